@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from realm_lab.cli.flags import Add, add_json
@@ -21,8 +20,9 @@ def add_runs(add: Add, add_tool: Add) -> None:
     """Add `runs`, `logs` and `gc` to the command line."""
     runs = add("runs", _run_runs, "list all runs with their state and their studies")
     add_json(runs)
-    logs = add("logs", _run_logs, "print the newest log of a run")
+    logs = add("logs", _run_logs, "print what a run did: stages, steps, losses, refreshes, evaluations, flags")
     logs.add_argument("name", metavar="RUN", help="its name or the beginning of it, or STUDY/CELL-sSEED")
+    logs.add_argument("--follow", action="store_true", help="go on until the run has ended")
     collect = add_tool(
         "gc", _run_gc, "list runs, stages, embeddings and BM25 that no study or report needs; --yes deletes them"
     )
@@ -53,11 +53,9 @@ def _run_runs(options: argparse.Namespace) -> None:
 
 def _run_logs(options: argparse.Namespace) -> None:
     from realm_lab.api import load_record
-    from realm_lab.runner.housekeeping import newest_log
+    from realm_lab.runner.logs import show_log
 
-    log = newest_log(options.root, load_record(options.name, options.root))
-    print(log, file=sys.stderr)
-    print(log.read_text(encoding="utf-8", errors="replace"), end="")
+    show_log(options.root, load_record(options.name, options.root), follow=options.follow)
 
 
 def _run_gc(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""`realm-lab runs`, `logs` and `gc`: what is under runs/, what it wrote last, and what nothing needs any more."""
+"""`realm-lab runs` and `gc`: what is under runs/, and what nothing needs any more."""
 
 from __future__ import annotations
 
@@ -36,17 +36,14 @@ def list_runs(root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def newest_log(root: Path, run: RunRecord) -> Path:
-    """The log, of a process or a SLURM job, that a stage of this run wrote last. UserError: there is none."""
+def process_logs(root: Path, run: RunRecord) -> list[Path]:
+    """What the processes and SLURM jobs of a run's stages printed, the newest last."""
     runs, stages = Path(root) / "runs", _stages(run)
     submitted = [job for study in Studies(runs).names() for job in latest_jobs(root, study)]
     jobs = {job.job for job in submitted if stages & {run.path.name for run in job.runs(root)}}
     found = [log for stage in stages for log in runs.glob(f"studies/*/logs/{stage}*.txt")]
     found += [log for job in jobs for log in runs.glob(f"studies/*/slurm/{job}_*_log.*")]
-    found = [log for log in found if log.stat().st_size] or found
-    if not found:
-        raise UserError(f"{runs / run.name}: no log; it was not begun here, or ran inline")
-    return max(found, key=lambda log: log.stat().st_mtime)
+    return sorted(found, key=lambda log: log.stat().st_mtime)
 
 
 def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:

@@ -23,7 +23,7 @@ from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_st
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
-from realm_lab.runner.sweep import drive, say
+from realm_lab.runner.sweep import drive, patience, say
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.systems.registry import system_of
@@ -38,7 +38,9 @@ def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: Oth
     something in the input or in a run failed, or other code computed what would be used again; finished runs are kept.
     """
     check_corpus(params)
-    _run_plan(stage, replace(default_plan(params), name=name), root, policy)
+    with patience(f"study {name}: reading its inputs and code"):
+        plan = replace(default_plan(params), name=name)
+    _run_plan(stage, plan, root, policy)
 
 
 def run_named(

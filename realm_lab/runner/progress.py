@@ -4,18 +4,23 @@ and a line for each that has ended."""
 from __future__ import annotations
 
 import functools
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from realm_lab.runner.schedule import InlineLauncher, Launcher
+from realm_lab.runner.status import pace
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState
 
 SECONDS_BETWEEN_LINES = 60.0
+SECONDS_TO_FIRST_LINE = 4.0
 
 
 class SweepProgress:
@@ -30,9 +35,35 @@ class SweepProgress:
         self.bars = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self._whole = self.bars.add_task("tasks", total=len(self.tasks))
         self._of_task: dict[str, TaskID] = {}
-        self._said_at = time.monotonic()
+        self._said_at = time.monotonic() - max(0.0, SECONDS_BETWEEN_LINES - SECONDS_TO_FIRST_LINE)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def watching(self, launcher: Launcher) -> Iterator[None]:
+        """Inside, what a launcher does in this process is shown as well: nobody asks for its states meanwhile."""
+        if not isinstance(launcher, InlineLauncher):
+            yield
+            return
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(1.0):
+                self.update(dict(launcher.states))
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def update(self, states: Mapping[str, JobState]) -> None:
+        """Show the states of all tasks."""
+        with self._lock:
+            self._update(states)
+
+    def _update(self, states: Mapping[str, JobState]) -> None:
         is_time = time.monotonic() - self._said_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
         if is_time:
             self._said_at = time.monotonic()
@@ -63,12 +94,10 @@ class SweepProgress:
         """Where the task's stage that runs is: step, loss, speed and the time that is left of it."""
         for run in task.runs(self._root):
             status = run.status()
-            if status.state == "RUNNING" and status.total_steps:
-                speed = status.steps_per_second
-                minutes = (status.total_steps - status.step) / speed / 60 if speed else 0.0
-                pace = f", {speed:.2f} steps/s, {minutes:.1f} min left" if speed else ""
-                step = f"step {status.step} of {status.total_steps}"
-                self._say(f"{task.at(run.stage)}: {step}{_loss(run.path, status.step)}{pace}")
+            if status.state == "RUNNING":
+                done = f"step {status.step} of {status.total_steps}"
+                step = done if status.total_steps else f"{status.step:,} records"
+                self._say(f"{task.at(run.stage)}: {step}{_loss(run.path, status.step)}{pace(status)}")
 
     def _say_end(self, task: Task, state: JobState) -> None:
         if state.state == "COMPLETE":

@@ -177,6 +177,7 @@ class InlineLauncher(Schedule):
         from realm_lab.runner.worker import run_stage  # brings torch
 
         states, pid = self.states, str(os.getpid())
+        states[task.name] = JobState("RUNNING", pid)
         try:
             for stage in task.stages:
                 run_stage(stage, task.system, task.params, task.seed, self._root)

@@ -21,7 +21,7 @@ from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line, stages_of_record
-from realm_lab.tracking.run_dir import StageRun, read_run_record
+from realm_lab.tracking.run_dir import StageRun, Status, read_run_record
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import STATES, RunState, StageStates, State
 from realm_lab.tracking.study_record import DEFAULT, StudyRecord
@@ -115,9 +115,7 @@ def _reason(run: RunState, study: StudyRecord, sweeping: Sequence[str]) -> str:
     status, job = found.status, f"job {found.job}" if found.job else ""
     steps = f"{stage} {status.step}/{status.total_steps}" if status.total_steps else stage
     if run.state == "RUNNING":
-        rate = f"{status.steps_per_second:.1f} steps/s" if status.steps_per_second else ""
-        left = f"{seconds / 60:.0f} min left" if (seconds := _left_seconds(run)) is not None else ""
-        return ", ".join(part for part in (steps, rate, left, job or f"process {status.pid} on {status.host}") if part)
+        return f"{steps}{pace(status)}, {job or f'process {status.pid} on {status.host}'}"
     if run.state == "QUEUED":
         return ", ".join(part for part in (f"{stage} waits", job, found.error or "") if part)
     if run.state == "FAILED":
@@ -131,11 +129,25 @@ def _reason(run: RunState, study: StudyRecord, sweeping: Sequence[str]) -> str:
 
 def _left_seconds(run: RunState) -> float | None:
     """How long the running stage may still take; None where its speed is not known yet."""
-    status = run.stages[run.stage or ""].status if run.state == "RUNNING" else None
-    if status is None or status.steps_per_second <= 0:
+    return left_seconds(run.stages[run.stage or ""].status) if run.state == "RUNNING" else None
+
+
+def left_seconds(status: Status) -> float | None:
+    """How long a stage may still take by its speed so far, 0 if it should have ended; None: it is not known yet."""
+    if status.steps_per_second <= 0:
         return None
     since = max(0.0, time.time() - (status.heartbeat_at or time.time()))
     return max(0.0, (status.total_steps - status.step) / status.steps_per_second - since)
+
+
+def pace(status: Status) -> str:
+    """`, 2.5 steps/s, 3.0 min left`, or seconds a step where there is less than one a second; "" before it is known."""
+    left, speed = left_seconds(status), status.steps_per_second
+    if left is None:
+        return ""
+    rate = f"{speed:.1f} steps/s" if speed >= 1 else f"{1 / speed:.1f} s/step"
+    minutes = f"{left / 60:.1f} min left" if left > 0 else "longer than estimated"
+    return f", {rate}, {minutes}" if status.step < status.total_steps else f", {rate}"
 
 
 def in_words(counts: Mapping[State, int]) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from realm_lab.tracking.study_record import check_study_name, read_study_record,
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
+PATIENCE_SECONDS = 3.0  # before a line says what takes so long
 EXIT_INCOMPLETE = 1
 
 
@@ -71,9 +73,10 @@ def sweep(request: Request) -> int:
     root = Path(request.root)
     if request.cancel:  # also of a study whose file is being changed
         return cancel_study(Path(request.path).stem, root)
-    whole = plan_study(
-        request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
-    )
+    with patience(f"study {Path(request.path).stem}: reading its inputs and code"):
+        whole = plan_study(
+            request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
+        )
     whole = with_policy(whole, request.other_code)
     plan = part_of(whole, request.cells)
     launcher = request.launcher_for(plan.launcher, plan.name)
@@ -92,7 +95,8 @@ def sweep(request: Request) -> int:
     def tasks_left() -> list[Task]:
         return tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
 
-    settle_code(plan.runs, root, check=lambda: launcher.check(tasks_left()))
+    with patience(f"study {plan.name}: comparing the code with that of earlier runs"):
+        settle_code(plan.runs, root, check=lambda: launcher.check(tasks_left()))
     tasks = tasks_left()
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
     is_recorded = request.seeds is not None and _is_part_of_what_is_done(whole, root)
@@ -223,7 +227,7 @@ def drive(
     work on is left to them."""
     before: dict[str, JobState] = {}
     progress = SweepProgress(tasks, root, say_failures=say_failures)
-    with progress.bars:
+    with progress.bars, progress.watching(launcher):
         while True:
             states = launcher.poll()
             progress.update(states)
@@ -293,6 +297,18 @@ def cancel_study(study: str, root: Path) -> int:
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}{'s' * (number != 1)}"
+
+
+@contextmanager
+def patience(line: str) -> Iterator[None]:
+    """Say a line if what is done inside takes long: reading the inputs and the code of a study may."""
+    timer = threading.Timer(PATIENCE_SECONDS, say, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def say(line: str) -> None:

@@ -42,4 +42,4 @@ def test_a_running_stage_says_where_it_is_with_its_last_loss(
         assert f"{title}, loss 3.250" in said
         assert "30/90" in said
     else:
-        assert said == f"{title}: step 30 of 90, loss 3.250, 0.50 steps/s, 2.0 min left\n"
+        assert said == f"{title}: step 30 of 90, loss 3.250, 2.0 s/step, 2.0 min left\n"

@@ -91,7 +91,9 @@ def test_every_state_has_its_line(root: Path, put: Put, capsys: pytest.CaptureFi
         lines = shown(root, capsys, "far")
     assert lines[0] == "far: 6 runs, 1 running, 1 preempted, 1 lost, 1 failed, 1 pending, 1 complete"
     assert lines[1] == "cell seed state what it does, or waits for"
-    assert lines[3] == f"b 0 running pretrain 40/400, 2.0 steps/s, 3 min left, process {os.getpid()} on {GONE['host']}"
+    assert (
+        lines[3] == f"b 0 running pretrain 40/400, 2.0 steps/s, 3.0 min left, process {os.getpid()} on {GONE['host']}"
+    )
     again = "`realm-lab sweep far`"
     assert [lines[2], *lines[4:]] == [
         "a 0 complete recall_at_5 0.25",

@@ -1,0 +1,113 @@
+"""`realm-lab logs RUN`: what a run did, line by line, made from its folders, so that every launcher has it.
+
+Steps, losses, refreshes and evaluations are in metrics.jsonl of each stage, states and flags in its status.json; what
+its processes printed, such as the traceback of a failure, comes last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from realm_lab.metrics import CURVES, METRICS
+from realm_lab.runner.housekeeping import process_logs
+from realm_lab.runner.slurm_queue import jobs_of_stages
+from realm_lab.runner.status import pace
+from realm_lab.tracking.run_dir import RunRecord, StageRun, stage_folder
+from realm_lab.tracking.state import StageState, StageStates
+
+LOOK_AGAIN_SECONDS = 2.0
+SHOWN = 6  # values of an evaluation in a line; metrics.jsonl has all
+DONE = ("COMPLETE", "FAILED")
+
+
+def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
+    """Print the log; with `follow`, go on until the run is complete or failed."""
+    said: set[str] = set()
+    while True:
+        states = StageStates(Path(root) / "runs", jobs_of_stages(root))
+        keys = {"prepare": run.inputs["corpus"]} | {
+            stage: folder.rpartition("-")[2] for stage, folder in run.stages.items()
+        }
+        found = {stage: states.stage(stage, key) for stage, key in keys.items()}
+        lines = [
+            line
+            for stage, state in found.items()
+            for line in stage_lines(StageRun(stage_folder(Path(root) / "runs", stage, keys[stage]), stage), state)
+        ]
+        ends = all(state.state == "COMPLETE" for state in found.values())
+        ends = ends or any(state.state == "FAILED" for state in found.values())
+        if ends or not follow:
+            lines += [line for log in process_logs(root, run) for line in _printed(log)]
+        for line in lines:
+            if line not in said:
+                print(line, flush=True)
+        said |= set(lines)
+        if ends or not follow:
+            return
+        time.sleep(LOOK_AGAIN_SECONDS)
+
+
+def stage_lines(run: StageRun, state: StageState) -> Iterator[str]:
+    """The lines of one stage: its start, its metrics, its flags, and how it ended or where it is."""
+    status, name = state.status, run.stage.replace("_", "-")
+    if not status.attempt:
+        yield f"{'-':19}  {name}: {state.state.lower()}" + (f", {state.error}" if state.error else "")
+        return
+    environment = run.environment()
+    where = f"process {status.pid} on {status.host}, {environment.get('device', 'cpu')}"
+    commit = str(environment.get("git_commit") or "")[:10]
+    code = f", commit {commit}{' with changes' * bool(environment.get('git_dirty'))}" if commit else ""
+    again = f", attempt {status.attempt}" if status.attempt > 1 else ""
+    yield f"{_at(status.started_at)}  {name}: starts as {where}{code}{again}"
+    before: Mapping[str, Any] = {}
+    for row in run.metrics.rows():
+        yield f"{_at(row['time'])}  {name} {_event(row, before, status.total_steps)}"
+        before = row if "loss" in row else before
+    for flag in status.flags:
+        yield f"{_at(status.heartbeat_at)}  {name}: FLAGGED: {flag}"
+    if state.state == "COMPLETE":
+        yield f"{_at(status.finished_at)}  {name}: complete after {status.wall_seconds:.0f} s{_results(run)}"
+    elif state.state == "RUNNING" and not before:
+        yield f"{_at(status.heartbeat_at)}  {name}: step {status.step} of {status.total_steps}{pace(status)}"
+    elif state.state != "RUNNING":
+        why = f": {state.error}" if state.error else ""
+        yield f"{_at(status.finished_at or status.heartbeat_at)}  {name}: {state.state.lower()}{why}"
+
+
+def _event(row: Mapping[str, Any], before: Mapping[str, Any], total: int) -> str:
+    """What a line of metrics.jsonl tells: a step with its loss, or an evaluation."""
+    step = f"step {row['step']} of {total}"
+    if "loss" not in row:
+        known = [name for name in row if name in CURVES and CURVES[name].split == "dev"]
+        known.sort(key=lambda name: (not CURVES[name].headline, [*CURVES].index(name)))
+        names = known or [name for name in row if name not in ("step", "time")]
+        values = ", ".join(f"{name} {_number(row[name])}" for name in names[:SHOWN])
+        return f"{step}: {'evaluation' if known else 'watch'}: {values}"
+    steps = row["step"] - before.get("step", row["step"])
+    took = f", {(row['time'] - before['time']) / steps:.3g} s per step" if steps > 0 else ""
+    refreshes = int((row.get("refreshes") or 0) - (before.get("refreshes") or 0))
+    refreshed = f", index refreshed{f' {refreshes} times' * (refreshes > 1)}" if refreshes > 0 else ""
+    return f"{step}: loss {_number(row['loss'])}{took}{refreshed}"
+
+
+def _results(run: StageRun) -> str:
+    """The first results of an evaluation."""
+    found = run.results() if run.stage == "evaluate" and run.is_complete() else {}
+    shown = [(name, found[metric.key]) for name, metric in METRICS.items() if metric.headline and metric.key in found]
+    return "".join(f", {name} {_number(value)}" for name, value in shown[:SHOWN])
+
+
+def _printed(log: Path) -> list[str]:
+    text = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [f"printed by its processes ({log}):", *text] if text else []
+
+
+def _at(seconds: float | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else f"{'-':19}"
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"

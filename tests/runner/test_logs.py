@@ -1,0 +1,120 @@
+"""`realm-lab logs`: what a run did, from its folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from realm_lab.core.files import read_json
+from realm_lab.runner.logs import show_log
+from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
+from realm_lab.runner.status import pace
+from realm_lab.tracking.metric_log import MetricLog
+from realm_lab.tracking.run_dir import RunRecord, Status, read_run_record
+from tests.runner.conftest import leave
+
+
+@pytest.fixture
+def run(planned: Callable[..., StudyPlan], tmp_path: Path) -> PlannedRun:
+    """A recorded run whose warm start is complete."""
+    plan = planned("baseline: realm\ncells: {realm: }\n")
+    record_study(plan, tmp_path)
+    leave(tmp_path, plan.runs[0], "prepare", "COMPLETE", started_at=100.0, finished_at=103.0, wall_seconds=3.0)
+    leave(tmp_path, plan.runs[0], "warm_start", "COMPLETE", started_at=103.0, finished_at=107.0, wall_seconds=4.0)
+    return plan.runs[0]
+
+
+def record(run: PlannedRun, root: Path) -> RunRecord:
+    return read_run_record(root / "runs" / run.name / "run.json")
+
+
+def told(run: PlannedRun, root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    show_log(root, record(run, root), follow=False)
+    return [line[21:] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_log_tells_steps_losses_refreshes_evaluations_and_flags(
+    run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [{"name": "collapsed", "text": "collapsed: it retrieves nothing"}]
+    folder = leave(tmp_path, run, "pretrain", "FAILED", total_steps=40, error="ValueError: why", flags=flags)
+    log = MetricLog(folder / "metrics.jsonl")
+    for step, values in (
+        (0, {"retrieval_utility": 0.25, "unheard_of": 1.0}),
+        (10, {"loss": 3.5, "refreshes": 0.0}),
+        (20, {"loss": 2.5, "refreshes": 2.0}),
+        (20, {"probe_gold_utility": 0.125}),
+    ):
+        log.log(step, values)
+    rows = [row | {"time": 200.0 + row["step"] / 2} for row in log.rows()]
+    log.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = told(run, tmp_path, capsys)
+    assert lines[1] == "prepare: complete after 3 s"
+    first = lines.index("pretrain step 0 of 40: evaluation: retrieval_utility 0.25")
+    assert lines[first + 1 : first + 6] == [
+        "pretrain step 10 of 40: loss 3.5",
+        "pretrain step 20 of 40: loss 2.5, 0.5 s per step, index refreshed 2 times",
+        "pretrain step 20 of 40: watch: probe_gold_utility 0.125",
+        "pretrain: FLAGGED: collapsed: it retrieves nothing",
+        "pretrain: failed: ValueError: why",
+    ]
+    assert lines[-1].startswith("evaluate: pending")
+
+
+def test_what_a_failed_process_printed_comes_last(
+    run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = leave(tmp_path, run, "pretrain", "FAILED", error="ValueError: why")
+    printed = tmp_path / "runs" / "studies" / "study" / "logs" / f"{folder.name}.txt"
+    printed.parent.mkdir()
+    printed.write_text("Traceback\nValueError: why\n")
+    show_log(tmp_path, record(run, tmp_path), follow=False)
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        f"printed by its processes ({printed}):",
+        "Traceback",
+        "ValueError: why",
+    ]
+
+
+def test_a_log_that_is_followed_says_each_line_once_until_the_run_has_ended(
+    run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = leave(tmp_path, run, "pretrain", "RUNNING", total_steps=2, attempt=1)
+    steps = iter((1, 2))
+
+    def advance(seconds: float) -> None:
+        step = next(steps)
+        MetricLog(folder / "metrics.jsonl").log(step, {"loss": 1.0})
+        if step == 2:
+            leave(tmp_path, run, "pretrain", "FAILED", total_steps=2, error="stop")
+
+    monkeypatch.setattr("time.sleep", advance)
+    show_log(tmp_path, record(run, tmp_path), follow=True)
+    lines = [line[21:] for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if ": loss" in line] == [
+        "pretrain step 1 of 2: loss 1",
+        next(line for line in lines if line.startswith("pretrain step 2 of 2: loss 1")),
+    ]
+    assert lines.count("prepare: complete after 3 s") == 1
+    assert lines[-1].endswith("stop")
+    assert read_json(folder / "status.json")["state"] == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("speed", "step", "text"),
+    [
+        (2.5, 10, ", 2.5 steps/s, 0.6 min left"),
+        (0.25, 10, ", 4.0 s/step, 6.0 min left"),
+        (0.0, 10, ""),
+    ],
+)
+def test_a_slow_stage_has_seconds_per_step(speed: float, step: int, text: str) -> None:
+    assert pace(Status("RUNNING", step=step, total_steps=100, steps_per_second=speed)) == text
+
+
+def test_a_stage_that_should_have_ended_takes_longer_than_estimated() -> None:
+    late = Status("RUNNING", step=2, total_steps=5, steps_per_second=0.5, heartbeat_at=1.0)
+    assert pace(late) == ", 2.0 s/step, longer than estimated"
