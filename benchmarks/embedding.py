@@ -8,11 +8,10 @@ All run the same weights over the same passages. Run from the repository: python
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -24,25 +23,29 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BertConfig, BertModel
 
-from benchmarks.machine import description, peaks, report, summary
+from benchmarks.machine import description, peak_gibibytes, peaks, report, summary
 from benchmarks.peer import Peer
 from benchmarks.profile_groups import grouped_profile
 from benchmarks.real_text import Text, add_arguments, models, parameters, read_text
 from benchmarks.work import encoder_flops
 from realm_lab.core.files import write_json
+from realm_lab.core.process import pick_device
+from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer
 from realm_lab.errors import UserError
 from realm_lab.models.folders import bert_config, to_bert
 from realm_lab.models.inputs import join
+from realm_lab.planner.machine import seconds_of
 from realm_lab.retrieval.retriever import Retriever
 
 OURS = {"realm_lab bfloat16": "bfloat16", "realm_lab float32": "float32"}
 PLAIN = "plain padded loop, float32"
+PADDED = "transformers, bfloat16, batch 128"  # each batch padded to its longest
 THEIRS = {
     "sentence-transformers, bfloat16": ("bfloat16", 32),  # 32 is the default of encode
     "sentence-transformers, bfloat16, batch 128": ("bfloat16", 128),
     "sentence-transformers, float32": ("float32", 32),
 }
-PLAIN_BATCH = 32
+PLAIN_BATCH, PADDED_BATCH = 32, 128
 TARGETS = {PLAIN: 6.0, "sentence-transformers, bfloat16": 1.3}
 
 
@@ -68,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """All paths over the same passages, one after the other in every repetition."""
     torch.set_num_threads(arguments.threads)
+    device = pick_device(arguments.device)
     # fresh: a build keeps no copy of the weights for the search
     launch = {"launch": {"token_budget": arguments.token_budget}, "pretrain": {"search_query": "fresh"}}
     ours = {name: precision for name, precision in OURS.items() if arguments.only in (None, precision)}
@@ -79,41 +83,54 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         first = next(iter(retrievers.values()))
         longest = next(iter(settings.values())).corpus.passage_length
         bert = _bert(first)
-        paths = {name: partial(_seconds, partial(retriever.refresh, 0)) for name, retriever in retrievers.items()}
-        paths[PLAIN] = partial(_seconds, partial(padded_loop, bert, text, longest))
+        paths = {name: partial(seconds_of, partial(one.refresh, 0), device) for name, one in retrievers.items()}
+        if arguments.only != "bfloat16":
+            paths[PLAIN] = partial(seconds_of, partial(padded_loop, bert, text, longest), device)
+        if arguments.only != "float32":
+            shorter = partial(padded_loop, copy.deepcopy(bert).bfloat16(), text, longest, PADDED_BATCH, to_longest=True)
+            paths[PADDED] = partial(seconds_of, shorter, device)
         versions: dict[str, str] = {}
         if theirs:
             texts = Path(scratch) / "texts.json"
             texts.write_text(json.dumps(_texts(text)))
             peer = stack.enter_context(Peer(arguments.st_python, "sentence_transformers_encode.py", arguments.threads))
-            setup = {"checkpoint": str(arguments.checkpoint), "texts": str(texts), "max_length": longest}
+            folder = Path(scratch) / "bert" if arguments.size or arguments.tiny else arguments.checkpoint
+            if folder != arguments.checkpoint:
+                bert.save_pretrained(folder)
+                save_tokenizer(load_tokenizer(text.corpus.tokenizer_folder), folder)
+            setup = {"checkpoint": str(folder), "texts": str(texts), "max_length": longest, "device": device.type}
             versions = peer.ask({"setup": setup | {"threads": arguments.threads}})["versions"]
             for name, (precision, size) in theirs.items():
                 request = {"encode": {"precision": precision, "batch_size": size}}
                 paths[name] = partial(_asked_seconds, peer, request)
-        first.refresh(0)
+        for measure in paths.values():  # warm up
+            measure()
         seconds: dict[str, list[float]] = {name: [] for name in paths}
         for _ in range(arguments.repetitions):
             for name, measure in paths.items():
                 seconds[name].append(measure())
         lengths = [min(longest, len(text.passages.titles[i]) + len(body) + 3) for i, body in enumerate(_bodies(text))]
         work = encoder_flops(first.embedder.document_encoder.shape, lengths, [1] * len(lengths))
-        shares = grouped_profile(lambda: first.refresh(0))
-        peak = peaks(arguments.tiny, arguments.only)
+        shares = grouped_profile(lambda: first.refresh(0), device)
+        memory = peak_gibibytes(device)
+        peak = peaks(arguments.tiny, arguments.only, device)
         agreement = _agreement(retrievers, bert, text, longest)
-    precisions = ours | {PLAIN: "float32"} | {name: precision for name, (precision, _) in theirs.items()}
+    precisions = (
+        ours | {PLAIN: "float32", PADDED: "bfloat16"} | {name: precision for name, (precision, _) in theirs.items()}
+    )
     found = {}
     for name, taken in seconds.items():
         found[name] = summary(taken, len(text.passages), seconds[next(iter(ours))])
         rate = 1e-9 * work * found[name]["per_second"] / len(text.passages)
         found[name] |= {"useful_gflops_per_second": rate, "fraction_of_peak": rate / peak[precisions[name]]["best"]}
     return {
-        "machine": description(arguments.threads) | {"peer": versions},
+        "machine": description(arguments.threads, device) | {"peer": versions},
         "sizes": {"passages": len(text.passages), "passage_length": longest, "mean_length": float(np.mean(lengths))},
         "peak_gflops_per_second": peak,
         "paths": found,
         "ratios": {name: path["reference_is_faster_by"] for name, path in found.items()},
         "agreement": agreement,
+        "peak_memory_gibibytes": memory,
         "profile": shares,
     }
 
@@ -123,19 +140,20 @@ def _bert(retriever: Retriever) -> BertModel:
     encoder = retriever.embedder.document_encoder
     model = BertModel(BertConfig.from_dict(bert_config(encoder.shape, "BertModel")), add_pooling_layer=False)
     model.load_state_dict(to_bert(encoder), strict=False)
-    model.eval()
-    return model
+    return model.eval().to(retriever.device)
 
 
 @torch.no_grad()
-def padded_loop(bert: BertModel, text: Text, longest: int) -> Tensor:
-    """What a first script does: passages in their order, batches of PLAIN_BATCH, all padded to the limit."""
+def padded_loop(
+    bert: BertModel, text: Text, longest: int, batch: int = PLAIN_BATCH, to_longest: bool = False
+) -> Tensor:
+    """What a first script does: passages in their order, all padded to the limit, or to the longest of a batch."""
     parts = []
-    for start in range(0, len(text.passages), PLAIN_BATCH):
-        rows = range(start, min(start + PLAIN_BATCH, len(text.passages)))
+    for start in range(0, len(text.passages), batch):
+        rows = range(start, min(start + batch, len(text.passages)))
         titles, bodies = [text.passages.titles[i] for i in rows], [text.passages.bodies[i] for i in rows]
-        joined = join(titles, bodies, text.special, longest)
-        wider = longest - joined.tokens_BL.shape[1]
+        joined = join(titles, bodies, text.special, longest).to(bert.device)
+        wider = 0 if to_longest else longest - joined.tokens_BL.shape[1]
         tokens_BL, types_BL, mask_BL = (functional.pad(part.long(), (0, wider)) for part in joined)
         states_BLD = bert(input_ids=tokens_BL, token_type_ids=types_BL, attention_mask=mask_BL).last_hidden_state
         parts.append(states_BLD[:, 0])
@@ -167,12 +185,6 @@ def _texts(text: Text) -> list[str]:
 
 def _asked_seconds(peer: Peer, request: dict[str, Any]) -> float:
     return float(peer.ask(request)["seconds"])
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
 
 
 def _report(result: dict[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""Exact top 8 of many vectors, beside FAISS Flat and beside the time to read the index once; IVF and PQ with recall.
+"""Exact top 8 of many vectors, beside FAISS Flat, a plain product with torch and the time to read the index once; IVF
+and PQ with recall. With --device on a GPU, where FAISS takes part if it is built for GPUs, without IVF and PQ.
 
 Synthetic vectors, the same for all. Run from the repository: python -m benchmarks.index_search --help
 """
@@ -8,6 +9,7 @@ Synthetic vectors, the same for all. Run from the repository: python -m benchmar
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import resource
 import sys
@@ -17,24 +19,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import faiss
-import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.machine import description, table
+from benchmarks.machine import bandwidth, description, peak_gibibytes, table
 from realm_lab.core.files import write_json
+from realm_lab.core.process import pick_device
 from realm_lab.errors import UserError
 from realm_lab.params.sections import Search
+from realm_lab.planner.machine import CPU, seconds_of
 from realm_lab.retrieval.approximate import ApproximateSearch, recall
 from realm_lab.retrieval.backends import PARAMETER, SEARCH_BACKENDS
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.search import true_scores
 
+try:
+    import faiss
+except ModuleNotFoundError:
+    faiss = None
+
 WIKIPEDIA_2018 = 13_353_718  # passages of Guu et al. 2020, section 4.2
 SIZE, COUNT = 128, 8
 BATCHES = (1, 16, 64, 256)
 CLUSTERS, SPREAD = 1000, 0.5  # of the clustered vectors: cluster centres are as long as sqrt(D), members lie around
+RIVALS = {"faiss_flat": "FAISS Flat", "torch": "plain torch"}
+PLAIN_ROWS = 1 << 18  # of one product of the plain search
 TARGETS = {"faster_than_faiss_flat": 5.0, "readings_of_the_index_at_batch_1": 1.5}
 
 
@@ -42,7 +51,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the benchmark, print it, and write it to --output."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.index_search", description=__doc__)
     parser.add_argument("--rows", type=int, default=WIKIPEDIA_2018, help=f"vectors (default: {WIKIPEDIA_2018})")
-    parser.add_argument("--approximate-rows", type=int, default=1_000_000, help="of them, for IVF and PQ")
+    parser.add_argument("--approximate-rows", type=int, default=1_000_000, help="of them, for IVF and PQ; 0: without")
+    parser.add_argument("--device", default="cpu", help="as launch.device (default: cpu)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="default: all")
     parser.add_argument("--repetitions", type=int, default=3, help="timed runs of exact search; the best counts")
     parser.add_argument(
@@ -64,31 +74,42 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure one path after the other; nothing else may run meanwhile."""
-    if arguments.rows < COUNT or arguments.approximate_rows < COUNT:
+    if min(arguments.rows, arguments.approximate_rows or COUNT) < COUNT:
         raise UserError(f"--rows and --approximate-rows must be {COUNT} or more")
     torch.set_num_threads(arguments.threads)
-    faiss.omp_set_num_threads(arguments.threads)
+    device = pick_device(arguments.device)
+    if faiss:
+        faiss.omp_set_num_threads(arguments.threads)
     rows = min(arguments.rows, 6000) if arguments.tiny else arguments.rows
-    embeddings_ND = vectors(rows, seed=0)
-    read_seconds = _best(embeddings_ND.sum, arguments.repetitions)
+    host_ND = vectors(rows, seed=0)
+    embeddings_ND = host_ND.to(device)
+    read_seconds = _best(embeddings_ND.sum, arguments.repetitions, device)
+    moved = bandwidth(arguments.tiny, device)
     started = time.perf_counter()
     exact = ExactSearch(embeddings_ND)
-    exact.search(vectors(1, seed=5), COUNT)
+    exact.search(vectors(1, seed=5).to(device), COUNT)
     prepared = time.perf_counter() - started
-    batches = {str(batch): _batch(exact, batch, arguments) for batch in BATCHES}
+    rivals = _rivals(embeddings_ND)
+    batches = {str(batch): _batch(exact, host_ND, rivals, batch, arguments) for batch in BATCHES}
     first = batches[str(BATCHES[0])]["exact_seconds"]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    read_first = exact._copy.rows_ND if exact._copy else embeddings_ND
+    for batch in batches.values():
+        batch["fraction_of_bandwidth"] = read_first.nbytes / batch["exact_seconds"] / moved
+    peak = peak_gibibytes(device) or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     few = min(rows, arguments.approximate_rows)
-    clustered_ND = vectors(few, seed=0, clustered=True)
-    del exact
-    approximate = _approximate(embeddings_ND[:few], "independent") | _approximate(clustered_ND, "clustered")
+    approximate = {}
+    if faiss and few and device.type == "cpu":
+        del exact, read_first
+        clustered_ND = vectors(few, seed=0, clustered=True)
+        approximate = _approximate(host_ND[:few], "independent") | _approximate(clustered_ND, "clustered")
     return {
-        "machine": description(arguments.threads) | {"faiss": faiss.__version__},
+        "machine": description(arguments.threads, device) | {"faiss": faiss.__version__ if faiss else None},
         "sizes": {"rows": rows, "size": SIZE, "count": COUNT, "approximate_rows": few},
         "targets": TARGETS,
         "read_once": {
             "float32_seconds": read_seconds,
             "float32_gigabytes_per_second": 4e-9 * rows * SIZE / read_seconds,
+            "copied_gigabytes_per_second": 1e-9 * moved,
             "exact_batch_1_in_readings_of_float32": first / read_seconds,
         },
         "prepare_seconds": prepared,
@@ -110,29 +131,58 @@ def vectors(rows: int, seed: int, clustered: bool = False) -> Tensor:
     return vectors_ND
 
 
-def _batch(exact: ExactSearch, batch: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Exact search and FAISS Flat on the same queries, and how far their results agree."""
-    query_BD = vectors(batch, seed=100 + batch)
-    stored_ND = exact.embeddings_ND[:]
-    found = exact.search(query_BD, COUNT)
-    seconds = _best(partial(exact.search, query_BD, COUNT), arguments.repetitions)
-    # On the same memory: IndexFlatIP.search is this function over a copy, which the memory would not hold.
-    flat: list[np.ndarray] = []
-    queries, stored = query_BD.numpy(), stored_ND.numpy()
-    flat_seconds = _best(lambda: flat.extend(faiss.knn(queries, stored, COUNT, faiss.METRIC_INNER_PRODUCT)), 1)
-    shared = (found.rows_BK.numpy()[:, :, None] == flat[1][:, None]).any(2).mean()
+def _rivals(embeddings_ND: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Other searches of the same memory, which return the rows found, [B, COUNT]."""
+    found: dict[str, Callable[[Tensor], Tensor]] = {"torch": partial(plain_search, embeddings_ND)}
+    if faiss and embeddings_ND.is_cpu:
+        # IndexFlatIP.search is this function over a copy, which the memory would not hold.
+        stored, metric = embeddings_ND.numpy(), faiss.METRIC_INNER_PRODUCT
+        found["faiss_flat"] = lambda query_BD: torch.from_numpy(faiss.knn(query_BD.numpy(), stored, COUNT, metric)[1])
+    elif hasattr(faiss, "StandardGpuResources"):
+        importlib.import_module("faiss.contrib.torch_utils")  # FAISS takes tensors from here on
+        knn = partial(faiss.knn_gpu, faiss.StandardGpuResources(), metric=faiss.METRIC_INNER_PRODUCT)
+        found["faiss_flat"] = lambda query_BD: knn(query_BD, embeddings_ND, COUNT)[1]
+    return found
+
+
+def plain_search(embeddings_ND: Tensor, query_BD: Tensor) -> Tensor:
+    """The rows of the largest float32 products, [B, COUNT]."""
+    scores_BK, rows_BK = query_BD.new_empty(len(query_BD), 0), query_BD.new_empty(len(query_BD), 0, dtype=torch.int64)
+    for start in range(0, len(embeddings_ND), PLAIN_ROWS):
+        part_Bn = query_BD @ embeddings_ND[start : start + PLAIN_ROWS].T
+        best = part_Bn.topk(min(COUNT, part_Bn.shape[1]))
+        scores_BK, kept_BK = torch.cat([scores_BK, best.values], 1).topk(COUNT)
+        rows_BK = torch.cat([rows_BK, best.indices + start], 1).gather(1, kept_BK)
+    return rows_BK
+
+
+def _batch(
+    exact: ExactSearch,
+    host_ND: Tensor,
+    rivals: dict[str, Callable[[Tensor], Tensor]],
+    batch: int,
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
+    """Exact search and its rivals on the same queries, how far they agree, and the bits of the CPU's scores."""
+    host_BD = vectors(batch, seed=100 + batch)
+    device = exact.embeddings_ND[:1].device
+    query_BD = host_BD.to(device)
+    rows_BK, scores_BK = (part.cpu() for part in exact.search(query_BD, COUNT))
+    seconds = _best(partial(exact.search, query_BD, COUNT), arguments.repetitions, device)
+    found = {"exact_seconds": seconds, "exact_queries_per_second": batch / seconds}
+    for name, search in rivals.items():
+        others: list[Tensor] = []
+        if device.type != "cpu":
+            search(query_BD)  # warm up
+        taken = _best(lambda: others.append(search(query_BD)), 1, device)  # noqa: B023
+        found |= {f"{name}_seconds": taken, f"{name}_queries_per_second": batch / taken}
+        shared = (rows_BK[:, :, None] == others[0].cpu()[:, None]).any(2).float().mean()
+        found |= {f"faster_than_{name}": taken / seconds, f"shared_with_{name}": float(shared)}
     identical = 0
     for query in range(min(batch, arguments.checked)):
-        rows_K, scores_K = every_row(stored_ND, query_BD[query])
-        same = torch.equal(found.rows_BK[query], rows_K) and torch.equal(found.scores_BK[query], scores_K)
-        identical += int(same)
-    return {
-        "exact_seconds": seconds,
-        "exact_queries_per_second": batch / seconds,
-        "faiss_flat_seconds": flat_seconds,
-        "faiss_flat_queries_per_second": batch / flat_seconds,
-        "faster_than_faiss_flat": flat_seconds / seconds,
-        "shared_with_faiss_flat": float(shared),
+        rows_K, scores_K = every_row(host_ND, host_BD[query])
+        identical += int(torch.equal(rows_BK[query], rows_K) and torch.equal(scores_BK[query], scores_K))
+    return found | {
         "checked_against_every_row": min(batch, arguments.checked),
         "of_these_identical_bit_for_bit": identical,
     }
@@ -154,6 +204,8 @@ def every_row(stored_ND: Tensor, query_D: Tensor) -> tuple[Tensor, Tensor]:
 
 def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
     """Build seconds, queries a second and recall of IVF-Flat and IVF-PQ, exact search beside them."""
+    from realm_lab.retrieval.faiss_backends import FaissSearch, recall
+
     chosen = torch.randperm(len(embeddings_ND), generator=torch.Generator().manual_seed(2))[:256]
     query_BD = embeddings_ND[chosen] + 0.5 * vectors(len(chosen), seed=3)
     exact = ExactSearch(embeddings_ND)
@@ -179,19 +231,19 @@ def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
     return found
 
 
-def _best(work: Callable[[], object], repetitions: int) -> float:
-    taken = []
-    for _ in range(max(1, repetitions)):
-        started = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+def _best(work: Callable[[], object], repetitions: int, device: torch.device = CPU) -> float:
+    return min(seconds_of(work, device) for _ in range(max(1, repetitions)))
 
 
 def report(result: dict[str, Any]) -> str:
     """The tables."""
     once, sizes = result["read_once"], result["sizes"]
-    columns = ("exact_queries_per_second", "faiss_flat_queries_per_second", "faster_than_faiss_flat")
+    columns = ["exact_queries_per_second", "fraction_of_bandwidth"]
+    heads = ["batch", "exact, queries/s", "of the bandwidth"]
+    for name, title in RIVALS.items():
+        if f"{name}_seconds" in result["batches"][str(BATCHES[0])]:
+            columns += [f"{name}_queries_per_second", f"faster_than_{name}"]
+            heads += [f"{title}, queries/s", "times faster"]
     rows = [[name, *(batch[column] for column in columns), _check(batch)] for name, batch in result["batches"].items()]
     found = [[name, *path.values()] for name, path in result["approximate"].items()]
     return "\n\n".join(
@@ -202,7 +254,7 @@ def report(result: dict[str, Any]) -> str:
             f"reading the index once: float32 {once['float32_seconds']:.3f} s "
             f"({once['float32_gigabytes_per_second']:.0f} GB/s); exact search of one query takes "
             f"{once['exact_batch_1_in_readings_of_float32']:.2f} readings of it",
-            table(["batch", "exact, queries/s", "FAISS Flat, queries/s", "times faster", "bits checked"], rows),
+            table([*heads, "bits checked"], rows),
             table([f"of {sizes['approximate_rows']} rows, batch 256", "queries/s", "recall@8", "build, s"], found),
         ]
     )

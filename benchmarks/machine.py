@@ -12,50 +12,69 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from realm_lab.planner.machine import processor, seconds_of
+from realm_lab.planner.machine import CPU, device_name, processor, seconds_of
 
 # Rows, inner size, columns: the feed-forward and the query-key-value products of a small model, and a large square.
 PRODUCTS = ((1024, 384, 1536), (1024, 1536, 384), (1024, 384, 1152), (2048, 2048, 2048))
+LARGE_PRODUCTS = ((16384, 768, 3072), (8192, 8192, 8192))  # what fills a GPU
+COPIED_BYTES = 1 << 31
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ATTEMPTS = 5
 COLUMNS = ("per_second", "slowest", "fastest", "reference_is_faster_by", "at_least", "at_most")
 
 
-def peaks(tiny: bool, only: str | None = None) -> dict[str, dict[str, float]]:
+def peaks(tiny: bool, only: str | None = None, device: torch.device = CPU) -> dict[str, dict[str, float]]:
     """matrix_peak of float32, and of bfloat16 unless `only` float32 is asked for."""
     precisions = ["float32"] if only == "float32" else PRECISIONS  # emulated, a bfloat16 product takes minutes
-    return {precision: matrix_peak(precision, 0.01 if tiny else 0.1) for precision in precisions}
+    return {precision: matrix_peak(precision, 0.01 if tiny else 0.1, device) for precision in precisions}
 
 
-def matrix_peak(precision: str, least_seconds: float) -> dict[str, float]:
+def matrix_peak(precision: str, least_seconds: float, device: torch.device = CPU) -> dict[str, float]:
     """Best GFLOP/s of torch's matrix product at each size of PRODUCTS, and the best of all under `best`."""
     generator = torch.Generator().manual_seed(0)
     found: dict[str, float] = {}
-    for rows, inner, columns in PRODUCTS:
-        left = torch.randn(rows, inner, generator=generator).to(PRECISIONS[precision])
-        right = torch.randn(columns, inner, generator=generator).to(PRECISIONS[precision])
-        seconds = best_seconds(partial(functional.linear, left, right), least_seconds)
+    for rows, inner, columns in PRODUCTS if device.type == "cpu" else PRODUCTS + LARGE_PRODUCTS:
+        left = torch.randn(rows, inner, generator=generator).to(device, PRECISIONS[precision])
+        right = torch.randn(columns, inner, generator=generator).to(device, PRECISIONS[precision])
+        seconds = best_seconds(partial(functional.linear, left, right), least_seconds, device)
         found[f"{rows}x{inner}x{columns}"] = 2e-9 * rows * inner * columns / seconds
     return found | {"best": max(found.values())}
 
 
-def best_seconds(work: Callable[[], object], least_seconds: float = 0.0) -> float:
+def bandwidth(tiny: bool, device: torch.device = CPU) -> float:
+    """Bytes a second that the memory moves while it is copied to itself: what is read and what is written."""
+    source = torch.zeros((COPIED_BYTES >> 8 if tiny else COPIED_BYTES) // 4, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / best_seconds(partial(target.copy_, source), 0.0, device)
+
+
+def best_seconds(work: Callable[[], object], least_seconds: float = 0.0, device: torch.device = CPU) -> float:
     """Seconds of one call of `work`, best of ATTEMPTS runs of at least `least_seconds`."""
+
+    def seconds(repeats: int) -> float:
+        return seconds_of(lambda: [work() for _ in range(repeats)], device)
+
     repeats = 1
-    while (taken := seconds_of(lambda count=repeats: [work() for _ in range(count)])) < least_seconds:  # type: ignore[misc]
+    while (taken := seconds(repeats)) < least_seconds:
         repeats *= 2
-    return min([taken, *(seconds_of(lambda: [work() for _ in range(repeats)]) for _ in range(ATTEMPTS))]) / repeats
+    return min([taken, *(seconds(repeats) for _ in range(ATTEMPTS))]) / repeats
 
 
-def description(threads: int) -> dict[str, Any]:
-    """Date, processor and versions, for the record."""
-    return {
+def description(threads: int, device: torch.device = CPU) -> dict[str, Any]:
+    """Date, processor, device and versions, for the record."""
+    found = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "processor": processor(),
         "threads": threads,
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+    return found if device.type == "cpu" else found | {"device": device_name(device)}
+
+
+def peak_gibibytes(device: torch.device) -> float | None:
+    """The most device memory that tensors have had in this process; None for the host's."""
+    return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
 
 
 def summary(seconds: Sequence[float], items: int, reference: Sequence[float]) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""Examples a second of a whole pre-training step: realm_lab against the REALM modules of transformers 4.40.2.
+"""Examples a second of a whole pre-training step: realm_lab against the REALM modules of transformers 4.40.2, and
+against a plain step with the BERT of the transformers that is installed.
 
 Both get the same sentences, masks and candidates, train everything without dropout, and take one AdamW step. Run from
 the repository: python -m benchmarks.pretraining_step --help
@@ -22,12 +23,14 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.machine import description, peaks, report, summary
+from benchmarks.machine import description, peak_gibibytes, peaks, report, summary
 from benchmarks.peer import Peer
-from benchmarks.profile_groups import grouped_profile
+from benchmarks.plain_step import PlainStep
+from benchmarks.profile_groups import grouped_profile, waits
 from benchmarks.real_text import SEED, Text, add_arguments, models, parameters, read_text
 from benchmarks.work import TRAINING, encoder_flops, word_flops
 from realm_lab.core.files import write_json
+from realm_lab.core.process import pick_device
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.vocabulary import load_tokenizer, wordpieces_by_id
 from realm_lab.errors import UserError
@@ -46,6 +49,7 @@ THEIRS = {
     "transformers 4.40.2, float32, longest": ("float32", "longest"),
     "transformers 4.40.2, float32, maximum": ("float32", "maximum"),
 }
+PLAIN = "plain step with transformers, {}"
 TARGET = 5.0
 
 
@@ -80,6 +84,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--candidates", type=int, default=8, help="k, the null document included (default: 8)")
     parser.add_argument("--repetitions", type=int, default=3, help="timed steps of each path (default: 3)")
     parser.add_argument("--token-budget", type=int, default=1536, help="launch.token_budget (default: 1536)")
+    parser.add_argument("--plain", action="store_true", help="measure the plain step with transformers too")
+    parser.add_argument("--trace", type=Path, help="file for the profile of one step, for chrome://tracing (.json.gz)")
     parser.add_argument("--compile", action="store_true", help="compile the blocks with torch.compile")
     parser.add_argument(
         "--distinct", action="store_true", help="random candidates, so that sentences share no passage: the worst case"
@@ -90,16 +96,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """All paths on the same batches, one after the other in every repetition."""
     torch.set_num_threads(arguments.threads)
-    chosen = {
-        "pretrain": {
-            "batch_size": arguments.batch_size,
-            "candidates": arguments.candidates,
-            "refresh": {"policy": "never"},
-            "calibrate_null": False,
-            "search_query": "stale",  # so that the candidates of a step stay the same while the weights move
-        },
-        "launch": {"token_budget": arguments.token_budget},
-    }
+    device = pick_device(arguments.device)
+    chosen = settings_of(arguments)
     ours = {name: precision for name, precision in OURS.items() if arguments.only in (None, precision)}
     theirs = {name: path for name, path in THEIRS.items() if arguments.hf_python and arguments.only in (None, path[0])}
     with tempfile.TemporaryDirectory() as scratch:
@@ -110,7 +108,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         batches = [_recorded(next(iter(tasks.values())), step) for step in steps]
         for task in list(tasks.values())[1:]:
             task.train_step(0)
-        seconds: dict[str, list[float]] = {name: [] for name in (*tasks, *theirs)}
+        plain = {PLAIN.format(name): _plain(tasks[ours], name) for ours, name in ours.items() if arguments.plain}
+        read = [_arrays(batch, text, settings[next(iter(settings))]) for batch in batches]
+        for other in plain.values():
+            other.step(read[0])
+        seconds: dict[str, list[float]] = {name: [] for name in (*tasks, *plain, *theirs)}
         answer: dict[str, Any] = {"versions": {}}
         memory: dict[str, float] = {}
         with _peer(arguments, next(iter(tasks.values())), text, batches, Path(scratch)) as peer:
@@ -123,6 +125,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     started = time.perf_counter()
                     task.train_step(step)
                     seconds[name].append(time.perf_counter() - started)
+                for name, other in plain.items():
+                    started = time.perf_counter()
+                    other.step(read[number])  # ends with the loss, and so on the device
+                    seconds[name].append(time.perf_counter() - started)
                 for name, (precision, padding) in theirs.items():
                     if number and padding == "maximum":
                         continue  # slow, and not the setting that counts: once is enough
@@ -133,9 +139,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     memory[name] = found["peak_rss_bytes"]
         shape = next(iter(tasks.values())).reader.encoder.shape
         work = [useful_flops(batch, shape, text, settings[next(iter(settings))]) for batch in batches]
-        shares = grouped_profile(lambda: next(iter(tasks.values())).train_step(1))
-        peak = peaks(arguments.tiny, arguments.only)
-    precisions = ours | {name: precision for name, (precision, _) in theirs.items()}
+        memory_used = peak_gibibytes(device)
+        first = next(iter(tasks.values()))
+        shares = grouped_profile(lambda: first.train_step(1), device, arguments.trace)
+        waited = waits(lambda: first.train_step(1), device)
+        peak = peaks(arguments.tiny, arguments.only, device)
+    precisions = ours | {name: one.precision for name, one in plain.items()}
+    precisions |= {name: precision for name, (precision, _) in theirs.items()}
     paths = {}
     for name, taken in seconds.items():
         paths[name] = summary(taken, arguments.batch_size, seconds[next(iter(ours))])
@@ -143,7 +153,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         paths[name]["useful_gflops_per_second"] = statistics.median(rates)
         paths[name]["fraction_of_peak"] = statistics.median(rates) / peak[precisions[name]]["best"]
     return {
-        "machine": description(arguments.threads) | {"peer": answer["versions"]},
+        "machine": description(arguments.threads, device) | {"peer": answer["versions"]},
         "sizes": {
             "batch_size": arguments.batch_size,
             "candidates": arguments.candidates,
@@ -159,7 +169,23 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "paths": paths,
         "ratios": {name: path["reference_is_faster_by"] for name, path in paths.items()},
         "peer_peak_rss_bytes": memory,
+        "peak_memory_gibibytes": memory_used,
+        "waits_of_the_host": waited,
         "profile": shares,
+    }
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Parameters of the step."""
+    return {
+        "pretrain": {
+            "batch_size": arguments.batch_size,
+            "candidates": arguments.candidates,
+            "refresh": {"policy": "never"},
+            "calibrate_null": False,
+            "search_query": "stale",  # so that the candidates of a step stay the same while the weights move
+        },
+        "launch": {"token_budget": arguments.token_budget},
     }
 
 
@@ -185,6 +211,11 @@ def _task(params: Params, text: Text, arguments: argparse.Namespace) -> Pretrain
     return PretrainTask(
         params, SEED, retriever, reader, sentences, text.special, vocabulary, lambda retriever, reader: {}
     )
+
+
+def _plain(task: PretrainTask, precision: str) -> PlainStep:
+    """Their step with the weights that ours begins with."""
+    return PlainStep(task.reader, task.retriever.embedder, precision, task.retriever.device)
 
 
 def _recorded(task: PretrainTask, step: int) -> Recorded:
@@ -291,6 +322,7 @@ def _report(result: dict[str, Any]) -> str:
     best = next((ratio for name, ratio in result["ratios"].items() if name in THEIRS), None)
     if best is not None:
         lines.append(f"{best:.2f} times their fastest correct setting (target: {TARGET:g})")
+    lines += [f"the host waits at {place}: {count} times" for place, count in result["waits_of_the_host"].items()]
     return "\n\n".join(lines)
 
 

@@ -1,14 +1,23 @@
-"""Where the time of a step goes: the profiler's operators by what they are for."""
+"""Where the time of a step goes: the profiler's operators by what they are for, and where the host waits."""
 
 from __future__ import annotations
 
 import os
-import time
+import sys
+import warnings
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # read when torch is loaded: no lines of its own on standard error
 
+import torch
 from torch.profiler import ProfilerActivity, profile
+
+import realm_lab
+from realm_lab.planner.machine import CPU, seconds_of
+
+PACKAGE = f"{Path(realm_lab.__file__).parent}/"
 
 # Group -> parts of operator names; the first group that fits wins.
 GROUPS = {
@@ -26,19 +35,49 @@ GROUPS = {
 REST = "other operators"
 
 
-def grouped_profile(work: Callable[[], object]) -> dict[str, float]:
-    """Share of the wall-clock time of one call of `work` by group, largest first; what no operator has is Python."""
+def grouped_profile(
+    work: Callable[[], object], device: torch.device = CPU, trace: Path | None = None
+) -> dict[str, float]:
+    """Share of the wall-clock time of one call of `work` by group, largest first; what no operator has is Python. On a
+    device the time of each operator's kernels counts, and what none has is `device idle`. `trace`: a file for all
+    events, for chrome://tracing (.gz: compressed)."""
     work()
-    with profile(activities=[ProfilerActivity.CPU]) as recorded:
-        started = time.perf_counter()
-        work()
-        wall_seconds = time.perf_counter() - started
+    on_host = device.type == "cpu"
+    kinds = [ProfilerActivity.CPU] if on_host else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=kinds) as recorded:
+        wall_seconds = seconds_of(work, device)
+    if trace:
+        recorded.export_chrome_trace(str(trace))
     seconds = dict.fromkeys([*GROUPS, REST], 0.0)
     for event in recorded.key_averages():
-        seconds[group_of(event.key)] += event.self_cpu_time_total * 1e-6
+        spent = event.self_cpu_time_total if on_host else event.self_device_time_total
+        if on_host or event.device_type == torch.autograd.DeviceType.CPU:  # kernels count at what started them
+            seconds[group_of(event.key)] += spent * 1e-6
     shares = {name: value / wall_seconds for name, value in seconds.items()}
-    shares["Python"] = max(0.0, 1.0 - sum(shares.values()))
+    shares["Python" if on_host else "device idle"] = max(0.0, 1.0 - sum(shares.values()))
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def waits(work: Callable[[], object], device: torch.device) -> dict[str, int]:
+    """How often the host waits for a CUDA device in one call of `work`, by the line of the package that does."""
+    found: Counter[str] = Counter()
+
+    def note(*given: object, **named: object) -> None:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and not frame.f_code.co_filename.startswith(PACKAGE):
+            frame = frame.f_back
+        found[f"{frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno} {frame.f_code.co_name}"] += 1
+
+    if device.type == "cuda":
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = note
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                work()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    return dict(found.most_common())
 
 
 def group_of(operator: str) -> str:

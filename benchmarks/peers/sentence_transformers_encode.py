@@ -1,6 +1,7 @@
 """`SentenceTransformer.encode`, as a server: one JSON request a line, one answer. Imports nothing of ours.
 
-{"setup": {"checkpoint": FOLDER, "texts": FILE.json, "max_length": N, "threads": N}} -> {"versions": {...}}
+{"setup": {"checkpoint": FOLDER, "texts": FILE.json, "max_length": N, "device": NAME, "threads": N}}
+    -> {"versions": {...}}
 {"encode": {"precision": "float32" | "bfloat16", "batch_size": N}} -> {"seconds": S, "passages": N}
 """
 
@@ -21,22 +22,22 @@ from sentence_transformers import SentenceTransformer
 class Encoder:
     """The model in each precision that is asked for, and the texts."""
 
-    def __init__(self, checkpoint: str, texts: str, max_length: int, threads: int):
+    def __init__(self, checkpoint: str, texts: str, max_length: int, device: str, threads: int):
         torch.set_num_threads(threads)
         self.texts: list[str] = json.loads(Path(texts).read_text())
-        self.checkpoint, self.max_length = checkpoint, max_length
+        self.checkpoint, self.max_length, self.device = checkpoint, max_length, device
         self.models: dict[str, SentenceTransformer] = {}
 
     def encode(self, precision: str, batch_size: int) -> dict[str, float]:
         """Seconds for all texts, tokenising included as always in `encode`; a model is warmed up before its first."""
         if precision not in self.models:
             chosen = {"dtype": getattr(torch, precision)}
-            model = SentenceTransformer(self.checkpoint, device="cpu", model_kwargs=chosen)
+            model = SentenceTransformer(self.checkpoint, device=self.device, model_kwargs=chosen)
             model.max_seq_length = self.max_length
             model.encode(self.texts[:32])
             self.models[precision] = model
         started = time.perf_counter()
-        found = self.models[precision].encode(self.texts, batch_size=batch_size, convert_to_tensor=True)
+        found = self.models[precision].encode(self.texts, batch_size=batch_size, convert_to_tensor=True).cpu()
         return {"seconds": time.perf_counter() - started, "passages": len(found)}
 
 

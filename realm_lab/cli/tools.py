@@ -92,7 +92,7 @@ def add_tools(add: Add) -> None:
     text = "number of devices that embed the corpus for a refresh (default: 1)"
     plan.add_argument("--builders", type=positive, default=1, metavar="N", help=text)
     plan.add_argument("--price", type=float, metavar="AMOUNT", help="price per device-hour")
-    text = "share of its peak FLOP/s that a known GPU reaches (default: 0.35)"
+    text = "share of its peak FLOP/s that a known GPU is taken to reach (default: 0.35, an assumption)"
     plan.add_argument("--efficiency", type=share, default=0.35, metavar="SHARE", help=text)
     add_json(plan)
     bench = add("bench", _run_bench, "measure this machine with the configured model, for `realm-lab plan`")

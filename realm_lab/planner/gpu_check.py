@@ -139,7 +139,8 @@ def _exchange(device: torch.device) -> Said:
     backend = dist.Backend.default_device_backend_map.get(device.type)
     if backend is None:
         return None, f"torch has no exchange between processes for {device.type}"
-    torch.accelerator.set_device_index(device)
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:

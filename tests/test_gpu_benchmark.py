@@ -1,0 +1,126 @@
+"""The list of benchmarks.gpu is gone through whatever happens in an item, and its rivals do the same work as ours."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import gpu, pretraining_step
+from benchmarks.profile_groups import waits
+from benchmarks.real_text import parameters, read_text
+from realm_lab.core.files import read_json
+from realm_lab.planner import machine
+
+
+def nothing(result: dict[str, Any]) -> Iterator[tuple[str, float | str]]:
+    yield from ()
+
+
+@pytest.mark.slow
+def test_the_whole_list_in_three_minutes(tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "out"), "--device", "cpu", "--tiny", "--threads", "1"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert gpu.main(arguments) == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 180  # whatever else the machine does
+    found = read_json(tmp_path / "out" / "gpu.json")["items"]
+    assert {name: one["state"] for name, one in found.items()} == dict.fromkeys(found, "done")
+    assert len(found) == len(gpu.the_list(gpu.options_of(arguments)))
+    assert all(check["right"] is not False for check in found["doctor"]["result"]["checks"])
+    assert found["gpu tests"]["result"]["tests"] > 0
+    for size in ("base", "minilm", "toy"):
+        assert (tmp_path / "out" / f"step-{size}.json.gz").stat().st_size
+        assert "plain step with transformers, bfloat16" in found[f"step, {size}"]["result"]["paths"]
+    for batch in found["search"]["result"]["batches"].values():
+        assert batch["of_these_identical_bit_for_bit"] == batch["checked_against_every_row"]
+        assert batch["shared_with_torch"] > 0.99
+    assert found["refresh"]["result"]["refreshes"] >= 2
+    assert found["two ranks"]["result"]["right"] is True
+    shown = (tmp_path / "out" / "gpu.md").read_text()
+    assert all(f"| {name} | done |" in shown for name in found)
+
+
+def test_an_item_that_fails_or_hangs_stops_nothing() -> None:
+    failed = gpu.tried(gpu.Item("x", 60, ["timeit", "1/0"], nothing))
+    assert failed["state"] == "failed"
+    assert "ZeroDivisionError" in failed["said"]
+    hung = gpu.tried(gpu.Item("x", 1, ["timeit", "-n1", "-r1", "-s", "import time", "time.sleep(60)"], nothing))
+    assert hung["state"] == "cut"
+    assert hung["seconds"] < 30
+
+
+def test_what_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def note(item: gpu.Item) -> dict[str, Any]:
+        tried.append(item.name)
+        is_done = item.name != "search" or tried.count("search") > 1
+        return {"state": "done" if is_done else "failed", "seconds": 1.0, "figures": {"a figure": 1.5}}
+
+    monkeypatch.setattr(gpu, "tried", note)
+    assert gpu.main([str(tmp_path), "--minutes", "0"]) == 1
+    assert not tried
+    assert gpu.main([str(tmp_path)]) == 1
+    assert len(tried) == len(set(tried)) > 5
+    assert gpu.main([str(tmp_path)]) == 0
+    assert [name for name in tried if tried.count(name) > 1] == ["search", "search"]
+
+
+def test_the_boxes_of_all_items_fit_the_time() -> None:
+    items = gpu.the_list(gpu.options_of(["out"]))
+    assert sum(item.box_seconds for item in items) <= 60 * gpu.MINUTES
+    assert set(gpu.GOALS) <= {item.name for item in items}
+
+
+def test_goals_are_compared_with_what_was_measured() -> None:
+    assert gpu.against_goal("search", gpu.GOALS["search"][0], 0.61).endswith(": reached")
+    assert gpu.against_goal("search", gpu.GOALS["search"][0], 0.59).endswith("NOT reached")
+    assert gpu.against_goal("refresh", gpu.GOALS["refresh"][0], 0.02).endswith("NOT reached")
+    assert gpu.against_goal("search", "another figure", 0.1) == ""
+
+
+def test_waits_of_the_host_are_named_by_the_line_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def synchronise(*given: object) -> None:
+        warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=1)
+
+    def work() -> None:
+        machine.seconds_of(lambda: synchronise())  # `seconds_of` stands for code of the package
+        machine.seconds_of(lambda: synchronise())
+
+    found = waits(work, torch.device("cuda"))
+    assert [(name.split(":")[0], name.split()[-1], count) for name, count in found.items()] == [
+        ("planner/machine.py", "seconds_of", 2)
+    ]
+    assert modes == ["warn", "default"]
+    assert waits(work, torch.device("cpu")) == {}
+
+
+def test_the_plain_step_computes_our_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = argparse.Namespace(
+        tiny=True, size=None, device="cpu", distinct=False, compile=False, candidates=4, batch_size=3, token_budget=512
+    )
+    params = parameters(arguments, "float32", pretraining_step.settings_of(arguments))
+    text = read_text(params, tmp_path / "corpus")
+    task = pretraining_step._task(params, text, arguments)
+    plain = pretraining_step._plain(task, "float32")
+    losses: list[float] = []
+    original = task.train_step
+
+    def train_step(step: int) -> dict[str, float]:
+        losses.append(original(step)["loss"])
+        return {}
+
+    monkeypatch.setattr(task, "train_step", train_step)
+    batches = [pretraining_step._recorded(task, step) for step in (0, 1)]
+    assert plain.step(pretraining_step._arrays(batches[0], text, params)) == pytest.approx(losses[0], rel=1e-5)
+    assert plain.step(pretraining_step._arrays(batches[1], text, params)) != pytest.approx(losses[0], rel=1e-5)
