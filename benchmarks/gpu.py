@@ -159,7 +159,8 @@ def report(items: list[Item], found: dict[str, Result], tiny: bool) -> str:
         for place, (name, value) in enumerate(figures.items()):
             head = [item.name, one["state"], f"{one['seconds']:.0f}"] if place == 0 else ["", "", ""]
             rows.append([*head, name, value, "" if tiny else against_goal(item.name, name, value)])
-    machine = next((one["result"]["machine"] for one in found.values() if "machine" in one.get("result", {})), {})
+    measured = [one["result"]["machine"] for one in found.values() if "machine" in one.get("result", {})]
+    machine: dict[str, str] = measured[0] if measured else {}
     lines = [f"{name}: {value}" for name, value in machine.items() if value]
     return ", ".join(lines) + "\n\n" + table(["item", "state", "s", "figure", "value", "goal"], rows) + "\n"
 

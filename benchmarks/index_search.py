@@ -36,7 +36,7 @@ from realm_lab.retrieval.search import true_scores
 try:
     import faiss
 except ModuleNotFoundError:
-    faiss = None
+    faiss = None  # type: ignore[assignment]
 
 WIKIPEDIA_2018 = 13_353_718  # passages of Guu et al. 2020, section 4.2
 SIZE, COUNT = 128, 8
@@ -204,8 +204,6 @@ def every_row(stored_ND: Tensor, query_D: Tensor) -> tuple[Tensor, Tensor]:
 
 def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
     """Build seconds, queries a second and recall of IVF-Flat and IVF-PQ, exact search beside them."""
-    from realm_lab.retrieval.faiss_backends import FaissSearch, recall
-
     chosen = torch.randperm(len(embeddings_ND), generator=torch.Generator().manual_seed(2))[:256]
     query_BD = embeddings_ND[chosen] + 0.5 * vectors(len(chosen), seed=3)
     exact = ExactSearch(embeddings_ND)
@@ -219,8 +217,8 @@ def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
         options = {"nlist": lists, "nprobe": min(32, lists)}
         if kind == "ivf_pq" and len(embeddings_ND) < 10_000:  # 256 codes take most of a minute to learn
             options["nbits"] = 4
-        chosen = SEARCH_BACKENDS.choose(PARAMETER, Search(backend={"name": kind, **options}).backend)
-        backend = ApproximateSearch(embeddings_ND, chosen(embeddings_ND, 0))
+        build = SEARCH_BACKENDS.choose(PARAMETER, Search(backend={"name": kind, **options}).backend)
+        backend = ApproximateSearch(embeddings_ND, build(embeddings_ND, 0))
         built = time.perf_counter() - started
         seconds = _best(partial(backend.search, query_BD, COUNT), 2)
         found[f"{kind}, {name}"] = {

@@ -61,7 +61,7 @@ class PlainStep:
         loss = -log_joint_BK.logsumexp(-1).mean()
         loss.backward()
         self.optimiser.step()
-        return loss.item()
+        return float(loss)
 
     def _inputs(self, arrays: Mapping[str, np.ndarray], part: str) -> dict[str, Tensor]:
         """Tokens, segments and mask, [N, L], on the device."""

@@ -38,6 +38,7 @@ from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader, Reading
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.inputs import join, pad_positions
+from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.training.pretrain import PretrainTask
 
@@ -137,7 +138,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     found = peer[0].ask({"step": request})
                     seconds[name].append(found["seconds"])
                     memory[name] = found["peak_rss_bytes"]
-        shape = next(iter(tasks.values())).reader.encoder.shape
+        shape = _reader(next(iter(tasks.values()))).encoder.shape
         work = [useful_flops(batch, shape, text, settings[next(iter(settings))]) for batch in batches]
         memory_used = peak_gibibytes(device)
         first = next(iter(tasks.values()))
@@ -213,9 +214,14 @@ def _task(params: Params, text: Text, arguments: argparse.Namespace) -> Pretrain
     )
 
 
+def _reader(task: PretrainTask) -> Reader:
+    assert isinstance(task.reader, Reader)
+    return task.reader
+
+
 def _plain(task: PretrainTask, precision: str) -> PlainStep:
     """Their step with the weights that ours begins with."""
-    return PlainStep(task.reader, task.retriever.embedder, precision, task.retriever.device)
+    return PlainStep(_reader(task), task.retriever.embedder, precision, task.retriever.device)
 
 
 def _recorded(task: PretrainTask, step: int) -> Recorded:
@@ -247,7 +253,7 @@ def _peer(
     for number, batch in enumerate(batches):
         arrays |= {f"{number}.{name}": value for name, value in _arrays(batch, text, params).items()}
     np.savez(folder / "batches.npz", **arrays)  # type: ignore[arg-type]
-    shape = task.reader.encoder.shape
+    shape = _reader(task).encoder.shape
     config = {
         "vocab_size": shape.vocabulary_size,
         "hidden_size": shape.hidden_size,

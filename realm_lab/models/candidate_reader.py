@@ -72,7 +72,8 @@ class ContainmentReader(nn.Module):
     def _holds(self, sentence: MaskedSentence, rows_K: np.ndarray) -> np.ndarray:
         breaks = np.flatnonzero(np.diff(sentence.positions) > 1) + 1
         runs = np.split(sentence.targets, breaks)
-        return np.logical_and.reduce([holds_answer(self.passages.bodies, rows_K, [run]) for run in runs])
+        holds_K: np.ndarray = np.logical_and.reduce([holds_answer(self.passages.bodies, rows_K, [run]) for run in runs])
+        return holds_K
 
 
 class CandidateReader:
