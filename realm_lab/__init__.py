@@ -13,6 +13,8 @@ ENGINE_VERSION = 2
 _PUBLIC = {
     "load_run": "api",
     "results": "api",
+    "curves": "api",
+    "predictions": "api",
     "sweep": "api",
     "Metric": "metrics",
     "MaskRequest": "masking",
@@ -37,4 +39,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_PUBLIC]
+    return [*__all__, "__version__"]

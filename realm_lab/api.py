@@ -17,7 +17,8 @@ from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.compare import find_side
-from realm_lab.reporting.frames import load_committed, load_runs, report_folder
+from realm_lab.reporting.frames import load_runs, report_folder
+from realm_lab.reporting.report_data import load_report
 from realm_lab.runner.default_study import studies_of
 from realm_lab.tracking.run_dir import RunRecord, read_run_record
 from realm_lab.tracking.state import run_state
@@ -118,14 +119,36 @@ def _study_of(record: RunRecord, name: str, root: PathLike) -> StudyRecord | Non
 
 
 def results(study: str, root: PathLike = ".") -> pd.DataFrame:
-    """A row for each run of a study, as in its results.csv: cell, seed, status and a column for each metric.
+    """A row for each run of a study: cell, seed, run_key and status; the system, the points of the axes and every
+    parameter that some cell changes; then a column for each metric, as in its results.csv.
 
     From the runs here, else from the report of runs made elsewhere (reports/STUDY or reports/reference/STUDY).
     """
+    from realm_lab.reporting.shared_frames import changed, with_changes
+
     studies, there = studies_of(Path(root)), report_folder(Path(root), study)
     if study not in studies.names() and there is not None:
-        return load_committed(there)[1]
-    return load_runs(studies.runs, studies.read(study)).results
+        report = load_report(there)
+        return with_changes(report.results, changed(report.record))
+    frames = load_runs(studies.runs, studies.read(study))
+    return with_changes(frames.results, changed(frames.record, frames))
+
+
+def curves(study: str, root: PathLike = ".", stage: str = "pretrain") -> pd.DataFrame:
+    """Every point that a stage logged, for each run of a study: cell, seed, metric, step, value. UserError: the study
+    has no runs here."""
+    studies = studies_of(Path(root))
+    frames = load_runs(studies.runs, studies.read(study))
+    return frames.curves if stage == "pretrain" else frames.curves_of(stage)
+
+
+def predictions(study: str, root: PathLike = ".") -> pd.DataFrame:
+    """A row for each test question of each complete run of a study: cell, seed, id, question, answers, prediction,
+    exact_match, retrieved and more. UserError: the study has no runs here."""
+    from realm_lab.reporting.shared_frames import all_predictions
+
+    studies = studies_of(Path(root))
+    return all_predictions(load_runs(studies.runs, studies.read(study)))
 
 
 def sweep(

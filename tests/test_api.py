@@ -18,7 +18,9 @@ QUESTION = "who is the mayor of zovzen ?"
 STUDY = """question: Does it learn?
 seeds: [0]
 baseline: realm
-cells: {realm: {title: REALM}}
+cells:
+  realm: {title: REALM}
+  other: {set: {pretrain.candidates: 4, pretrain.masking: random_token}}
 metrics: [exact_match]
 """
 
@@ -30,8 +32,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(tiny.PARAMETERS, root / "params.yaml")
     (root / "experiments").mkdir()
     (root / "experiments" / "trial.yaml").write_text(STUDY)
-    results = realm_lab.sweep("trial", root, launcher="inline", set={"launch.log_interval_steps": 4})
-    assert results[["cell", "seed", "status"]].to_numpy().tolist() == [["realm", 0, "COMPLETE"]]
+    results = realm_lab.sweep("trial", root, launcher="inline", cells=["realm"], set={"launch.log_interval_steps": 4})
+    assert results[["cell", "status"]].to_numpy().tolist() == [["realm", "COMPLETE"], ["other", "PENDING"]]
     return root
 
 
@@ -46,6 +48,32 @@ def test_a_run_answers_fills_and_retrieves(project: Path) -> None:
     frame = realm_lab.results("trial", project)
     assert 0 <= frame["exact_match"][0] <= 1
     assert len(realm_lab.results("real_text", Path(__file__).parents[1])) == 4  # the committed reference results
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_tables_of_a_study_name_what_its_cells_change(project: Path) -> None:
+    frame = realm_lab.results("trial", project)
+    frame["mine"] = 1  # pandas warns of a frame in many pieces
+    columns = list(frame.columns)
+    first = ["study", "cell", "seed", "run_key", "status", "system", "pretrain.masking", "pretrain.candidates"]
+    assert columns[: len(first)] == first
+    values = frame[["pretrain.masking", "pretrain.candidates", "status"]].to_numpy().tolist()
+    assert values == [["salient_span", 6, "COMPLETE"], ["random_token", 4, "PENDING"]]
+    points = realm_lab.curves("trial", project)
+    assert list(points.columns) == ["cell", "seed", "metric", "step", "value"]
+    assert points[points["metric"] == "loss"]["step"].tolist() == [4, 8, 12]
+    tuned = realm_lab.curves("trial", project, stage="finetune")
+    assert tuned[tuned["metric"] == "loss"]["step"].tolist() == [4, 8, 12]
+    answers = realm_lab.predictions("trial", project)
+    assert answers["exact_match"].mean() == pytest.approx(frame["exact_match"][0])
+    assert len(answers) == 12
+    committed = realm_lab.results("staleness_by_rate", Path(__file__).parents[1])
+    assert sorted(committed["pretrain.retriever.learning_rate"].unique()) == [0.0006, 0.0012]
+    assert committed["refresh"].tolist()[0] == "every_3"
+
+
+def test_dir_has_the_public_names_alone() -> None:
+    assert set(dir(realm_lab)) == {*realm_lab.__all__, "__version__"}
 
 
 def test_names_that_mean_no_run_are_refused(project: Path) -> None:
