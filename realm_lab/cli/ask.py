@@ -20,14 +20,13 @@ def add_asking(add: Add) -> None:
     """Add the verbs to the command line."""
     ask = add("ask", _run_ask, "answer a question, with the passages that the answer comes from")
     ask.add_argument("question", help='for example "Who wrote Hamlet?"')
-    text = "who finds the passages (default: the run's own retriever)"
+    text = "which retriever finds the passages (default: that of the run)"
     ask.add_argument("--retriever", choices=["run", "bm25"], default="run", help=text)
-    ask.epilog = "--system realm,bm25_reader asks several systems, one after the other"
     fill = add("fill", _run_fill, "fill in the [MASK] of a sentence, with the passages that helped")
     fill.add_argument("sentence", help='for example "Hamlet was written by [MASK]."')
     for verb in (ask, fill):
         add_run(verb)
-        text = "a finished run: its name or the beginning of it, or STUDY/CELL-sSEED (default: of --params)"
+        text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED (default: of --params)"
         verb.add_argument("--run", dest="name", metavar="RUN", help=text)
         verb.add_argument(
             "-k",

@@ -38,13 +38,13 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     )
     update.add_argument("--name", metavar="NAME", help=text)
 
-    runs = evaluate.add_argument_group("for other programs", "what a finished run retrieves; nothing is trained")
+    runs = evaluate.add_argument_group("export for other programs", "what a run retrieves; nothing is trained")
     text = "write the best 100 passages of each test question here, as a TREC run file"
     runs.add_argument("--run-file", type=Path, metavar="FILE", help=text)
 
-    add_which(evaluate.add_argument_group("which run", "with --corpus or --run-file"))
+    add_which(evaluate.add_argument_group("choice of the run", "with --corpus or --run-file"))
 
-    text = "questions with answers, for --predictions or --corpus (default: the prepared test questions)"
+    text = "with --predictions or --corpus: questions with answers (default: the prepared test questions)"
     evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
     add_json(evaluate, "with --predictions or --corpus: print JSON instead of a table")
 

@@ -49,7 +49,7 @@ def add_json(verb: argparse.ArgumentParser, text: str = "print JSON instead of t
 
 def add_dry_run(verb: argparse._ActionsContainer) -> None:
     """--dry-run."""
-    verb.add_argument("--dry-run", action="store_true", help="show what would run and what is there; run nothing")
+    verb.add_argument("--dry-run", action="store_true", help="print the plan without running")
 
 
 def add_other_code(verb: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def add_other_code(verb: argparse.ArgumentParser) -> None:
 
 
 def add_run(verb: argparse.ArgumentParser) -> None:
-    """The parameters, --seed and --system: which finished run is meant."""
+    """The parameters, --seed and --system: the finished run to use."""
     add_parameters(verb)
     add_which(verb)
 

@@ -19,6 +19,7 @@ from typing import NoReturn
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
+from realm_lab.cli.examples import add_examples
 from realm_lab.cli.flags import (
     Add,
     add_dry_run,
@@ -119,7 +120,6 @@ def build_parser() -> Parser:
         def add(name: str, run: Callable[[argparse.Namespace], int | None], summary: str) -> argparse.ArgumentParser:
             verb = verbs.add_parser(name, description=summary[0].upper() + summary[1:], allow_abbrev=False)
             verb.set_defaults(run=run)
-            add_everywhere(verb)
             listed.setdefault(group, []).append(f"  {name:<12}{summary}")
             return verb
 
@@ -127,12 +127,15 @@ def build_parser() -> Parser:
 
     add_init(adder("start"))
     _add_stages(adder("pipeline"))
-    add_studies(adder("studies"), adder("look"))
-    add_asking(adder("look"))
-    add_runs(adder("look"), adder("tools"))
-    add_mirror(adder("look"))
+    add_studies(adder("studies"), adder("inspect"))
+    add_asking(adder("inspect"))
+    add_runs(adder("inspect"), adder("tools"))
+    add_mirror(adder("inspect"))
     add_index(adder("tools"))
     add_tools(adder("tools"))
+    for name, verb in parser.verbs().items():
+        add_everywhere(verb)  # last, as they are the same everywhere
+        add_examples(name, verb)
     groups = "\n\n".join("\n".join([f"{group}:", *lines]) for group, lines in listed.items())
     parser.epilog = f"{groups}\n\n`{PROGRAM} VERB --help` explains a verb; start with `{PROGRAM} doctor`."
     return parser

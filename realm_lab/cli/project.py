@@ -12,7 +12,7 @@ from realm_lab.cli.flags import Add, add_json
 def add_init(add: Add) -> None:
     """Add `init` to the command line."""
     init = add("init", _run_init, "make a project in a new folder: parameters, DVC pipeline, a study, sample text")
-    init.add_argument("folder", type=Path, help="where; in a Git repository or not")
+    init.add_argument("folder", type=Path, help="the new folder, in a Git repository or not")
     init.add_argument("--preset", default="toy", metavar="NAME", help="toy, smoke, real or paper (default: toy)")
 
 
@@ -21,7 +21,7 @@ def add_runs(add: Add, add_tool: Add) -> None:
     runs = add("runs", _run_runs, "list all runs with their state and their studies")
     add_json(runs)
     logs = add("logs", _run_logs, "print what a run did: stages, steps, losses, refreshes, evaluations, flags")
-    logs.add_argument("name", metavar="RUN", help="its name or the beginning of it, or STUDY/CELL-sSEED")
+    logs.add_argument("name", metavar="RUN", help="its name or the start of it, or STUDY/CELL-sSEED")
     logs.add_argument("--follow", action="store_true", help="go on until the run has ended")
     collect = add_tool(
         "gc", _run_gc, "list runs, stages, embeddings and BM25 that no study or report needs; --yes deletes them"

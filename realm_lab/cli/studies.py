@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from realm_lab.runner.sweep import Request
 
 
-def add_studies(add: Add, add_look: Add) -> None:
+def add_studies(add: Add, add_inspect: Add) -> None:
     """Add the verbs to the command line."""
     sweep = add("sweep", _run_sweep, "run a study: every cell with every seed (skips finished runs; rerun to resume)")
     sweep.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME; not with --axis")
@@ -22,7 +22,7 @@ def add_studies(add: Add, add_look: Add) -> None:
     sweep.add_argument("--axis", action="append", default=[], dest="axes", metavar="KEY=VALUE,...", help=text)
     text = "with --axis: the study's name; its file experiments/NAME.yaml is written, to keep and to run again"
     sweep.add_argument("--name", metavar="NAME", help=text)
-    text = "how many seeds: the study's first N, or 0 to N-1 where it has fewer"
+    text = "number of seeds: the study's first N, or 0 to N-1 if it has fewer"
     sweep.add_argument("--seeds", type=positive, metavar="N", help=text)
     text = "run only these cells of the study, with commas between them"
     sweep.add_argument("--cells", action="append", default=[], metavar="CELL,...", help=text)
@@ -31,10 +31,10 @@ def add_studies(add: Add, add_look: Add) -> None:
     sweep.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
     search = add("search", _run_search, "hyper-parameter search with Optuna (prunes bad trials; rerun to resume)")
     search.add_argument("search", help="experiments/search-NAME.yaml, or search-NAME")
-    search.add_argument("--trials", type=positive, metavar="N", help="how many in all (default: as the file says)")
+    search.add_argument("--trials", type=positive, metavar="N", help="total number of trials (default: as in the file)")
     for verb in (sweep, search):
         add_parameters(verb)
-        text = "train in this process, in processes of this machine or as SLURM jobs (default: as the file says)"
+        text = "train in this process, in processes of this machine or as SLURM jobs (default: as in the file)"
         verb.add_argument("--launcher", choices=["inline", "local", "slurm"], help=text)
         text = "settings of your cluster: profiles/NAME.yaml, ~/.config/realm_lab/NAME.yaml, or a file"
         verb.add_argument("--profile", metavar="NAME", help=text)
@@ -42,28 +42,32 @@ def add_studies(add: Add, add_look: Add) -> None:
         verb.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help=text)
         add_json(verb)
         add_other_code(verb)
-        verb.add_argument("--follow", action="store_true", help="stay until all has finished, mirroring to MLflow")
-        verb.add_argument("--retry-failed", action="store_true", help="also retry what failed with an error")
+        verb.add_argument(
+            "--follow", action="store_true", help="wait until all runs have finished, mirroring to MLflow"
+        )
+        verb.add_argument("--retry-failed", action="store_true", help="also retry runs that failed with an error")
         instead = verb.add_mutually_exclusive_group()
         add_dry_run(instead)
-        instead.add_argument("--cancel", action="store_true", help="stop what runs and what is queued")
+        instead.add_argument("--cancel", action="store_true", help="stop running and queued jobs")
 
     status = add("status", _run_status, "show the state of a study's runs, or of all studies")
     status.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME (default: list all)")
     add_json(status)
 
     summary = "compare runs, or cells of studies: parameters, numbers, curves, differences"
-    compare = add_look("compare", _run_compare, summary)
-    text = "a run's folder, name or its beginning; STUDY/CELL-sSEED; STUDY/CELL for all its seeds"
+    compare = add_inspect("compare", _run_compare, summary)
+    text = "a run's folder, name or start of it; STUDY/CELL-sSEED; STUDY/CELL for all its seeds"
     compare.add_argument("runs", nargs="+", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, metavar="DIR", help="where the page goes (default: ROOT/reports/compare)")
     add_json(compare)
 
-    text = "compare reports with the runs that are here, or run one cell again and compare: OK, within noise or off"
-    again = add_look("reproduce", _run_reproduce, text)
+    text = "check reports against the runs here, or run one cell again: OK, within noise or off"
+    again = add_inspect("reproduce", _run_reproduce, text)
     again.add_argument("target", nargs="?", metavar="STUDY[/CELL]", help="default: every report")
-    again.add_argument("--rerun", action="store_true", help="run again, in a project of its own, even what is here")
-    text = "run again with the smoke preset and one seed: a test of the plumbing, no numbers are compared"
+    again.add_argument(
+        "--rerun", action="store_true", help="run again in a separate project, even if the runs are here"
+    )
+    text = "smoke test only: the smoke preset, one seed, no comparison of numbers"
     again.add_argument("--quick", action="store_true", help=text)
     again.add_argument("--scratch", type=Path, metavar="DIR", help="where to run (default: ROOT/runs/reproduce)")
 

@@ -15,7 +15,7 @@ def add_mirror(add: Add) -> None:
     """Add `mirror` to the command line."""
     mirror = add("mirror", _run_mirror, "show the runs in MLflow (run it as often as you like)")
     add_parameters(mirror)
-    text = "tracking store (default: MLFLOW_TRACKING_URI, else launch.tracking_uri, else mlflow.db beside the runs)"
+    text = "tracking store (default: MLFLOW_TRACKING_URI, else launch.tracking_uri, else mlflow.db next to the runs)"
     mirror.add_argument("--uri", metavar="URI", help=text)
     mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
     text = "address of the MLflow server that will show the store, for the links (default: the store, if it is one)"
@@ -54,8 +54,8 @@ def add_index(add: Add) -> None:
 
     def add_verb(name: str, summary: str) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
-        add_everywhere(verb)
         add_run(verb)
+        add_everywhere(verb)
         return verb
 
     build = add_verb("build", "embed the knowledge corpus with a finished stage's embedder; resumes")

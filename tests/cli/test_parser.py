@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from realm_lab import cli
+from realm_lab.cli.examples import EXAMPLES
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner.sweep import Request, mirroring
@@ -73,7 +75,7 @@ def test_help_names_every_verb(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert [verb for verb in VERBS if not re.search(rf"^  {verb}\b", done.stdout, re.MULTILINE)] == []
     groups = re.findall(r"^(\w+):$", done.stdout, re.MULTILINE)
-    assert groups == ["options", "start", "pipeline", "studies", "look", "tools"]
+    assert groups == ["options", "start", "pipeline", "studies", "inspect", "tools"]
     assert realm_lab(cwd=tmp_path).stdout == done.stdout
 
 
@@ -83,6 +85,15 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         cli.main([verb, "--help"])
     assert left.value.code == 0
     assert "--debug" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", cli.build_parser().verbs())
+def test_every_verb_has_examples_that_it_understands(verb: str) -> None:
+    assert EXAMPLES[verb]
+    for command in EXAMPLES[verb]:
+        options, unknown = cli.build_parser().parse_known_args(shlex.split(command))
+        assert (options.verb, unknown) == (verb, [])
+    assert next(iter(EXAMPLES[verb])) in cli.build_parser().verbs()[verb].format_help()
 
 
 @pytest.mark.parametrize(
@@ -232,6 +243,7 @@ import signal, sys, types
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import realm_lab
 from realm_lab import cli
+from realm_lab.cli.examples import EXAMPLES
 def run(stage, params, root, name, policy):
     {body}
 stages = types.ModuleType("realm_lab.runner.pipeline")

@@ -1,0 +1,96 @@
+"""The examples that end the help of each verb; docs/cli.md has them too, and a test parses every one."""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES: dict[str, dict[str, str]] = {
+    "init": {
+        "init my_project": "a folder with parameters, pipeline, study and sample text",
+        "init my_project --preset real": "start from real text and a pre-trained encoder",
+    },
+    "prepare": {
+        "prepare": "the corpus of params.yaml",
+        "prepare --count data/raw": "only count what is in your files",
+    },
+    "warm-start": {
+        "warm-start": "reader and embedder, and the corpus before them",
+        "warm-start --set warm_start.embedder.steps=500": "train the embedder for longer",
+    },
+    "pretrain": {
+        "pretrain --dry-run": "print the plan without running",
+        "pretrain --set pretrain.masking=random_span": "mask random spans",
+    },
+    "finetune": {
+        "finetune": "this stage, and the missing ones before it",
+        "finetune --set pretrain.steps=0": "fine-tune the warm start",
+    },
+    "evaluate": {
+        "evaluate --preset smoke": "the whole pipeline, as a quick check",
+        "evaluate --predictions mine.jsonl --questions test.jsonl": "score another program's answers",
+        "evaluate --corpus new.jsonl --name june": "ask a finished run with another corpus",
+    },
+    "report": {
+        "report": "every study, and reports/index.html",
+        "report masking --html": "one study, as one self-contained page",
+        "report masking --paper": "with LaTeX tables and PDF figures",
+    },
+    "sweep": {
+        "sweep masking --dry-run": "print the plan without running",
+        "sweep masking": "run what is missing, then write the report",
+        "sweep masking --launcher slurm --follow": "as SLURM jobs, and wait for them",
+        "sweep --axis pretrain.refresh.interval_steps=3,30 --name refresh": "a study without a file",
+    },
+    "search": {
+        "search search-retriever --trials 20": "run or continue a search, up to 20 trials",
+    },
+    "status": {
+        "status": "all studies",
+        "status masking": "every run of one study",
+    },
+    "compare": {
+        "compare masking/salient_span masking/random_span": "two cells, over all seeds",
+        "compare default/realm-s0 default/realm-s1": "two runs",
+    },
+    "reproduce": {
+        "reproduce": "compare every report with the runs that are here",
+        "reproduce masking/random_span --rerun": "run one cell again and compare",
+    },
+    "ask": {
+        'ask "who is the mayor of nirter ?"': "the run of params.yaml",
+        'ask "who is the mayor of nirter ?" --run quick/realm-s0 -k 3': "a run of a study, three passages",
+        'ask "who is the mayor of nirter ?" --system realm,bm25_reader': "two systems, one after the other",
+    },
+    "fill": {
+        'fill "the mayor of nirter is [MASK] ."': "the run of params.yaml",
+        'fill "the mayor of nirter is [MASK] ." --run quick/realm-s0': "a run of a study",
+    },
+    "runs": {"runs": "a line per run", "runs --json": "for other programs"},
+    "logs": {"logs masking/random_span-s0": "by study, cell and seed", "logs realm-s0": "by the start of its name"},
+    "mirror": {
+        "mirror": "into mlflow.db",
+        "mirror --uri http://server:5000 --follow": "to a server, until all runs have finished",
+    },
+    "gc": {"gc": "only list", "gc --forget masking --yes": "delete, also what only one study needs"},
+    "index": {
+        "index build": "with the embedder of the run of params.yaml",
+        "index list": "what is embedded",
+    },
+    "plan": {
+        "plan": "this machine, as `realm-lab bench` measured it",
+        "plan --preset paper --passages 13353718 --device H100 --trainers 64 --builders 16 --price 2.5": "paper scale",
+    },
+    "bench": {"bench": "measure this machine; writes runs/bench.json"},
+    "doctor": {
+        "doctor": "this machine and params.yaml",
+        "doctor --preset real": "what real text needs",
+        "doctor --verify": "look for damaged files",
+    },
+}  # fmt: skip
+
+
+def add_examples(name: str, verb: argparse.ArgumentParser) -> None:
+    """End the help of a verb with its examples, each under what it is for."""
+    lines = [f"  # {meaning}\n  realm-lab {command}" for command, meaning in EXAMPLES[name].items()]
+    verb.formatter_class = argparse.RawDescriptionHelpFormatter
+    verb.epilog = "\n".join(["examples:", *lines])
