@@ -22,7 +22,7 @@ PROGRESS := awk '/^Collecting/ && ++found % 25 == 0 {print "  found " found " pa
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell repro experiments reference test test-all test-numerics ui lint params docs pictures plots clean
+.PHONY: help setup setup-dev shell repro experiments reference test test-all test-numerics ui lint pages docs pictures plots clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -112,8 +112,8 @@ lint: setup-dev  ## ruff check, ruff format --check, mypy
 	ruff format --check .
 	mypy
 
-params: setup  ## write params.yaml and docs/parameters.md again; the preset and the values filled in are kept
-	@$(VENV)/bin/python -m realm_lab.params.reference_page
+pages: setup  ## write params.yaml and the generated pages of docs/ again; the values filled in are kept
+	@$(VENV)/bin/python -m realm_lab.cli.reference_pages
 
 docs: setup-dev  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet

@@ -144,7 +144,7 @@ _CURVES = (
 
 # Names with {kind} are measured for each kind of masked span that there is, by the label of the span, or for each form
 # of passages.
-_BY_KIND = (
+BY_KIND = (
     _share("gold_among_candidates_{kind}", "gold passage among the candidates, {kind} masked", "curve", "train"),
     _share("null_probability_{kind}", "p(null document), {kind} masked", "curve", "train", better=""),
     _recall("retrieved_at_5_{kind}", "share of {kind} in the first five passages, zero-shot", better=""),
@@ -181,7 +181,7 @@ def curve(name: str) -> Metric:
 
 def of_kind(name: str, source: Source) -> Metric | None:
     """The metric of that name that is measured by kind of masked span, whatever the kind; None: no such metric."""
-    for pattern in _BY_KIND:
+    for pattern in BY_KIND:
         before, after = pattern.name.split("{kind}")
         kind = name[len(before) : len(name) - len(after)]
         if pattern.source == source and kind and name == pattern.name.format(kind=kind):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, TypeAdapter
 
-from realm_lab.params.load import PRESETS, flatten, parameter_fields, preset_values, resolve
+from realm_lab.params.load import PRESETS, flatten, is_section, parameter_fields, preset_values, resolve
 from realm_lab.params.reference_page import PAGE, in_words, render_reference, renewed_params_yaml, write
 from realm_lab.params.sections import Candidates, Dropout, NonNegative, Positive
 
@@ -19,20 +19,28 @@ RESOLVED = {name: flatten(params) | {"system_options": params.system_options} fo
 
 
 def test_both_files_are_up_to_date(repository: Path) -> None:
-    assert (repository / PAGE).read_text(encoding="utf-8") == render_reference(), "run `make params`"
+    assert (repository / PAGE).read_text(encoding="utf-8") == render_reference(), "run `make pages`"
     written = (repository / "params.yaml").read_text(encoding="utf-8")
-    assert written == renewed_params_yaml(written), "run `make params`"
+    assert written == renewed_params_yaml(written), "run `make pages`"
 
 
-def test_every_parameter_has_a_docstring_and_is_there_once_with_its_values() -> None:
-    lines = PAGE_TEXT.split("- `")
-    for name in RESOLVED["paper"]:
+def test_every_parameter_has_a_row_with_an_anchor_its_meaning_and_its_values() -> None:
+    rows = {
+        anchor: line for line in render_reference().splitlines() for anchor in re.findall(r'^\| <a id="(.*?)">', line)
+    }
+    assert sorted(rows) == sorted(name for name in parameter_fields() if not is_section(name))
+    for name, row in rows.items():
         description = " ".join((parameter_fields()[name].description or "").split())
         assert description, f"{name} has no docstring"
-        assert description in PAGE_TEXT
-        [line] = [line for line in lines if line.startswith(f"{name}`:")]
-        default, *others = re.split(r"[;,] (?=toy |smoke |real )", line.partition("Default ")[2])
-        assert re.match(r"\*\*[^*]+\*\*", default), f"{name} has no default"
+        _, shown, meaning, values, default, _ = re.split(r"(?<!\\)\|", row)
+        assert f"`{name}`" in shown
+        assert values.strip()
+        more = re.findall(rf"- `{re.escape(name)}`: (.*?)(?= - `|$| </details>)", PAGE_TEXT)
+        assert " ".join([meaning.strip().replace("\\|", "|"), *more]) == description
+        if name == "system_options":
+            continue
+        paper, *others = default.strip().split("; ")
+        assert re.fullmatch(r"\*\*.+\*\*", paper), f"{name} has no default"
         differ = {preset for preset, flat in RESOLVED.items() if flat[name] != RESOLVED["paper"][name]}
         assert {other.split()[0] for other in others} == (differ if name != "preset" else set())
 
