@@ -199,7 +199,13 @@ class Kind(dict[str, Plugin[Code]]):
 def import_plugins() -> None:
     """Import the modules that installed packages name as entry points of the group `realm_lab.plugins`, which register
     plug-ins. UserError: one of them fails."""
-    for entry in importlib.metadata.entry_points(group=GROUP):
+    found = {
+        entry.value: entry
+        for package in importlib.metadata.distributions()  # `entry_points` skips a second one of the same name
+        for entry in package.entry_points
+        if entry.group == GROUP
+    }
+    for entry in found.values():
         with calling(f"entry point '{entry.name}' of {GROUP}", entry.value, entry.value):
             entry.load()
 
