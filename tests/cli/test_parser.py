@@ -105,7 +105,7 @@ def test_every_verb_has_examples_that_it_understands(verb: str) -> None:
         (["index", "lst"], "no verb 'lst'; did you mean 'list'?"),
         # an abbreviation today is another option tomorrow
         (["pretrain", "--par", "x"], "unknown arguments: --par x; did you mean --params?; see `realm-lab pretrain --h"),
-        (["sweep", "x", "--cell", "a"], "unknown arguments: --cell a; see `realm-lab sweep --help`"),  # no --cancel
+        (["sweep", "x", "--cell", "a"], "unknown arguments: --cell a; did you mean --cells?"),
         (["sweep", "x", "--lancher", "inline"], "did you mean --launcher?"),
         (["pretrain", "--zzz"], "unknown arguments: --zzz; see `realm-lab pretrain --help`"),
         (["pretrain", "--pretrain.steps=9"], "a parameter is changed with --set pretrain.steps=9"),

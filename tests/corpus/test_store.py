@@ -99,7 +99,7 @@ def test_the_vocabulary_size_decides_how_tokens_are_read(tmp_path: Path, size: i
 
 def test_a_folder_that_is_not_there_not_finished_or_broken_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path / "none", tmp_path):
-        with pytest.raises(UserError, match="run `realm-lab evaluate`") as caught:
+        with pytest.raises(UserError, match="run `realm-lab prepare`") as caught:
             PreparedCorpus(folder)
         assert str(folder) in str(caught.value)
     (tmp_path / "manifest.json").write_text('{"key": ')
