@@ -203,7 +203,7 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
         (HEAD, None, "'space' is missing; add it: Parameter -> `{low, high}`"),
         (space("{low: 1.0e-4, high: 1.0e-2}", "pretrain.retreiver.learning_rate"), 4, f"did you mean '{RATE}'?"),
         (space("{low: 1, high: 2}", "launch.threads"), 4, "changes no result, so no cell may change it"),
-        (space("{choices: [salient_span, salient]}", "pretrain.masking"), 4, "'pretrain.masking': no masking scheme 'salient'"),
+        (space("{choices: [salient_span, salient]}", "pretrain.masking"), 4, "'pretrain.masking': no masking scheme"),
         (space("0.1"), 4, f"space.{RATE} must be a section of names and values, got 0.1"),
         (space("{low: 0.1}"), 4, f"space.{RATE}: write {{low: ..., high: ...}} or {{choices: [...]}}"),
         (
