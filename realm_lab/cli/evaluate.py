@@ -34,7 +34,7 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     update.add_argument("--cloze", type=_named, action="append", default=[], metavar="NAME=FILE", help=text)
     text = (
         "with --corpus: output folder runs/RUN/corpus_updates/NAME (default: the first file's name); without: keep the "
-        "run as a study of its own, experiments/NAME.yaml"
+        "run as a separate study, experiments/NAME.yaml"
     )
     update.add_argument("--name", metavar="NAME", help=text)
 

@@ -156,7 +156,7 @@ def _add_stages(add: Add) -> None:
             verb.set_defaults(run=_run_evaluate)
             add_evaluation(verb)
         else:
-            text = "keep it as a study of its own, experiments/NAME.yaml, beside `default` and `scratch`"
+            text = "keep it as a separate study, experiments/NAME.yaml"
             verb.add_argument("--name", metavar="NAME", help=text)
     report = add("report", _run_report, "write the reports of all runs here, and the overview reports/index.html")
     report.add_argument("study", nargs="?", help="only reports/STUDY, and the overview (default: every study)")
