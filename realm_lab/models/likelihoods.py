@@ -127,7 +127,7 @@ def _of_other_code(store: Path, identity: Identity) -> Path | None:
 
 
 class CausalReader(nn.Module):
-    """A causal language model with the passages that it reads, in the place of a Reader with a CandidateReader.
+    """A causal language model with the passages that it reads; it replaces a Reader with a CandidateReader.
 
     It has no parameters that train: log p(y|z,x) is looked up in the table, and read by the model, which is only loaded
     then, where it is not there. UserError: a sentence without its text.

@@ -195,8 +195,8 @@ class Pretrain(Section):
     before their softmax, which p(z|x) is drawn to (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code
     of Atlas: 0.01, for the mean over the tokens of an answer)."""
     causal_checkpoint: Annotated[str | None, neutral(None)] = None
-    """Hugging Face folder, hf://ORG/NAME or GGUF file of a causal language model that reads in the place of the reader,
-    in pre-training and in its measures on masked sentences. It is never trained: Eq. 1 with the reader's parameters
+    """Hugging Face folder, hf://ORG/NAME or GGUF file of a causal language model that replaces the reader in
+    pre-training and in its measures on masked sentences. It is never trained: Eq. 1 with the reader's parameters
     fixed (Shi et al. 2023, REPLUG)."""
     causal_form: Annotated[Literal["left", "infill"], neutral("left")] = "left"
     """What the causal language model reads: the passage and the sentence up to the masked words, or the whole sentence

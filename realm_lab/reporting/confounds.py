@@ -50,7 +50,7 @@ def rounding_notes(study: StudyFrames) -> list[str]:
 
 
 def reader_notes(study: StudyFrames) -> list[str]:
-    """A sentence for each causal language model that read in the place of a reader that learns."""
+    """A sentence for each causal language model that replaced a reader that learns."""
     by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
     for run in study.runs:
         own = parameters_of(run.record)
