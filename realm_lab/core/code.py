@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from realm_lab.core.files import read_json, write_json
@@ -53,25 +53,25 @@ class CodeReader:
         """
         key = tuple(sorted(set(roots)))
         if key not in self._reached:
-            self._reached[key] = self._walk(key, {OURS, *(root.partition(".")[0] for root in key)})
+            packages = {OURS, *(root.partition(".")[0] for root in key)}
+            self._reached[key] = self._walk(key, lambda top: top in packages or self._is_local(top))
         return self._reached[key]
 
     def outside(self, root: str) -> dict[str, str]:
-        """As `reached` of one module, without the modules of realm_lab that it imports, nor those without a file."""
-        top = root.partition(".")[0]
-        found = self._walk((root,), {top} - {OURS}, leave={OURS})
+        """As `reached` of one module, for the modules of its package alone, without those that have no file."""
+        package = root.partition(".")[0]
+        found = self._walk((root,), lambda top: top == package != OURS)
         return {name: digest for name, digest in found.items() if name == root or digest != MISSING}
 
-    def _walk(self, roots: tuple[str, ...], packages: set[str], leave: Set[str] = frozenset()) -> dict[str, str]:
-        """The modules that are reached. `packages` are followed in any case, those to `leave` never."""
+    def _walk(self, roots: tuple[str, ...], follows: Callable[[str], bool]) -> dict[str, str]:
+        """The modules that are reached by following imports into the packages that `follows` accepts."""
         found: dict[str, str] = {}
         waiting = list(roots)
         while waiting:
             module = waiting.pop()
             if module not in found:
                 found[module], imported = self._module(module)
-                tops = ((name, name.partition(".")[0]) for name in imported)
-                waiting += [name for name, top in tops if top not in leave and (top in packages or self._is_local(top))]
+                waiting += [name for name in imported if follows(name.partition(".")[0])]
         return dict(sorted(found.items()))
 
     def save(self) -> None:
@@ -114,7 +114,8 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def outside_digest(module: str) -> str | dict[str, str]:
-    """The digest of a module of a user; of several that it imports, each one's. MISSING: it is no Python file."""
+    """The digest of a module of a user; of several of its package that it imports, each one's. MISSING: it is no Python
+    file."""
     found = CodeReader().outside(module)
     return found[module] if len(found) == 1 else found
 

@@ -117,8 +117,8 @@ class Chosen(Generic[Code]):
 
     @property
     def source(self) -> str | dict[str, str] | None:
-        """The digest of a user's own code: of its module, and of all that it imports of the same kind; None for a
-        part of realm_lab, whose code each stage records."""
+        """The digest of a user's own code: of its module, and of those of its package that it imports; None for a part
+        of realm_lab, whose code each stage records, as it does other modules of the user."""
         if not self.is_own:
             return None
         found = outside_digest(self.target.partition(":")[0])

@@ -146,23 +146,27 @@ def test_code_of_ones_own_is_in_the_keys_with_its_helpers_and_options(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     module, stage = f"own_{name.replace('.', '_')}", name.partition(".")[0]
-    helper, source = tmp_path / f"{module}_helper.py", tmp_path / f"{module}.py"
+    helper, source = tmp_path / module / "helper.py", tmp_path / module / "parts.py"
+    helper.parent.mkdir()
+    (helper.parent / "__init__.py").touch()
     text = (
-        f"from {module}_helper import best\nfrom realm_lab.params.sections import Section\n"
+        f"from {module}.helper import best\nfrom realm_lab.params.sections import Section\n"
         "class Size(Section):\n    size: int = 3\n"
         "def sized(first, second=None, *, options: Size): ...\n"
     )
     source.write_text(text)
     helper.write_text("best = max\n")
-    sizes = [keys(load(TINY, {name: {"name": f"{module}:sized"} | size})) for size in ({}, {"size": 3}, {"size": 4})]
+    sizes = [
+        keys(load(TINY, {name: {"name": f"{module}.parts:sized"} | size})) for size in ({}, {"size": 3}, {"size": 4})
+    ]
     assert sizes[0] == sizes[1] != sizes[2]
     found = []
     for part in ("best = max\n", "best = min\n"):
         helper.write_text(part)
         source.write_text(text)
-        found.append(keys(load(TINY, {name: f"{module}:best"})))
+        found.append(keys(load(TINY, {name: f"{module}.parts:best"})))
     source.write_text(text + "more = 1\n")
-    found.append(keys(load(TINY, {name: f"{module}:best"})))
+    found.append(keys(load(TINY, {name: f"{module}.parts:best"})))
     for before, after in itertools.pairwise(found):
         assert [one for one in ORDER if before[one] != after[one]] == list(ORDER[ORDER.index(stage) :])
 
