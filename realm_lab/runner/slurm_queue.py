@@ -152,11 +152,12 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
 
 
 def _last_words(log: Path) -> str | None:
-    """The last line of the first rank's log, without what srun adds."""
+    """The last line of the first rank's log, without what srun adds, and without slurmstepd's note that a step was
+    cancelled, which may come before or after the reason."""
     if not log.exists():
         return None
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    own = [line for line in lines if line.strip() and not line.startswith("srun:")]
+    own = [line for line in lines if line.strip() and not line.startswith("srun:") and " *** STEP " not in line]
     return own[-1].strip() if own else None
 
 
