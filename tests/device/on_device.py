@@ -141,7 +141,7 @@ def two_attempts(line: Line, patches: pytest.MonkeyPatch, device: str = NAME, th
     def train_step(task: PretrainTask, step: int) -> dict[str, float]:
         with Waits() as waits:
             values = original(task, step)
-        if task.retriever.device == DEVICE and "pretrain.search" not in chosen:
+        if task.retriever.device == DEVICE and "pretrain.search.backend" not in chosen:
             assert waits.found == WAITS[PretrainTask, "train_step"]
         return values
 

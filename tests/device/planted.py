@@ -21,7 +21,7 @@ from realm_lab.retrieval.rows import ABSENT, NO_SCORE
 from realm_lab.training import checkpoint, pretrain
 from realm_lab.training.optimiser import ScheduledAdamW
 
-FAISS: dict[str, Any] = {"pretrain.search": {"backend": "faiss_flat", "options": ""}}
+FAISS: dict[str, Any] = {"pretrain.search.backend": "faiss_flat"}
 PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any]]] = {}
 
 
