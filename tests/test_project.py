@@ -16,7 +16,7 @@ from realm_lab.core.files import write_json, write_text
 from realm_lab.params.load import flatten, load
 from realm_lab.params.reference_page import render_params_yaml
 from realm_lab.params.yaml_file import parse_yaml
-from realm_lab.runner.project import TEMPLATE
+from realm_lab.runner.project import TEMPLATE, project_pipeline
 from realm_lab.tracking.run_dir import RunRecord, StageRun, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 from tests import tiny
@@ -26,8 +26,10 @@ REPOSITORY = Path(__file__).parents[1]
 
 def test_the_pipeline_of_a_project_is_that_of_the_checkout_without_the_code() -> None:
     checkout = parse_yaml((REPOSITORY / "dvc.yaml").read_text(), "dvc.yaml", "safe")
-    project = parse_yaml((TEMPLATE / "pipeline.yaml").read_text(), "pipeline.yaml", "safe")
-    assert project["stages"].pop("parameters").pop("always_changed")
+    project = parse_yaml(project_pipeline((TEMPLATE / "pipeline.yaml").read_text()), "dvc.yaml", "safe")
+    parameters = project["stages"].pop("parameters")
+    assert parameters["deps"] == ["params.yaml"]
+    assert parameters["always_changed"]
     assert "realm_lab" in checkout["stages"].pop("parameters")["deps"]
     assert project == checkout
 
@@ -129,7 +131,7 @@ def test_with_the_wheel_alone_dvc_repro_runs(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for name in ("realm_lab", "examples", "experiments"):
         shutil.copytree(REPOSITORY / name, source / name, symlinks=True)
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", ".dvcignore"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "dvc.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(REPOSITORY / name, source)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-index", "--no-build-isolation", "--target", str(tmp_path / "site")]
