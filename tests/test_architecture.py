@@ -20,10 +20,10 @@ PACKAGE = REPOSITORY / "realm_lab"
 
 # From the bottom: a package may import those before it.
 PACKAGES = (
-    "errors core params metrics tracking corpus masking models retrieval evaluation training reporting systems contrib "
-    "runner planner api cli __main__"
+    "errors core params metrics statistics tracking corpus masking models retrieval evaluation training reporting "
+    "systems contrib runner planner api cli __main__"
 ).split()
-TORCH_FREE = ("errors", "params", "metrics", "tracking", "corpus", "reporting", "cli")
+TORCH_FREE = ("errors", "params", "metrics", "statistics", "tracking", "corpus", "reporting", "cli")
 ONLY_DOOR = {
     "mlflow": "realm_lab.tracking.mlflow_store",
     "matplotlib": "realm_lab.reporting.figures",
@@ -162,6 +162,16 @@ def test_reports_and_tracking_start_without_torch() -> None:
 
 def test_the_corpus_is_read_without_torch() -> None:
     assert not {"torch", "faiss"} & loaded_after_importing(modules_of("corpus"))
+
+
+def test_statistics_need_numpy_and_scipy_alone() -> None:
+    reached = {
+        name.split(".")[0]
+        for module in modules_of("statistics")
+        for name in needed_at_start(module) | {item.target for item in imports(module)}
+    }
+    assert reached - set(sys.stdlib_module_names) == {"realm_lab", "numpy", "scipy"}
+    assert not {"pandas", "torch", "pydantic", "matplotlib"} & loaded_after_importing(modules_of("statistics"))
 
 
 def test_help_comes_at_once() -> None:

@@ -12,10 +12,11 @@ import pandas as pd
 from realm_lab.core.files import read_json_lines
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
-from realm_lab.reporting.family import Finding, judge
 from realm_lab.reporting.frames import NotMeasured, Run, column, metric_columns
 from realm_lab.reporting.published import Published, published
-from realm_lab.reporting.statistics import Comparison, Interval, compare, per_example_interval
+from realm_lab.statistics.family import Finding, judge
+from realm_lab.statistics.intervals import Interval, per_example_interval
+from realm_lab.statistics.paired import Comparison, compare
 from realm_lab.tracking.run_values import finite
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 

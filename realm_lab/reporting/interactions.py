@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from realm_lab.metrics import Metric
 from realm_lab.reporting.comparison import MetricResult, points_of
-from realm_lab.reporting.family import Finding, judge
-from realm_lab.reporting.statistics import Comparison, compare
+from realm_lab.statistics.family import Finding, judge
+from realm_lab.statistics.paired import Comparison, compare
 from realm_lab.tracking.study_record import StudyRecord
 
 

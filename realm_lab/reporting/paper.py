@@ -14,10 +14,10 @@ from pathlib import Path
 
 from realm_lab.core.files import write_text
 from realm_lab.reporting.comparison import MetricResult
-from realm_lab.reporting.family import ALPHA, Kind
 from realm_lab.reporting.rendering import is_number
 from realm_lab.reporting.report_data import Report
 from realm_lab.reporting.tables import TITLES, Rows, detail_rows, other_rows, result_rows
+from realm_lab.statistics.family import ALPHA, Kind
 
 SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",

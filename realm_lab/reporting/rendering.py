@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from realm_lab.reporting.frames import Summary
-from realm_lab.reporting.statistics import Interval
+from realm_lab.statistics.intervals import Interval
 from realm_lab.tracking.run_values import finite
 
 FOLDER = Path(__file__).parent / "templates"

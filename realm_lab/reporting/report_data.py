@@ -33,8 +33,8 @@ from realm_lab.reporting.comparison import (
 from realm_lab.reporting.confounds import confounds, reader_notes, rounding_notes
 from realm_lab.reporting.examples import Example, table_3
 from realm_lab.reporting.frames import StudyFrames, load_committed, ordered_cells, read_results, results_text
-from realm_lab.reporting.statistics import Interval
 from realm_lab.reporting.verdict import Verdict, verdict
+from realm_lab.statistics.intervals import Interval
 from realm_lab.tracking.study_record import DEFAULT, SCRATCH, STUDY_RECORD, StudyRecord
 
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from realm_lab.reporting.comparison import AxisEffect, Gap, MetricResult, axis_effects
-from realm_lab.reporting.family import ALPHA, Finding, Kind
 from realm_lab.reporting.interactions import Interaction, interactions
-from realm_lab.reporting.power import MOST_SEEDS
 from realm_lab.reporting.rendering import NOTHING, number, render, signed, words
-from realm_lab.reporting.statistics import FEWEST_FOR_SPREAD, FEWEST_SEEDS
+from realm_lab.statistics.family import ALPHA, Finding, Kind
+from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD
+from realm_lab.statistics.paired import FEWEST_SEEDS
+from realm_lab.statistics.power import MOST_SEEDS
 from realm_lab.tracking.study_record import StudyRecord
 
 

@@ -27,8 +27,8 @@ from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
 from realm_lab.evaluation.predictions import read_references, scorable, stored_questions
 from realm_lab.params.corpus import Corpus, Files
-from realm_lab.reporting.statistics import per_example_interval
 from realm_lab.retrieval.index import Embedded
+from realm_lab.statistics.intervals import per_example_interval
 from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context, Knowledge
 from realm_lab.systems.identity import record_run

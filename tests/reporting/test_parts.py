@@ -13,7 +13,6 @@ import pytest
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
 from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
-from realm_lab.reporting.family import Kind
 from realm_lab.reporting.figures import (
     COLOURS,
     Panel,
@@ -32,6 +31,7 @@ from realm_lab.reporting.report_data import Report
 from realm_lab.reporting.study_figures import sketches, styles_of
 from realm_lab.reporting.tables import axes_rows, interaction_rows
 from realm_lab.reporting.verdict import verdict
+from realm_lab.statistics.family import Kind
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 from tests.reporting.synthetic import CELLS
 

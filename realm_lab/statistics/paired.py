@@ -3,10 +3,9 @@
 The unit is the seed: a cell and the baseline share it (data, initial weights, order of batches), so what is compared is
 the paired delta of each seed. A handful of seeds says little, and each function here says how little.
 
-References: Student (1908) for the interval of a mean; Fisher (1935), The design of experiments, section 21, for the
-sign-flip test; Westfall & Young (1993), Resampling-based multiple testing, for several of them (step-down max-T); Holm
-(1979), A simple sequentially rejective multiple test procedure, for other tests; Davison & Hinkley (1997), Bootstrap
-methods, section 3.8, for clusters.
+References: Fisher (1935), The design of experiments, section 21, for the sign-flip test; Westfall & Young (1993),
+Resampling-based multiple testing, for several of them (step-down max-T); Holm (1979), A simple sequentially rejective
+multiple test procedure, for other tests.
 """
 
 from __future__ import annotations
@@ -15,38 +14,16 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
-LEVEL = 0.95
+from realm_lab.statistics.intervals import LEVEL, SEED, Interval, t_interval
+
 EXACT_SEEDS = 16  # up to here all 2^n assignments of signs are counted, above it `RESAMPLES` of them are drawn
 RESAMPLES = 10_000
 TIED = 1e-6  # statistics this near are equal: sums in another order, or of scores that were rounded in results.csv
 FEWEST_SEEDS = 1 + math.ceil(-math.log2(1 - LEVEL))  # with fewer no data could be significant, in any family
-FEWEST_FOR_SPREAD = 3  # two values say too little about their spread: Student's interval is 12.7 standard errors wide
-BOOTSTRAPS = 2000
-FEWEST_CLUSTERS = 10  # of fewer, a bootstrap says too much
-SEED = 20200210  # of the resampling, so that a report can be written again byte for byte
-
-
-class Interval(NamedTuple):
-    """A confidence interval; infinite where the data say nothing."""
-
-    low: float
-    high: float
-
-    @property
-    def excludes_zero(self) -> bool:
-        """True if zero is outside."""
-        return self.low > 0 or self.high < 0
-
-    def within(self, span: float) -> Interval | None:
-        """Cut to -span and span, the largest possible differences; None if it is infinite."""
-        if not math.isfinite(self.low):
-            return None
-        return Interval(max(self.low, -span), min(self.high, span))
 
 
 class Comparison(NamedTuple):
@@ -74,15 +51,6 @@ def compare(cell: Mapping[int, float], baseline: Mapping[int, float]) -> Compari
         sign_flip_p(deltas),
         smallest_p(len(deltas)),
     )
-
-
-def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval:
-    """Student's interval of the mean of normal values; infinite for fewer than three."""
-    values = np.asarray(values, float)
-    if len(values) < FEWEST_FOR_SPREAD:
-        return Interval(-math.inf, math.inf)
-    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
-    return Interval(float(values.mean()) - half, float(values.mean()) + half)
 
 
 def sign_flip_p(deltas: Sequence[float] | np.ndarray) -> float:
@@ -130,24 +98,3 @@ def holm(ps: Sequence[float]) -> list[float]:
     adjusted = np.empty(len(ps))
     adjusted[order] = np.minimum(1.0, stepped)
     return [float(p) for p in adjusted]
-
-
-def per_example_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> Interval:
-    """Paired bootstrap over clusters of questions: other questions, but these very trained models.
-
-    blocks: for each seed, cluster -> the differences in score of its questions. Questions of one article are alike, so
-    an article is drawn with all of its questions, and one that several seeds have is drawn in all of them. The mean is
-    that of the questions drawn, then of the seeds. Of other seeds it says nothing. Too few clusters: infinite.
-    """
-    if not blocks or min(map(len, blocks)) < FEWEST_CLUSTERS:
-        return Interval(-math.inf, math.inf)
-    names = dict.fromkeys(name for block in blocks for name in block)
-    empty = np.zeros(0)
-    sums = [[block.get(name, empty).sum() for block in blocks] for name in names]
-    sizes = [[len(block.get(name, empty)) for block in blocks] for name in names]
-    # [different clusters, 2 seeds]: many clusters have the same sums and sizes, so draw how often each kind comes
-    kinds, counts = np.unique(np.hstack([sums, sizes]), axis=0, return_counts=True)
-    drawn = np.random.default_rng(SEED).multinomial(len(names), counts / len(names), size=BOOTSTRAPS) @ kinds
-    means = drawn[:, : len(blocks)] / np.maximum(drawn[:, len(blocks) :], 1)
-    low, high = np.quantile(means.mean(1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(high))

@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from realm_lab.reporting.statistics import (
-    FEWEST_SEEDS,
-    compare,
-    holm,
-    per_example_interval,
-    sign_flip_p,
-    smallest_p,
-    step_down_max_t,
-    t_interval,
-)
+from realm_lab.statistics.intervals import per_example_interval, t_interval
+from realm_lab.statistics.paired import FEWEST_SEEDS, compare, holm, sign_flip_p, smallest_p, step_down_max_t
 
 
 def test_deltas_are_paired_by_seed() -> None:

@@ -11,15 +11,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from realm_lab.metrics import Metric
-from realm_lab.reporting.power import EQUIVALENCE_LEVEL, detectable_difference, equivalence_p, needed_seeds
-from realm_lab.reporting.statistics import (
-    FEWEST_FOR_SPREAD,
-    Comparison,
-    Interval,
-    holm,
-    step_down_max_t,
-    t_interval,
-)
+from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD, Interval, t_interval
+from realm_lab.statistics.paired import Comparison, holm, step_down_max_t
+from realm_lab.statistics.power import EQUIVALENCE_LEVEL, detectable_difference, equivalence_p, needed_seeds
 
 ALPHA = 0.05
 Key = TypeVar("Key", bound=Hashable)

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize, stats
 
-from realm_lab.reporting.statistics import FEWEST_SEEDS, LEVEL, SEED, signs
+from realm_lab.statistics.intervals import LEVEL, SEED
+from realm_lab.statistics.paired import FEWEST_SEEDS, signs
 
 POWER = 0.8
 SIMULATED_SEEDS = 10  # up to here power is simulated

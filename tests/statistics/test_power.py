@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from realm_lab.reporting.power import detectable_difference, detectable_effect, equivalence_p, needed_seeds
-from realm_lab.reporting.statistics import FEWEST_SEEDS, holm, per_example_interval, step_down_max_t, t_interval
+from realm_lab.statistics.intervals import per_example_interval, t_interval
+from realm_lab.statistics.paired import FEWEST_SEEDS, holm, step_down_max_t
+from realm_lab.statistics.power import detectable_difference, detectable_effect, equivalence_p, needed_seeds
 
 ALPHA = 0.05
 STUDIES = 2000
