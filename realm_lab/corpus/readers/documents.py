@@ -99,7 +99,8 @@ def _is_wikitext(path: Path, head: str) -> bool:
     return _heading(first)[0] == 1
 
 
-def _record(record: Record, dropped: Dropped, key: str = "text") -> Iterator[Document]:
+def text_document(record: Record, dropped: Dropped, key: str = "text") -> Iterator[Document]:
+    """A text under `key`, with its id and title if there are any."""
     identity, title = record.identity(), record.text("title").strip()
     yield Document(identity, title, record.field(key, str), title or identity)
 
@@ -135,11 +136,11 @@ register_reader("wikitext", _is_wikitext, read_documents=_wikitext)
 register_reader(  # what begins as JSON and has no shape that is known: reading it says what its first record lacks
     "json_records",
     lambda path, head: head.lstrip().startswith(("{", "[")) or plain_name(path).endswith(LINE_SUFFIXES),
-    read_documents=record_reader(_record, "expected {id?, title?, text}; see docs/data.md"),
+    read_documents=record_reader(text_document, "expected {id?, title?, text}; see docs/data.md"),
     read_questions=record_reader(open_question, "expected {id?, question, answer: [texts]}; see docs/data.md"),
 )
-register_shape("pyserini", {"contents"}, "{id?, title?, contents}", documents=partial(_record, key="contents"))
-register_shape("texts", {"text"}, "{id?, title?, text}", documents=_record)
+register_shape("pyserini", {"contents"}, "{id?, title?, contents}", documents=partial(text_document, key="contents"))
+register_shape("texts", {"text"}, "{id?, title?, text}", documents=text_document)
 register_shape(
     "marked_texts", {"text", "spans"}, "{id?, title?, text, spans: [[start, end, label?]], article?}", documents=_marked
 )

@@ -1,12 +1,16 @@
-"""Tab-separated files: DPR's psgs_w100.tsv (quoted as CSV), and CuratedTREC as its authors distribute it (unquoted)."""
+"""Tables: TSV or CSV of documents (DPR's psgs_w100.tsv) or questions (DPR's qa.csv), and CuratedTREC (unquoted)."""
 
 from __future__ import annotations
 
+import ast
 import csv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from realm_lab.corpus.readers.documents import text_document
 from realm_lab.corpus.readers.inputs import InputFile
+from realm_lab.corpus.readers.json_records import Record, open_question
 from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, plain_name, read_lines
@@ -14,27 +18,70 @@ from realm_lab.errors import UserError
 
 DPR_HEADER = ["id", "text", "title"]
 TREC_COLUMNS = 4
+LISTS = ("answer", "answers", "groups")  # columns whose cells may be a list of texts, as Python or JSON writes it
+DOCUMENTS = "expected columns id, text, title (psgs_w100.tsv of DPR), named by a header; id and title are optional"
+QUESTIONS = "expected columns question, answer (DPR's qa.csv), or others besides these under a header"
 
 
-def _passages(file: InputFile, dropped: Dropped) -> Iterator[Document]:
+def _records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]:
+    """The rows, whose columns may be quoted as in CSV, by the names in the header; without one: question, answer."""
     path = file.path
     csv.field_size_limit(MAX_LINE_MB * MEGABYTE)  # a quote without its end would read all the rest
-    rows = csv.reader((line for _, line in read_lines(path)), delimiter="\t", strict=True)
-    remedy = "expected three columns: id, text, title (psgs_w100.tsv of DPR)"
-    start = 1
+    _, first = next(read_lines(path))
+    delimiter, header = _delimiter(first), _header(first)
+    names = header or ["question", "answer"]
+    rows = csv.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
+    line = 1
     try:
-        header = next(rows)
-        if header[:3] != DPR_HEADER:
-            raise UserError(f"{path}, line 1: header {str(header)[:80]}; {remedy}")
-        start = rows.line_num + 1
         for row in rows:
-            if len(row) != 3:
-                raise UserError(f"{path}, line {start}: {len(row)} columns; {remedy}, or the file is cut off")
-            identity, text, title = row
-            yield Document(identity, title.strip(), text, title.strip() or identity)
-            start = rows.line_num + 1
+            where = f"{path}, line {line}"
+            if row and len(row) != len(names):
+                raise UserError(f"{where}: {len(row)} columns, not {len(names)}; {remedy}, or the file is cut off")
+            if row and not (header and line == 1):
+                fields = {name: _cell(name, cell, where) for name, cell in zip(names, row, strict=True)}
+                yield Record(where, line, fields, file.name, remedy, dropped)
+            line = rows.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{path}, line {start}: not readable as TSV ({error}); close its quotes; {remedy}") from None
+        kind = "TSV" if delimiter == "\t" else "CSV"
+        raise UserError(f"{path}, line {line}: not readable as {kind} ({error}); close its quotes; {remedy}") from None
+
+
+def _documents(file: InputFile, dropped: Dropped) -> Iterator[Document]:
+    for record in _records(file, DOCUMENTS, dropped):
+        yield from text_document(record, dropped)
+
+
+def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
+    for record in _records(file, QUESTIONS, dropped):
+        yield from open_question(record, dropped)
+
+
+def _cell(name: str, cell: str, where: str) -> Any:
+    """The text of a cell, a list of texts, or None for a blank cell of a column that need not be filled in."""
+    if name in LISTS and cell.startswith("[") and cell.endswith("]"):
+        try:
+            return ast.literal_eval(cell)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            raise UserError(f"{where}: '{name}' is no list of texts; write it as ['one', 'two']") from None
+    return None if name == "document" and not cell else cell
+
+
+def _delimiter(first: str) -> str:
+    return "\t" if "\t" in first else ","
+
+
+def _header(first: str) -> list[str]:
+    """The names of the columns if the first line has those of documents or of questions."""
+    names = [name.strip(' "\r\n').lower() for name in first.split(_delimiter(first))]
+    return names if "text" in names or ("question" in names and {"answer", "answers"} & {*names}) else []
+
+
+def _first_header(head: str) -> list[str]:
+    return _header(head.split("\n", 1)[0])
+
+
+def _is_table(path: Path) -> bool:
+    return plain_name(path).endswith((".tsv", ".csv"))
 
 
 def _trec_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
@@ -58,8 +105,13 @@ def _is_trec(path: Path, head: str) -> bool:
 
 
 register_reader(
-    "dpr_passages",
-    lambda path, head: plain_name(path).endswith(".tsv") or head.startswith("\t".join(DPR_HEADER)),
-    read_documents=_passages,
+    "question_table",
+    lambda path, head: _is_table(path) or "question" in _first_header(head),
+    read_questions=_questions,
+)
+register_reader(
+    "text_table",
+    lambda path, head: head.startswith("\t".join(DPR_HEADER)) or (_is_table(path) and "text" in _first_header(head)),
+    read_documents=_documents,
 )
 register_reader("curated_trec_table", _is_trec, read_questions=_trec_questions)

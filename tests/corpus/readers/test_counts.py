@@ -126,7 +126,7 @@ REAL = {
     "wiki_articles/timeqa_articles.jsonl.gz": ("texts", d(318)),
     "wiki_articles/timeqa_questions.jsonl": ("timeqa", q(2_342)),
     "wiki_articles/2wikimultihopqa_corpus.json": ("texts", d(6_119)),
-    "wiki_articles/psgs_w100.sample.tsv": ("dpr_passages", d(1_276, articles=60)),
+    "wiki_articles/psgs_w100.sample.tsv": ("text_table", d(1_276, articles=60)),
     "news/wikipedia_current_events_2025-01_2026-08.jsonl": ("texts", d(10_339)),
     "news/wikinews_prose.jsonl": ("texts", d(91)),
     "knowledge_update/events_Zold_2025.jsonl": ("texts", d(5_402)),

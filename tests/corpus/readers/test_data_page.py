@@ -10,15 +10,15 @@ import pytest
 from realm_lab.corpus.readers import READERS, FileCounts, count_inputs
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
-SAMPLES = {
-    kind: (name, content)
-    for kind, name, content in re.findall(r"### `(\w+)`: `([^`]+)`\n\n```\n(.*?)```\n", PAGE, re.S)
-}
+SAMPLES = [
+    (kind, name, content)
+    for kind, names, contents in re.findall(r"### `(\w+)`: (.+)\n((?:\n```\n[^`]*```\n)+)", PAGE)
+    for name, content in zip(re.findall("`(.+?)`", names), re.findall(r"```\n(.*?)```", contents, re.S), strict=True)
+]
 
 
-@pytest.mark.parametrize("kind", SAMPLES)
-def test_a_sample_is_of_its_format(kind: str, tmp_path: Path) -> None:
-    name, content = SAMPLES[kind]
+@pytest.mark.parametrize(("kind", "name", "content"), SAMPLES)
+def test_a_sample_is_of_its_format(kind: str, name: str, content: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(content, encoding="utf-8")
@@ -31,5 +31,5 @@ def test_a_sample_is_of_its_format(kind: str, tmp_path: Path) -> None:
 
 def test_every_format_is_on_the_page() -> None:
     formats = {*READERS} - {"json_records"}  # which only says what a record lacks
-    assert set(SAMPLES) == formats - {"picture"}  # which is no text
+    assert {kind for kind, *_ in SAMPLES} == formats - {"picture"}  # which is no text
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M)) == formats
