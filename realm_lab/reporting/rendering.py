@@ -20,12 +20,9 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from realm_lab.reporting.frames import Summary
-from realm_lab.statistics.intervals import Interval
-from realm_lab.tracking.run_values import finite
+from realm_lab.statistics.wording import MINUS, NOTHING, number
 
 FOLDER = Path(__file__).parent / "templates"
-NOTHING = "–"
-MINUS = "−"
 NUMBER = re.compile(r"(> )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( \(.*\))?")
 # The only HTML in a report: what GitHub and the site fold. Text of the data has no "<", so that it cannot be meant.
 DETAILS = re.compile(r'<details markdown="1">\n<summary>(?P<summary>[^<]*)</summary>|</details>')
@@ -136,28 +133,6 @@ def html(markdown: str, folder: Path) -> Markup:
 def picture(path: Path) -> str:
     """A PNG as an address that holds it."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-
-
-def number(value: Any, digits: int = 3) -> str:
-    """A number with `digits` decimals and a true minus sign; a dash for none."""
-    value = finite(value)
-    if value is None:
-        return NOTHING
-    text = f"{value:.{digits}f}"
-    return (text.removeprefix("-") if float(text) == 0.0 else text).replace("-", MINUS)
-
-
-def signed(value: Any, digits: int = 3) -> str:
-    """With its sign, a true minus; zero has none."""
-    text = number(value, digits)
-    return text if text[0] in (MINUS, NOTHING) or not text.strip("0.") else f"+{text}"
-
-
-def interval(found: Interval | None, digits: int = 3) -> str:
-    """Both ends with their signs; a dash for none."""
-    if found is None:
-        return NOTHING
-    return f"{signed(found.low, digits)} to {signed(found.high, digits)}"
 
 
 def mean_sd(found: Summary | None, digits: int = 3) -> str:

@@ -17,11 +17,12 @@ from scipy import stats
 
 from realm_lab.metrics import metric as metric_of
 from realm_lab.reporting.frames import Summary, column, metric_columns, summarise
-from realm_lab.reporting.rendering import mean_sd, number
+from realm_lab.reporting.rendering import mean_sd
 from realm_lab.reporting.tables import Rows
 from realm_lab.statistics.family import ALPHA
 from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD, LEVEL
 from realm_lab.statistics.paired import holm
+from realm_lab.statistics.wording import number
 from realm_lab.tracking.study_record import StudyRecord
 
 ROUNDING = 1e-6  # relative: results.csv has ten digits

@@ -15,7 +15,8 @@ from realm_lab.params.load import show
 from realm_lab.reporting.figures import Sketch, draw, history_figure
 from realm_lab.reporting.frames import results_text
 from realm_lab.reporting.rendered import write_figures
-from realm_lab.reporting.rendering import NOTHING, number, render
+from realm_lab.reporting.rendering import render
+from realm_lab.statistics.wording import NOTHING, number
 from realm_lab.tracking.study_record import study_folder
 
 STATES = ("complete", "pruned", "failed", "running")

@@ -12,9 +12,9 @@ from realm_lab.params.load import show
 from realm_lab.reporting.comparison import MetricResult, points_of
 from realm_lab.reporting.frames import column, ordered_cells, summarise
 from realm_lab.reporting.interactions import interactions
-from realm_lab.reporting.rendering import NOTHING, interval, mean_sd, number, signed, words
+from realm_lab.reporting.rendering import mean_sd, words
 from realm_lab.reporting.report_data import Report
-from realm_lab.reporting.verdict import detectable, in_short, needed, p_text
+from realm_lab.statistics.wording import NOTHING, detectable, in_short, interval, needed, number, p_text, signed
 from realm_lab.tracking.study_record import StudyRecord
 
 Rows = list[dict[str, str]]

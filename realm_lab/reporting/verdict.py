@@ -1,4 +1,4 @@
-"""Findings as text: the answer of a study in a few sentences (templates/verdict.j2), one finding in a few words.
+"""Findings as text: the answer of a study in a few sentences (templates/verdict.j2).
 
 Nothing reads this text back. The same findings as fields are in summary.json.
 """
@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 from realm_lab.reporting.comparison import AxisEffect, Gap, MetricResult, axis_effects
 from realm_lab.reporting.interactions import Interaction, interactions
-from realm_lab.reporting.rendering import NOTHING, number, render, signed, words
-from realm_lab.statistics.family import ALPHA, Finding, Kind
-from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD
+from realm_lab.reporting.rendering import render, words
+from realm_lab.statistics.family import Finding, Kind
 from realm_lab.statistics.paired import FEWEST_SEEDS
-from realm_lab.statistics.power import MOST_SEEDS
+from realm_lab.statistics.wording import bound, number, signed
 from realm_lab.tracking.study_record import StudyRecord
 
 
@@ -66,45 +65,6 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
         interactions=_sides([(one.finding, *_effect(study, one)) for one in mine]),
         elsewhere=[] if effects else _elsewhere(results),
     )
-
-
-def in_short(finding: Finding) -> str:
-    """A finding in a few words, for a table."""
-    seeds, way = finding.seeds, finding.direction
-    if finding.kind is Kind.ONE_PAIR:
-        return f"{way} in one pair of models"
-    if finding.kind is Kind.TOO_FEW_SEEDS:
-        if seeds == 1:
-            return "one seed"
-        return f"{way} in {'both' if seeds == 2 else f'all {seeds}'} seeds" if way else str(finding.kind)
-    if finding.corrected_p <= ALPHA and finding.equivalent_within is not None:
-        return f"{finding.kind}, within ±{bound(finding)}"
-    return str(finding.kind)
-
-
-def bound(finding: Finding) -> str:
-    """The largest difference that does not matter, with its unit; "" where the study declares none."""
-    return "" if finding.bound is None else f"{finding.bound:g} {finding.metric.unit}".strip()
-
-
-def p_text(finding: Finding) -> str:
-    """p after correction, and the smallest that so many seeds can give."""
-    return f"{number(finding.corrected_p)} ({number(finding.comparison.smallest_p)})"
-
-
-def detectable(finding: Finding) -> str:
-    """The minimum detectable difference."""
-    if finding.seeds < FEWEST_SEEDS:
-        return NOTHING
-    found = finding.detectable_difference
-    return "none possible" if found is None else number(found, finding.metric.digits)
-
-
-def needed(finding: Finding) -> str:
-    """The number of seeds that the observed difference needs."""
-    if finding.seeds < FEWEST_FOR_SPREAD:
-        return NOTHING
-    return f"> {MOST_SEEDS}" if finding.needed_seeds is None else str(finding.needed_seeds)
 
 
 def _sentences(**values: Any) -> Verdict:

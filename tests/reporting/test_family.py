@@ -10,12 +10,13 @@ import pytest
 
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import MetricResult, as_json, compare_cells
-from realm_lab.reporting.verdict import detectable, in_short, verdict
-from realm_lab.reporting.verdict import needed as needed_seeds
+from realm_lab.reporting.verdict import verdict
 from realm_lab.statistics.family import Finding, Kind, judge
 from realm_lab.statistics.intervals import Interval, t_interval
 from realm_lab.statistics.paired import compare, step_down_max_t
 from realm_lab.statistics.power import detectable_difference
+from realm_lab.statistics.wording import detectable, in_short
+from realm_lab.statistics.wording import needed as needed_seeds
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting.synthetic import CELLS
 

@@ -22,9 +22,10 @@ from realm_lab.reporting.frames import (
     results_text,
     summarise,
 )
-from realm_lab.reporting.rendering import NOTHING, mean_sd, number, probability, seeds_text, signed
+from realm_lab.reporting.rendering import mean_sd, probability, seeds_text
 from realm_lab.reporting.report_data import collect
 from realm_lab.reporting.study_figures import study_curves
+from realm_lab.statistics.wording import NOTHING, number, signed
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting.synthetic import edit, exact_match, run_json, stage_folder
 
