@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 # different numerics must never be taken for one another.
 ENGINE_VERSION = 2
 
-# The public names and where they are. They are imported when they are first used: `import realm_lab` costs nothing.
+# The public names and their modules. They are imported when they are first used: `import realm_lab` costs nothing.
 _PUBLIC = {
     "load_run": "api",
     "results": "api",

@@ -1,4 +1,4 @@
-"""The Python interface: what `import realm_lab` offers. docs/api.md explains it.
+"""The Python interface: the public functions of `import realm_lab`. docs/api.md explains it.
 
 run = realm_lab.load_run("default/realm-s0")
 run.ask("who is the mayor of nirter ?").answer
@@ -35,7 +35,7 @@ PathLike = Path | str
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that a run retrieves; scores of one question can be compared, those of two systems cannot."""
+    """A passage that a run retrieves. Scores are comparable within a question, not between systems."""
 
     id: str
     title: str
@@ -52,19 +52,19 @@ class Run:
     context: Context = field(repr=False, compare=False)
 
     def ask(self, question: str, k: int = 5, retriever: str = "run") -> Reply:
-        """The answer from the best k passages of the run's own retriever, or of BM25 (`retriever="bm25"`)."""
+        """Answer a question from the best k passages of the run's retriever, or of BM25 (`retriever="bm25"`)."""
         from realm_lab.systems.ask import ask
 
         return ask(self.context, question, k, retriever)
 
     def fill(self, sentence: str, k: int = 5) -> Filling:
-        """The best filling of the [MASK] of a sentence, by the run before fine-tuning."""
+        """Fill the [MASK] of a sentence with the model before fine-tuning."""
         from realm_lab.systems.ask import fill
 
         return fill(self.context, sentence, k)
 
     def retrieve(self, question: str, k: int = 5) -> list[Hit]:
-        """The k passages that the run retrieves, best first."""
+        """Retrieve the best k passages, best first."""
         found = self.context.system.retrieve([question], k)
         pairs = zip(found.rows_QK[0], found.scores_QK[0], strict=True)
         passages = self.context.passages
@@ -73,8 +73,8 @@ class Run:
 
 
 def load_run(name: PathLike, root: PathLike = ".") -> Run:
-    """A finished run, by its folder, its name or the start of it, or as STUDY/CELL-sSEED. UserError: no such run,
-    several of that name, or one that has not finished."""
+    """Open a finished run by its folder, by its name or the start of it, or as STUDY/CELL-sSEED. UserError: no such
+    run, several with that name, or one that has not finished."""
     from realm_lab.core.process import limit_threads
     from realm_lab.systems.context import Context
     from realm_lab.systems.identity import Plan
@@ -101,7 +101,7 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
 
 
 def load_record(name: PathLike, root: PathLike = ".") -> RunRecord:
-    """run.json of a run, by the same names; it need not be finished. UserError: as above."""
+    """Read run.json of a run, named as in `load_run`; it need not be finished. UserError: as above."""
     runs = Path(root) / "runs"
     found = find_side(studies_of(Path(root)), str(name))
     if len(found.runs) > 1:
@@ -111,7 +111,7 @@ def load_record(name: PathLike, root: PathLike = ".") -> RunRecord:
 
 
 def _study_of(record: RunRecord, name: str, root: PathLike) -> StudyRecord | None:
-    """The study of a run: the one that `name` names, else the first that has the run."""
+    """Find the study of a run: the one that `name` names, else the first that has the run."""
     studies = studies_of(Path(root))
     named, known = name.partition("/")[0], studies.names()
     found = map(studies.read, [named] if named in known else known)
@@ -119,10 +119,11 @@ def _study_of(record: RunRecord, name: str, root: PathLike) -> StudyRecord | Non
 
 
 def results(study: str, root: PathLike = ".") -> pd.DataFrame:
-    """A row for each run of a study: cell, seed, run_key and status; the system, the points of the axes and every
-    parameter that some cell changes; then a column for each metric, as in its results.csv.
+    """Return a row for each run of a study: cell, seed, run_key and status; the system, the points of the axes and
+    every parameter that some cell changes; then a column for each metric, as in its results.csv.
 
-    From the runs here, else from the report of runs made elsewhere (reports/STUDY or reports/reference/STUDY).
+    The rows come from the runs here, else from the report of runs made elsewhere (reports/STUDY or
+    reports/reference/STUDY).
     """
     from realm_lab.reporting.shared_frames import changed, with_changes
 
@@ -135,16 +136,16 @@ def results(study: str, root: PathLike = ".") -> pd.DataFrame:
 
 
 def curves(study: str, root: PathLike = ".", stage: str = "pretrain") -> pd.DataFrame:
-    """Every point that a stage logged, for each run of a study: cell, seed, metric, step, value. UserError: the study
-    has no runs here."""
+    """Return every point that a stage logged, for each run of a study: cell, seed, metric, step, value. UserError: the
+    study has no runs here."""
     studies = studies_of(Path(root))
     frames = load_runs(studies.runs, studies.read(study))
     return frames.curves if stage == "pretrain" else frames.curves_of(stage)
 
 
 def predictions(study: str, root: PathLike = ".") -> pd.DataFrame:
-    """A row for each test question of each complete run of a study: cell, seed, id, question, answers, prediction,
-    exact_match, retrieved and more. UserError: the study has no runs here."""
+    """Return a row for each test question of each complete run of a study: cell, seed, id, question, answers,
+    prediction, exact_match, retrieved and more. UserError: the study has no runs here."""
     from realm_lab.reporting.shared_frames import all_predictions
 
     studies = studies_of(Path(root))
@@ -161,8 +162,8 @@ def sweep(
     set: Mapping[str, Any] | None = None,
     retry_failed: bool = False,
 ) -> pd.DataFrame:
-    """Run what is missing of a study (a name in ROOT/experiments, or a file) and write its report, as the verb does;
-    the results so far. `cells`: only these are run. With launcher="slurm" the jobs are only submitted."""
+    """Run the missing runs of a study (a name in ROOT/experiments, or a file), write its report and return the results
+    so far. `cells`: run only these. With launcher="slurm" the jobs are only submitted."""
     from realm_lab.runner.sweep import Request, find_study
     from realm_lab.runner.sweep import sweep as run
 

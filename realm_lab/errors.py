@@ -11,11 +11,11 @@ SIMILAR = 0.61  # of difflib's ratio, 0 to 1: below it a suggestion misleads (--
 
 
 class UserError(ValueError):
-    """Bad input, told in one line that names the file, line or parameter and the remedy.
+    """Invalid user input. The message is one line that names the file, line or parameter, and the remedy.
 
-    The fields are what went wrong (`problem`), the dotted name of a `parameter`, the `path` of a file or the flag that
-    it was given with, the `line` there and the `remedy`; "" or None where there is none. The command line prints the
-    message alone and exits with code 2. Of a message that quotes a long input the middle is left out.
+    Fields: the fault (`problem`), the dotted name of a `parameter`, the `path` of a file or the flag that named it, the
+    `line` in it and the `remedy`; "" or None if unknown. The command line prints only the message and exits with code
+    2. Long messages are shortened in the middle.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ def in_words(kind: type) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that `name` was probably meant to be, in upper or lower case; "" where none is near."""
+    """Return the known name closest to `name`, ignoring case; "" if none is close."""
     names = {other.casefold(): other for other in known}
     return names.get(next(iter(difflib.get_close_matches(name.casefold(), names, n=1, cutoff=SIMILAR)), ""), "")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The remedy for an unknown name: the one that was probably meant; where none is near, those that are known."""
+    """Return the remedy for an unknown name: the closest known name, or else a list of all known ones."""
     names = list(known)
     if near := nearest(name, names):
         return f"did you mean '{near}'?"

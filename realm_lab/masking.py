@@ -1,8 +1,8 @@
-"""Masking schemes: which wordpieces of a sentence become [MASK] (sections 3.4 and 4.5).
+"""Masking schemes choose the wordpieces of a sentence that become [MASK] (sections 3.4 and 4.5).
 
 A scheme is a pure function (request, generator) -> positions to mask: at least one, distinct, inside the sentence. It
-is registered here under a name, or it is a user's own and `pretrain.masking` names it: `package.module:function`. With
-options of its own it takes them as a third argument,
+is registered here under a name, or `pretrain.masking` names custom code, `package.module:function`. A scheme with
+options takes them as a third argument,
     class Share(Section):
         share: float = 0.5
     def first_words(request: MaskRequest, generator: np.random.Generator, options: Share) -> np.ndarray:
@@ -29,7 +29,7 @@ SPAN_MAX_LENGTH = 10
 
 
 class MaskRequest(NamedTuple):
-    """What a scheme may know of a sentence."""
+    """Information about a sentence that a scheme may use."""
 
     length: int  # wordpieces of the sentence
     spans: np.ndarray  # its salient spans [first, end), int32 [spans, 2]
@@ -41,7 +41,8 @@ class MaskRequest(NamedTuple):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """The wordpieces that begin a word (or are punctuation), ascending, int64; the first one is among them."""
+        """Wordpieces that start a word (or are punctuation), ascending, int64. The first wordpiece is always
+        included."""
         return np.array([at for at, piece in enumerate(self.wordpieces) if not (at and piece.startswith("##"))], int)
 
     @property
@@ -79,8 +80,8 @@ register_masking = MASKING_SCHEMES.register  # makes a scheme selectable as `pre
 
 
 def masking_scheme(choice: Choice) -> Scheme:
-    """The scheme that `pretrain.masking` names, with its options; what a user's own returns is checked at every call.
-    UserError: there is none, or an option is wrong."""
+    """Return the scheme that `pretrain.masking` names, with its options. The positions that custom code returns are
+    checked at every call. UserError: no such scheme, or a wrong option."""
     chosen = MASKING_SCHEMES.choose("pretrain.masking", choice)
     return _checked(chosen) if chosen.is_own else chosen
 
@@ -100,7 +101,7 @@ def check_masking(settings: Pretrain) -> None:
 
 
 def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int, text: str = "") -> MaskedSentence:
-    """Replace `positions` of `tokens` by [MASK]; `text` is what the tokens were made of."""
+    """Replace `positions` of `tokens` by [MASK]; `text` is the text before it was split into tokens."""
     positions = np.sort(positions)
     masked = np.array(tokens, dtype=np.int64)
     targets = masked[positions]
@@ -110,7 +111,7 @@ def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int, text: str = ""
 
 @register_masking("salient_span")
 def salient_span(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """`salient_spans` distinct salient spans, uniformly, all where there are fewer (section 3.4: one)."""
+    """Mask `salient_spans` distinct salient spans, drawn uniformly; all if there are fewer (section 3.4: one)."""
     order = np.arange(len(request.spans))
     count = min(request.salient_spans, len(order))
     for place in range(count):  # the first draws of a Fisher-Yates shuffle

@@ -1,9 +1,9 @@
-"""The registry of metrics: what is measured, how it is shown, and by which of them something may be chosen.
+"""The registry of metrics: their source, their format, and the data split that they are measured on.
 
 Studies, reports, MLflow, `compare` and search read this registry, and nothing else lists metrics. Adding one
 takes an entry here and the computation that writes it under the same name, either into the results of a system's
 evaluate stage (`source="results"`) or into the metrics of its pre-training (`source="curve"`). A value without an entry
-is still collected and shown, under its own name. A study names a metric of a user's own as `package.module:NAME`.
+is still collected and shown under its name. A study names a custom metric as `package.module:NAME`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM2
 class Metric:
     """One metric.
 
-    `source` says where its value is: in the results of the evaluate stage, in the curves of pre-training (logged over
-    steps), or computed from the run itself (age of the index, time). `split` is the data that it is measured on: only a
-    metric of split "dev" may choose a learning rate or pay a search. `better` is the direction that is an improvement,
-    "" where neither is. `headline` metrics are shown first everywhere. `low` and `high` bound its values; None: no
+    `source` is where its value comes from: the results of the evaluate stage, the curves of pre-training (logged over
+    steps), or the run itself (age of the index, time). `split` is the data that it is measured on: only a
+    metric of split "dev" may choose a learning rate or reward a search. `better` is the direction of an improvement,
+    "" if neither is. `headline` metrics are shown first everywhere. `low` and `high` bound its values; None: no
     bound. `part` is the part of the evaluate stage that measures it: a system that lacks it has no value.
     """
 
@@ -44,7 +44,7 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """The name under which its value is stored."""
+        """Key of its value in results and curves."""
         return self.result or self.name
 
     @property
@@ -64,12 +64,12 @@ def _answers(*given: Any, **more: Any) -> Metric:
 
 
 def _recall(*given: Any, **more: Any) -> Metric:
-    """A share that needs retrieval alone."""
+    """A share that needs only retrieval."""
     return _share(*given, part="retrieval", **more)
 
 
 def _start_and_end(name: str, title: str, **more: Any) -> list[Metric]:
-    """What a system measures with the weights before and after pre-training; `title` has {when} for that."""
+    """A metric measured with the weights before and after pre-training; `title` has {when} for the moment."""
     when = {"start": "before pre-training", "end": "after pre-training"}
     return [Metric(f"{name}_{end}", title.replace("{when}", words), **more) for end, words in when.items()]
 
@@ -196,7 +196,7 @@ def learn(entries: Iterable[Metric]) -> None:
 
 
 def register_metric(entry: Metric) -> Metric:
-    """Add a metric or a curve of your own; a name is registered once. ValueError: the name is taken."""
+    """Add a custom metric or curve. ValueError: the name is taken."""
     registry = CURVES if entry.source == "curve" else METRICS
     if entry.name in registry:
         raise ValueError(f"metric '{entry.name}' is registered already; choose another name")

@@ -1,1 +1,1 @@
-"""Files, seeds and processes: what every other room stands on."""
+"""Files, seeds, plug-ins and processes: the layer that all other packages use."""

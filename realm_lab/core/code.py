@@ -1,6 +1,6 @@
-"""Digests of the code that computes something: of Python modules, and of all modules that they import.
+"""Compute digests of Python modules and of all modules that they import.
 
-A module's digest is that of its syntax tree without comments, docstrings and layout. It is the same on every Python
+A module's digest covers its syntax tree without comments, docstrings and layout. It is the same on every Python
 version and moves only when the code does. Modules are found by their import statements, including those inside
 functions; imports for type checkers do not count. Nothing is imported.
 """
@@ -30,7 +30,7 @@ Examined = tuple[str, tuple[tuple[str, str], ...]]  # digest; (module, name) of 
 
 
 class CodeReader:
-    """Digests of modules, as their files were when they were first asked for.
+    """Digests of modules, taken when each module is first asked for.
 
     `cache` is a JSON file of digests by the content of a source file, which therefore never goes stale.
     """
@@ -48,8 +48,8 @@ class CodeReader:
     def reached(self, roots: Iterable[str]) -> dict[str, str]:
         """Module -> digest, for the modules named and all that they import, directly or not; sorted by name.
 
-        Followed are modules of realm_lab, of the packages of the roots, and whatever is neither installed nor of the
-        standard library, such as a file in the working folder.
+        Imports are followed into realm_lab, into the packages of the roots, and into code that is neither installed nor
+        in the standard library, such as a file in the working folder.
         """
         key = tuple(sorted(set(roots)))
         if key not in self._reached:
@@ -58,13 +58,13 @@ class CodeReader:
         return self._reached[key]
 
     def outside(self, root: str) -> dict[str, str]:
-        """As `reached` of one module, for the modules of its package alone, without those that have no file."""
+        """Like `reached` for one module, but only modules of its package that have a file."""
         package = root.partition(".")[0]
         found = self._walk((root,), lambda top: top == package != OURS)
         return {name: digest for name, digest in found.items() if name == root or digest != MISSING}
 
     def _walk(self, roots: tuple[str, ...], follows: Callable[[str], bool]) -> dict[str, str]:
-        """The modules that are reached by following imports into the packages that `follows` accepts."""
+        """Return the modules reached by following imports into the packages that `follows` accepts."""
         found: dict[str, str] = {}
         waiting = list(roots)
         while waiting:
@@ -75,13 +75,13 @@ class CodeReader:
         return dict(sorted(found.items()))
 
     def save(self) -> None:
-        """Write the cache, if it has become larger."""
+        """Write the cache, if it has grown."""
         if self._is_new and self._cache is not None:
             write_json(self._cache, self._examined)
             self._is_new = False
 
     def _module(self, module: str) -> tuple[str, tuple[str, ...]]:
-        """(digest, modules that it imports)."""
+        """Return (digest, modules that it imports)."""
         if module not in self._modules:
             path = self._find(module)
             self._modules[module] = (MISSING, ()) if path is None else self._file(module, path)
@@ -109,19 +109,19 @@ class CodeReader:
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Modules whose digests differ, and those that only one of the two has."""
+    """Return modules whose digests differ, and those that only one of the two has."""
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
 def outside_digest(module: str) -> str | dict[str, str]:
-    """The digest of a module of a user; of several of its package that it imports, each one's. MISSING: it is no Python
+    """Return the digest of a custom module, and of each module of its package that it imports. MISSING: not a Python
     file."""
     found = CodeReader().outside(module)
     return found[module] if len(found) == 1 else found
 
 
 def package_modules() -> list[str]:
-    """All modules of realm_lab."""
+    """Return all modules of realm_lab."""
     paths = (path.relative_to(PACKAGE.parent).with_suffix("") for path in sorted(PACKAGE.rglob("*.py")))
     return [".".join(path.parts).removesuffix(".__init__") for path in paths]
 
@@ -133,7 +133,7 @@ def reach_working_folder() -> None:
 
 
 def find_module(module: str, places: Callable[[str], tuple[Path, ...]]) -> Path | None:
-    """The source file of a module; None if there is none. `places`: where the package above it is."""
+    """Return the source file of a module; None if there is none. `places`: folders of its parent package."""
     top, *parts = module.split(".")
     for place in places(top):
         path = place.joinpath(*parts)
@@ -147,7 +147,7 @@ def find_module(module: str, places: Callable[[str], tuple[Path, ...]]) -> Path 
 
 
 def _places(top: str) -> tuple[Path, ...]:
-    """The folders of a package, or the file of a module that is in no package."""
+    """Return the folders of a package, or the file of a module that is in no package."""
     if top == OURS:
         return (PACKAGE,)
     reach_working_folder()
@@ -164,7 +164,7 @@ def _places(top: str) -> tuple[Path, ...]:
 
 @functools.cache
 def _examine(source: bytes, path: Path, package: str) -> Examined:
-    """The digest and the imports of a source file. UserError: it is no Python."""
+    """Return the digest and the imports of a source file. UserError: it is not Python."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
@@ -174,7 +174,7 @@ def _examine(source: bytes, path: Path, package: str) -> Examined:
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
-    """(module, name) of each import; the name is "" where a whole module is imported."""
+    """Return (module, name) of each import; the name is "" if a whole module is imported."""
     if isinstance(node, ast.Import):
         yield from ((alias.name, "") for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -191,7 +191,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _dump(node: object) -> Iterator[str]:
-    """A syntax tree as text, without what is empty (Python versions differ in that) and without docstrings."""
+    """Write a syntax tree as text, without docstrings and empty fields (Python versions differ in the latter)."""
     if isinstance(node, ast.AST):
         yield f"{type(node).__name__}("
         for name in node._fields:
@@ -211,7 +211,7 @@ def _dump(node: object) -> Iterator[str]:
 
 
 def _read_cache(cache: Path | None) -> dict[str, Examined]:
-    """What the file holds; nothing where it cannot be read, since it can be made again."""
+    """Read a cached file; empty if it cannot be read, since it can be made again."""
     try:
         found = read_json(cache) if cache is not None and cache.is_file() else {}
         return {

@@ -1,8 +1,7 @@
-"""Digests of finished files, by which damage is noticed: digests.json of a folder has those of files in it.
+"""Detect damage to finished files: digests.json in a folder has the digests of its files.
 
-A file is compared with them whenever it is opened, by its size and by blocks spread over it, which takes a millisecond
-at any size and shows a file that was emptied, overwritten or changed all over. `realm-lab doctor --verify` reads all of
-it, which shows any change.
+Opening a file compares its size and blocks spread over it. This takes a millisecond at any size and finds a file that
+was emptied, overwritten or changed throughout. `realm-lab doctor --verify` reads whole files, which finds any change.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ LEVELS = 3  # of folders above a file, in which its digest may be
 
 
 def write_digests(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Write digests.json of a folder: of the files that are named, or of all that it holds, at any depth."""
+    """Write digests.json of a folder, for the named files or for all files at any depth."""
     if names is None:
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     paths = {name: folder / name for name in names if name != DIGESTS}
@@ -34,7 +33,8 @@ def write_digests(folder: Path, names: Iterable[str] | None = None) -> None:
 
 
 def sample_digest(path: Path) -> str:
-    """SHA-256 of blocks of a file at even distances, its first and last among them; of all of a small one."""
+    """Return the SHA-256 of blocks of a file at even distances, the first and the last included. A small file is
+    hashed whole."""
     found = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -47,14 +47,14 @@ def sample_digest(path: Path) -> str:
 
 
 def digests_folder(path: Path) -> Path | None:
-    """The folder whose digests.json has this file; None if there is none."""
+    """Return the folder whose digests.json has this file; None if there is none."""
     above = list(path.parents)[:LEVELS]
     return next((folder for folder in above if path.relative_to(folder).as_posix() in _digests(folder)), None)
 
 
 def damage(path: Path, *, whole: bool = False) -> str:
-    """What differs in a file from when it was written; "" if nothing is seen, or its digest is not known. `whole`: all
-    of it is compared, not blocks alone."""
+    """Describe how a file differs from the one that was written; "" if no difference is found or its digest is unknown.
+    `whole`: compare all of it, not only blocks."""
     folder = digests_folder(path)
     if folder is None:
         return ""
@@ -68,13 +68,13 @@ def damage(path: Path, *, whole: bool = False) -> str:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that differs from what was written; the UserError says what to delete."""
+    """Refuse a file that differs from the one that was written; the UserError names the folder to delete."""
     if differs := damage(path):
         raise UserError(f"{path}: {differs}; delete {made_as_one(digests_folder(path) or path.parent)} and run again")
 
 
 def made_as_one(folder: Path) -> Path:
-    """What to delete so that a folder is made again: all of the stage that it is of, else the folder itself."""
+    """Return the folder to delete so that a file is made again: its stage, or else the folder itself."""
     return folder.parent if (folder.parent / "config.yaml").is_file() else folder
 
 

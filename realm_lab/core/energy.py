@@ -1,4 +1,4 @@
-"""Energy where the machine counts it: RAPL of processors (Linux), NVML of NVIDIA devices."""
+"""Measure energy if the machine counts it: RAPL for processors (Linux), NVML for NVIDIA devices."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ RAPL = Path("/sys/class/powercap")
 
 
 class Counter(NamedTuple):
-    """A counter of joules that begins again at `wraps_at`."""
+    """A counter of joules that restarts at zero when it reaches `wraps_at`."""
 
     read: Callable[[], float]
     wraps_at: float
 
 
 class EnergyMeter:
-    """Joules of this machine since the meter was made, of all processors and of the devices that this process sees,
-    whatever else runs on them. It must be read before a counter has gone round twice: RAPL's does within hours."""
+    """Joules of this machine since the meter was made: all processors, and the devices that this process sees,
+    whatever else runs on them. Read it at least once per wrap-around: RAPL's counter wraps within hours."""
 
     def __init__(self, device: str) -> None:
         self._counters = [*_processors(), *(_devices() if device.startswith("cuda") else [])]
@@ -28,7 +28,7 @@ class EnergyMeter:
         self._joules = 0.0
 
     def joules(self) -> float:
-        """0 where nothing is counted."""
+        """0 if nothing is counted."""
         for place, (counter, last) in enumerate(zip(self._counters, self._last, strict=True)):
             self._last[place] = now = counter.read()
             self._joules += now - last if now >= last else now - last + counter.wraps_at
@@ -36,7 +36,7 @@ class EnergyMeter:
 
 
 def _processors() -> list[Counter]:
-    """Packages of processors, with their cores and memory; most systems let only an administrator read them."""
+    """Find packages of processors, with their cores and memory; most systems let only an administrator read them."""
     counters = []
     for package in sorted(RAPL.glob("intel-rapl:[0-9]*")):
         if package.name.count(":") > 1:
@@ -55,7 +55,7 @@ def _joules(path: Path) -> float:
 
 
 def _devices() -> list[Counter]:
-    """NVIDIA devices, Volta or newer; the driver brings the library."""
+    """Find NVIDIA devices, Volta or newer; the library comes with the driver."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -72,7 +72,7 @@ def _devices() -> list[Counter]:
 
 
 def _device_joules(library: ctypes.CDLL, handle: ctypes.c_void_p) -> float:
-    """Since the driver was loaded; 0 of a device that does not say."""
+    """Joules since the driver was loaded; 0 if the device does not report them."""
     millijoules = ctypes.c_ulonglong()
     failed = library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(millijoules))
     return 0.0 if failed else millijoules.value / 1e3

@@ -1,4 +1,4 @@
-"""Atomic writes and digests. Nothing in the project is written in place, but for `overwrite_json`."""
+"""Atomic writes and digests. No file is written in place, except by `overwrite_json`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ SETTLED_SECONDS = 2.0  # a file written this recently may be written again witho
 
 
 class DiskFull(UserError):
-    """There is no room for a file or a folder."""
+    """The disk has no room for a file or a folder."""
 
     def __init__(self, path: Path):
         super().__init__(f"{path}: no space left on its disk; make room, then run again, which goes on from there")
         self._path = path
 
     def __reduce__(self) -> tuple[type[DiskFull], tuple[Path]]:
-        """From one process to another."""
+        """Pickle the error so that another process can raise it."""
         return DiskFull, (self._path,)
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error of any library says that a disk is full, or one's own share of it."""
+    """True if an error of any library means that a disk or a quota is full."""
     if isinstance(error, OSError) and error.errno:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return isinstance(error, DiskFull) or FULL.search(str(error)) is not None
@@ -46,7 +46,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 @contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """Inside, a full disk is a DiskFull that names `path`, if it does not name a file already."""
+    """Inside, a full disk raises DiskFull with `path`, unless the error names a file already."""
     try:
         yield
     except DiskFull:
@@ -81,7 +81,7 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 def atomic_directory(path: Path) -> Iterator[Path]:
     """A scratch directory that becomes `path` when the block ends well and vanishes otherwise.
 
-    It gets the file MARK, by which a later call knows that it may replace it. UserError: as `check_replaceable`.
+    It gets the file MARK, so that a later call may replace it. UserError: as `check_replaceable`.
     """
     path = Path(path)
     check_replaceable(path)
@@ -105,12 +105,12 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def _beside(path: Path, kind: str) -> Path:
-    """A hidden neighbour that nobody else uses: processes of two machines may have the same number."""
+    """Return a hidden neighbour that no other process uses: processes of two machines may have the same number."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
 
 
 def link_directory(source: Path, folder: Path) -> None:
-    """The same files at another place; the two share their bytes where the file system can."""
+    """Copy files to another path; the copies share their bytes if the file system supports it."""
     with atomic_directory(folder) as scratch:
         shutil.copytree(source, scratch, dirs_exist_ok=True, copy_function=_link_or_copy)
 
@@ -123,15 +123,15 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def seen(path: Path) -> Path:
-    """The path, once what another machine has written there is seen here. UserError: nothing is, after
-    SEEN_SECONDS."""
+    """Wait until a file that another machine has written is visible here, and return its path. UserError: it is not
+    visible after SEEN_SECONDS."""
     if not becomes_true(path.exists):
         raise UserError(f"{path}: not seen here {SEEN_SECONDS:g} s after it was written; is this disk a shared one?")
     return path
 
 
 def becomes_true(is_true: Callable[[], bool]) -> bool:
-    """Whether it is true within SEEN_SECONDS: some file systems show what another machine has written seconds later."""
+    """Wait up to SEEN_SECONDS for a condition: some file systems show another machine's writes seconds later."""
     deadline = time.monotonic() + SEEN_SECONDS
     while not is_true():
         if time.monotonic() > deadline:
@@ -141,12 +141,12 @@ def becomes_true(is_true: Callable[[], bool]) -> bool:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a directory was written by `atomic_directory`."""
+    """True if a directory was written by `atomic_directory`."""
     return (Path(path) / MARK).is_file()
 
 
 def check_replaceable(path: Path) -> None:
-    """A UserError unless `path` is free, an empty directory, or one that `atomic_directory` wrote."""
+    """Raise a UserError unless `path` is free, an empty directory, or one that `atomic_directory` wrote."""
     path = Path(path)
     here = Path.cwd()
     if path.resolve() in (here, *here.parents):
@@ -161,7 +161,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_output(path: Path, inputs: Iterable[Path]) -> None:
-    """A UserError if an output file is one of its inputs, or lies in a folder of them."""
+    """Raise a UserError if an output file is one of its inputs, or lies in a folder of them."""
     path = Path(path)
     for other in map(Path, inputs) if path.exists() else ():
         if other.exists() and (path.samefile(other) or other.resolve() in path.resolve().parents):
@@ -169,8 +169,8 @@ def check_output(path: Path, inputs: Iterable[Path]) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Delete a directory that `atomic_directory` wrote; anything else is a UserError, nothing is nothing. It is gone at
-    once: what a network file system keeps of files that are still read stays in a hidden neighbour."""
+    """Delete a directory that `atomic_directory` wrote. Anything else is a UserError; a missing path is ignored. It is
+    gone at once: files that a network file system keeps because they are being read stay in a hidden neighbour."""
     check_replaceable(path)
     if path.exists():
         old = _beside(path, "old")
@@ -190,7 +190,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def overwrite_json(path: Path, value: Any) -> None:
-    """Write `value` over a JSON file in place, for a disk so full that no file can be begun. DiskFull: the blocks that
+    """Write `value` over a JSON file in place, for a disk too full for a new file. DiskFull: the blocks that
     the file has are not enough."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
     with room_for(path), open(path, "r+b", buffering=0) as file:
@@ -201,7 +201,7 @@ def overwrite_json(path: Path, value: Any) -> None:
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object a line, atomically."""
+    """Write one JSON object per line, atomically."""
     with atomic_write(path) as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -219,7 +219,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; another value is a UserError, as is what `read_json` refuses."""
+    """Read a JSON object; another value is a UserError, as in `read_json`."""
     found = read_json(path)
     if not isinstance(found, dict):
         raise UserError(f"{path} must be an object, got {in_words(type(found))}; copy or repair the file")
@@ -239,7 +239,7 @@ def read_json_lines(path: Path) -> list[Any]:
 
 
 def canonical_json(value: Any) -> str:
-    """One spelling for equal values: sorted keys, no blanks."""
+    """Return canonical JSON, the same text for equal values: sorted keys, no blanks."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -249,7 +249,7 @@ def digest(value: Any) -> str:
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex, remembered while its size and times stay; a missing one is a UserError."""
+    """Return the SHA-256 of a file's bytes as hex, cached while its size and times stay. UserError: no such file."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -261,6 +261,6 @@ def digest_file(path: Path) -> str:
 
 @functools.lru_cache(maxsize=10_000)
 def _digest_of(path: str, *identity: int) -> str:
-    """The digest of a file of this inode, size and times."""
+    """Return the digest of the file with this inode, size and times."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Floating-point operations of what runs on tensors."""
+"""Count floating-point operations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _FORMULAS = flop_registry | {  # the kernel of processors is not in PyTorch's ow
 
 
 class FlopCount(TorchDispatchMode):
-    """Counts the matrix products and attentions inside a `with`, forward and backward, as
-    `torch.utils.flop_counter.FlopCounterMode` does, but runs every operator as it is: that one may take others in its
-    place, which round differently. Not counted: LSTMs on the CPU, NumPy, FAISS, and what runs in `uncounted`."""
+    """Counts the matrix products and attentions inside a `with`, forward and backward.
+
+    The counts are the same as those of `torch.utils.flop_counter.FlopCounterMode`, but operators run unchanged: that
+    class may substitute others, which round differently. Not counted: LSTMs on the CPU, NumPy, FAISS, and `uncounted`
+    blocks."""
 
     flop = 0
     paused = False

@@ -1,4 +1,4 @@
-"""How this process was started, alone or as one of several that share a run, and how it is stopped. No torch here."""
+"""Start and stop of this process, single or one of several that share a run. No torch here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # the last as a
 
 
 class Place(NamedTuple):
-    """This process among those of its run, and where they meet."""
+    """This process among those of its run, and the address of the first."""
 
     rank: int = 0
     size: int = 1
@@ -22,8 +22,8 @@ class Place(NamedTuple):
 
 
 def launched() -> Place:
-    """What our own launcher or `srun` says, else one process. SLURM_NTASKS is not asked: it is also set in a batch
-    script, which is one process whatever it says."""
+    """Read the settings of realm_lab's launcher or of `srun`; default: one process. SLURM_NTASKS is ignored, since it
+    is also set in a batch script, which is always one process."""
     ours = "RANK" in os.environ
     rank, size = ("RANK", "WORLD_SIZE") if ours else ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if int(os.environ.get(size, "1")) == 1:
@@ -34,26 +34,26 @@ def launched() -> Place:
 
 
 def slurm_job() -> str:
-    """The job of SLURM that this process is part of, as SLURM names it: 17, or 17_3 of an array; "" outside of one.
-    (SLURM_JOB_ID of an element may be that of the whole array.)"""
+    """The SLURM job of this process in SLURM's notation: 17, or 17_3 in an array; "" outside of one.
+    (SLURM_JOB_ID of an element may be the number of the whole array.)"""
     array, element = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID", "")
 
 
 def exit_on_signals() -> None:
-    """Outside of the training loop, which notes signals itself, one to stop ends the process at once: there is nothing
+    """End the process at a signal to stop. The training loop handles signals itself; outside of it there is nothing
     to save."""
     for number in STOP_SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def visible_gpus(device: str) -> list[str]:
-    """The GPUs that jobs may be given, as CUDA_VISIBLE_DEVICES names them; none where `device` is cpu."""
+    """Return the GPUs that jobs may be given, as in CUDA_VISIBLE_DEVICES; none if `device` is cpu."""
     if device == "cpu":
         return []
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

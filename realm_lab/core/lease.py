@@ -1,10 +1,9 @@
-"""Who works on what, between processes and machines that share a file system: leases and short locks.
+"""Leases and short locks for processes and machines that share a file system.
 
-A lease is a JSON file that says which process holds it and when it was last heard of. It ends when it is released, when
-its process is dead (seen at once on the same machine), or when it has been silent for too long: a hung process, or one
-of a machine that went away. Machines may have different clocks: a lease is taken over only when this process itself saw
-it unchanged for the whole limit, by a clock that is never set. What it was last heard of by its holder's clock is only
-shown.
+A lease is a JSON file with the process that holds it and the time of its last sign of life. It ends when it is
+released, when its process is dead (seen at once on the same machine), or when it has been silent for too long: a hung
+process, or one of a machine that went away. Machines may have different clocks: a lease is taken over only if this
+process saw it unchanged for the whole limit, by a monotonic clock. The time by the holder's clock is only displayed.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ SAME_START_SECONDS = 2.0  # the boot time is known to a second
 
 @dataclass(frozen=True)
 class Owner:
-    """One process: `born` (its start, unix seconds) tells it from a later one with the same number. `boot`: when its
-    machine started, which on Linux moves together with `born` when the clock is set; 0 where that is not known. `job`:
-    of SLURM, in which it runs."""
+    """One process. `born`: its start in unix seconds, which distinguishes it from a later process with the same number.
+    `boot`: the start of its machine, which on Linux moves together with `born` when the clock is set; 0 if unknown.
+    `job`: the SLURM job that it runs in."""
 
     host: str
     pid: int
@@ -49,7 +48,7 @@ class Owner:
 
     @property
     def is_dead(self) -> bool:
-        """True if it is certainly gone; of another machine's processes nothing is known."""
+        """True if it is certainly gone; unknown for processes of another machine."""
         if self.host != socket.gethostname():
             return False
         try:
@@ -70,14 +69,14 @@ def this_process() -> Owner:
 
 
 def _boot_time() -> float:
-    """Where the start of a process is counted from, unix seconds; 0 where it is not counted from there."""
+    """Origin of process start times in unix seconds; 0 if the platform counts from none."""
     return psutil.boot_time() if sys.platform == "linux" else 0.0
 
 
 @contextmanager
 def exclusive(path: Path, wait: bool = True) -> Iterator[IO[str] | None]:
-    """Hold a lock until the block ends: its file, to read from the start and to add to, or None where another process
-    holds it and we do not `wait`. The kernel frees it when a process dies."""
+    """Hold a lock until the block ends, and return its file to read and append to; None if another process
+    holds it and `wait` is false. The kernel frees the lock when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
         try:
@@ -93,7 +92,7 @@ def exclusive(path: Path, wait: bool = True) -> Iterator[IO[str] | None]:
 
 @dataclass(frozen=True)
 class Holder:
-    """What a lease file says. Times are unix seconds; `name` is the file's."""
+    """Contents of a lease file. Times are unix seconds; `name` is the name of the file."""
 
     owner: Owner
     token: str
@@ -102,7 +101,7 @@ class Holder:
 
     @property
     def age(self) -> float:
-        """Seconds since it was heard of, by its clock and ours, which may differ; not negative."""
+        """Seconds since its last sign of life, by two clocks that may differ; not negative."""
         return max(0.0, time.time() - self.heard)
 
     def __str__(self) -> str:
@@ -113,7 +112,7 @@ HOLDER = TypeAdapter(Holder)
 
 
 class Sight(NamedTuple):
-    """What this process has seen of a lease: since when it is as it is (time.monotonic()), and whether it changed."""
+    """Observations of a lease by this process: unchanged since when (time.monotonic()), and whether it ever changed."""
 
     holder: Holder
     since: float
@@ -133,12 +132,12 @@ def _look(folder: Path, holder: Holder) -> Sight:
 
 
 def is_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
-    """False when the process of a lease is dead, or this process saw it silent for longer than the limit."""
+    """False if the process of a lease is dead, or this process saw it silent for longer than the limit."""
     return not holder.owner.is_dead and time.monotonic() - _look(folder, holder).since <= limit_seconds
 
 
 def seems_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
-    """What can be told at the first look, and only shown: its clock and ours tell how long it has been silent, until
+    """Best guess from a single look, for display only. It compares the holder's clock with this one, until
     this process has seen a sign of life, or none for as long as the limit."""
     if not is_held(folder, holder, limit_seconds):
         return False
@@ -150,15 +149,15 @@ class Taken(UserError):
 
 
 class Lease:
-    """A lease that this process holds, until the block ends. Made by `take`."""
+    """A lease that this process holds until the block ends. Made by `take`."""
 
     def __init__(self, folder: Path, holder: Holder):
         self._folder, self._holder = folder, holder
 
     def beat(self) -> None:
-        """Say that we are alive.
+        """Record a sign of life.
 
-        UserError: the lease was taken over: we were silent for too long, and must write nothing more.
+        UserError: another process took the lease over after a long silence; this one must write nothing more.
         """
         with exclusive(self._folder / ".lock"):
             if not self._is_ours():
@@ -168,7 +167,7 @@ class Lease:
             _save(self._folder, self._holder)
 
     def release(self) -> None:
-        """Give it back; one that was taken over stays with the other."""
+        """Release the lease; no effect if it was taken over."""
         with exclusive(self._folder / ".lock"):
             if self._is_ours():
                 _path(self._folder, self._holder.name).unlink()
@@ -185,10 +184,10 @@ class Lease:
 
 
 def take(folder: Path, name: str, *, limit_seconds: float) -> Lease:
-    """Take the lease `name` of a folder of leases; one that is dead, or that this process saw silent for
+    """Take the lease `name` of a folder of leases. A dead lease, or one that this process saw silent for
     `limit_seconds`, is taken over.
 
-    Taken: it is held; the message names host, process and age.
+    Taken: another process holds it; the message names host, process and age.
     """
     holder = Holder(this_process(), secrets.token_hex(8), time.time(), name)
     with exclusive(folder / ".lock"):
@@ -204,8 +203,7 @@ def take(folder: Path, name: str, *, limit_seconds: float) -> Lease:
 
 
 def holders(folder: Path) -> list[Holder]:
-    """Everything in a folder of leases, dead ones too, by name. Needs no lock: one that is given back meanwhile is
-    left out."""
+    """Read all leases in a folder, dead ones too, by name. Needs no lock: a lease released meanwhile is left out."""
     found = []
     for path in sorted(folder.glob("[!.]*.json")):
         try:

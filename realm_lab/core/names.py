@@ -10,13 +10,13 @@ LONGEST_BYTES = 200  # a file system takes 255, and temporary neighbours need so
 
 
 def is_name(name: str, also: str = "") -> bool:
-    """If a name stays in its folder: letters, digits, `.`, `_`, `-` and the characters of `also`, of which the first
-    is a letter, a digit or `_`; and not too long for a file."""
+    """True if a name stays in its folder: letters, digits, `.`, `_`, `-` and the characters of `also`, the first
+    a letter, a digit or `_`; and not too long for a file."""
     return bool(re.fullmatch(rf"\w[\w.{re.escape(also)}-]*", name)) and len(name.encode()) <= LONGEST_BYTES
 
 
 def check_name(name: str, what: str, also: str = "", remedy: str = "change it") -> None:
-    """Refuse what is not a name; the UserError calls it `what`."""
+    """Refuse an invalid name; the UserError calls it `what`."""
     if not is_name(name, also):
         allowed = " ".join([".", "_", *also, "-"])
         raise UserError(

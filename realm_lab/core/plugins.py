@@ -1,8 +1,8 @@
-"""Plug-ins: the parts that a parameter or a study names, built in or a user's own.
+"""Plug-ins: the parts that a parameter or a study names, built in or custom.
 
-A plug-in is a kind ("masking scheme"), a name, typed options and code. Wherever one is named it is written as `NAME`,
-or with options as `{name: NAME, OPTION: VALUE}`. NAME is registered, or it is `package.module:object` of the user's own
-code. The options are a model of pydantic, which is the type of the code's argument `options`:
+A plug-in is a kind ("masking scheme"), a name, typed options and code. It is always written as `NAME`,
+or with options as `{name: NAME, OPTION: VALUE}`. NAME is a registered name, or `package.module:object` for custom
+code. The options are a pydantic model, which is the type of the code's argument `options`:
 
     class Share(Section):
         share: float = 0.2
@@ -40,14 +40,14 @@ Code = TypeVar("Code", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Choice:
-    """A plug-in as it is written: its name and the options that are given."""
+    """A plug-in as it is written: its name and the given options."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, value: Any) -> Choice:
-        """From `NAME` or `{name: NAME, OPTION: VALUE}`. ValueError: it is neither."""
+        """Read `NAME` or `{name: NAME, OPTION: VALUE}`. ValueError: it is neither."""
         if isinstance(value, Choice):
             return value
         given = {"name": value} if isinstance(value, str) else value
@@ -57,7 +57,7 @@ class Choice:
         return cls(str(given["name"]), options)
 
     def plain(self) -> str | dict[str, Any]:
-        """As it is written; the name alone where no option is given."""
+        """The written form; only the name if no option is given."""
         return {"name": self.name, **self.options} if self.options else self.name
 
 
@@ -71,8 +71,8 @@ ChoiceField = Annotated[
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as Python's own types; YAML's numbers have others. ValueError: a value that JSON does not have, such as a
-    date or an infinity."""
+    """Convert options to plain Python types; YAML's numbers have others. ValueError: a value that JSON does not have,
+    such as a date or an infinity."""
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(options), allow_nan=False))
     except (TypeError, ValueError):
@@ -91,8 +91,8 @@ def _is_plain(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Plugin(Generic[Code]):
-    """A plug-in that is declared. `target` is `package.module:object`, imported when it is used; `code` is set where it
-    is at hand."""
+    """A declared plug-in. `target` is `package.module:object`, imported when it is used; `code` is set if it is
+    already imported."""
 
     name: str
     target: str
@@ -102,7 +102,7 @@ class Plugin(Generic[Code]):
 
 @dataclass(frozen=True)
 class Chosen(Generic[Code]):
-    """A plug-in that `parameter` names, with its options. Errors of a user's own code are UserErrors with its line."""
+    """A plug-in that `parameter` names, with its options. Errors of custom code are UserErrors with its line."""
 
     parameter: str
     name: str
@@ -112,13 +112,13 @@ class Chosen(Generic[Code]):
 
     @property
     def is_own(self) -> bool:
-        """True for a user's own code."""
+        """True for custom code."""
         return not self.target.startswith(f"{OURS}.") or ":" in self.name
 
     @property
     def source(self) -> str | dict[str, str] | None:
-        """The digest of a user's own code: of its module, and of those of its package that it imports; None for a part
-        of realm_lab, whose code each stage records, as it does other modules of the user."""
+        """The digest of custom code: its module, and the modules of its package that it imports. None for a part
+        of realm_lab, whose code each stage records, as it does other custom modules."""
         if not self.is_own:
             return None
         found = outside_digest(self.target.partition(":")[0])
@@ -127,7 +127,7 @@ class Chosen(Generic[Code]):
         return found
 
     def __call__(self, *given: Any) -> Any:
-        """Call the code with what its kind is given, and its options."""
+        """Call the code with the arguments of its kind, and its options."""
         options = {} if self.options is None else {"options": self.options}
         code = self.load()
         if not self.is_own:
@@ -136,7 +136,7 @@ class Chosen(Generic[Code]):
             return code(*given, **options)
 
     def load(self) -> Code:
-        """The code, imported if it was not. ImportError: a package is missing that a part of realm_lab needs."""
+        """Import the code if it was not. ImportError: a part of realm_lab needs a missing package."""
         if self.code is not None:
             return self.code
         module, _, name = self.target.partition(":")
@@ -145,7 +145,7 @@ class Chosen(Generic[Code]):
 
 
 class Kind(dict[str, Plugin[Code]]):
-    """The registered plug-ins of one kind, by name. `what` and `form` are what people call one ("masking scheme") and
+    """The registered plug-ins of one kind, by name. `what` and `form` are the words for one ("masking scheme") and
     its code ("function"); `takes` are the arguments that the code is called with, before its options."""
 
     def __init__(self, what: str, form: str, takes: str = ""):
@@ -157,7 +157,7 @@ class Kind(dict[str, Plugin[Code]]):
         self._add(Plugin(name, target, options))
 
     def register(self, name: str) -> Callable[[Code], Code]:
-        """A decorator that adds a plug-in. UserError: the name is taken."""
+        """Return a decorator that adds a plug-in. UserError: the name is taken."""
 
         def add(code: Code) -> Code:
             target = f"{code.__module__}:{code.__qualname__}"
@@ -173,8 +173,8 @@ class Kind(dict[str, Plugin[Code]]):
         self[plugin.name] = plugin
 
     def choose(self, parameter: str, choice: Choice) -> Chosen[Code]:
-        """What `parameter` names, with its options checked; a user's own code is imported, a part of realm_lab when it
-        is used. UserError: there is no such plug-in, it cannot be imported or called, or an option is wrong."""
+        """Find the plug-in that `parameter` names and check its options. Custom code is imported now, a part of
+        realm_lab when it is used. UserError: no such plug-in, it cannot be imported or called, or a wrong option."""
         name = choice.name
         if name in self:
             plugin = self[name]
@@ -211,7 +211,7 @@ def import_plugins() -> None:
 
 
 def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None) -> BaseModel | None:
-    """The options of a part, as its model; None where it has none. UserError: an unknown option or a wrong value."""
+    """The options of a part as its model; None if it has none. UserError: an unknown option or a wrong value."""
     known = kind.model_fields if kind else {}
     for option in choice.options:
         if option not in known:
@@ -226,8 +226,7 @@ def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None
 
 
 def options_type(parameter: str, name: str, code: Callable[..., Any]) -> type[BaseModel] | None:
-    """The model that is the type of the argument `options`; None where there is no such argument. UserError: its type
-    is no model."""
+    """The type of the argument `options`; None if there is no such argument. UserError: the type is not a model."""
     try:
         argument = inspect.signature(code).parameters.get("options")
     except ValueError:  # some that are written in C have none
@@ -251,7 +250,7 @@ def options_type(parameter: str, name: str, code: Callable[..., Any]) -> type[Ba
 
 
 def load_object(parameter: str, target: str) -> Any:
-    """What `package.module:object` names; None where the module has no such name. UserError: the module cannot be
+    """Import `package.module:object`; None if the module has no such name. UserError: the module cannot be
     imported."""
     module, _, attribute = target.partition(":")
     reach_working_folder()
@@ -267,8 +266,8 @@ def load_object(parameter: str, target: str) -> Any:
 
 
 def own_code(parameter: str, name: str, takes: str = "") -> Callable[..., Any]:
-    """The function or class that `parameter` names as `package.module:object`. `takes`: the arguments that it is called
-    with, "settings" or "request, generator". UserError: no such function or class, or one of other arguments."""
+    """Import the function or class that `parameter` names as `package.module:object`. `takes`: the arguments that it is
+    called with, "settings" or "request, generator". UserError: no such function or class, or other arguments."""
     code = load_object(parameter, name)
     if not callable(code):
         module, _, attribute = name.partition(":")
@@ -298,7 +297,7 @@ def check_takes(parameter: str, name: str, code: Callable[..., Any], takes: str,
 
 @contextmanager
 def calling(parameter: str, name: str, target: str) -> Iterator[None]:
-    """Turn what the user's own code raises inside into a UserError with the line that raised it."""
+    """Turn an error that custom code raises inside into a UserError with the line that raised it."""
     try:
         yield
     except UserError:
@@ -308,7 +307,7 @@ def calling(parameter: str, name: str, target: str) -> Iterator[None]:
 
 
 def _failed(parameter: str, name: str, target: str, error: Exception) -> UserError:
-    """Where the user's own module failed: the last line of it on the way to the error."""
+    """The line of a custom module that failed: the last one on the way to the error."""
     file = getattr(sys.modules.get(target.partition(":")[0]), "__file__", None)  # None: while it was imported
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file in (frame.filename, None)]
     frames = [] if isinstance(error, SyntaxError) else frames  # which names file and line

@@ -2,7 +2,7 @@
 
 Data parallel in short: every rank draws the same global batch (a pure function of the step), computes only its
 contiguous `share` of it, and divides by the *global* count, so that the ranks' losses and gradients add up to the
-batch's. All ranks call the same functions in the same order. What must happen once (writing files) is for
+batch's. All ranks call the same functions in the same order. Work that must happen once (writing files) is for
 `ranks().rank == 0`, or `on_first_rank`. With one process everything here does nothing.
 """
 
@@ -34,7 +34,7 @@ POLL_SECONDS = 0.05
 
 
 class RankLost(UserError):
-    """Another process of the run is gone without a word, perhaps with its machine: no failure of the run itself."""
+    """Another rank disappeared (killed, or its node went down). This is not a failure of the run itself."""
 
 
 class Ranks(NamedTuple):
@@ -45,7 +45,7 @@ class Ranks(NamedTuple):
 
 
 class _Group:
-    """What `connect` made: the store through which ranks leave each other messages."""
+    """Result of `connect`: the store for messages between ranks."""
 
     store: Store | None = None
     messages = 0
@@ -53,7 +53,7 @@ class _Group:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one; of several ranks on a machine, each has its own device."""
+    """Return a device: `auto` is a GPU if there is one. Each of several ranks on a machine gets a separate device."""
     device = device_named(name)
     found = int(torch.get_device_module(device).device_count())
     if not found:
@@ -68,21 +68,21 @@ def pick_device(name: str) -> torch.device:
 
 
 def device_named(name: str) -> torch.device:
-    """A device that torch can compute on, of which this machine may have none. UserError: torch knows no such name."""
+    """Return a device that torch can compute on; this machine may have none. UserError: torch knows no such name."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.get_device_module(device).device_count()
-    except (RuntimeError, AttributeError):  # no such name, or a kind that is no place to compute
+    except (RuntimeError, AttributeError):  # no such name, or a kind of device that cannot compute
         problem = f"parameter 'launch.device': torch knows no device {name!r}"
         raise UserError(problem, parameter="launch.device", remedy="use auto, cpu or cuda") from None
     return device
 
 
 def to_device(values: Tensor | np.ndarray, device: torch.device) -> Tensor:
-    """Numbers of the host on a device. The host goes on at once: it copies them to pinned memory, where the device
-    takes them once it gets there; out of other memory the copy would wait for the kernels that run."""
+    """Copy an array to a device without blocking, from pinned memory. Without pinned memory the copy would wait for the
+    kernels that run."""
     here = torch.as_tensor(values)
     return here if device.type == "cpu" else here.pin_memory().to(device, non_blocking=True)
 
@@ -95,19 +95,19 @@ def limit_threads(threads: int) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """bfloat16 for matrix products where `precision` says so; scores, losses and weights stay float32."""
+    """Use bfloat16 for matrix products if `precision` asks for it; scores, losses and weights stay float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def shared_casts(device: torch.device) -> AbstractContextManager[object]:
-    """Casts nothing itself; each trained weight is cast once for all `autocast` blocks inside, since torch forgets its
-    casts when the outermost block ends."""
+    """Keep torch's cache of cast weights: each trained weight is cast once for all `autocast` blocks inside. Torch
+    forgets its casts when the outermost block ends. This block casts nothing itself."""
     return torch.autocast(device.type, torch.bfloat16, enabled=False)
 
 
 def connect(device: torch.device) -> None:
-    """Meet the other ranks, where there are any: gloo between CPUs, on a device what torch has for it (NCCL for CUDA).
-    UserError: they did not come."""
+    """Connect to the other ranks, if there are any: gloo between CPUs, torch's backend of the device otherwise (NCCL
+    for CUDA). UserError: they did not come."""
     place = launched()
     if place.size == 1 or dist.is_initialized():
         return
@@ -128,7 +128,7 @@ def connect(device: torch.device) -> None:
 
 
 def disconnect(failed: bool = False) -> None:
-    """Leave the other ranks; also when one has `failed`: gloo's threads would abort a process that just exits."""
+    """Leave the other ranks, also after one has `failed`: gloo's threads would abort a process that just exits."""
     if failed and torch.cuda.is_initialized():
         return  # NCCL would wait for the one that is gone
     if dist.is_initialized():
@@ -137,22 +137,22 @@ def disconnect(failed: bool = False) -> None:
 
 
 def ranks() -> Ranks:
-    """This process's number, and how many there are."""
+    """Return this process's number, and the number of processes."""
     if _Group.alone or not dist.is_initialized():
         return Ranks(0, 1)
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
 def share(count: int) -> slice:
-    """The contiguous part of `count` items that is this rank's; sizes differ by at most one."""
+    """Return this rank's contiguous part of `count` items; sizes differ by at most one."""
     rank, size = ranks()
     return slice(rank * count // size, (rank + 1) * count // size)
 
 
 def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
-    """Replace each tensor by its sum over the ranks: one exchange of all of them, the same bits on every rank.
+    """Replace each tensor by its sum over the ranks, in one exchange, with the same bits on every rank.
 
-    The tensors are of one type, on one device, and of the same shapes on every rank.
+    The tensors have one type, are on one device, and have the same shapes on every rank.
     """
     if ranks().size == 1 or not tensors:
         return
@@ -163,7 +163,7 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
 
 
 def begin_sum_over_ranks_(tensor: Tensor) -> Callable[[], None]:
-    """Begin to replace a tensor by its sum over the ranks; what is returned waits for it."""
+    """Start replacing a tensor by its sum over the ranks; call the returned function to wait for it."""
     with _exchange():
         work = dist.all_reduce(tensor, async_op=True)
 
@@ -175,7 +175,7 @@ def begin_sum_over_ranks_(tensor: Tensor) -> Callable[[], None]:
 
 
 def summed(*numbers: float) -> list[float]:
-    """Each number summed over the ranks, in float64."""
+    """Sum each number over the ranks, in float64."""
     if ranks().size == 1:
         return list(numbers)
     values = torch.tensor(numbers, dtype=torch.float64)
@@ -184,9 +184,9 @@ def summed(*numbers: float) -> list[float]:
 
 
 def gather_rows(tensor: Tensor) -> Tensor:
-    """The rows of all ranks in rank order, [sum of rows, ...]; ranks may hold different numbers of rows.
+    """Gather the rows of all ranks in rank order, [sum of rows, ...]; ranks may hold different numbers of rows.
 
-    Differentiable: the gradient of a rank's rows is the sum of what all ranks' losses say of them.
+    Differentiable: the gradient of a rank's rows sums the contributions of all ranks' losses.
     """
     rank, size = ranks()
     if size == 1:
@@ -203,7 +203,7 @@ def gather_rows(tensor: Tensor) -> Tensor:
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """The sum of a tensor over the ranks; backward sums the gradients of all ranks' losses."""
+    """Sum a tensor over the ranks; backward sums the gradients of all ranks' losses."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -217,14 +217,14 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 def any_rank(flag: bool) -> bool:
-    """True everywhere if it is true on one rank."""
+    """Return true on every rank if it is true on one."""
     return summed(float(flag))[0] > 0
 
 
 def on_first_rank(work: Callable[[], Any]) -> Any:
-    """Let rank 0 alone do `work`; every rank returns what it returned (plain JSON), however long it took.
+    """Run `work` on rank 0 only; every rank returns its result (plain JSON), however long it took.
 
-    Inside, `ranks()` says that there is one process. A failure there is a failure everywhere.
+    Inside, `ranks()` reports one process. A failure there is a failure everywhere.
     """
     rank, size = ranks()
     if size == 1:
@@ -254,7 +254,7 @@ def on_first_rank(work: Callable[[], Any]) -> Any:
 
 
 def announce_failure(error: BaseException) -> None:
-    """Leave a word for the other ranks, which will find out as soon as they need us; who was left alone has none."""
+    """Publish an error so that the other ranks can report it when their next exchange fails."""
     if isinstance(error, RankLost):
         return
     with suppress(RuntimeError):  # the rank that kept the store is gone: there is no one left to tell
@@ -264,7 +264,7 @@ def announce_failure(error: BaseException) -> None:
 
 @contextmanager
 def _exchange() -> Iterator[None]:
-    """A failed exchange says which rank failed, and why, where that is known."""
+    """Replace the error of a failed exchange by one that names the failed rank and its reason, if known."""
     try:
         yield
     except RuntimeError as error:
@@ -277,12 +277,12 @@ def _exchange() -> Iterator[None]:
 
 
 class StopRequest:
-    """Which of STOP_SIGNALS has come first."""
+    """The first of STOP_SIGNALS that came."""
 
     signal_number = 0
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The first signal is remembered; a second SIGTERM ends the process at once, unless SLURM repeats itself."""
+        """Remember the first signal; a second SIGTERM ends the process at once, unless SLURM repeats itself."""
         if not self.signal_number:
             self.signal_number = number
         elif number == signal.SIGTERM and "SLURM_JOB_ID" not in os.environ:
@@ -291,7 +291,7 @@ class StopRequest:
 
 @contextmanager
 def stop_signals_noted() -> Iterator[StopRequest]:
-    """Inside, a signal to stop is only noted, so that work can stop at a point from which it resumes."""
+    """Inside, a signal to stop is only noted, so that work can stop at a point from where it resumes."""
     request = StopRequest()
     before = {number: signal.signal(number, request.note) for number in STOP_SIGNALS}
     try:

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, in one line; and JSON records with types, which are read with such lines."""
+"""Turn pydantic's errors into one line, and read JSON records with types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 
 Record = TypeVar("Record")
-SCALARS = int, float, datetime.date  # what YAML reads where there are no quotes
+SCALARS = int, float, datetime.date  # types of unquoted YAML values
 
 
 # Type of pydantic's error -> what the value must be, with the bounds that pydantic names.
@@ -39,8 +39,8 @@ MUST_BE = {
 
 
 class Problem(NamedTuple):
-    """The first thing that pydantic found wrong. `location`: the keys that lead to it; `parameters`: the dotted names
-    that contradict each other, or the one that is wrong."""
+    """Return the first fault that pydantic found. `location`: the keys that lead to it; `parameters`: the dotted names
+    that contradict each other, or the wrong one."""
 
     text: str
     location: tuple[str | int, ...]
@@ -49,7 +49,7 @@ class Problem(NamedTuple):
 
 
 class Contradiction(ValueError):
-    """Values that do not go together, of the `parameters` of a section. `problem` begins with the name of one."""
+    """Values that contradict each other, of the `parameters` of a section. `problem` starts with the name of one."""
 
     def __init__(self, problem: str, *parameters: str):
         super().__init__(problem)
@@ -57,8 +57,8 @@ class Contradiction(ValueError):
 
 
 def problem_of(error: ValidationError, location: Sequence[str | int] | None = None) -> Problem:
-    """`FIELD must be ..., got VALUE`, or the contradiction. `location` replaces pydantic's own, for example without the
-    names of a union's types; empty: no field is named."""
+    """Format `FIELD must be ..., got VALUE`, or the contradiction. `location` replaces pydantic's, for example without
+    the names of a union's types; empty: no field is named."""
     problems = error.errors(include_url=False)
     found = problems[0]
     place = tuple(found["loc"] if location is None else location)
@@ -86,19 +86,19 @@ def problem_of(error: ValidationError, location: Sequence[str | int] | None = No
 
 
 def validation_line(error: ValidationError, location: Sequence[str | int] | None = None) -> str:
-    """The text of the first problem."""
+    """Return the text of the first problem."""
     return problem_of(error, location).text
 
 
 def cut(text: str, length: int = 80) -> str:
-    """`text`, with an ellipsis at its end where it is longer than `length`."""
+    """Shorten `text` to `length`, with an ellipsis at its end."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def validated(
     adapter: TypeAdapter[Record], value: Any, path: Path, remedy: str = "repair or delete the file"
 ) -> Record:
-    """`value`, read from `path`, as a record. UserError: what is wrong with it, with file and field."""
+    """Convert `value`, read from `path`, into a record. UserError: its fault, with file and field."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -106,5 +106,5 @@ def validated(
 
 
 def read_record(path: Path, adapter: TypeAdapter[Record], remedy: str = "repair or delete the file") -> Record:
-    """A JSON file as a record. UserError: no such file, not JSON, or not such a record."""
+    """Read a JSON file as a record. UserError: no such file, not JSON, or not such a record."""
     return validated(adapter, read_json(path), path, remedy)

@@ -12,13 +12,13 @@ import numpy as np
 
 
 def derive_seed(seed: int, *names: str | int) -> int:
-    """A 63-bit seed that is a pure function of `seed` and `names`."""
+    """Return a 63-bit seed, a pure function of `seed` and `names`."""
     text = "/".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
-    """A NumPy generator for one purpose at one position, e.g. `(seed, "masking", step)`."""
+    """Return a NumPy generator for one purpose at one position, e.g. `(seed, "masking", step)`."""
     return np.random.default_rng(derive_seed(seed, *names))
 
 
@@ -36,7 +36,7 @@ class EpochOrder:
         self._order = np.empty(0, dtype=np.int64)
 
     def take(self, start: int, count: int) -> np.ndarray:
-        """Items `start` to `start + count - 1` of the stream, int64 [count]."""
+        """Return items `start` to `start + count - 1` of the stream, int64 [count]."""
         return np.array([self._item(position) for position in range(start, start + count)], dtype=np.int64)
 
     def _item(self, position: int) -> int:

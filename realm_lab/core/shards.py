@@ -13,9 +13,9 @@ REMEDY = "delete the folder, it is built again when it is needed"
 
 
 def in_shards(folder: Path, count: int, write: Callable[[int], None]) -> None:
-    """Write the shards of a folder, each by one of the processes that do this at the same time; all return when all are
-    written."""
-    for wait in (False, True):  # first what nobody works on; then wait for what others work on
+    """Write the shards of a folder, each by one of the processes that work on it at the same time. All return when all
+    shards are written."""
+    for wait in (False, True):  # first the shards that nobody works on, then those that others work on
         for number in range(count):
             with exclusive(folder / f"shard-{number:05d}.lock", wait) as lock:
                 if lock is not None and not lock.read():
@@ -24,7 +24,7 @@ def in_shards(folder: Path, count: int, write: Callable[[int], None]) -> None:
 
 
 def publish(folder: Path, key: str, names: Iterable[str]) -> None:
-    """Write the digests of the files that are named, then manifest.json with the key; one of the processes does."""
+    """Write the digests of the named files, then manifest.json with the key; one of the processes does both."""
     with exclusive(folder / "publish.lock"):
         if not (folder / "manifest.json").exists():
             write_digests(folder, names)
