@@ -52,6 +52,7 @@ def add_studies(add: Add, add_inspect: Add) -> None:
 
     status = add("status", _run_status, "show the state of a study's runs, or of all studies")
     status.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME (default: list all)")
+    status.add_argument("--follow", action="store_true", help="keep the table up to date until nothing runs or waits")
     add_json(status)
 
     summary = "compare runs, or cells of studies: parameters, numbers, curves, differences"
@@ -123,7 +124,7 @@ def _run_status(options: argparse.Namespace) -> None:
     if options.study is None:
         show_studies(options.root, as_json=options.json)
         return
-    show_status(recorded(options.study, options.root), options.root, as_json=options.json)
+    show_status(recorded(options.study, options.root), options.root, as_json=options.json, follow=options.follow)
 
 
 def recorded(study: str, root: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from realm_lab.core.durations import duration
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.planner.bench import REMEDY, Speeds, default_path, model_identity, read_calibration
@@ -201,30 +203,63 @@ def stage_hours(params: Params, work: Workload, speeds: Speeds, passages: int) -
 
 
 def show_plan(plan: dict[str, Any]) -> None:
-    """Print a plan: what is known and from where, time, staleness, memory, cost, and what was assumed."""
+    """Print a plan as tables: stages with their cost, both ways of refreshing, memory; then what was assumed."""
     out, model, used = Console(soft_wrap=True).print, plan["model"], plan["memory_bytes"]
     out(f"{plan['passages']:,} passages, {model['passage']:.0f} wordpieces each, vectors of {model['dimension']}")
     sizes = f"{model['embedder_parameters']:,} parameters in the embedder, {model['reader_parameters']:,} in the reader"
     out(f"model: {model['layers']} layers of {model['hidden_size']}; {sizes}")
     out(f"devices: {plan['trainers']} to train and search, {plan['builders']} to build; each {plan['device']}")
     out(f"speeds are {plan['source_text']}\n", markup=False)
-    table = Table("of a refresh", "asynchronous", "synchronous", box=None, pad_edge=False, header_style="dim")
-    for name in Freshness._fields:
-        values = [plan[way][name] for way in ("asynchronous", "synchronous")]
-        if values[0] is not None:
-            table.add_row(name.replace("_", " "), *(f"{value:,.5g}" for value in values))
-    out(table)
-    times, age = plan["seconds"], plan["asynchronous"]["age_lowest"]
-    out(f"a step takes {times['step']:.3g} s, of it {times['step_search']:.3g} searching")
-    out(f"to hold the asynchronous index at one exact age: pretrain.refresh.delay_steps={age}\n")
-    hours, total = plan["stage_device_hours"], sum(plan["stage_device_hours"].values())
-    told = ", ".join(f"{stage.replace('_', '-')} {spent:,.3g}" for stage, spent in hours.items())
-    out(f"device hours of a whole run, refreshed synchronously: {total:,.3g} ({told})")
-    cost = "" if plan["price"] is None else f", {total * plan['seeds'] * plan['price']:,.5g} in all"
-    out(f"times {plan['seeds']} seed{'s' * (plan['seeds'] != 1)}{cost}; a study's cells: sweep NAME --dry-run\n")
-    sizes = ", ".join(f"{name} {size / GIB:,.3f}" for name, size in used.items())
-    out(f"memory in GiB, activations aside: {sizes}\n")
+    spent, price, seeds = plan["stage_device_hours"], plan["price"], plan["seeds"]
+    total = {"one run": sum(spent.values())} | ({f"{seeds} seeds": seeds * sum(spent.values())} if seeds > 1 else {})
+    stages = _table("device time, refreshed synchronously", "", *["cost"] * (price is not None))
+    for name, hours in (spent | total).items():
+        costs = [] if price is None else [f"{hours * price:,.2f}"]
+        stages.add_row(name.replace("_", " "), _device_time(hours), *costs, style="bold" * (name in total))
+    out(stages)
+    out("a study's cells: sweep NAME --dry-run\n", style="dim")
+    ways = [Freshness(**plan[way]) for way in ("asynchronous", "synchronous")]
+    refresh = _table("refreshing", "asynchronous", "synchronous")
+    for title, shown in _FRESHNESS.items():
+        refresh.add_row(title, *map(shown, ways))
+    if price is not None:
+        refresh.add_row("cost", *(f"{way.cost:,.2f}" for way in ways))
+    times = plan["seconds"]
+    out(refresh)
+    out(f"a step takes {duration(times['step'])}, of it {duration(times['step_search'])} searching")
+    out(f"to hold the asynchronous index at one exact age: pretrain.refresh.delay_steps={ways[0].age_lowest}\n")
+    memory_of = _table("memory per device, without activations", "GiB")
+    for name, size in used.items():
+        memory_of.add_row("available" if name == "device" else name, f"{size / GIB:,.2f}")
+    out(memory_of)
+    out()
     for line in plan["assumptions"]:
         out(f"assumed: {line}", markup=False, style="dim")
     for line in plan["notes"]:
         out(f"note: {line}", markup=False, style="yellow")
+
+
+def _device_time(hours: float) -> str:
+    """In device hours, which is what one pays for, if there are many."""
+    return duration(hours * HOUR) if hours < 10 else f"{hours:,.0f} h"
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A table whose numbers are flush right."""
+    made = Table(title, box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right")
+    return made
+
+
+_FRESHNESS: dict[str, Callable[[Freshness], str]] = {
+    "time of a refresh": lambda way: duration(way.refresh_seconds),
+    "steps between two indexes": lambda way: f"{way.interval_steps:,}",
+    "age of the index, steps": lambda way: f"{way.age_lowest:,} to {way.age_highest:,}",
+    "its mean": lambda way: f"{way.age_mean:,.1f}, {duration(way.age_mean_seconds)}",
+    "share of the time": lambda way: f"{way.share_of_time:.1%}",
+    "pre-training takes": lambda way: duration(way.hours * HOUR),
+    "devices": lambda way: f"{way.devices}",
+    "device time": lambda way: _device_time(way.device_hours),
+}
+"""Rows of the table of both ways."""

@@ -32,7 +32,14 @@ from realm_lab.reporting.comparison import (
 )
 from realm_lab.reporting.confounds import confounds, reader_notes, rounding_notes
 from realm_lab.reporting.examples import Example, table_3
-from realm_lab.reporting.frames import StudyFrames, load_committed, ordered_cells, read_results, results_text
+from realm_lab.reporting.frames import (
+    StudyFrames,
+    load_committed,
+    load_study,
+    ordered_cells,
+    read_results,
+    results_text,
+)
 from realm_lab.reporting.verdict import Verdict, verdict
 from realm_lab.statistics.intervals import Interval
 from realm_lab.tracking.study_record import DEFAULT, SCRATCH, STUDY_RECORD, StudyRecord
@@ -130,6 +137,14 @@ def collect(
     }
     shown = {key: Interval(*plain(one)) for key, one in intervals.items()}
     return _report(plain(data), results, shown, read_results(results_text(curves)))
+
+
+def standing(runs: Path, name: str) -> str:
+    """The verdict of a study by its runs as they are, in a sentence. UserError: it has no runs here."""
+    study = load_study(runs, name)
+    record = study.record
+    compared = compare_cells(record, study.results, record.metrics or DEFAULT_METRICS, {}, study.not_measured)
+    return verdict(record, compared).lead
 
 
 def load_report(folder: Path) -> Report:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.durations import duration
 from realm_lab.metrics import CURVES, METRICS
 from realm_lab.runner.housekeeping import process_logs
 from realm_lab.runner.slurm_queue import jobs_of_stages
@@ -69,7 +70,7 @@ def stage_lines(run: StageRun, state: StageState) -> Iterator[str]:
     for flag in status.flags:
         yield f"{_at(status.heartbeat_at)}  {name}: FLAGGED: {flag}"
     if state.state == "COMPLETE":
-        yield f"{_at(status.finished_at)}  {name}: complete after {status.wall_seconds:.0f} s{_results(run)}"
+        yield f"{_at(status.finished_at)}  {name}: complete after {duration(status.wall_seconds)}{_results(run)}"
     elif state.state == "RUNNING" and not before:
         yield f"{_at(status.heartbeat_at)}  {name}: step {status.step} of {status.total_steps}{pace(status)}"
     elif state.state != "RUNNING":
@@ -87,7 +88,7 @@ def _event(row: Mapping[str, Any], before: Mapping[str, Any], total: int) -> str
         values = ", ".join(f"{name} {_number(row[name])}" for name in names[:SHOWN])
         return f"{step}: {'evaluation' if known else 'watch'}: {values}"
     steps = row["step"] - before.get("step", row["step"])
-    took = f", {(row['time'] - before['time']) / steps:.3g} s per step" if steps > 0 else ""
+    took = f", {duration((row['time'] - before['time']) / steps)} per step" if steps > 0 else ""
     refreshes = int((row.get("refreshes") or 0) - (before.get("refreshes") or 0))
     refreshed = f", index refreshed{f' {refreshes} times' * (refreshes > 1)}" if refreshes > 0 else ""
     return f"{step}: loss {_number(row['loss'])}{took}{refreshed}"

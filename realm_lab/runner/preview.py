@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.durations import duration
 from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import show
@@ -108,7 +109,7 @@ def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
     if not left:
         return ""
     at_once = min(len(left), most or len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
-    time = f"{max(sum(left) / at_once, *left) * 60:.0f} min, {at_once} at a time"
+    time = f"{duration(max(sum(left) / at_once, *left) * 3600)}, {at_once} at a time"
     return f"up to {time} ({sum(left):.2f} device hours for {len(left)} runs, as in reports/reference)"
 
 

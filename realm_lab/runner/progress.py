@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
+from realm_lab.core.durations import duration
 from realm_lab.runner.schedule import InlineLauncher, Launcher
-from realm_lab.runner.status import pace
+from realm_lab.runner.status import pace, verdict_so_far
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState
@@ -23,16 +25,31 @@ SECONDS_BETWEEN_LINES = 60.0
 SECONDS_TO_FIRST_LINE = 4.0
 
 
-class SweepProgress:
-    """On standard error. Inside `with self.bars`, `update` is told the states of all tasks again and again."""
+class _Bars(Progress):
+    """Bars with the verdict as it stands below them."""
 
-    def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True):
+    verdict = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """What is shown, from top to bottom."""
+        yield from super().get_renderables()
+        if self.verdict:
+            yield Text(self.verdict)
+
+
+class SweepProgress:
+    """On standard error. Inside `with self.bars`, `update` is told the states of all tasks again and again.
+
+    `study`: whose verdict a terminal shows as it stands; "" for none.
+    """
+
+    def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True, study: str = ""):
         self.console = Console(stderr=True, soft_wrap=True)
-        self._root, self._say_failures = root, say_failures
+        self._root, self._say_failures, self._study = root, say_failures, study
         self.tasks = {task.name: task for task in tasks}
         self._states: dict[str, JobState] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bars = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.bars = _Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self._whole = self.bars.add_task("tasks", total=len(self.tasks))
         self._of_task: dict[str, TaskID] = {}
         self._said_at = time.monotonic() - max(0.0, SECONDS_BETWEEN_LINES - SECONDS_TO_FIRST_LINE)
@@ -80,6 +97,9 @@ class SweepProgress:
         self._states = dict(states)
         done = sum(state.state not in UNFINISHED for state in states.values())
         self.bars.update(self._whole, completed=done)
+        if self._study and self.console.is_terminal:
+            complete = sum(state.state == "COMPLETE" for state in states.values())
+            self.bars.verdict = verdict_so_far(self._root, self._study, complete)
 
     def _show_bar(self, task: Task) -> None:
         run = next((run for run in task.runs(self._root) if run.status().state != "COMPLETE"), None)
@@ -102,7 +122,7 @@ class SweepProgress:
     def _say_end(self, task: Task, state: JobState) -> None:
         if state.state == "COMPLETE":
             statuses = [run.status() for run in task.runs(self._root)]
-            self._say(f"{task.title}: done in {sum(status.wall_seconds for status in statuses):.0f} s")
+            self._say(f"{task.title}: done in {duration(sum(status.wall_seconds for status in statuses))}")
             for flag in (flag for status in statuses for flag in status.flags):
                 self._say(f"{task.title}: FLAGGED: {flag}", "bold red")
         elif self._say_failures:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from realm_lab.core.durations import duration
 from realm_lab.errors import UserError
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.default_study import studies_of
@@ -28,24 +32,64 @@ from realm_lab.tracking.study_record import DEFAULT, StudyRecord
 
 PLAIN_WIDTH = 200  # columns where there is no terminal
 HEADLINE = "exact_match"
+LOOK_AGAIN_SECONDS = 2.0
 STYLES = {"running": "cyan", "preempted": "yellow", "lost": "yellow", "failed": "bold red", "complete": "green"}
 
 
-def show_status(name: str, root: Path, *, as_json: bool) -> None:
-    """Print the table of a study as it was swept last, and a line for each warning of a run."""
-    found = study_status(name, root)
+def show_status(name: str, root: Path, *, as_json: bool, follow: bool = False) -> None:
+    """Print the table of a study as it was swept last, a line for each warning of a run, and on a terminal the verdict
+    as it stands. `follow`: until nothing runs or waits for a sweep; elsewhere than on a terminal, each time that the
+    state of a run changes."""
+    console = make_console()
     if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    runs = found["runs"]
+        print(json.dumps(study_status(name, root), indent=2))
+    elif not follow:
+        console.print(_shown(study_status(name, root), root, console))
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live, suppress(KeyboardInterrupt):
+            for found in _until_it_ends(name, root):
+                live.update(_shown(found, root, console), refresh=True)
+    else:
+        counts: Counter[str] | None = None
+        for found in _until_it_ends(name, root):
+            if found["counts"] != counts:
+                console.print(_shown(found, root, console))
+            counts = found["counts"]
+
+
+def _until_it_ends(name: str, root: Path) -> Iterator[dict[str, Any]]:
+    """The status of a study again and again, the last one when nothing of it runs or waits for its turn."""
+    while True:
+        yield (found := study_status(name, root))
+        if not (found["counts"]["RUNNING"] or found["counts"]["QUEUED"] or sweepers(root, name)):
+            return
+        time.sleep(LOOK_AGAIN_SECONDS)
+
+
+def _shown(found: dict[str, Any], root: Path, console: Console) -> Group:
+    """The table with what stands above and below it."""
+    runs, counts, name = found["runs"], found["counts"], found["study"]
     rows = [(run["cell"], str(run["seed"]), run["state"].lower(), run["reason"]) for run in runs]
-    title = f"{name}: {len(runs)} runs, {in_words(found['counts'])}"
-    print_table(title, ("cell", "seed", "state", "what it does, or waits for"), rows)
-    for run in runs:
-        for flag in run["flags"]:
-            make_console().print(Text(f"{run['cell']}, seed {run['seed']}: FLAGGED: {flag}", "bold red"))
-    if found["other_code"]:
-        make_console().print(Text(found["other_code"], "bold red"))
+    below = [f"{run['cell']}, seed {run['seed']}: FLAGGED: {flag}" for run in runs for flag in run["flags"]]
+    below += [found["other_code"]] if found["other_code"] else []
+    parts: list[Any] = [Text(f"{name}: {len(runs)} runs, {in_words(counts)}", "bold")]
+    if console.is_terminal:
+        parts.append(ProgressBar(total=len(runs), completed=counts["COMPLETE"], width=40))
+    parts.append(table_of(("cell", "seed", "state", "what it does, or waits for"), rows))
+    parts += [Text(line, "bold red") for line in below]
+    if console.is_terminal and counts["COMPLETE"]:
+        parts.append(Text(verdict_so_far(root, name, counts["COMPLETE"])))
+    return Group(*parts)
+
+
+@functools.lru_cache(maxsize=1)
+def verdict_so_far(root: Path, name: str, complete: int) -> str:
+    """The verdict of a study with so many `complete` runs, in a sentence; "" if it is not known."""
+    from realm_lab.reporting.report_data import standing  # pandas takes a second to import
+
+    with suppress(UserError):
+        return f"So far: {standing(root / 'runs', name)}" if complete else ""
+    return ""
 
 
 def study_status(name: str, root: Path) -> dict[str, Any]:
@@ -141,13 +185,13 @@ def left_seconds(status: Status) -> float | None:
 
 
 def pace(status: Status) -> str:
-    """`, 2.5 steps/s, 3.0 min left`, or seconds a step where there is less than one a second; "" before it is known."""
+    """`, 2.5 steps/s, 3.0 min left`, or the time per step if there is less than one a second; "" before it is known."""
     left, speed = left_seconds(status), status.steps_per_second
     if left is None:
         return ""
-    rate = f"{speed:.1f} steps/s" if speed >= 1 else f"{1 / speed:.1f} s/step"
-    minutes = f"{left / 60:.1f} min left" if left > 0 else "longer than estimated"
-    return f", {rate}, {minutes}" if status.step < status.total_steps else f", {rate}"
+    rate = f"{speed:.1f} steps/s" if speed >= 1 else f"{duration(1 / speed)}/step"
+    time_left = f"{duration(left)} left" if left > 0 else "longer than estimated"
+    return f", {rate}, {time_left}" if status.step < status.total_steps else f", {rate}"
 
 
 def in_words(counts: Mapping[State, int]) -> str:
@@ -162,16 +206,21 @@ def make_console() -> Console:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output, states in their colour."""
+    """A table on standard output, with its title above it."""
+    console = make_console()
+    if title:
+        console.print(Text(title, "bold"))
+    console.print(table_of(columns, rows))
+
+
+def table_of(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table without lines, states in their colour."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(value, STYLES.get(value, "")) for value in row))
-    console = make_console()
-    if title:
-        console.print(Text(title, "bold"))
-    console.print(table)
+    return table
 
 
 def show_studies(root: Path, *, as_json: bool) -> None:

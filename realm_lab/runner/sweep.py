@@ -189,7 +189,7 @@ def _follow(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request:
     try:
         with stoppable() as stop, mirroring(request, root):
             if request.follow:
-                drive(launcher, tasks, root, FOLLOW_SECONDS, wait_for_others=True)
+                drive(launcher, tasks, root, FOLLOW_SECONDS, wait_for_others=True, study=plan.name)
     except SystemExit:
         say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
         return 128 + stop.number
@@ -207,7 +207,7 @@ def _run(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request: Re
     try:
         with stoppable() as stop, sweeping(root, plan.name), mirroring(request, root), closing(launcher):
             launcher.submit(tasks)
-            drive(launcher, tasks, root, wait_for_others=request.follow)
+            drive(launcher, tasks, root, wait_for_others=request.follow, study=plan.name)
     except SystemExit as left:
         say(f"stopped after checkpoints; `realm-lab sweep {request.path}` goes on from there")
         return 128 + stop.number if stop.number else int(left.code or 0)  # of a training loop that noted the signal
@@ -222,11 +222,12 @@ def drive(
     *,
     wait_for_others: bool,
     say_failures: bool = True,
+    study: str = "",
 ) -> dict[str, JobState]:
     """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
-    work on is left to them."""
+    work on is left to them. `study`: whose verdict a terminal shows meanwhile."""
     before: dict[str, JobState] = {}
-    progress = SweepProgress(tasks, root, say_failures=say_failures)
+    progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)
     with progress.bars, progress.watching(launcher):
         while True:
             states = launcher.poll()

@@ -11,6 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.durations import duration
 from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import OPTIONS, flatten
@@ -129,16 +130,16 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path) -> l
             continue
         known = {stage: value for stage, value in seconds.items() if value is not None}
         if run.seed == whole.seeds[0]:
-            parts = ", ".join(f"{stage.replace('_', '-')} {_in_words(value)}" for stage, value in known.items())
-            lines.append(f"{run.cell}: a whole run takes about {_in_words(sum(known.values()))} ({parts})")
+            parts = ", ".join(f"{stage.replace('_', '-')} {duration(value)}" for stage, value in known.items())
+            lines.append(f"{run.cell}: a whole run takes about {duration(sum(known.values()))} ({parts})")
         for stage, value in known.items():
             if states.stage(stage, run.plan.key(stage)).state != "COMPLETE":
                 todo[stage, run.plan.key(stage)] = value
     launch = whole.runs[0].params.launch
     at_once = min(len(whole.runs), launch.processes or len(visible_gpus(launch.device)) or cores())
     work = sum(todo.values())
-    what = f"{whole.name}, {len(whole.runs)} runs: about {_in_words(work)} of work is left"
-    return [*lines, f"{what}, {_in_words(work / at_once)} at {at_once} at a time on this machine"]
+    what = f"{whole.name}, {len(whole.runs)} runs: about {duration(work)} of work is left"
+    return [*lines, f"{what}, {duration(work / at_once)} at {at_once} at a time on this machine"]
 
 
 def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> float | None:
@@ -175,13 +176,3 @@ def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> floa
             each = max(0.0, max(steps) - min(steps))
             seconds += each * (whole_steps / run.params.pretrain.refresh.interval_steps - refreshed)
     return float(seconds)
-
-
-def _in_words(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 100
-        else f"{seconds / 60:.0f} min"
-        if seconds < 6000
-        else f"{seconds / 3600:.1f} h"
-    )

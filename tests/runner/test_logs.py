@@ -52,7 +52,7 @@ def test_a_log_tells_steps_losses_refreshes_evaluations_and_flags(
     rows = [row | {"time": 200.0 + row["step"] / 2} for row in log.rows()]
     log.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = told(run, tmp_path, capsys)
-    assert lines[1] == "prepare: complete after 3 s"
+    assert lines[1] == "prepare: complete after 3.0 s"
     first = lines.index("pretrain step 0 of 40: evaluation: retrieval_utility 0.25")
     assert lines[first + 1 : first + 6] == [
         "pretrain step 10 of 40: loss 3.5",
@@ -98,7 +98,7 @@ def test_a_log_that_is_followed_says_each_line_once_until_the_run_has_ended(
         "pretrain step 1 of 2: loss 1",
         next(line for line in lines if line.startswith("pretrain step 2 of 2: loss 1")),
     ]
-    assert lines.count("prepare: complete after 3 s") == 1
+    assert lines.count("prepare: complete after 3.0 s") == 1
     assert lines[-1].endswith("stop")
     assert read_json(folder / "status.json")["state"] == "FAILED"
 
@@ -106,7 +106,7 @@ def test_a_log_that_is_followed_says_each_line_once_until_the_run_has_ended(
 @pytest.mark.parametrize(
     ("speed", "step", "text"),
     [
-        (2.5, 10, ", 2.5 steps/s, 0.6 min left"),
+        (2.5, 10, ", 2.5 steps/s, 36 s left"),
         (0.25, 10, ", 4.0 s/step, 6.0 min left"),
         (0.0, 10, ""),
     ],

@@ -224,3 +224,27 @@ def test_fewer_seeds_of_a_complete_study_are_the_same_study(root: Path, capsys: 
 def test_a_study_that_is_not_there(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "fra", "--root", str(root)]) == 2
     assert "study 'fra': no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_followed_study_is_shown_until_nothing_of_it_runs(
+    root: Path, put: Put, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR" if is_terminal else "NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "300")
+    for stage in ("prepare", "warm_start", "pretrain", "finetune", "evaluate"):
+        put("a", stage, "COMPLETE")
+    here = {"host": socket.gethostname(), "pid": os.getpid(), "heartbeat_at": time.time()}
+    running = put("b", "pretrain", "RUNNING", step=4, total_steps=40, **here)
+    held = writing(running)
+    held.__enter__()
+
+    def end(_: float) -> None:
+        held.__exit__(None, None, None)
+        put("b", "pretrain", "FAILED", error="stop")
+
+    monkeypatch.setattr("time.sleep", end)
+    assert main(["status", "far", "--follow", "--root", str(root)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("1 running") < printed.index("1 failed")
+    assert ("0.25" in printed.partition("So far: ")[2]) == is_terminal, "a terminal has the verdict as it stands"
