@@ -23,9 +23,10 @@ import math
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationError, WithJsonSchema
@@ -99,6 +100,14 @@ class Plugin(Generic[Code]):
     options: type[BaseModel] | None = None
     code: Code | None = None
 
+    def load(self) -> Code:
+        """Import the code if it was not. ImportError: a part of realm_lab needs a missing package."""
+        if self.code is not None:
+            return self.code
+        module, _, name = self.target.partition(":")
+        code: Code = getattr(importlib.import_module(module), name)
+        return code
+
 
 @dataclass(frozen=True)
 class Chosen(Generic[Code]):
@@ -136,12 +145,8 @@ class Chosen(Generic[Code]):
             return code(*given, **options)
 
     def load(self) -> Code:
-        """Import the code if it was not. ImportError: a part of realm_lab needs a missing package."""
-        if self.code is not None:
-            return self.code
-        module, _, name = self.target.partition(":")
-        code: Code = getattr(importlib.import_module(module), name)
-        return code
+        """As `Plugin.load`."""
+        return Plugin(self.name, self.target, code=self.code).load()
 
 
 class Kind(dict[str, Plugin[Code]]):
@@ -157,42 +162,60 @@ class Kind(dict[str, Plugin[Code]]):
         self._add(Plugin(name, target, options))
 
     def register(self, name: str) -> Callable[[Code], Code]:
-        """Return a decorator that adds a plug-in. UserError: the name is taken."""
+        """Return a decorator that adds a plug-in. UserError: the name is taken, or the code cannot be called."""
 
         def add(code: Code) -> Code:
-            target = f"{code.__module__}:{code.__qualname__}"
-            self._add(Plugin(name, target, options_type(self.what, name, code), code))
+            options = self.examine(f"register {self.what}", name, code)
+            self._add(Plugin(name, f"{code.__module__}:{code.__qualname__}", options, code))
             return code
 
         return add
 
     def _add(self, plugin: Plugin[Code]) -> None:
-        if ":" in plugin.name or plugin.name in self:
-            reason = "is registered twice" if plugin.name in self else "has a colon"
-            raise UserError(f"{self.what} '{plugin.name}' {reason}; choose another name")
+        is_taken = plugin.name in self and self[plugin.name].target != plugin.target  # a module may be imported again
+        if ":" in plugin.name or is_taken:
+            reason = f"is registered twice, by {self[plugin.name].target} and" if is_taken else "has a colon, in"
+            raise UserError(f"{self.what} '{plugin.name}' {reason} {plugin.target}; choose another name")
         self[plugin.name] = plugin
 
-    def choose(self, parameter: str, choice: Choice) -> Chosen[Code]:
-        """Find the plug-in that `parameter` names and check its options. Custom code is imported now, a part of
-        realm_lab when it is used. UserError: no such plug-in, it cannot be imported or called, or a wrong option."""
-        name = choice.name
+    def find(self, parameter: str, name: str) -> Plugin[Code]:
+        """Find the plug-in of that name and import custom code. UserError: there is none, or it cannot be imported or
+        called."""
+        if name not in self and ":" not in name:
+            import_plugins()
         if name in self:
             plugin = self[name]
-            kind, target, code = plugin.options, plugin.target, plugin.code
-            if code is None and not target.startswith(f"{OURS}."):
-                code = load_object(parameter, target)
+            if plugin.code is not None or plugin.target.startswith(f"{OURS}."):
+                return plugin
         elif ":" in name:
-            found = own_code(parameter, name)
-            kind, target, code = options_type(parameter, name, found), name, cast(Code, found)
+            plugin = Plugin(name, name)
         else:
             raise UserError(
                 f"parameter '{parameter}': no {self.what} '{name}'; {suggestion(name, sorted(self))} "
                 f"(or package.module:{self.form})",
                 parameter=parameter,
             )
-        if code is not None and not target.startswith(f"{OURS}."):
-            check_takes(parameter, name, code, self.takes, has_options=kind is not None)
-        return Chosen(parameter, name, target, checked_options(parameter, choice, kind), code)
+        code = cast(Code, own_code(parameter, plugin.target))
+        return replace(plugin, code=code, options=self.examine(parameter, name, code))
+
+    def examine(self, parameter: str, name: str, code: Code) -> type[BaseModel] | None:
+        """Find the type of the options of code. UserError: it cannot be called with what this kind takes."""
+        options = options_type(parameter, name, code)
+        check_takes(parameter, name, code, self.takes, has_options=options is not None)
+        return options
+
+    def choose(self, parameter: str, choice: Choice) -> Chosen[Code]:
+        """Find the plug-in that `parameter` names and check its options. Custom code is imported now, a part of
+        realm_lab when it is used. UserError: no such plug-in, it cannot be imported or called, or a wrong option."""
+        plugin = self.find(parameter, choice.name)
+        options = checked_options(parameter, choice, plugin.options)
+        return Chosen(parameter, choice.name, plugin.target, options, plugin.code)
+
+
+def import_modules(parameter: str, modules: Iterable[str]) -> None:
+    """Import the modules that `parameter` lists, which register plug-ins. UserError: one of them cannot be imported."""
+    for name in modules:
+        _import(parameter, name)
 
 
 @functools.cache
@@ -206,8 +229,7 @@ def import_plugins() -> None:
         if entry.group == GROUP
     }
     for entry in found.values():
-        with calling(f"entry point '{entry.name}' of {GROUP}", entry.value, entry.value):
-            entry.load()
+        _import(f"entry point {entry.name} of {GROUP}", entry.value)
 
 
 def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None) -> BaseModel | None:
@@ -252,17 +274,23 @@ def options_type(parameter: str, name: str, code: Callable[..., Any]) -> type[Ba
 def load_object(parameter: str, target: str) -> Any:
     """Import `package.module:object`; None if the module has no such name. UserError: the module cannot be
     imported."""
-    module, _, attribute = target.partition(":")
+    return getattr(_import(parameter, target), target.partition(":")[2], None)
+
+
+def _import(parameter: str, target: str) -> ModuleType:
+    """Import the module of `package.module` or `package.module:object`."""
+    module = target.partition(":")[0]
     reach_working_folder()
     if not all(name.isidentifier() for name in module.split(".")):
         raise _unimportable(parameter, target, "that is no name of a module")
     try:
-        imported = importlib.import_module(module)
+        return importlib.import_module(module)
     except ImportError as error:
         raise _unimportable(parameter, target, error) from error
+    except UserError as error:
+        raise UserError(f"parameter '{parameter}': '{target}': {error}", parameter=parameter) from None
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise _failed(parameter, target, target, error) from error
-    return getattr(imported, attribute, None)
 
 
 def own_code(parameter: str, name: str, takes: str = "") -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from realm_lab.core.plugins import import_modules
 from realm_lab.core.records import cut, problem_of
 from realm_lab.errors import UserError, nearest, suggestion
 from realm_lab.params.checkpoint import local, with_sizes
@@ -61,7 +62,13 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     given = {key: value for key, value in flatten(document).items() if value is not None} | overrides
     preset = given.setdefault("preset", "toy")
     below = preset_values(preset, "--preset" if "preset" in overrides else path)
-    return Source(path, document, with_sizes({**below, **given}, given))
+    source = Source(path, document, with_sizes({**below, **given}, given))
+    listed = source.values.get("plugins")
+    try:
+        import_modules("plugins", listed if isinstance(listed, list) else ())
+    except UserError as error:
+        raise placed(error.problem, ["plugins"], source, overrides) from None
+    return source
 
 
 def is_system_option(key: str) -> bool:
@@ -107,7 +114,7 @@ def beyond_preset(params: Params) -> dict[str, Any]:
     usual = flatten(resolve(preset_values(params.preset)))
     return {
         key: value for key, value in flatten(params).items()
-        if value != usual.get(key, ...) and key != "seeds" and not key.startswith("launch.")
+        if value != usual.get(key, ...) and key not in ("seeds", "plugins") and not key.startswith("launch.")
     }  # fmt: skip
 
 

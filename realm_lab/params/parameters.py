@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from realm_lab.core.plugins import Choice, ChoiceField
+from realm_lab.core.plugins import Choice, ChoiceField, import_modules
 from realm_lab.core.records import Contradiction
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import (
@@ -407,6 +407,10 @@ class Params(Section):
     """What the empty parameters mean."""
     seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0]
     """One run each; the paper reports one."""
+    plugins: Annotated[list[str], OBSERVES] = []
+    """Modules of your own that register plug-ins, `[mylab.parts]`. They are imported before anything is checked. A
+    study may list more. An installed package needs no entry if it names its module as an entry point of the group
+    `realm_lab.plugins`."""
     corpus: Corpus = Corpus()
     tokenizer: Tokenizer = Tokenizer()
     model: Model = Model()
@@ -418,6 +422,12 @@ class Params(Section):
     """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; docs/systems.md lists them. A
     preset and params.yaml are laid over each other option by option."""
     launch: Launch = Launch()
+
+    @field_validator("plugins")
+    @classmethod
+    def _are_imported(cls, names: list[str]) -> list[str]:
+        import_modules("plugins", names)
+        return names
 
     @model_validator(mode="after")
     def _consistent(self) -> Params:

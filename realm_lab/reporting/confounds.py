@@ -21,8 +21,8 @@ def confounds(study: StudyFrames) -> list[str]:
 
 def flat_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted parameters without those that are no property of the method."""
-    own = config.flatten(dict(params)).items()
-    return {name: v for name, v in own if name not in ("preset", "seeds", "seed") and not name.startswith("launch.")}
+    own, other = config.flatten(dict(params)).items(), ("preset", "seeds", "seed", "plugins")
+    return {name: value for name, value in own if name not in other and not name.startswith("launch.")}
 
 
 @functools.cache

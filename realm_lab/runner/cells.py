@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from realm_lab.core.names import check_name, is_name
 from realm_lab.errors import suggestion
-from realm_lab.params.load import show
+from realm_lab.params.load import OPTIONS, show
 from realm_lab.runner.study import DEFAULT_SYSTEM, Study, overrides_of
 from realm_lab.systems.registry import system_of
 
@@ -80,10 +80,15 @@ def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
         with study.at("cells", name):
             check_name(name, "cell", IN_CELLS)
         own = overrides_of(study, entry.set, "cells", name, "set")
-        system = "" if entry.system == DEFAULT_SYSTEM else system_of(entry.system).title
-        title = entry.title or ", ".join(filter(None, (system, changes_title(own)))) or name
         places: dict[str, Place] = {key: ("cells", name, "set", key) for key in own}
-        found.append(Cell(name, title, entry.system, {**common, **own}, {}, entry.paper, places))
+        for option, value in entry.system.options.items():
+            key, place = f"{OPTIONS}.{entry.system.name}.{option}", ("cells", name, "system", option)
+            if key in own:
+                raise study.problem(f"parameter '{key}' is set twice; keep one", *place)
+            own[key], places[key] = value, place
+        system = "" if entry.system.name == DEFAULT_SYSTEM else system_of(entry.system.name).title
+        title = entry.title or ", ".join(filter(None, (system, changes_title(own)))) or name
+        found.append(Cell(name, title, entry.system.name, {**common, **own}, {}, entry.paper, places))
     return found
 
 

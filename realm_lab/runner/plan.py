@@ -34,7 +34,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.backends import check_search
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.cells import Cell, Place, cells_of, value_in_name
-from realm_lab.runner.study import LauncherSettings, Study, load_study, metrics_of
+from realm_lab.runner.study import LauncherSettings, Study, check_parts, metrics_of, read_study_file, with_plugins
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import options_of, system_of, with_options
 from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
@@ -100,9 +100,10 @@ def plan_study(
     of the study's; 0, 1, ... where the study has fewer. `overrides` (dotted name -> value; `preset` too) hold for every
     cell, over what the study sets. UserError: the study or a cell's parameters are wrong, or two cells are one run.
     """
-    study, common = load_study(path), dict(overrides or {})
+    study, common = read_study_file(Path(path), Study), dict(overrides or {})
     preset = {"preset": name} if (name := common.pop("preset", study.preset)) else {}
-    source = read_source(params_path or Path(root) / "params.yaml", preset)
+    source = with_plugins(read_source(params_path or Path(root) / "params.yaml", preset), study)
+    check_parts(study)
     cells = cells_of(study)
     _check_common(study, cells, common)
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
@@ -125,6 +126,7 @@ def plan_study(
     runs = _runs(study, cells, resolved, chosen, base, everywhere)
     metrics = metrics_of(study)
     described = study.model_dump(include={"not_run", "figures"}) | {
+        "plugins": resolved[0].plugins,
         "metrics": [metric.name for metric in metrics.values()],
         "delta": {metrics[text].name: value for text, value in study.delta.items()},
         "own_metrics": tuple(metric for metric in metrics.values() if metric.name in METRICS.keys() - BUILT_IN),
@@ -184,7 +186,7 @@ def default_plan(params: Params) -> StudyPlan:
         for seed in params.seeds
     ]
     question = "What does REALM pre-training add to its own warm start?"
-    described = {"figures": DEFAULT_FIGURES}
+    described = {"figures": DEFAULT_FIGURES, "plugins": params.plugins}
     return StudyPlan(DEFAULT, question, cells, tuple(params.seeds), tuple(runs), described, beyond_preset(params))
 
 
@@ -251,7 +253,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
         params = resolve({**source.values, **cell.overrides})
-        check_names(params)
+        check_names(params, cell.system)
         return params
     except ValidationError as error:
         names, message, unset = problem_of(error).parameters, problem_of(error).text, explain(error, source)
@@ -266,14 +268,15 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     raise study.problem(f"cell '{cell.name}': {message}", *place)
 
 
-def check_names(params: Params) -> None:
-    """Refuse, before any work, names of what is chosen from a registry. UserError: it says the nearest one."""
+def check_names(params: Params, system: str = DEFAULT_SYSTEMS[-1]) -> None:
+    """Refuse, before any work, names and options of what is chosen from a registry. UserError: it says the nearest
+    one."""
     check_masking(params.pretrain)
     check_refresh(params.pretrain.refresh)
     check_search(params.pretrain.search.backend)
     training_objective("pretrain.objective", params.pretrain.objective)
     training_objective("finetune.objective", params.finetune.objective)
-    options_of(params, DEFAULT_SYSTEMS[-1])  # names systems as well
+    options_of(params, system)
     if params.launch.device not in DEVICES:
         from realm_lab.core.process import device_named  # torch takes seconds, for rare names alone
 

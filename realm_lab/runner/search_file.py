@@ -16,7 +16,7 @@ from realm_lab.params.corpus import Corpus
 from realm_lab.params.load import flatten, read_source, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun, check_names, check_overrides
-from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file
+from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file, with_plugins
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import with_options
 
@@ -140,7 +140,7 @@ def plan_search(
     search, given = read_study_file(Path(path), Search), dict(overrides or {})
     preset = {"preset": name} if (name := given.pop("preset", search.preset)) else {}
     check_overrides(given)
-    source = read_source(params_path or Path(root) / "params.yaml", preset)
+    source = with_plugins(read_source(params_path or Path(root) / "params.yaml", preset), search)
     common = overrides_of(search, search.set, "set", launch=True)
     values = source.values | common
     with search.at("set", prefix="set: "):

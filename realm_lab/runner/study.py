@@ -11,13 +11,14 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from realm_lab.core.plugins import load_object, own_code
+from realm_lab.core.plugins import Choice, ChoiceField, import_modules, load_object, own_code
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric, learn, metric, of_kind
 from realm_lab.params.load import (
     OPTIONS,
     PRESETS,
+    Source,
     is_divided,
     is_system_option,
     parameter_fields,
@@ -104,8 +105,9 @@ class LauncherSettings(Part):
 class CellEntry(Part):
     title: str = ""
     """What tables and figures call it; empty: what it changes, as `parameter = value`."""
-    system: str = DEFAULT_SYSTEM
-    """Which system is trained and evaluated: a registered one, or `package.module:Class`."""
+    system: ChoiceField = Choice(DEFAULT_SYSTEM)
+    """Which system is trained and evaluated: a registered one, or `package.module:Class`; with options of its own,
+    `{name: dpr, steps: 300}`."""
     set: dict[str, Any] = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""
     paper: str | None = None
@@ -130,6 +132,8 @@ class StudyFile(Part):
     seeds: Seeds
     """One run of each cell for every seed. Six are the fewest with which anything can be significant, however
     many metrics and cells there are."""
+    plugins: list[str] = []
+    """Modules of your own that register plug-ins, besides those that params.yaml lists."""
     launcher: LauncherSettings = LauncherSettings()
     """Settings of launchers: `local` and `slurm`, each with its own; `default` names the one that is used."""
 
@@ -182,6 +186,8 @@ class StudyFile(Part):
     def read_from(self, path: Path, document: Any) -> None:
         """Say which file it came from; then check what studies and searches have in common."""
         self._path, self._document = path, document
+        with self.at("plugins"):
+            import_modules("plugins", self.plugins)
         if self.preset is not None:
             self.choose(self.preset, PRESETS, f"unknown preset '{self.preset}'", "preset")
         self.refuse_twice(self.seeds, "seeds")
@@ -213,10 +219,8 @@ class Study(StudyFile):
 File = TypeVar("File", bound=StudyFile)
 
 
-def load_study(path: Path | str) -> Study:
-    """Read and check a study file; what the cells are is checked by `plan_study`. UserError: one line with the file,
-    the line, what is wrong there, and the remedy."""
-    study = read_study_file(Path(path), Study)
+def check_parts(study: Study) -> None:
+    """Refuse a figure, a system or a published number that there is not."""
     for place, name in enumerate(study.figures):
         with study.at("figures", place):
             if ":" not in name:
@@ -225,11 +229,10 @@ def load_study(path: Path | str) -> Study:
                 own_code("figures", name, "study")
     for name, cell in study.cells.items():
         with study.at("cells", name, "system", prefix=f"cell '{name}': "):
-            system_of(cell.system)
+            system_of(cell.system.name)
         if cell.paper is not None:
             with study.at("cells", name, "paper", prefix=f"cell '{name}': "):
                 published(cell.paper)
-    return study
 
 
 def metrics_of(study: Study) -> dict[str, Metric]:
@@ -264,7 +267,8 @@ def _own_metric(text: str) -> Metric:
 
 
 def read_study_file(path: Path, model: type[File]) -> File:
-    """A study or a search, with what both have in common checked."""
+    """A study or a search, with what both have in common checked; its plug-ins are imported. UserError: one line with
+    the file, the line, what is wrong there, and the remedy."""
     document = read_yaml(path)
     try:
         study = model(**json.loads(json.dumps(document, default=str)))  # as Python's own containers and scalars
@@ -272,6 +276,12 @@ def read_study_file(path: Path, model: type[File]) -> File:
         raise UserError(_explain(error, path, document, model)) from None
     study.read_from(path, document)
     return study
+
+
+def with_plugins(source: Source, study: StudyFile) -> Source:
+    """Parameters with the plug-ins of a study after their own."""
+    listed = [*(source.values.get("plugins") or []), *study.plugins]
+    return source._replace(values=source.values | {"plugins": listed}) if study.plugins else source
 
 
 def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, launch: bool = False) -> dict[str, Any]:

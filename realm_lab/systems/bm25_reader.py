@@ -8,14 +8,13 @@ from typing import ClassVar
 
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
 
 FINETUNE_READER = Stage(
     "finetune", ("model", "finetune"), "realm_lab.systems.stages.finetune:finetune_reader", by_system=True
 )
 
 
-@register_system
 class Bm25Reader(SpanReader):
     """BM25 and a fine-tuned reader."""
 

@@ -18,7 +18,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.core.code import outside_digest
 from realm_lab.core.files import digest, digest_file
 from realm_lab.core.plugins import Chosen, Kind, load_object
 from realm_lab.corpus.prepare import corpus_inputs
@@ -26,7 +25,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import check_causal, check_checkpoint
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values, marks
-from realm_lab.systems.registry import options_of, system_of
+from realm_lab.systems.registry import options_of, system_of, system_source
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import (
     KEY_LENGTH,
@@ -161,9 +160,9 @@ def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _system_identity(system: str) -> str | dict[str, Any]:
-    """A registered system's name; of a user's own, its name with the digest of its code."""
-    module, is_own, _ = system.partition(":")
-    return {"name": system, "source": outside_digest(module)} if is_own else system
+    """A system's name; of a user's own with the digest of its package."""
+    source = system_source(system)
+    return system if source is None else {"name": system, "source": source}
 
 
 def _identity(params: Params, system: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from realm_lab.systems.reading import DenseRetriever
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Stage, register_system
+from realm_lab.systems.registry import EVALUATE, Stage
 
 if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 EARLY_CANDIDATES = 5000  # of the paper; a smaller corpus as a whole
 
 
-@register_system
 class Orqa(DenseRetriever):
     """The paper's baseline as it was published; without the early loss and with two softmaxes it is `warm_start`."""
 

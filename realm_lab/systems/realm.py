@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from realm_lab.systems.reading import DenseRetriever
-from realm_lab.systems.registry import EVALUATE, Stage, register_system
+from realm_lab.systems.registry import EVALUATE, Stage
 
 WARM_START = Stage("warm_start", ("model", "warm_start"), "realm_lab.systems.stages.warm_start:warm_start")
 PRETRAIN = Stage("pretrain", ("model", "pretrain"), "realm_lab.systems.stages.pretrain:pretrain")
 FINETUNE = Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages.finetune:finetune")
 
 
-@register_system
 class Realm(DenseRetriever):
     """The paper's system."""
 

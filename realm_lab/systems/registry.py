@@ -4,20 +4,20 @@ A system is whatever is trained and evaluated as a whole: REALM, its own warm st
 stages that it consists of, each with the parameters that it depends on, and how a finished run of it retrieves and
 answers. Identity, the runner, DVC, studies, reports, MLflow and the command line work from this declaration and name no
 system. A new system is a class of your own, `package.module:Class` wherever a system is asked for, or registered by a
-plug-in (core/plugins.py). docs/systems.md shows one.
+plug-in (core/plugins.py). A cell chooses one with its options: `system: {name: dpr, steps: 300}`. docs/systems.md shows
+one.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from realm_lab.core.plugins import import_plugins, own_code
+from realm_lab.core.plugins import Chosen, Kind, Plugin, import_plugins
 from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
@@ -165,45 +165,26 @@ class System:
         return found
 
 
-CORE_SYSTEMS = ("bm25_reader", "orqa", "realm", "warm_start")  # their modules, which have their names
-SYSTEMS: dict[str, type[System]] = {}
-Class = TypeVar("Class", bound=type[System])
+class Systems(Kind[type[System]]):
+    """The registered systems. The options of one are its attribute `options`."""
 
+    def find(self, parameter: str, name: str) -> Plugin[type[System]]:
+        plugin = super().find(parameter, name)
+        system = plugin.load()
+        return replace(plugin, code=system, options=system.options)
 
-def register_system(system: Class) -> Class:
-    """Make a system known by its name; a decorator."""
-    if system.name in SYSTEMS and SYSTEMS[system.name] is not system:
-        raise ValueError(f"system '{system.name}' is registered already; choose another name")
-    SYSTEMS[system.name] = system
-    return system
-
-
-def system_names() -> list[str]:
-    """The registered systems."""
-    _import_all()
-    return sorted(SYSTEMS)
-
-
-def system_of(name: str) -> type[System]:
-    """The system of that name, or `package.module:Class`. UserError: there is none; it names the nearest."""
-    if ":" in name:
-        found = own_code("system", name)
-        if not (isinstance(found, type) and issubclass(found, System)):
-            raise UserError(f"system '{name}': not a subclass of realm_lab.systems.registry.System; make it one")
-        _check(name, found)  # type: ignore[arg-type]  # classes are hashable
-        return found
-    _import_all()
-    if name not in SYSTEMS:
-        raise UserError(
-            f"system '{name}' does not exist; {suggestion(name, sorted(SYSTEMS))} (or package.module:Class)"
-        )
-    return SYSTEMS[name]
+    def examine(self, parameter: str, name: str, code: Any) -> type[Section]:
+        _check(name, code)
+        options: type[Section] = code.options
+        return options
 
 
 @functools.cache  # per class
-def _check(name: str, system: type[System]) -> None:
-    """Refuse a class of a user without what every system declares, or with a stage that depends on an unknown name,
-    which would choose nothing."""
+def _check(name: str, system: Any) -> None:
+    """Refuse a class without what every system declares, or with a stage that depends on an unknown name, which would
+    choose nothing."""
+    if not (isinstance(system, type) and issubclass(system, System)):
+        raise UserError(f"system '{name}': not a subclass of realm_lab.System; make it one")
     for attribute in ("name", "title", "stages"):
         if not getattr(system, attribute, None):
             raise UserError(f"system '{name}': the class has no '{attribute}'; add it (docs/systems.md has an example)")
@@ -217,14 +198,48 @@ def _check(name: str, system: type[System]) -> None:
                 raise UserError(f"system '{name}': {wrong}; {suggestion(parameter, known)}")
 
 
+SYSTEMS = Systems("system", "Class", "context")
+for _name, _class in {
+    "bm25_reader": "Bm25Reader",
+    "orqa": "Orqa",
+    "realm": "Realm",
+    "warm_start": "WarmStart",
+}.items():
+    SYSTEMS.declare(_name, f"realm_lab.systems.{_name}:{_class}")
+Class = TypeVar("Class", bound=type[System])
+
+
+def register_system(system: Class) -> Class:
+    """Make a system known by its name; a decorator. UserError: the name is taken, or it declares no stages."""
+    SYSTEMS.register(getattr(system, "name", system.__qualname__))(system)
+    return system
+
+
+def system_names() -> list[str]:
+    """The registered systems."""
+    import_plugins()
+    return sorted(SYSTEMS)
+
+
+def system_of(name: str) -> type[System]:
+    """The system of that name, or `package.module:Class`. UserError: there is none; it names the nearest."""
+    return SYSTEMS.find("system", name).load()
+
+
+def system_source(name: str) -> str | dict[str, str] | None:
+    """The digest of the package of a user's own system; None for one of realm_lab."""
+    plugin = SYSTEMS.find("system", name)
+    return Chosen("system", name, plugin.target, None, plugin.code).source
+
+
 def options_of(params: Params, system: str) -> Section:
     """The parameters that only this system has, from `system_options`. UserError: one that it does not have or a wrong
     value, or options of a system that there is not."""
     for name in params.system_options:
         try:
-            system_of(name)
+            SYSTEMS.find(OPTIONS, name)
         except UserError as error:
-            raise UserError(f"parameter 'system_options': {error}", parameter=f"{OPTIONS}.{name}") from None
+            raise UserError(error.problem, parameter=f"{OPTIONS}.{name}") from None
     where = f"{OPTIONS}.{system}"
     options, given = system_of(system).options, params.system_options.get(system, {})
     for name in given:
@@ -248,11 +263,3 @@ def _default(name: str) -> Any:
     system, _, option = name.partition(".")[2].rpartition(".")
     field = system_of(system).options.model_fields.get(option)
     return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
-
-
-@functools.cache
-def _import_all() -> None:
-    """Import what registers systems: those of the core, and the plug-ins that are installed."""
-    for name in CORE_SYSTEMS:
-        importlib.import_module(f"realm_lab.systems.{name}")
-    import_plugins()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from realm_lab.systems.reading import DenseRetriever
 from realm_lab.systems.realm import FINETUNE, WARM_START
-from realm_lab.systems.registry import EVALUATE, register_system
+from realm_lab.systems.registry import EVALUATE
 
 
-@register_system
 class WarmStart(DenseRetriever):
     """The paper's baseline: masked language modelling and the Inverse Cloze Task only (section 3.4)."""
 

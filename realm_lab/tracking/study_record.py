@@ -65,6 +65,7 @@ class StudyRecord:
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     not_run: dict[str, str] = field(default_factory=dict)  # what a reader would look for -> why it has no cell
     own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
+    plugins: tuple[str, ...] = ()  # modules that register what it names
     common: dict[str, Any] = field(default_factory=dict)  # what params.yaml and --set change in the preset, everywhere
     format: int = 1
 

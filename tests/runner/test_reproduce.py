@@ -16,7 +16,7 @@ from realm_lab.reporting.report import write_study_report
 from realm_lab.reporting.report_data import load_report
 from realm_lab.reporting.reproduce import compare_runs, in_words
 from realm_lab.runner.cells import cells_of
-from realm_lab.runner.study import load_study
+from realm_lab.runner.study import Study, read_study_file
 from tests.reporting.synthetic import make_study
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def test_a_committed_report_is_as_its_data_and_this_code_give_it(folder: Path) -
 def test_a_committed_report_asks_the_question_of_its_study(folder: Path) -> None:
     record = load_report(folder).record
     if record.source:
-        study = load_study(REPOSITORY / record.source)
+        study = read_study_file(REPOSITORY / record.source, Study)
         titles = {cell.name: cell.title for cell in cells_of(study)}
         assert (record.question, {cell.name: cell.title for cell in record.cells}) == (study.question, titles)
 

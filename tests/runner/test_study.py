@@ -15,7 +15,7 @@ from realm_lab.runner.cells import Cell, cells_of, value_in_name
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study, study_record
 from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.search_file import Pruning, Search, chosen_by
-from realm_lab.runner.study import CellEntry, Study, load_study
+from realm_lab.runner.study import CellEntry, Study, read_study_file
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import read_run_record
@@ -61,9 +61,30 @@ REFUSALS = [
     (GOOD + "cell: {}\n", 7, "unknown key 'cell'; did you mean 'cells'"),
     ("baseline: a\ncells:\n  a: {pretrain.steps: 5}\n", 5, "'pretrain.steps' is a parameter; put it under 'set:'"),
     ("baseline: a\ncells:\n  a: {titel: A}\n", 5, "unknown key 'titel' of cells.a; did you mean 'title'"),
-    ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "cell 'a': system 'relm' does not exist; did you mean"),
+    (
+        "baseline: a\ncells:\n  a:\n    system: relm\n",
+        6,
+        "cell 'a': parameter 'system': no system 'relm'; did you mean",
+    ),
     ("baseline: a\ncells:\n  a:\n    paper: table9.realm\n", 6, "paper 'table9.realm': no such published system"),
     ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"; keep one of the two'),
+    (
+        "baseline: a\ncells:\n  a:\n    system:\n      name: dpr\n      stepz: 3\n",
+        8,
+        "parameter 'system_options.dpr': no option 'stepz' there; did you mean 'steps'",
+    ),
+    ("baseline: a\ncells:\n  a: {system: {name: dpr, steps: -1}}\n", 5, "steps must be at least 0, got -1"),
+    ("baseline: a\ncells:\n  a: {system: {steps: 1}}\n", 5, "write NAME, or {name: NAME, OPTION: VALUE}"),
+    (
+        "baseline: a\ncells:\n  a:\n    system: {name: dpr, steps: 1}\n    set: {system_options.dpr.steps: 2}\n",
+        6,
+        "parameter 'system_options.dpr.steps' is set twice; keep one",
+    ),
+    (
+        GOOD + "plugins: [no_such_lab]\n",
+        7,
+        "parameter 'plugins': 'no_such_lab': module 'no_such_lab' cannot be imported",
+    ),
     (GOOD + "preset: toi\n", 7, "unknown preset 'toi'; did you mean 'toy'"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "unknown metric 'recall_at5'; did you mean 'recall_at_5'"),
     (GOOD + "set: {launch.device: tpu}\n", 7, "'launch.device': torch knows no device 'tpu'; use auto, cpu or cuda"),
@@ -257,7 +278,7 @@ def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository
 
 
 def test_axes_make_every_combination_the_baseline_first(write: Write) -> None:
-    found = cells_of(load_study(write("set: {pretrain.steps: 9}\n" + BASE + AXES)))
+    found = cells_of(read_study_file(write("set: {pretrain.steps: 9}\n" + BASE + AXES), Study))
     names = "6,often 4,often 4,never 6,never 8,often 8,never".split()
     assert [cell.name for cell in found] == [f"candidates={name}" for name in names]
     never = {"pretrain.steps": 9, "pretrain.candidates": 4, "pretrain.refresh.policy": "never"}
@@ -287,6 +308,8 @@ def test_a_cell_sets_an_option_of_its_system_and_leaves_the_others(planned: Plan
         ("b: {system: dpr, set: {system_options.dpr.negatives: 2}}", {"negatives": 2}, "DPR, negatives = 2"),
         ("b: {system: dpr, set: {system_options: {dpr: {negatives: 2}}}}", {"negatives": 2}, "DPR, negatives = 2"),
         ("b: {system: dpr, set: {system_options.dpr: {negatives: 2, steps: 20}}}", {"negatives": 2}, None),
+        ("b: {system: {name: dpr, negatives: 2}}", {"negatives": 2}, "DPR, negatives = 2"),
+        ("b: {system: {name: dpr, steps: 20}, set: {system_options.dpr.negatives: 2}}", {"negatives": 2}, None),
         ("b: {system: dpr, title: B, set: {system_options.dpr.batch_size: 3}}", {"batch_size": 3}, "B"),
     ],
 )
@@ -394,7 +417,7 @@ def test_a_study_of_the_project_can_be_planned(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", OWN_FILES)
 def test_a_study_of_ones_own_files_can_be_read(name: str) -> None:
-    study = load_study(SHIPPED[name])
+    study = read_study_file(SHIPPED[name], Study)
     first: Cell = cells_of(study)[0]
     assert first.name == study.baseline
 

@@ -29,7 +29,7 @@ FIRST_FELT = {
     "evaluate": "evaluate",
 }
 # of a toy world; other systems' options are tested below
-IRRELEVANT = ("launch.", "seeds", "preset", "corpus.files.", "tokenizer.vocabulary_size", "system_options.")
+IRRELEVANT = ("launch.", "seeds", "preset", "plugins", "corpus.files.", "tokenizer.vocabulary_size", "system_options.")
 OBSERVING = ("pretrain.watch.", "evaluate.interval_steps", "evaluate.explorer_examples")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     "corpus.source": None,  # with files: tests/corpus/test_prepare.py
@@ -185,7 +185,7 @@ def test_options_of_a_system_change_its_keys_from_the_stage_that_has_them_and_no
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"drp": {"steps": 1}}, "parameter 'system_options': system 'drp' does not exist; did you mean 'dpr'"),
+        ({"drp": {"steps": 1}}, "parameter 'system_options': no system 'drp'; did you mean 'dpr'"),
         ({"dpr": {"step": 3}}, "'system_options.dpr': no option 'step' there; did you mean 'steps'"),
         ({"dpr": {"steps": -1}}, r"'system_options.dpr': steps must be at least 0, got -1"),
         ({"realm": {"steps": 1}}, "'system_options.realm': no option 'steps' there; it has none"),

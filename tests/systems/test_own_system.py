@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from realm_lab.core.files import read_json_lines
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.index import write_index
+from realm_lab.systems import registry
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import EVALUATE, Stage, System, register_system, system_names, system_of
 from realm_lab.tracking.study_record import read_study_record
@@ -74,7 +76,7 @@ metrics: [exact_match, "own_systems:LENGTH"]
 delta: {"own_systems:LENGTH": 0.5}
 cells:
   frequent: {system: "own_systems:Frequent"}
-  second: {system: "own_systems:Frequent", set: {"system_options.own_systems:Frequent.rank": 1}}
+  second: {system: {name: "own_systems:Frequent", rank: 1}}
 """
 
 
@@ -219,11 +221,11 @@ def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path, tiny: M
     [
         (
             "reaml",
-            r"system 'reaml' does not exist; did you mean 'realm'.*package.module:Class",
+            "no system 'reaml'; did you mean 'realm'.*package.module:Class",
         ),
         ("own_systems:Missing", "'own_systems:Missing': no function or class 'Missing'"),
         ("no_such_module:Class", "module 'no_such_module' cannot be imported"),
-        ("own_systems:count", "not a subclass of realm_lab.systems.registry.System"),
+        ("own_systems:count", "not a subclass of realm_lab.System"),
         ("own_systems:Bare", "the class has no 'stages'"),
         (
             "own_systems:Misspelt",
@@ -237,20 +239,44 @@ def test_a_name_of_no_system_is_one_line(project: Path, name: str, message: str)
         system_of(name)
 
 
+def test_a_registered_one_has_the_digest_of_its_package_in_its_keys(
+    project: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "SYSTEMS", copy.copy(registry.SYSTEMS))
+    package = project / "own_lab"
+    package.mkdir()
+    own = SOURCE.replace("class Frequent", "from own_lab import helper\n\n@register_system\nclass Frequent")
+    (package / "systems.py").write_text(f"from realm_lab import register_system\n{own}")
+    (package / "helper.py").write_text("ONE = 1\n")
+    (package / "__init__.py").write_text("")
+    try:
+        params = tiny.params({"plugins": ["own_lab.systems"]})
+        before = plan_run(params, "frequent", 0)
+        (package / "helper.py").write_text("ONE = 2\n")
+        after = plan_run(params, "frequent", 0)
+        assert after.corpus_key == before.corpus_key
+        assert not set(after.stages.values()) & set(before.stages.values())
+        (package / "helper.py").write_text("ONE = 1\n")
+        assert plan_run(tiny.params(), "frequent", 0) == before, "the list of plug-ins is in no key"
+    finally:
+        for name in ("own_lab", "own_lab.systems", "own_lab.helper"):
+            sys.modules.pop(name, None)
+
+
 def test_two_systems_of_equal_parameters_share_only_what_asks_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     from realm_lab.params.parameters import Params
-    from realm_lab.systems import registry
 
     system_names()
-    monkeypatch.setattr(registry, "SYSTEMS", dict(registry.SYSTEMS))
+    monkeypatch.setattr(registry, "SYSTEMS", copy.copy(registry.SYSTEMS))
     train = Stage("train", ("model",), "realm_lab.systems.stages.warm_start:warm_start")
 
-    def made(chosen: str) -> type[System]:
-        return register_system(type("Made", (System,), {"name": chosen, "title": chosen, "stages": (train, EVALUATE)}))
+    def made(chosen: str, class_name: str = "") -> type[System]:
+        declared = {"name": chosen, "title": chosen, "stages": (train, EVALUATE)}
+        return register_system(type(class_name or chosen, (System,), declared))
 
     made("one"), made("other")
     one, other = (plan_run(Params(), name, 0).stages for name in ("one", "other"))
     assert one["train"] == other["train"]
     assert one["evaluate"] != other["evaluate"]
-    with pytest.raises(ValueError, match="registered already"):
-        made("one")
+    with pytest.raises(UserError, match="system 'one' is registered twice"):
+        made("one", "Another")

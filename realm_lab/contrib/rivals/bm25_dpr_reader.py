@@ -11,10 +11,9 @@ from __future__ import annotations
 from realm_lab.contrib.rivals.selecting import FINETUNE_SELECTING, SelectingOptions, SelectsPassage
 from realm_lab.systems.bm25_reader import Bm25Reader
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, register_system
+from realm_lab.systems.registry import EVALUATE
 
 
-@register_system
 class Bm25DprReader(SelectsPassage, Bm25Reader):
     """BM25 and a reader that selects the passage."""
 

@@ -22,7 +22,7 @@ import numpy as np
 from realm_lab.contrib.rivals.generative import learn, load_generator, question_examples
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +54,6 @@ def _stage(name: str, work: str, *more: str) -> Stage:
     return Stage(name, (*BATCH, *more), f"realm_lab.contrib.rivals.closed_book:{work}", uses_ranks=False)
 
 
-@register_system
 class ClosedBook(System):
     """An encoder-decoder that reads the question alone."""
 

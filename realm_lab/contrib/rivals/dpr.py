@@ -14,7 +14,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.sections import NonNegative, Positive
 from realm_lab.systems.reading import DenseRetriever
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Stage, register_system
+from realm_lab.systems.registry import EVALUATE, Stage
 
 if TYPE_CHECKING:
     from realm_lab.systems.context import Context
@@ -32,7 +32,6 @@ class DprOptions(SelectingOptions):
     """Questions a step, which are each other's negatives (the paper's)."""
 
 
-@register_system
 class Dpr(SelectsPassage, DenseRetriever):
     """Dense retrieval that learns from questions alone."""
 

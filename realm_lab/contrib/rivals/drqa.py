@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Dropout, Fraction, NonNegative, Positive, Section
 from realm_lab.systems.reading import PassageSystem
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,6 @@ class DrqaOptions(Section):
     """On word vectors, and on what goes into and out of the LSTMs (the released code's)."""
 
 
-@register_system
 class Drqa(PassageSystem):
     """TF-IDF over articles and a reader of paragraphs."""
 

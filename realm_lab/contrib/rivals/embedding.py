@@ -19,7 +19,7 @@ from realm_lab.core.files import read_json, read_object
 from realm_lab.params.sections import FOLDER, Section
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,6 @@ def folder_settings(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-@register_system
 class Embedding(SpanReader):
     """Passages of largest inner product with the question, both embedded by the folder."""
 

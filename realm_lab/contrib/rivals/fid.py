@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from realm_lab.contrib.rivals.generative import DENOISE, FINETUNE, PassageWriter, WriterOptions
 from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,7 +43,6 @@ class FidOptions(WriterOptions):
     """Whose passages are read (the paper: BM25's or DPR's); `distilled`: the query tower learns from attention."""
 
 
-@register_system
 class Fid(PassageWriter):
     """An encoder-decoder over the joined states of many passages."""
 

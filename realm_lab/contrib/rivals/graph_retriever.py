@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from realm_lab.contrib.rivals.linked import STAGES, LinkedOptions, LinkedReader
 from realm_lab.params.sections import NonNegative, Positive
-from realm_lab.systems.registry import Retrieved, register_system
+from realm_lab.systems.registry import Retrieved
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +42,6 @@ class GraphRetrieverOptions(LinkedOptions):
     """Mixings; 0: every passage is judged alone (ParReader++, the paper's baseline)."""
 
 
-@register_system
 class GraphRetriever(LinkedReader):
     """Passages that are told of each other before one is chosen."""
 

@@ -15,7 +15,7 @@ from realm_lab.contrib.rivals.selecting import FINETUNE_SELECTING, MakeTask, Sel
 from realm_lab.params.sections import NonNegative, Positive
 from realm_lab.systems.bm25_reader import Bm25Reader
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, register_system
+from realm_lab.systems.registry import EVALUATE
 
 
 class HardEmOptions(SelectingOptions):
@@ -30,7 +30,6 @@ class HardEmOptions(SelectingOptions):
     the paper's for Natural Questions)."""
 
 
-@register_system
 class HardEm(SelectsPassage, Bm25Reader):
     """BM25 and a reader that learns from the likeliest place of the answer."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from realm_lab.contrib.rivals.linked import STAGES, LinkedOptions, LinkedReader
 from realm_lab.params.sections import Positive
-from realm_lab.systems.registry import Retrieved, register_system
+from realm_lab.systems.registry import Retrieved
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,6 @@ class PathRetrieverOptions(LinkedOptions):
     """Passages of the longest path (released code, for Natural Questions: 3 steps, of which the last is the end)."""
 
 
-@register_system
 class PathRetriever(LinkedReader):
     """Passages one after the other, each found with the help of those before it."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from realm_lab.contrib.rivals.generative import DENOISE, FINETUNE, PassageWriter, WriterOptions
 from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, register_system
+from realm_lab.systems.registry import EVALUATE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,6 @@ class RagOptions(WriterOptions):
     """Whether a passage is behind the whole answer or behind each word (section 2.1)."""
 
 
-@register_system
 class Rag(PassageWriter):
     """An encoder-decoder, marginal over passages."""
 
