@@ -44,7 +44,8 @@ axes:
 """
 BASE = "baseline: {pretrain.candidates: 6, refresh: often}\n"
 SHIPPED = {path.stem: path for path in sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))}
-OWN_FILES = ("real_text", "real_recall", "table1_real", "real_news", "crosslingual")  # planned where their texts are
+REAL = ("real_text", "real_recall", "real_news", "real_news_rates")
+OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
 PLANNED = [name for name in SHIPPED if name not in ("dvc", *OWN_FILES) and not name.startswith("search")]
 
 
