@@ -16,6 +16,7 @@ _PUBLIC = {
     "curves": "api",
     "predictions": "api",
     "sweep": "api",
+    "verdict": "other_runs.answer",
     "Metric": "metrics",
     "MaskRequest": "masking",
     "Section": "params.sections",

@@ -52,6 +52,11 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "compare masking/salient_span masking/random_span": "two cells, over all seeds",
         "compare default/realm-s0 default/realm-s1": "two runs",
     },
+    "verdict": {
+        "verdict runs.csv --cell variant --metric accuracy --baseline sgd": "a table with a row for each run",
+        "verdict sqlite:///mlflow.db --experiment mine --cell variant --metric accuracy --baseline sgd": "MLflow",
+        "verdict logs --name '{cell}/seed_{seed}' --metric test/accuracy --baseline sgd": "TensorBoard",
+    },
     "reproduce": {
         "reproduce": "compare every report with the runs that are here",
         "reproduce masking/random_span --rerun": "run one cell again and compare",

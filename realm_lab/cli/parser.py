@@ -33,6 +33,7 @@ from realm_lab.cli.flags import (
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
+from realm_lab.cli.verdict import add_verdict
 from realm_lab.errors import UserError, nearest, suggestion
 
 PROGRAM = "realm-lab"
@@ -131,6 +132,7 @@ def build_parser() -> Parser:
     add_asking(adder("inspect"))
     add_runs(adder("inspect"), adder("tools"))
     add_mirror(adder("inspect"))
+    add_verdict(adder("inspect"))
     add_index(adder("tools"))
     add_tools(adder("tools"))
     for name, verb in parser.verbs().items():

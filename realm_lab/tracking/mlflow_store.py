@@ -193,6 +193,26 @@ class Store:
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
 
 
+def foreign_runs(uri: str) -> dict[str, list[dict[str, Any]]]:
+    """experiment -> its runs, each with name, status, parameters and the last values of its metrics, of any store.
+    UserError: it cannot be read."""
+    if not is_server(uri) and not uri.startswith("file:"):
+        check_database(uri)
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders are read, not written
+    try:
+        client, found = MlflowClient(tracking_uri=uri), {}
+        for experiment in client.search_experiments():
+            runs = client.search_runs([experiment.experiment_id], max_results=MAX_RUNS, order_by=["start_time"])
+            found[experiment.name] = [
+                {"run": run.info.run_name, "status": run.info.status, "params": run.data.params}
+                | {"metrics": run.data.metrics}
+                for run in runs
+            ]
+    except (MlflowException, SQLAlchemyError) as error:
+        raise UserError(f"tracking store {without_password(uri)}: {one_line(error)}") from None
+    return {name: runs for name, runs in found.items() if runs}
+
+
 def _make_database(uri: str) -> None:
     """A new SQLite file gets all its tables at once: MLflow cannot go on with one where it was killed making them."""
     path = Path(uri.removeprefix("sqlite:///"))

@@ -1,0 +1,1 @@
+"""Verdicts on runs that any program made: read from its files, judged by the statistics of our reports."""

@@ -1,0 +1,163 @@
+"""Verdicts on tables of runs: the digits of our reports, what cannot be paired, and bad tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import realm_lab
+from realm_lab import UserError
+from realm_lab.other_runs.answer import Gap
+from realm_lab.other_runs.written import write
+from realm_lab.reporting.report_data import plain
+from realm_lab.statistics.family import Kind
+
+REPORTS = Path(__file__).parents[2] / "reports" / "reference"
+
+
+def table(**cells: tuple[float | None, ...]) -> list[dict[str, Any]]:
+    """A row for each value; the place of a value is its seed."""
+    return [
+        {"cell": cell, "seed": seed, "acc": value}
+        for cell, values in cells.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+BASE = (0.50, 0.61, 0.57, 0.66, 0.48, 0.59, 0.62, 0.55)
+BETTER = tuple(value + 0.1 + seed / 1000 for seed, value in enumerate(BASE))
+
+
+@pytest.mark.parametrize("study", ["masking", "table1", "null_document", "longer_warm_start"])
+def test_a_committed_study_has_the_digits_of_its_report(study: str) -> None:
+    summary = json.loads((REPORTS / study / "summary.json").read_text(encoding="utf-8"))
+    comparisons, design = summary["comparisons"], summary["design"]
+    family = [name for name, cells in comparisons.items() if not any(one["exploratory"] for one in cells.values())]
+    delta = {name: size for name, size in design["delta"].items() if name in family}
+    found = realm_lab.verdict(
+        REPORTS / study / "results.csv", metric=family, baseline=design["baseline"], delta=delta
+    ).as_json()["metrics"]
+    compared = 0
+    for name in family:
+        for cell, told in comparisons[name].items():
+            mine = plain(found[name][cell])
+            assert {key: mine[key] for key in told if key != "per_example_interval"} == {
+                key: value for key, value in told.items() if key != "per_example_interval"
+            }
+            compared += 1
+    assert compared >= 4
+
+
+def test_what_cannot_be_paired_is_named() -> None:
+    other = [{"cell": "other seeds", "seed": 100 + seed, "acc": value} for seed, value in enumerate(BETTER)]
+    part = [{"cell": "more seeds", "seed": 4 + seed, "acc": value} for seed, value in enumerate(BETTER)]
+    answer = realm_lab.verdict(
+        table(base=BASE, better=BETTER, failed=(None, float("nan"))) + other + part, metric="acc", baseline="base"
+    )
+    base, better, failed, unpaired, more = answer.metrics[0].cells
+    assert (base.finding, base.gap) == (None, None)
+    assert better.finding is not None
+    assert (better.finding.kind, better.gap) == (Kind.HIGHER, None)
+    assert (failed.gap, failed.missing) == (Gap.NO_VALUE, (0, 1))
+    assert (unpaired.gap, unpaired.finding) == (Gap.CANNOT_BE_PAIRED, None)
+    assert more.finding is not None
+    assert (more.finding.seeds, more.unpaired) == (4, (8, 9, 10, 11))
+    json.dumps(answer.as_json(), allow_nan=False)
+    assert all(cell.cell in answer.markdown() for cell in answer.metrics[0].cells)
+
+
+def test_runs_that_did_not_finish_have_no_value() -> None:
+    rows = [row | {"State": "crashed" if row["seed"] == 2 else "finished"} for row in table(base=BASE, better=BETTER)]
+    better = realm_lab.verdict(rows, metric="acc", baseline="base").metrics[0].cells[1]
+    assert (better.missing, len(better.values)) == ((2,), 7)
+
+
+def test_every_kind_of_table_gives_the_same() -> None:
+    rows = table(base=BASE, better=BETTER)
+    frame = pd.DataFrame(rows)
+    tables = (rows, frame, {name: list(frame[name]) for name in frame})
+    found = [realm_lab.verdict(one, metric="acc", baseline="base").as_json() for one in tables]
+    assert found[0] == found[1] == found[2]
+    folds = [row | {"seed": f"fold {row['seed']}"} for row in rows]
+    named = realm_lab.verdict(folds, metric="acc", baseline="base").as_json()["metrics"]["acc"]["better"]
+    assert named["corrected_p"] == found[0]["metrics"]["acc"]["better"]["corrected_p"]
+    assert next(iter(named["deltas"])) == "fold 0"
+
+
+def test_a_percentage_is_not_cut_to_our_bounds() -> None:
+    """`f1` is ours, from 0 to 1; that of others may be a percentage."""
+    wide = [40.0, 90.0, 55.0]
+    rows = [{"cell": c, "seed": s, "f1": v * k} for c, k in (("a", 1.0), ("b", 0.2)) for s, v in enumerate(wide)]
+    finding = realm_lab.verdict(rows, metric="f1", baseline="a").metrics[0].cells[1].finding
+    assert finding is not None
+    assert finding.interval == finding.comparison.interval
+    assert math.isinf(finding.span)
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "words"),
+    [
+        ([{"cell": "a", "acc": 1.0}], {}, ("seed", "--pair")),
+        ([{"cell": "a", "Seed": 1, "acc": 1.0}], {}, ("did you mean 'Seed'?",)),
+        ([{"variant": "a", "seed": 1, "acc": 1.0}], {}, ("--cell",)),
+        ([{"cell": "a", "seed": 1, "accuracy": 1.0}], {}, ("--metric", "accuracy")),
+        ([{"cell": "a", "seed": 1, "acc": 1.0}], {"delta": {"f1": 0.1}}, ("'f1'",)),
+        ([{"cell": "a", "seed": 1, "acc": "good"}], {}, ("row 0", "'good'")),
+        ([{"cell": "a", "seed": 1, "acc": 1.0}] * 2, {}, ("row 1", "row 0")),
+        ([{"cell": "a", "seed": None, "acc": 1.0}], {}, ("row 0", "seed")),
+        ([{"cell": "b", "seed": 1, "acc": 1.0}], {}, ("--baseline", "'a'")),
+        ([{"cell": "a", "seed": 1, "acc": "nan"}], {}, ("'a'", "acc")),
+        ([], {}, ("no runs",)),
+        (["a"], {}, ("no table",)),
+        (7, {}, ("no table",)),
+    ],
+)
+def test_a_bad_table_is_one_line(rows: Any, more: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as error:
+        realm_lab.verdict(rows, metric="acc", baseline="a", **more)
+    assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
+    assert error.value.remedy
+
+
+def test_files_of_a_verdict(tmp_path: Path) -> None:
+    answer = realm_lab.verdict(table(base=BASE, better=BETTER), metric="acc", baseline="base", delta=0.01)
+    made = write(answer, tmp_path)
+    assert {path.name for path in made} == {"verdict.md", "verdict.tex", "verdict.json", "deltas.png", "deltas.pdf"}
+    assert json.loads((tmp_path / "verdict.json").read_text(encoding="utf-8")) == json.loads(
+        json.dumps(answer.as_json())
+    )
+    assert all(path.stat().st_size for path in made)
+
+
+def test_it_needs_numpy_and_scipy_alone_and_starts_at_once(tmp_path: Path) -> None:
+    """A whole verdict on a CSV, in a process of its own; the bound leaves room for a busy machine."""
+    with (tmp_path / "runs.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["cell", "seed", "acc"])
+        writer.writeheader()
+        writer.writerows(table(base=BASE, better=BETTER))
+    program = (
+        "import sys, time; start = time.process_time(); import numpy, scipy.stats, scipy.optimize;"
+        "theirs = time.process_time(); import realm_lab; realm_lab.verdict; ours = time.process_time();"
+        "realm_lab.verdict('runs.csv', metric='acc', baseline='base').markdown();"
+        "print(theirs - start, ours - theirs, *sys.modules)"
+    )
+    environment = {"PYTHONPATH": str(Path(realm_lab.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
+    theirs, ours, *modules = done.stdout.split()
+    assert float(ours) < 0.3
+    assert float(theirs) < 3
+    loaded = {name.split(".")[0] for name in modules}
+    assert not {"pandas", "torch", "matplotlib", "jinja2", "pydantic", "mlflow", "ruamel"} & loaded
+    assert np.isfinite(float(theirs))
