@@ -15,6 +15,7 @@ from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Finetune, Params
 from realm_lab.params.sections import neutral
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, PARTS, open_stage, plan_run, record_run
+from tests.factories.switches import SWITCHES
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 ORDER = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
@@ -32,6 +33,7 @@ FIRST_FELT = {
 IRRELEVANT = ("launch.", "seeds", "preset", "plugins", "corpus.files.", "tokenizer.vocabulary_size", "system_options.")
 OBSERVING = ("pretrain.watch.", "evaluate.interval_steps", "evaluate.explorer_examples")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
+    **{name: switch.value for name, switch in SWITCHES.items() if not callable(switch.value)},
     "corpus.source": None,  # with files: tests/corpus/test_prepare.py
     "corpus.tagger": "rule",
     "corpus.pretrain_corpus": "same",
@@ -47,35 +49,9 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "corpus.toy.knowledge_language": None,  # of a second language
     "tokenizer.checkpoint": None,
     "model.checkpoint": None,
-    "model.hidden_size": 32,
-    "model.heads": 4,
-    "model.activation": "gelu_new",
-    "model.pooling": "tanh",
-    "model.projection": "identity",
-    "model.score_scale": "inverse_sqrt",
-    "model.precision": "bfloat16",
     "warm_start.embedder.initial_encoder": "scratch",
-    "pretrain.masking": "random_token",
-    "pretrain.sentence_choice": "by_span",
-    "pretrain.recurring_spans": [1, 20],
     "pretrain.causal_checkpoint": None,  # tests/training/test_causal_reader.py
     "pretrain.containment": None,  # the same
-    "pretrain.causal_form": "infill",
-    "pretrain.over_retrieve": 9,
-    "pretrain.initial_reader": "scratch",
-    "pretrain.initial_retriever": "encoder",
-    "finetune.softmax": "joint",
-    "finetune.early_loss_candidates": 30,
-    "finetune.initial_reader": "warm_start",
-    "finetune.initial_retriever": "warm_start",
-    "pretrain.null_document": "off",
-    "pretrain.exclude_trivial": "off",
-    "pretrain.marginal": "token",
-    "pretrain.objective": "emdr2",
-    "finetune.objective": "hard_em",
-    "pretrain.search_query": "fresh",
-    "pretrain.search.backend": "sq8",
-    "pretrain.refresh.policy": "never",
     "evaluate.questions": 11,
 }
 
@@ -84,8 +60,6 @@ def other_value(name: str, value: Any) -> Any:
     """A value that differs."""
     if name in OTHERS:
         return OTHERS[name]
-    if name.endswith(".recipe"):
-        return "bert"
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
