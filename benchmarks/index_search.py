@@ -26,7 +26,7 @@ from benchmarks.machine import bandwidth, description, peak_gibibytes, table
 from realm_lab.core.files import write_json
 from realm_lab.core.process import pick_device
 from realm_lab.errors import UserError
-from realm_lab.params.sections import Search
+from realm_lab.params.sections import IndexSearch
 from realm_lab.planner.machine import CPU, seconds_of
 from realm_lab.retrieval.approximate import ApproximateSearch, recall
 from realm_lab.retrieval.backends import PARAMETER, SEARCH_BACKENDS
@@ -217,7 +217,7 @@ def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
         options = {"nlist": lists, "nprobe": min(32, lists)}
         if kind == "ivf_pq" and len(embeddings_ND) < 10_000:  # 256 codes take most of a minute to learn
             options["nbits"] = 4
-        build = SEARCH_BACKENDS.choose(PARAMETER, Search(backend={"name": kind, **options}).backend)
+        build = SEARCH_BACKENDS.choose(PARAMETER, IndexSearch(backend={"name": kind, **options}).backend)
         backend = ApproximateSearch(embeddings_ND, build(embeddings_ND, 0))
         built = time.perf_counter() - started
         seconds = _best(partial(backend.search, query_BD, COUNT), 2)

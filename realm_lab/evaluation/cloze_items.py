@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.chunking import split_sentences
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
-from realm_lab.evaluation.filling import best_filling, filling_log_probs
 from realm_lab.evaluation.open_qa import exact_match
 from realm_lab.evaluation.utility import SENTENCES_AT_ONCE
 from realm_lab.models.candidate_reader import CandidateReader
@@ -30,6 +30,7 @@ from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import NULL
 
 MASK = "[MASK]"
+BEAM = 8
 
 
 class ClozeItem(NamedTuple):
@@ -141,7 +142,7 @@ def _read(
     unknown: int,
     item: ClozeItem,
     rows: list[int],
-    log_prior_K: torch.Tensor,
+    log_prior_K: Tensor,
 ) -> ClozeReading:
     log_words_KMV = reader.word_log_probs(item.tokens, item.positions, rows)
     log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(item.targets))
@@ -159,3 +160,27 @@ def _read(
         any(holds_answer(normalise_answer(text["body"]), item.answers) for text in texts),
         [reader.passages.id_of(rows[place]) for place in order if rows[place] >= 0],
     )
+
+
+def best_filling(log_prior_K: Tensor, log_words_KMV: Tensor, beam: int = BEAM) -> tuple[list[int], Tensor]:
+    """The words of the largest marginal that a beam finds, and their log p(y|z,x) under each candidate [K].
+
+    p(y|z,x) is a product over positions (section 3.2), so the best filling is searched among combinations of the words
+    that are likely under some passage.
+    """
+    beams: list[tuple[list[int], Tensor]] = [([], torch.zeros(len(log_prior_K), device=log_prior_K.device))]
+    for place in range(log_words_KMV.shape[1]):
+        grown = []
+        for words, log_reader in beams:
+            marginal_V = (log_prior_K[:, None] + log_reader[:, None] + log_words_KMV[:, place]).logsumexp(0)
+            for word in marginal_V.topk(min(beam, len(marginal_V))).indices.tolist():
+                grown.append(([*words, word], log_reader + log_words_KMV[:, place, word]))
+        grown.sort(key=lambda grown_beam: -float((log_prior_K + grown_beam[1]).logsumexp(0)))
+        beams = grown[:beam]
+    return beams[0]
+
+
+def filling_log_probs(log_words_KMV: Tensor, words: Tensor) -> Tensor:
+    """log p(y|z,x) of given words under each candidate, [K]."""
+    words_KM1 = words.to(log_words_KMV.device).expand(len(log_words_KMV), -1)[:, :, None]
+    return log_words_KMV.gather(-1, words_KM1)[:, :, 0].sum(1)

@@ -1,13 +1,17 @@
-"""Exact match and F1 of answers, as the released code (ORQA, REALM) scores them."""
+"""Exact match and F1 of answers, as the released code (ORQA, REALM) scores them; exact match by overlap with training.
+
+The overlap is that of Lewis et al. 2021, Question and answer test-train overlap.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from realm_lab.corpus.answers import normalise_answer
 from realm_lab.corpus.regex_answers import Patterns
+from realm_lab.corpus.store import Questions
 
 
 class Scores(NamedTuple):
@@ -49,3 +53,39 @@ def mean_scores(scores: Sequence[Scores]) -> dict[str, float | None]:
         values = [value for score in scores if (value := getattr(score, name)) is not None]
         means[name] = sum(values) / len(values) if values else None
     return means
+
+
+class Overlap(NamedTuple):
+    """What of one test question was in training: the question itself, and one of its answers (to any question)."""
+
+    question: bool
+    answer: bool
+
+
+GROUPS: dict[str, Callable[[Overlap], bool]] = {
+    "question_overlap": lambda overlap: overlap.question,
+    "answer_overlap": lambda overlap: overlap.answer,
+    "answer_overlap_only": lambda overlap: overlap.answer and not overlap.question,
+    "no_overlap": lambda overlap: not overlap.answer and not overlap.question,
+}
+
+
+def find_overlaps(trained: Questions, texts: Sequence[str], answers: Sequence[Sequence[str]]) -> list[Overlap]:
+    """Of each tested question with its answers. Only a question of the same normalised words counts as the same, a
+    lower bound of what Lewis et al. had people find."""
+    questions = set(map(normalise_answer, trained.texts))
+    said = {normalise_answer(answer) for known in trained.answers for answer in known} - {""}
+    return [
+        Overlap(normalise_answer(question) in questions, not said.isdisjoint(map(normalise_answer, own)))
+        for question, own in zip(texts, answers, strict=True)
+    ]
+
+
+def split_by_overlap(overlaps: Sequence[Overlap], scores: Sequence[float]) -> dict[str, Any]:
+    """exact_match_<group> (None where it is empty) and questions_<group>, for each group."""
+    found: dict[str, Any] = {}
+    for group, is_in in GROUPS.items():
+        mine = [score for overlap, score in zip(overlaps, scores, strict=True) if is_in(overlap)]
+        found[f"exact_match_{group}"] = sum(mine) / len(mine) if mine else None
+        found[f"questions_{group}"] = len(mine)
+    return found

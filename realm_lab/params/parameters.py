@@ -3,7 +3,7 @@
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
 fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
 are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
-corpus.py (the corpus) and sections.py (Search, Refresh, Watch and Optimiser).
+corpus.py (the corpus) and sections.py (IndexSearch, Refresh, Watch and Optimiser).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from realm_lab.params.sections import (
     Candidates,
     Dropout,
     Fraction,
+    IndexSearch,
     NonNegative,
     Optimiser,
     Options,
     Positive,
     Processes,
     Refresh,
-    Search,
     Section,
     Watch,
     neutral,
@@ -221,7 +221,7 @@ class Pretrain(Section):
     """Queries a step, over all devices (Guu, section 4.3)."""
     search_query: Literal["stale", "fresh"] = "stale"
     """Search with the query tower behind the index (code), or with the current one."""
-    search: Search = Search()
+    search: IndexSearch = IndexSearch()
     refresh: Refresh = Refresh()
     reader: Optimiser = Optimiser()
     retriever: Optimiser = Optimiser()

@@ -93,7 +93,7 @@ class Watch(Section):
     is flagged at once."""
 
 
-class Search(Section):
+class IndexSearch(Section):
     """How pre-training finds passages in the MIPS index. Fine-tuning, evaluation and the measures of staleness always
     search exactly."""
 

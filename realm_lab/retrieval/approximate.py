@@ -18,7 +18,7 @@ from torch import Tensor
 from realm_lab.core.plugins import Chosen, calling
 from realm_lab.core.process import to_device
 from realm_lab.errors import UserError, needs
-from realm_lab.params.sections import Search
+from realm_lab.params.sections import IndexSearch
 from realm_lab.retrieval.backends import EXACT, PARAMETER, SEARCH_BACKENDS
 from realm_lab.retrieval.search import (
     Best,
@@ -78,7 +78,7 @@ class ApproximateSearch:
         return best.result()
 
 
-def approximate_search(settings: Search, seed: int) -> MakeSearch | None:
+def approximate_search(settings: IndexSearch, seed: int) -> MakeSearch | None:
     """What makes the search of an index where the parameters ask for another one than the exact."""
     if settings.backend.name == EXACT:
         return None

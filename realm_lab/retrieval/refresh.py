@@ -10,7 +10,7 @@ optimiser steps, before the next. A policy is registered under a name, or it is 
         def wants_refresh(self, now: Progress) -> bool:
             return now.step >= self._first and now.step.bit_count() == 1
 A policy without options takes the settings alone (core/plugins.py).
-How late a refresh comes into use (`delay_steps`) is the same for every policy: training/index.py.
+How late a refresh comes into use (`delay_steps`) is the same for every policy: training/refreshing.py.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _fill_length(
     """The best filling of `length` wordpieces, by a beam over the marginal of left-to-right choices."""
     import torch
 
-    from realm_lab.evaluation.filling import best_filling
+    from realm_lab.evaluation.cloze_items import best_filling
     from realm_lab.models.candidate_reader import CandidateReader
     from realm_lab.models.realm import retrieval_utility
     from realm_lab.retrieval.candidates import CandidatePolicy

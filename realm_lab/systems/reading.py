@@ -114,7 +114,7 @@ class SpanReader(PassageSystem):
         fine-tuning: the question followed by as many [MASK] as the answer has wordpieces."""
         import torch
 
-        from realm_lab.evaluation.filling import filling_log_probs
+        from realm_lab.evaluation.cloze_items import filling_log_probs
         from realm_lab.models.candidate_reader import CandidateReader
         from realm_lab.models.realm import retrieval_utility
         from realm_lab.retrieval.rows import NULL

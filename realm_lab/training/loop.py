@@ -29,7 +29,7 @@ from realm_lab.training.checkpoint import Checkpoint, load_newest, save_checkpoi
 COUNT_STEPS = 10  # counting operations may double a step's time, so every tenth step stands for those before it
 
 
-class Task(Protocol):
+class TrainingTask(Protocol):
     """What a stage gives to the loop. A task may also have these methods:
 
     - `evaluate(step) -> dict` and `watch(step) -> dict`: metrics of the state after `step` finished steps, asked at the
@@ -51,7 +51,7 @@ class Task(Protocol):
         """Restore what `tensors` returned after `step` steps."""
 
 
-def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> None:
+def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.device) -> None:
     """Run a task to its end, from its newest checkpoint if there is one. UserError: the loss or a gradient is not
     finite. SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
     folder = run.path / "checkpoints"
@@ -109,12 +109,12 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
             handler(request.signal_number or signal.SIGTERM, None)
 
 
-def _operations(task: Task, counted: float) -> float:
+def _operations(task: TrainingTask, counted: float) -> float:
     """All floating-point operations of a task; 0 where none are counted, because its code is compiled."""
     return counted + task.uncounted_flop() if counted and hasattr(task, "uncounted_flop") else counted
 
 
-def _resume(task: Task, folder: Path, device: torch.device) -> Checkpoint | None:
+def _resume(task: TrainingTask, folder: Path, device: torch.device) -> Checkpoint | None:
     """Load the newest checkpoint, the same on every rank; None if there is none."""
     found = load_newest(folder)
     step = found.step if found else None
@@ -129,7 +129,7 @@ def _resume(task: Task, folder: Path, device: torch.device) -> Checkpoint | None
     return found
 
 
-def _measure(task: Task, run: StageRun, step: int) -> None:
+def _measure(task: TrainingTask, run: StageRun, step: int) -> None:
     """Evaluate and watch where it is time: at the start, at the end, and in their intervals."""
     for name, interval in (("evaluate", "evaluation_interval_steps"), ("watch", "watch_interval_steps")):
         if hasattr(task, name) and (step == task.total_steps or step % getattr(task, interval) == 0):

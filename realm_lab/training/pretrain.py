@@ -33,10 +33,10 @@ from realm_lab.retrieval.rows import NULL
 from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.flops import PretrainingFlops
-from realm_lab.training.index import RefreshedIndex
 from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.probes import ReaderProbe, StalenessProbe
 from realm_lab.training.query_stream import QueryStream, place_null
+from realm_lab.training.refreshing import RefreshedIndex
 from realm_lab.training.watch import CollapseWatch, candidate_health, health_means, quantities
 
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared

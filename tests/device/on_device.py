@@ -22,7 +22,7 @@ from realm_lab.cli import main
 from realm_lab.core.process import autocast, pick_device
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.params.sections import Search
+from realm_lab.params.sections import IndexSearch
 from realm_lab.retrieval.approximate import approximate_search
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.training.finetune import FinetuneTask
@@ -232,7 +232,7 @@ def test_bfloat16_gives_the_numbers_of_the_cpu(line: Line) -> None:
 def test_the_search_finds_what_the_cpu_finds(backend: str) -> None:
     if backend != "exact":
         pytest.importorskip("faiss")
-    make = approximate_search(Search(backend=backend), 0)
+    make = approximate_search(IndexSearch(backend=backend), 0)
     generator = np.random.default_rng(0)
     rows_ND, query_BD = (torch.from_numpy(generator.standard_normal((n, 16), np.float32)) for n in (3000, 7))
     exact = ExactSearch(rows_ND.to(DEVICE))

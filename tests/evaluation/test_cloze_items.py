@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from realm_lab.corpus.records import Question
-from realm_lab.evaluation.cloze_items import cloze_items, read_cloze_items
-from realm_lab.evaluation.filling import best_filling
+from realm_lab.evaluation.cloze_items import best_filling, cloze_items, read_cloze_items
 from realm_lab.retrieval.rows import NULL
 
 if TYPE_CHECKING:

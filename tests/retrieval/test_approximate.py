@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from realm_lab.errors import UserError
-from realm_lab.params.sections import Search
+from realm_lab.params.sections import IndexSearch
 from realm_lab.retrieval.approximate import ApproximateSearch, approximate_search
 from realm_lab.retrieval.backends import check_search
 from realm_lab.retrieval.exact import ExactSearch
@@ -57,7 +57,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(name: str, **options: Any) -> ApproximateSearch:
-    make = approximate_search(Search(backend={"name": f"my_search:{name}", **options}), 3)
+    make = approximate_search(IndexSearch(backend={"name": f"my_search:{name}", **options}), 3)
     assert make is not None
     rows_ND = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
     search = make(rows_ND, ExactSearch(rows_ND))
@@ -101,5 +101,5 @@ def test_a_wrong_proposal_is_refused_in_a_line(name: str, said: str) -> None:
 )
 def test_a_wrong_backend_is_refused_before_any_work(backend: Any) -> None:
     with pytest.raises(UserError) as caught:
-        check_search(Search(backend=backend).backend)
+        check_search(IndexSearch(backend=backend).backend)
     assert caught.value.parameter == "pretrain.search.backend"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
-from realm_lab.params.sections import Search
+from realm_lab.params.sections import IndexSearch
 from realm_lab.retrieval.approximate import ApproximateSearch, approximate_search, sample_queries
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.faiss_backends import FACTORY, FaissIndex, with_defaults
@@ -30,7 +30,7 @@ OPTIONS = {
 
 def build(kind: str, embeddings_ND: Tensor, seed: int = 0, options: dict[str, int] | None = None) -> Any:
     given = OPTIONS.get(kind, {}) if options is None else options
-    make = approximate_search(Search(backend={"name": kind, **given}), seed)
+    make = approximate_search(IndexSearch(backend={"name": kind, **given}), seed)
     assert make is not None
     return make(embeddings_ND, ExactSearch(embeddings_ND))
 
