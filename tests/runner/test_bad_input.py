@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +85,7 @@ def complaint(project: Path, capsys: pytest.CaptureFixture[str]) -> Complain:
         code = cli.main(list(arguments))
         printed = capsys.readouterr()
         assert (code, printed.out) == (2, "")
-        lines = [line for line in printed.err.splitlines() if ": done in " not in line]
+        lines = [line for line in printed.err.splitlines() if not re.search(r": (done in|\w+: step \d)", line)]
         line = lines[-1]
         assert len(lines) == 1 or "prepare" in arguments[0], lines
         assert line.startswith("realm-lab: error: ")
@@ -115,7 +116,7 @@ def write_gzip_cut_off(path: Path) -> None:
 BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "missing": ("gone.json", lambda path: None, "gone.json: no such file"),
     "truncated gzip": ("cut.json.gz", write_gzip_cut_off, "cut.json.gz"),
-    "another format": ("table.csv", lambda path: path.write_text("a,b\n1,2\n"), "table.csv: format not recognised"),
+    "another format": ("table.html", lambda path: path.write_text("<td>a\n"), "table.html: format not recognised"),
     "broken line": (
         "lines.jsonl",
         lambda path: path.write_text('{"title": "T", "text": "Paris."}\n{"title": "T", "te\n'),

@@ -15,7 +15,6 @@ import pytest
 
 from realm_lab.runner.schedule import make_launcher
 from realm_lab.runner.study import LauncherSettings
-from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import UNFINISHED, JobState
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, uninterrupted, wait_until
@@ -123,38 +122,12 @@ def assert_mlflow_shows_each_run_once(project: Project) -> None:
     assert {status for _, status in shown} == {"FINISHED"}
 
 
-def test_two_processes_on_two_nodes_do_what_one_does(
-    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    one = tiny.run("warm_start", tiny.params(), tiny.prepare(tiny.params(), tmp_path / "one"))
-    root = tiny.prepare(tiny.params(), tmp_path / "two")
-    params = tiny.params({"launch.ranks": 2})
-    two = tiny.stage_run("warm_start", params, root)
-    task = Task("together", ("warm_start",), "realm", 0, params, {"warm_start": two.key}, (), ("realm",))
-    # The nodes are this machine under names that nobody resolves, so the ranks are told where to meet.
-    settings = LauncherSettings(slurm={"nodes": 2, "setup": ["export MASTER_ADDR=127.0.0.1"]})
-    launcher = make_launcher("slurm", settings, root, "pair")
-    launcher.submit([task])
-    wait_until(lambda: launcher.poll()["together"].state not in UNFINISHED, "the pair has ended")
-    assert launcher.poll()["together"].state == "COMPLETE", launcher.poll()
-    alone, together = tiny.metrics(one), tiny.metrics(two)
-    assert [row.keys() for row in alone] == [row.keys() for row in together]
-    for row, other in zip(alone, together, strict=True):
-        for name in row:
-            if name.startswith("loss"):
-                assert other[name] == pytest.approx(row[name], rel=1e-6), (row["step"], name)
-    job = launcher.poll()["together"].job
-    assert "NumNodes=2" in cluster.ask("scontrol", "show", "job", job)
-
-
 SUBMIT = """
 import json, sys
 from pathlib import Path
 from realm_lab.params.parameters import Params
 from realm_lab.runner.slurm import SlurmLauncher
 from realm_lab.runner.study import SlurmOptions
-from realm_lab.runner.tasks import Task
 given = json.loads(sys.stdin.read())
 task = Task("prepare", ("prepare",), "realm", 0, Params(**given["params"]), given["keys"], (), ("realm",))
 SlurmLauncher(SlurmOptions(additional={"hold": True}), Path(given["root"]), "frozen").submit([task])
