@@ -1,0 +1,228 @@
+"""Make the files of experiments/real_news_clozes.yaml, or of a study like it, from texts.
+
+    python examples/clozes.py --name NAME --texts TEXT [TEXT ...] [--clozes CLOZES ...]
+
+TEXT is a file in any format that realm_lab reads. If it names salient spans, as JSON lines of {id, title, text, spans}
+do (or `links`, as in Wikipedia's current events), each of its documents is an item. Other documents, such as plain
+text, are cut into items of some sentences, and the rule tagger finds their spans. Written are
+
+data/NAME/questions_test.jsonl    clozes: items with [MASK] for a span that other items have; they are taken out of the
+                                  corpus with their copies. With --clozes (JSON lines of {id, cloze, answer, source_id,
+                                  evidence_ids}) those of them that another item still answers
+data/NAME/questions_dev.jsonl     clozes made in the same way from further items, for choices such as a learning rate
+data/NAME/knowledge.jsonl         the items that are left; one span is marked in some of them, which pre-training masks
+data/NAME/knowledge_random.jsonl  the same with a random span of as many words marked in the same sentence
+experiments/NAME.yaml             real_news_clozes.yaml with these files, if there is no such study yet
+
+Items are copies if they share 40 % of the runs of four words of the shorter one; copies share an article, so that
+`pretrain.exclude_trivial: article` never retrieves a copy of the item that a query comes from.
+"""
+
+import argparse
+import json
+import random
+import re
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from realm_lab.corpus.chunking import split_sentences
+from realm_lab.corpus.readers import input_files, read_documents, register_shape
+from realm_lab.corpus.records import Document, Span
+from realm_lab.corpus.salient_spans import RuleTagger
+from realm_lab.errors import UserError
+
+LEAST_SHARED = 0.4
+COMMON_RUN = 50  # items; a run of words in more of them is a phrase, not a copy
+RECURS = range(1, 21)  # other groups of copies that have the same span
+WORDS = 60  # of an item that is cut from a document
+WORDS_BEFORE = 3  # in the sentence: a reader of what is to the left needs some
+MODEL = Path(__file__).parents[1] / "experiments" / "real_news_clozes.yaml"
+
+
+def linked(record, dropped):
+    """An item of Wikipedia's current events, whose links are its spans."""
+    spans = tuple(Span(start, end, "link") for start, end, _ in record.field("links", list))
+    yield Document(record.identity(), record.text("title"), record.field("text", str), record.identity(), spans=spans)
+
+
+def pieces(document):
+    """The items of a document: itself, if its spans are named, else some sentences each, with the tagger's."""
+    if document.spans is not None:
+        return [document]
+    items, tagger = [], RuleTagger()
+    for paragraph in document.text.split("\n"):
+        texts = []
+        for start, end in split_sentences(paragraph):
+            sentence = paragraph[start:end]
+            if texts and len(f"{texts[-1]} {sentence}".split()) <= WORDS:
+                texts[-1] += f" {sentence}"
+            else:
+                texts.append(sentence)
+        found = tagger.tag_batch(texts, [document.text] * len(texts))
+        for text, spans in zip(texts, found, strict=True):
+            items.append(document._replace(id=f"{document.id}/{len(items)}", text=text, spans=spans))
+    return items
+
+
+def read_lines(path):
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def write(path, records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
+    print(f"{path}: {len(records):,} records")
+
+
+def groups_of_copies(items):
+    """For each item the number of its group of copies."""
+    runs, having = [], defaultdict(list)
+    for number, item in enumerate(items):
+        words = re.findall(r"\w+", item.text.lower())
+        runs.append({tuple(words[start : start + 4]) for start in range(len(words) - 3)})
+        for run in runs[-1]:
+            having[run].append(number)
+    shared = Counter(
+        (first, second)
+        for numbers in having.values()
+        if len(numbers) <= COMMON_RUN
+        for place, second in enumerate(numbers)
+        for first in numbers[:place]
+    )
+    group = list(range(len(items)))
+
+    def root(number):
+        while group[number] != number:
+            group[number] = group[group[number]]
+            number = group[number]
+        return number
+
+    for (first, second), count in shared.items():
+        if count >= LEAST_SHARED * min(len(runs[first]), len(runs[second])):
+            group[root(second)] = root(first)
+    return [root(number) for number in range(len(items))]
+
+
+def having_spans(items, group, taken):
+    """The groups that have each span, among those that are not taken out."""
+    having = defaultdict(set)
+    for item, own in zip(items, group, strict=True):
+        for start, end, _ in item.spans if own not in taken else ():
+            having[item.text[start:end].lower()].add(own)
+    return having
+
+
+def sentence_start(text, place):
+    """Where the sentence of a character starts, roughly."""
+    return max(text.rfind(mark, 0, place) + len(mark) if mark in text[:place] else 0 for mark in (". ", "? ", "! "))
+
+
+def maskable(item, having):
+    """The spans of an item that other groups have, each with enough words before it in its sentence."""
+    text = item.text
+    return [
+        (start, end)
+        for start, end, _ in item.spans
+        if len(having[text[start:end].lower()]) - 1 in RECURS
+        and len(text[sentence_start(text, start) : start].split()) >= WORDS_BEFORE
+    ]
+
+
+def random_span(text, span, generator):
+    """A span of as many words as the given one, anywhere in its sentence after the first words."""
+    first = sentence_start(text, span[0])
+    ends = [text.find(mark, span[1]) for mark in (". ", "? ", "! ")]
+    last = min((end for end in ends if end >= 0), default=len(text.rstrip(".")))
+    words = [match.span() for match in re.finditer(r"\w[\w'’.,-]*\w|\w", text[first:last])]
+    count = min(len(text[slice(*span)].split()), len(words) - WORDS_BEFORE)
+    start = generator.randrange(WORDS_BEFORE, len(words) - count + 1)
+    return first + words[start][0], first + words[start + count - 1][1]
+
+
+def take_clozes(items, group, taken, spared, count, generator):
+    """Up to `count` clozes of items that are then taken out with their copies."""
+    having, found = having_spans(items, group, taken), []
+    for number in generator.sample(range(len(items)), len(items)):
+        spans = maskable(items[number], having)
+        if len(found) < count and spans and group[number] not in taken | spared:
+            taken.add(group[number])
+            found.append((items[number], generator.choice(spans)))
+    return found
+
+
+def questions_of(clozes, having):
+    """Those that an item that is left still answers."""
+    return [
+        {
+            "id": item.id,
+            "question": f"{item.text[:start]}[MASK]{item.text[end:]}",
+            "answer": [item.text[start:end]],
+        }
+        for item, (start, end) in clozes
+        if having[item.text[start:end].lower()]
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--texts", nargs="+", required=True)
+    parser.add_argument("--clozes", nargs="*", default=[])
+    parser.add_argument("--masked", type=int, default=4000, help="items with a marked span, at most")
+    parser.add_argument("--test", type=int, default=600, help="test clozes, at most and at most a tenth of the items")
+    parser.add_argument("--dev", type=int, default=600, help="development clozes, the same")
+    asked = parser.parse_args()
+    register_shape(
+        "linked_texts", {"text", "links"}, "{id, title, text, links: [[start, end, title]]}", documents=linked
+    )
+    items = [item for document in read_documents(input_files(*asked.texts)) for item in pieces(document)]
+    group, generator, folder = groups_of_copies(items), random.Random(0), Path("data") / asked.name
+    clozes = [(Path(path).name.split(".")[0], cloze) for path in asked.clozes for cloze in read_lines(path)]
+
+    # Take out what the test clozes come from, and then the same for development, which spares the tests' evidence.
+    number_of = {item.id: number for number, item in enumerate(items)}
+    taken = {group[number_of[cloze["source_id"]]] for _, cloze in clozes}
+    spared = {group[number_of[one]] for _, cloze in clozes for one in cloze["evidence_ids"] if one in number_of}
+    most = len(items) // 10
+    own = [] if clozes else take_clozes(items, group, taken, spared, min(asked.test, most), generator)
+    dev = take_clozes(items, group, taken, spared, min(asked.dev, most), generator)
+    having = having_spans(items, group, taken)
+    left = [(item, own) for item, own in zip(items, group, strict=True) if own not in taken]
+    ids = {item.id for item, _ in left}
+    tests = questions_of(own, having) + [
+        {"id": cloze["id"], "question": cloze["cloze"], "answer": [cloze["answer"]], "groups": [name]}
+        for name, cloze in clozes
+        if ids & set(cloze["evidence_ids"])
+    ]
+    if not (tests and dev):
+        sys.exit("no span is in two items; choose texts that repeat their names, or cut them into paragraphs")
+    write(folder / "questions_dev.jsonl", questions_of(dev, having))
+    write(folder / "questions_test.jsonl", tests)
+
+    # Mark a span in what is left.
+    can = [number for number, (item, _) in enumerate(left) if maskable(item, having)]
+    masked = set(generator.sample(can, min(asked.masked, len(can))))
+    marked, at_random = [], []
+    for number, (item, own_group) in enumerate(left):
+        spans = [generator.choice(maskable(item, having))] if number in masked else []
+        given = {"id": item.id, "title": item.title, "text": item.text, "article": f"group {own_group}"}
+        marked.append(given | {"spans": [[*span, "link"] for span in spans]})
+        drawn = [random_span(item.text, span, generator) for span in spans]
+        at_random.append(given | {"spans": [[*span, "random"] for span in drawn]})
+    write(folder / "knowledge.jsonl", marked)
+    write(folder / "knowledge_random.jsonl", at_random)
+    study = Path("experiments") / f"{asked.name}.yaml"
+    if MODEL.exists() and not study.exists() and asked.name != "news":
+        study.parent.mkdir(exist_ok=True)
+        study.write_text(
+            MODEL.read_text(encoding="utf-8").replace("data/news/", f"data/{asked.name}/"), encoding="utf-8"
+        )
+        print(f"{study}: run it with `realm-lab sweep {asked.name}`")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"clozes.py: error: {error}")
