@@ -6,7 +6,7 @@ The digits are those of our reports: each metric times each cell is one family, 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric
+from realm_lab.other_runs.rows import Row, Rows, rows_of
 from realm_lab.statistics.family import Finding, judge
 from realm_lab.statistics.paired import compare
 from realm_lab.statistics.wording import NOTHING, detectable, in_short, interval, needed, number, p_text, signed
@@ -22,15 +23,6 @@ NO_VALUE = frozenset(("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "in
 STATUS = ("status", "state")  # columns, in lower case
 DONE = frozenset(("finished", "complete", "completed", "succeeded", "success"))
 PAIRS_SHOWN = 10
-
-Rows = Sequence["Row"]
-
-
-class Row(NamedTuple):
-    """One run: its columns, and the file and line or the name to find it by."""
-
-    values: Mapping[str, Any]
-    where: str
 
 
 class Gap(StrEnum):
@@ -166,22 +158,6 @@ def verdict(
     names = [metric] if isinstance(metric, str) else [*metric]
     bounds = dict.fromkeys(names, delta) if isinstance(delta, int | float) else dict(delta or {})
     return judge_rows(rows, names, baseline, cell, pair, bounds)
-
-
-def rows_of(frame: Any) -> list[Row]:
-    """A table in memory as rows. UserError: it is no table."""
-    if hasattr(frame, "to_dicts"):  # polars
-        found = frame.to_dicts()
-    elif hasattr(frame, "to_dict"):
-        found = frame.to_dict("records")
-    elif isinstance(frame, Mapping):
-        found = [dict(zip(frame, values, strict=True)) for values in zip(*frame.values(), strict=True)]
-    else:
-        found = frame
-    rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, Collection) else []
-    if not isinstance(found, Collection) or len(rows) < len(found):
-        raise UserError(f"a {type(frame).__name__} is no table of runs", remedy="give a data frame or a list of dicts")
-    return [Row(row, f"row {place}") for place, row in enumerate(rows)]
 
 
 def judge_rows(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.errors import UserError, needs, suggestion
-from realm_lab.other_runs.answer import Row
+from realm_lab.other_runs.rows import Row
 from realm_lab.other_runs.tensorboard import EVENTS, last_scalars
 
 NESTED = ("config", "params", "parameters", "summary", "metrics")  # their fields keep their own names
