@@ -85,18 +85,18 @@ def parameters(passages: int, model: dict[str, int], threads: int = 0) -> Params
             f"--sizes {passages}: give multiples of {4 * PASSAGES_PER_ENTITY}, {40 * PASSAGES_PER_ENTITY} or more"
         )
     toy = {
+        "name": "toy",
         "entities": passages // PASSAGES_PER_ENTITY,
         "fillers_per_entity": PASSAGES_PER_ENTITY - 6,
         "articles": 1,
         "changed_fraction": 0.0,
     }
     corpus = {
-        "source": "toy",
+        "source": toy,
         "tagger": "exact",
         "pretrain_corpus": "separate",
         "passage_length": 40,
         "sentence_length": 26,
-        "toy": toy,
     }
     return Params(
         corpus=corpus,  # type: ignore[arg-type]

@@ -14,7 +14,8 @@ import pytest
 
 from realm_lab.core.plugins import load_object
 from realm_lab.params.load import flatten
-from realm_lab.systems.identity import PARTS, plan_run
+from realm_lab.systems.identity import plan_run
+from realm_lab.systems.registry import PARTS
 from realm_lab.tracking.run_dir import Flag
 from tests import tiny
 from tests.factories.switches import BACKEND, BOTH, OPTIONS, SHORT, SWITCHES

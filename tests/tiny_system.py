@@ -30,12 +30,11 @@ from realm_lab.retrieval.retriever import Retriever
 # Everything a test relies on; the presets may move.
 SECTIONS: dict[str, dict[str, Any]] = {
     "corpus": {
-        "source": "toy",
+        "source": {"name": "toy", "world": "easy", "entities": 40, "articles": 200},
         "pretrain_corpus": "separate",
         "passage_length": 32,
         "sentence_length": 26,
         "tagger": "exact",
-        "toy": {"world": "easy", "entities": 40, "articles": 200},
     },
     "model": {
         "hidden_size": 32,

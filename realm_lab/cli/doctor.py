@@ -202,8 +202,8 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
     """The files and folders that the parameters name."""
     named = [("model.checkpoint", params.model.checkpoint), ("tokenizer.checkpoint", params.tokenizer.checkpoint)]
     named.append(("pretrain.causal_checkpoint", params.pretrain.causal_checkpoint))
-    if params.corpus.source == "toy":
-        yield Finding("OK", "corpus", "the toy world; no file is needed")
+    if params.corpus.source.name != "files":
+        yield Finding("OK", "corpus", f"source {params.corpus.source.name}; no file is needed")
     else:
         files = params.corpus.files.model_dump(include=FILES)
         if not params.corpus.files.knowledge:

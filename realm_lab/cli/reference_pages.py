@@ -9,9 +9,13 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from realm_lab.cli.examples import EXAMPLES
 from realm_lab.cli.parser import PROGRAM, build_parser
 from realm_lab.core.files import write_text
+from realm_lab.core.plugins import import_plugins
+from realm_lab.corpus.sources import CORPUS_SOURCES
 from realm_lab.metrics import BUILT_IN, BY_KIND, CURVES, METRICS, Metric
 from realm_lab.params import reference_page
 
@@ -107,9 +111,16 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def options_of_sources() -> dict[str, type[BaseModel]]:
+    """The options of each corpus source that is registered, by the heading of its section."""
+    import_plugins()
+    found = {name: plugin.options_model() for name, plugin in CORPUS_SOURCES.items()}
+    return {f"corpus.source: {name}": options for name, options in found.items() if options is not None}
+
+
 def write(root: Path) -> None:
     """Write every generated page of a checkout, and params.yaml."""
-    reference_page.write(root)
+    reference_page.write(root, options_of_sources())
     write_text(root / "docs" / "cli.md", render_cli())
     write_text(root / "docs" / "metrics.md", render_metrics())
 

@@ -24,7 +24,7 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Annotated, Any, Generic, TypeVar, cast
@@ -32,7 +32,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationError, WithJsonSchema
 
 from realm_lab.core.code import MISSING, OURS, outside_digest, reach_working_folder
-from realm_lab.core.records import validation_line
+from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError, suggestion
 
 GROUP = "realm_lab.plugins"  # of entry points
@@ -97,7 +97,7 @@ class Plugin(Generic[Code]):
 
     name: str
     target: str
-    options: type[BaseModel] | None = None
+    options: type[BaseModel] | str | None = None  # text: `package.module:Class`, imported when it is chosen
     code: Code | None = None
 
     def load(self) -> Code:
@@ -107,6 +107,13 @@ class Plugin(Generic[Code]):
         module, _, name = self.target.partition(":")
         code: Code = getattr(importlib.import_module(module), name)
         return code
+
+    def options_model(self) -> type[BaseModel] | None:
+        """The type of the options; None: it has none."""
+        if not isinstance(self.options, str):
+            return self.options
+        found: type[BaseModel] = load_object(self.name, self.options)
+        return found
 
 
 @dataclass(frozen=True)
@@ -130,19 +137,31 @@ class Chosen(Generic[Code]):
         of realm_lab, whose code each stage records, as it does other custom modules."""
         if not self.is_own:
             return None
-        found = outside_digest(self.target.partition(":")[0])
+        found = outside_digest(self.module)
         if found == MISSING:
             raise _unimportable(self.parameter, self.target, "no Python file of that name")
         return found
 
+    @property
+    def module(self) -> str:
+        """The module that the code is in."""
+        return self.target.partition(":")[0]
+
+    @property
+    def named(self) -> str | dict[str, Any]:
+        """The name as it is part of a key: with the digest of a user's own code."""
+        source = self.source
+        return self.name if source is None else {"name": self.name, "source": source}
+
     def __call__(self, *given: Any) -> Any:
         """Call the code with the arguments of its kind, and its options."""
         options = {} if self.options is None else {"options": self.options}
-        code = self.load()
-        if not self.is_own:
-            return code(*given, **options)
-        with calling(self.parameter, self.name, self.target):
-            return code(*given, **options)
+        with self.running():
+            return self.load()(*given, **options)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Within it errors of a user's own code are UserErrors."""
+        return calling(self.parameter, self.name, self.target) if self.is_own else nullcontext()
 
     def load(self) -> Code:
         """As `Plugin.load`."""
@@ -157,7 +176,7 @@ class Kind(dict[str, Plugin[Code]]):
         super().__init__()
         self.what, self.form, self.takes = what, form, takes
 
-    def declare(self, name: str, target: str, options: type[BaseModel] | None = None) -> None:
+    def declare(self, name: str, target: str, options: type[BaseModel] | str | None = None) -> None:
         """Add a plug-in by `package.module:object`, which is imported when it is used. UserError: the name is taken."""
         self._add(Plugin(name, target, options))
 
@@ -208,7 +227,7 @@ class Kind(dict[str, Plugin[Code]]):
         """Find the plug-in that `parameter` names and check its options. Custom code is imported now, a part of
         realm_lab when it is used. UserError: no such plug-in, it cannot be imported or called, or a wrong option."""
         plugin = self.find(parameter, choice.name)
-        options = checked_options(parameter, choice, plugin.options)
+        options = checked_options(parameter, choice, plugin.options_model())
         return Chosen(parameter, choice.name, plugin.target, options, plugin.code)
 
 
@@ -239,12 +258,13 @@ def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None
         if option not in known:
             remedy = suggestion(option, known) if known else "it has none"
             problem = f"parameter '{parameter}': no option '{option}' of '{choice.name}'; {remedy}"
-            raise UserError(problem, parameter=parameter)
+            raise UserError(problem, parameter=f"{parameter}.{option}")
     try:
         return kind(**choice.options) if kind else None
     except ValidationError as error:
-        problem = f"parameter '{parameter}': '{choice.name}': {validation_line(error)}"
-        raise UserError(problem, parameter=parameter) from None
+        found = problem_of(error)
+        problem = f"parameter '{parameter}': '{choice.name}': {found.text}"
+        raise UserError(problem, parameter=f"{parameter}.{found.parameters[0]}") from None
 
 
 def options_type(parameter: str, name: str, code: Callable[..., Any]) -> type[BaseModel] | None:

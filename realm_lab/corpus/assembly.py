@@ -1,4 +1,4 @@
-"""One assembly of a prepared corpus from its source, the toy world or files; the layout is that of `store.py`.
+"""One assembly of a prepared corpus from its source; the layout is that of `store.py`.
 
 What is held in memory does not grow with the text, but for 64-bit hashes of what must be known again: 17 to 35
 bytes for each document, article and passage. Questions are held, and the words where a vocabulary is learned.
@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from realm_lab.corpus.cutting import OF_UPDATE, PARTS, Asked, Cut
-from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.hash_numbers import HashNumbers
 from realm_lab.corpus.readers.registry import NUMBERED
 from realm_lab.corpus.records import SPLITS, Split, text_hash
+from realm_lab.corpus.sources import Source
 from realm_lab.corpus.store import (
     INT,
     PATCHES_FILE,
@@ -29,7 +29,6 @@ from realm_lab.corpus.store import (
     Sentences,
     token_dtype,
 )
-from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.vocabulary import encode_batch_plain
 
 DUPLICATE_PASSAGE = "passage: same title and text as an earlier one"
@@ -41,7 +40,7 @@ Progress = Callable[[str, int], None]  # (part, records of it that are written)
 class Assembly:
     """Writes what a source yields into a folder, and counts what was kept and dropped."""
 
-    def __init__(self, source: ToySource | FilesCorpus, folder: Path, progress: Progress):
+    def __init__(self, source: Source, folder: Path, progress: Progress):
         self._source, self._folder, self._progress = source, folder, progress
         self._dtype = token_dtype(source.tokenizer.get_vocab_size(), source.patches is not None)
         self._patches = 0  # that are written
@@ -65,9 +64,9 @@ class Assembly:
         passages = Passages(self._folder / "passages", self._dtype)
         for split in SPLITS:
             self._write_questions(split, list(source.asked(split, rows_of_documents, passages)))
-        if isinstance(source, ToySource):
+        if (batches := source.article_batches()) is not None:
             articles = PartWriter(self._folder / "articles", Articles.COLUMNS, self._dtype)
-            for batch in source.article_batches():
+            for batch in batches:
                 articles.append(batch)
                 self._progress("articles", articles.rows)
             self._close("articles", articles)

@@ -6,28 +6,33 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from farmhash import Fingerprint64
-from tokenizers import Tokenizer
 
-from realm_lab.corpus.answers import passage_holds
-from realm_lab.corpus.cutting import OF_UPDATE, Article, Asked, Cut, Cutter, Kind
+from realm_lab.corpus.cutting import OF_UPDATE
 from realm_lab.corpus.pictures import PATCH_VALUES
-from realm_lab.corpus.pool import cut_all
-from realm_lab.corpus.readers import Dropped, InputFile, input_files, read_documents, read_questions
+from realm_lab.corpus.readers import (
+    Dropped,
+    InputFile,
+    digest_input,
+    input_files,
+    read_documents,
+    read_questions,
+)
 from realm_lab.corpus.readers.inputs import is_picture
 from realm_lab.corpus.records import SPLITS, Document, Question, Split
-from realm_lab.corpus.regex_answers import Patterns
-from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
-from realm_lab.corpus.store import Passages
+from realm_lab.corpus.sources import SourceRequest
+from realm_lab.corpus.text_source import TextSource
 from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus
+from realm_lab.params.sections import identity_values
 
-MOST_CHARACTERS = 8_000_000  # of an article: what has one name throughout is not held in memory as a whole
+FILE_ROLES = ("knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test")
 
 
-class FilesCorpus:
+class FilesCorpus(TextSource):
     """The files named in `corpus.files` as a source. Everything streams and repeats exactly.
 
     `max_articles` counts articles over the files of `knowledge` that no test question comes from. The files that
@@ -35,23 +40,29 @@ class FilesCorpus:
     (`knowledge_updated`) names.
     """
 
-    drops_duplicates = True  # of passages with the same title and text the first alone is kept
-
-    def __init__(self, corpus: Corpus, kept: Path, workers: int = 1, make_tagger: MakeTagger = RuleTagger):
-        """`kept`: a folder for what is cut, until the corpus is written."""
-        self._corpus, self._files, self._kept = corpus, corpus.files, kept
-        self._workers, self._make_tagger = workers, make_tagger
-        self.tokenizer: Tokenizer  # set by whoever wants the documents cut; one may be learned from them first
-        self.versions = 2 if corpus.files.knowledge_updated else 1
-        self._counts: dict[str, Counter[str]] = {}
+    def __init__(self, request: SourceRequest):
+        super().__init__(request)
+        self._files = request.corpus.files
+        self.versions = 2 if self._files.knowledge_updated else 1
         named = input_files(*self._files.knowledge, *self._files.knowledge_updated)
         has_pictures = any(is_picture(file.path) for file in named)
         self.patches = np.empty((0, PATCH_VALUES), np.uint8) if has_pictures else None
 
-    @property
-    def dropped(self) -> Counter[str]:
-        """What reading left out so far, by reason. Reading something again does not count it twice."""
-        return sum(self._counts.values(), Counter())
+    @classmethod
+    def identity(cls, corpus: Corpus, options: None, seed: int) -> dict[str, Any]:
+        """The parameters `corpus.files` and the content of the files. UserError: one does not exist."""
+        files, described = corpus.files, identity_values(corpus.files)
+        if not files.holds_out_dev:
+            described.pop("dev_split")  # it splits nothing
+        roles = {path: role for role in FILE_ROLES for path in getattr(files, role)}
+        for path, role in roles.items():
+            if not Path(path).exists():
+                raise UserError(f"corpus.files.{role}: {path}: no such file; check the path")
+        found = super().identity(corpus, options, seed) | {"corpus": {"files": described}}
+        found["files"] = {path: digest_input(path) for path in sorted(roles)}
+        if any(file.is_renamed for role in FILE_ROLES for file in input_files(*getattr(files, role))):
+            found["ids"] = "of files that share a name"
+        return found
 
     def documents(self, version: int = 0) -> Iterator[Document]:
         """The documents of the knowledge corpus, in the order of the files."""
@@ -60,7 +71,7 @@ class FilesCorpus:
         limited = _same(names, self._files.knowledge) - _same(names, self._files.questions_test)
         yield from read_documents(input_files(*names), dropped, partial(self._is_wanted, limited, set(), dropped))
         suffix = OF_UPDATE * version
-        self._counts[f"documents{suffix}"] = Counter({reason + suffix: count for reason, count in dropped.items()})
+        self.counts[f"documents{suffix}"] = Counter({reason + suffix: count for reason, count in dropped.items()})
 
     def _is_wanted(
         self, limited: Set[str], articles: set[str], dropped: Counter[str], document: Document, file: InputFile
@@ -79,26 +90,9 @@ class FilesCorpus:
 
     def pretrain_documents(self) -> Iterator[Document]:
         """The documents of the separate pre-training corpus."""
-        dropped = self._counts["pretrain"] = Dropped()
+        dropped = self.counts["pretrain"] = Dropped()
         wanted = partial(self._is_wanted, set(), set(), dropped)
         return read_documents(input_files(*self._files.pretrain), dropped, wanted)
-
-    def cuts(self, version: int) -> Iterator[Cut]:
-        """A version of the knowledge corpus; where X = Z, the first with its sentences."""
-        same = self._corpus.pretrain_corpus == "same" and not version
-        kind: Kind = "passages and sentences" if same else "passages"
-        return self._cut(self.documents(version), kind, self._kept / f"passages-{version}")
-
-    def pretrain_cuts(self) -> Iterator[Cut]:
-        """The sentences of the separate pre-training corpus."""
-        if self._corpus.pretrain_corpus == "same":
-            return iter(())
-        return self._cut(self.pretrain_documents(), "sentences", self._kept / "sentences")
-
-    def _cut(self, documents: Iterable[Document], kind: Kind, kept: Path) -> Iterator[Cut]:
-        lengths, size = (self._corpus.passage_length, self._corpus.sentence_length), self._files.picture_size
-        make_cutter = partial(Cutter, self.tokenizer.to_str(), *lengths, self._make_tagger, size)
-        return cut_all(make_cutter, neighbours(documents), kind, self._workers, kept)
 
     def asked_documents(self) -> frozenset[str]:
         """The documents that questions of any split come from, in the corpus or not. UserError: a file has no question
@@ -113,16 +107,7 @@ class FilesCorpus:
                     raise UserError(f"corpus.files.questions_{split}: {name}: {nothing_kept(dropped)}")
         return frozenset(documents)
 
-    def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
-        """The questions of a split. Gold are the passages of the document (`rows`) that hold an answer."""
-        patterns = Patterns()
-        for question in self.questions(split, {document for document, found in rows.items() if found}):
-            asked = question.answers, question.answer_kind, patterns, question.id
-            own = dict.fromkeys(rows.get(question.document or "", ()))
-            gold = [row for row in own if passage_holds(passages.text.row(row)["body"], *asked)]
-            yield question, question.answers_updated or question.answers, gold
-
-    def questions(self, split: Split, known: Set[str]) -> list[Question]:
+    def known_questions(self, split: Split, known: Set[str]) -> list[Question]:
         """Questions of a split, an even sample of them where a maximum is given.
 
         `known` are the documents that are in the corpus, of those asked for. `document` is kept where the corpus holds
@@ -132,7 +117,7 @@ class FilesCorpus:
         """
         names: list[str] = getattr(self._files, f"questions_{split}")
         maximum = {"train": self._files.max_train_questions, "test": self._files.max_test_questions}.get(split)
-        dropped = self._counts[f"questions_{split}"] = Dropped()
+        dropped = self.counts[f"questions_{split}"] = Dropped()
         if split == "test" or not self._files.holds_out_dev:
             found = list(self._answerable(names, dropped, known))
         else:
@@ -180,20 +165,6 @@ def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Count
         return questions
     dropped["question: not in the sample"] += len(questions) - maximum
     return [questions[number * len(questions) // maximum] for number in range(maximum)]
-
-
-def neighbours(documents: Iterable[Document]) -> Iterator[Article]:
-    """Neighbouring documents of one article together; an article of more than MOST_CHARACTERS in parts."""
-    article: Article = []
-    size = 0
-    for document in documents:
-        if article and (document.article != article[0].article or size > MOST_CHARACTERS):
-            yield article
-            article, size = [], 0
-        article.append(document)
-        size += len(document.text)
-    if article:
-        yield article
 
 
 def page_kind(title: str) -> str | None:

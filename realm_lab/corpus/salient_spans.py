@@ -64,15 +64,13 @@ def merge_spans(*groups: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(sorted(kept))
 
 
-def tagger_digest(folder: Path | str | None) -> str:
+def tagger_digest(name: Path | str) -> str:
     """SHA-256 of what decides how a folder tags: its .json, .txt and .safetensors files."""
-    if folder is None:
-        raise UserError("corpus.files.tagger_model is empty, and corpus.tagger: model needs it; name a folder")
-    folder = Path(folder)
+    folder = Path(name)
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".txt", ".safetensors"))
     if not (folder / "config.json").is_file() or not any(path.suffix == ".safetensors" for path in paths):
         raise UserError(
-            f"corpus.files.tagger_model: {folder} holds no config.json with safetensors beside it; name a Hugging Face "
+            f"corpus.tagger: {folder} holds no config.json with safetensors beside it; name a Hugging Face "
             "token-classification folder; docs/data.md says how one is trained"
         )
     return digest({path.name: digest_file(path) for path in paths})
@@ -99,7 +97,7 @@ class RuleTagger:
 
 
 class NoTags:
-    """Spends no time on spans, where no sentence is trained on."""
+    """Finds none: the documents name their spans themselves, or no sentence is trained on."""
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
         return [()] * len(texts)

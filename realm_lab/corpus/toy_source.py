@@ -6,21 +6,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.cutting import PARTS, PASSAGE_COLUMNS, Asked, Cut, is_fit, passage_row, place_spans
 from realm_lab.corpus.records import SPLITS, Sentence, Split
+from realm_lab.corpus.sources import SourceRequest
 from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
 from realm_lab.corpus.toy_bilingual import BilingualWorld
 from realm_lab.corpus.toy_pictures import MARK, Painter, PictureWorld
 from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import WordEncoder, load_tokenizer, wordpiece_from_vocabulary
 from realm_lab.errors import UserError
+from realm_lab.params.corpus import Corpus
 from realm_lab.params.corpus import ToyWorld as Settings
-from realm_lab.params.parameters import Params
+from realm_lab.params.sections import identity_values
 
 BATCH = 4096
 Item = TypeVar("Item")
@@ -31,15 +33,15 @@ class ToySource:
 
     drops_duplicates = False  # of passages with the same title and text all are kept
 
-    def __init__(self, params: Params, seed: int):
-        toy, longest = params.corpus.toy, params.finetune.max_span_wordpieces
-        self._world, self._sentence_fraction = make_world(toy, seed), toy.sentence_fraction
-        self._articles, self._length = toy.articles, params.corpus.sentence_length
-        self._is_same = params.corpus.pretrain_corpus == "same"
+    def __init__(self, request: SourceRequest, options: Settings):
+        toy, longest = options, request.longest_answer
+        self._world, self._sentence_fraction = make_world(toy, request.seed), toy.sentence_fraction
+        self._articles, self._length = toy.articles, request.corpus.sentence_length
+        self._is_same = request.corpus.pretrain_corpus == "same"
         self.versions = 2 if toy.changed_fraction else 1
         self.dropped: Counter[str] = Counter()
-        if params.tokenizer.checkpoint is not None:
-            self.tokenizer = load_tokenizer(Path(params.tokenizer.checkpoint))
+        if request.tokenizer.checkpoint is not None:
+            self.tokenizer = load_tokenizer(Path(request.tokenizer.checkpoint))
         else:
             self.tokenizer = wordpiece_from_vocabulary(self._world.vocabulary)
             if self._world.pieces_per_name > longest:
@@ -51,6 +53,12 @@ class ToySource:
         world, first_patch = self._world, self.tokenizer.get_vocab_size()
         self._painter = Painter(world, first_patch) if isinstance(world, PictureWorld) else None
         self.patches = self._painter.patches if self._painter else None
+
+    @classmethod
+    def identity(cls, corpus: Corpus, options: Settings, seed: int) -> dict[str, Any]:
+        """The options, and the seed of the world."""
+        world_seed = seed if options.world_seed is None else options.world_seed
+        return {"corpus": {"toy": identity_values(options)}, "seed": world_seed}
 
     def asked_documents(self) -> tuple[str, ...]:
         """None: the world knows the rows of its gold passages."""

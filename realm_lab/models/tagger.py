@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from realm_lab.corpus.dates import find_dates
 from realm_lab.corpus.records import Span
 from realm_lab.corpus.salient_spans import merge_spans
+from realm_lab.corpus.taggers import TaggerFolder
 from realm_lab.errors import UserError
 
 OVERLAP = 64  # wordpieces that neighbouring windows share
@@ -47,17 +47,18 @@ class ModelTagger:
         return merge_spans(dates, spans)
 
 
-def read_tagger(folder: Path | str) -> ModelTagger:
-    """The tagger of a Hugging Face token-classification folder. Ready for `functools.partial` and other processes.
-    UserError: no such folder, no safetensors (a pickle is never loaded), or no fast tokenizer."""
+def read_tagger(options: TaggerFolder) -> ModelTagger:
+    """The tagger of a Hugging Face token-classification folder. UserError: no such folder, no safetensors (a pickle is
+    never loaded), or no fast tokenizer."""
     import torch
     from transformers import AutoModelForTokenClassification, AutoTokenizer, TokenClassificationPipeline
 
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    folder = options.folder
+    how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        model = AutoModelForTokenClassification.from_pretrained(folder, use_safetensors=True, **options).eval()
+        model = AutoModelForTokenClassification.from_pretrained(folder, use_safetensors=True, **how).eval()
         # "[MASK]" in a text is the text that it is
-        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, split_special_tokens=True, **options)
+        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, split_special_tokens=True, **how)
     except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{folder}: transformers cannot read this tagger ({reason}); name another folder") from None

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from realm_lab.core.plugins import Choice, ChoiceField
 from realm_lab.core.records import Contradiction
 from realm_lab.params.sections import OBSERVES, Fraction, NonNegative, Positive, Section, neutral
 
@@ -107,8 +108,6 @@ class Files(Section):
     """Development questions where questions_dev names none. `orqa`: the questions of questions_train whose text has
     hash 0 modulo 10, which are not trained on (code: create_data_splits, for all three data sets). `none`: there are
     none, and nothing can be chosen by them."""
-    tagger_model: str | None = None
-    """Of `tagger: model`: a Hugging Face token-classification folder; docs/data.md says how to make one."""
     max_articles: Positive | None = None
     """Read only so many articles; empty: all."""
     max_train_questions: Positive | None = None
@@ -117,7 +116,7 @@ class Files(Section):
     """Keep only so many test questions; empty: all."""
     picture_size: Annotated[int, Field(ge=16, le=512, multiple_of=16), neutral(64)] = 64
     """Pixels on a side to which image files are scaled; a passage has a wordpiece for each 16 x 16 of them."""
-    drop_pages: list[PageKind] = ["list", "index", "outline", "disambiguation"]
+    drop_pages: Annotated[list[PageKind], neutral([])] = ["list", "index", "outline", "disambiguation"]
     """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
     "... (disambiguation)" (code, of ORQA)."""
 
@@ -130,8 +129,9 @@ class Files(Section):
 class Corpus(Section):
     """Where text comes from and how it is cut (paper section 4.3)."""
 
-    source: Literal["toy", "files"] = "files"
-    """The embedded toy world, or text files."""
+    source: ChoiceField = Choice("files")
+    """Text files (`files`: corpus.files), the embedded toy world (`toy`, with its options), or `package.module:Class`
+    of your own, with its options."""
     pretrain_corpus: Literal["separate", "same"] = "same"
     """Whether X is another corpus than Z (Guu, section 4.3: CC-News) or the same (Wikipedia)."""
     passage_length: Annotated[int, Field(ge=8, le=512)] = 288
@@ -139,48 +139,30 @@ class Corpus(Section):
     sentence_length: Annotated[int, Field(ge=8, le=512)] = 64
     """Wordpieces of a query with its two specials (Guu is silent; code: 64 in the Inverse Cloze Task, 96 in its small
     example of pre-training)."""
-    tagger: Literal["exact", "rule", "model"] = "rule"
-    """Who finds salient spans: the toy world itself, rules for names, dates and numbers, or the token classifier in
-    files.tagger_model and expressions for dates (Guu, section 3.4: a BERT tagger trained on CoNLL-2003 and a regular
-    expression; neither was released)."""
-    toy: ToyWorld = ToyWorld()
+    tagger: ChoiceField = Choice("rule")
+    """Who finds salient spans: the source itself (`exact`), rules for names, dates and numbers (`rule`), or a token
+    classifier and expressions for dates, `{name: model, folder: FOLDER}` (Guu, section 3.4: a BERT tagger trained on
+    CoNLL-2003 and a regular expression; neither was released). Or `package.module:Class` of your own, with its
+    options."""
     files: Files = Files()
 
     @property
     def has_dev_questions(self) -> bool:
         """Whether there are questions that something may be chosen by."""
-        return self.source == "toy" or bool(self.files.questions_dev) or self.files.holds_out_dev
+        return self.source.name != "files" or bool(self.files.questions_dev) or self.files.holds_out_dev
 
     @model_validator(mode="after")
     def _tagger_fits(self) -> Corpus:
-        if self.tagger == "exact" and self.source == "files":
+        if self.tagger.name == "exact" and self.source.name == "files":
             raise Contradiction(
                 "tagger: exact spans exist only in the toy world; "
                 "also set corpus.tagger to rule, or start from preset real",
                 "tagger",
                 "source",
             )
-        if self.tagger == "model" and self.source == "toy":
+        if self.tagger.name == "model" and self.source.name == "toy":
             raise Contradiction(
                 "tagger: model reads English, which the toy world does not speak; use tagger: exact", "tagger", "source"
-            )
-        if self.pretrain_corpus == "same" and self.toy.second_language != "none":
-            raise Contradiction(
-                "toy.second_language is that of X, which is Z; set pretrain_corpus to separate",
-                "toy.second_language",
-                "pretrain_corpus",
-            )
-        if self.toy.pictures != "none" and (
-            self.pretrain_corpus == "same"
-            or (self.toy.triples, self.toy.second_language, self.toy.hops) != ("none", "none", 1)
-        ):
-            raise Contradiction(
-                "toy.pictures goes with pretrain_corpus: separate, and without triples, a second language or two hops",
-                "toy.pictures",
-                "pretrain_corpus",
-                "toy.triples",
-                "toy.second_language",
-                "toy.hops",
             )
         if self.pretrain_corpus == "same" and self.files.pretrain:
             raise Contradiction(
@@ -188,7 +170,7 @@ class Corpus(Section):
                 "pretrain_corpus",
                 "files.pretrain",
             )
-        if self.source == "files" and self.pretrain_corpus == "separate" and not self.files.pretrain:
+        if self.source.name == "files" and self.pretrain_corpus == "separate" and not self.files.pretrain:
             raise Contradiction(
                 "pretrain_corpus: separate needs files.pretrain; name its files, or set it to same",
                 "pretrain_corpus",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from realm_lab.core.plugins import import_modules
+from realm_lab.core.plugins import Choice, import_modules
 from realm_lab.core.records import cut, problem_of
 from realm_lab.errors import UserError, nearest, suggestion
 from realm_lab.params.checkpoint import local, with_sizes
@@ -57,12 +57,12 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     document = {} if overrides.get("preset") and not path.exists() else read_yaml(path)
     _check_names(document, document, path)
     for key in overrides:
-        if key not in parameter_fields() and not is_system_option(key):
+        if not is_known(key):
             raise _unknown(f"--set {cut(key)}", key)
-    given = {key: value for key, value in flatten(document).items() if value is not None} | overrides
+    given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, overrides)
     preset = given.setdefault("preset", "toy")
     below = preset_values(preset, "--preset" if "preset" in overrides else path)
-    source = Source(path, document, with_sizes({**below, **given}, given))
+    source = Source(path, document, with_sizes(laid_over(below, given), given))
     listed = source.values.get("plugins")
     try:
         import_modules("plugins", listed if isinstance(listed, list) else ())
@@ -74,6 +74,32 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
 def is_system_option(key: str) -> bool:
     """True for the dotted key `system_options.SYSTEM.OPTION`, which the system checks."""
     return key.startswith(f"{OPTIONS}.") and key.count(".") > 1
+
+
+def part_of(key: str) -> str | None:
+    """Of the dotted key PARAMETER.OPTION, the parameter, if that names a plug-in, which checks its options."""
+    above = key.rpartition(".")[0]
+    return above if is_part(above) else None
+
+
+def is_part(key: str) -> bool:
+    """True for the dotted key of a parameter that names a plug-in."""
+    return key in parameter_fields() and parameter_fields()[key].annotation is Choice
+
+
+def is_option(key: str) -> bool:
+    """True for the dotted key of an option, which the plug-in or the system checks."""
+    return is_system_option(key) or part_of(key) is not None
+
+
+def is_known(key: str) -> bool:
+    """True for the dotted key of a section, of a parameter, or of an option."""
+    return key in parameter_fields() or is_option(key)
+
+
+def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat values with others on top. A plug-in that is named on top has none of the options below."""
+    return {key: value for key, value in below.items() if part_of(key) not in above} | dict(above)
 
 
 def resolve(flat: Mapping[str, Any]) -> Params:
@@ -91,8 +117,19 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         inside = values
         for parent in parents:
             inside = inside.setdefault(parent, {})
-        inside[name] = flat[key]
+        inside[name] = _with_options(flat[key], inside.get(name)) if is_part(key) else flat[key]
+    for part in {part_of(key) for key in flat} - {None, *flat}:  # options of the part that is the default
+        *parents, name = str(part).split(".")
+        section = functools.reduce(dict.__getitem__, parents, values)
+        section[name] = _with_options(parameter_fields()[str(part)].default.name, section[name])
     return values
+
+
+def _with_options(value: Any, options: Mapping[str, Any] | None) -> Any:
+    """A plug-in as it is written, with more options; what is no plug-in stays, for its type to refuse."""
+    if not options or not isinstance(value, str | dict):
+        return value
+    return ({"name": value} if isinstance(value, str) else value) | dict(options)
 
 
 def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, Any]:
@@ -106,7 +143,7 @@ def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, An
 def _preset_values(name: str) -> dict[str, Any]:
     values = flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml"))
     base = values.get("preset")  # the preset that this one changes
-    return (_preset_values(base) if base else {}) | values | {"preset": name}
+    return laid_over(_preset_values(base) if base else {}, values) | {"preset": name}
 
 
 def beyond_preset(params: Params) -> dict[str, Any]:
@@ -119,14 +156,17 @@ def beyond_preset(params: Params) -> dict[str, Any]:
 
 
 def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Parameters as one flat dictionary with dotted keys; each option of a system has its own."""
+    """Parameters as one flat dictionary with dotted keys; each option of a system or of a plug-in has its own."""
     values = params.model_dump(mode="json") if isinstance(params, BaseModel) else params
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict) and is_divided(f"{prefix}{key}", prefix):
-            flat.update(flatten(value, f"{prefix}{key}."))
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and is_part(name):
+            flat |= {name if option == "name" else f"{name}.{option}": inner for option, inner in value.items()}
+        elif isinstance(value, dict) and is_divided(name, prefix):
+            flat.update(flatten(value, f"{name}."))
         else:
-            flat[f"{prefix}{key}"] = value
+            flat[name] = value
     return flat
 
 

@@ -433,13 +433,13 @@ class Params(Section):
     def _consistent(self) -> Params:
         if len(set(self.seeds)) != len(self.seeds):
             raise Contradiction("seeds: one is listed twice; list each once", "seeds")
-        if self.corpus.source == "files" and not self.corpus.files.knowledge and self.preset != "paper":
+        if self.corpus.source.name == "files" and not self.corpus.files.knowledge and self.preset != "paper":
             raise Contradiction(
                 "corpus.files.knowledge is empty: name at least one file of passages",
                 "corpus.files.knowledge",
                 "corpus.source",
             )
-        if self.corpus.source == "toy" and self.corpus.files.knowledge:
+        if self.corpus.source.name == "toy" and self.corpus.files.knowledge:
             raise Contradiction(
                 "corpus.files.knowledge is named, but corpus.source is toy; set corpus.source to files",
                 "corpus.files.knowledge",

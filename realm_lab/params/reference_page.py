@@ -1,6 +1,6 @@
 """params.yaml and docs/parameters.md: every parameter with its values and its source, generated from the types.
 
-`python -m realm_lab.params.reference_page` (`make pages`) writes both.
+`make pages` writes both.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from realm_lab.params.load import (
     OPTIONS,
     PRESETS,
     flatten,
+    is_part,
     is_section,
     nested,
     parameter_fields,
@@ -61,13 +62,21 @@ address: `parameters.md#pretrain.steps`.
 def _values() -> dict[str, dict[str, str]]:
     """Dotted key -> preset -> its value, as shown."""
     params = {preset: resolve(preset_values(preset)) for preset in PRESETS}
-    flat = {preset: flatten(values) | {OPTIONS: values.system_options} for preset, values in params.items()}
+    flat = {preset: _with_parts(values) | {OPTIONS: values.system_options} for preset, values in params.items()}
     return {key: {preset: show(flat[preset][key]) for preset in PRESETS} for key in flat["paper"]}
+
+
+def _with_parts(params: Params) -> dict[str, Any]:
+    """Flat parameters, each plug-in with its options as it is written."""
+    parts: dict[str, Any] = {name: params for name in parameter_fields() if is_part(name)}
+    return flatten(params) | {
+        name: functools.reduce(getattr, name.split("."), all_).plain() for name, all_ in parts.items()
+    }
 
 
 def render_params_yaml(filled: Mapping[str, Any]) -> str:
     """The text of params.yaml: every parameter with its value in `filled` (dotted keys), if any, and the presets'."""
-    filled = {**filled, OPTIONS: nested(filled).get(OPTIONS)}
+    filled = {**filled, **_whole(filled)}
     lines = [f"{FILE_HEAD}preset: {filled.get('preset') or 'toy'}  # {' · '.join(PRESETS)}"]
     for key, field in parameter_fields().items():
         *parents, name = key.split(".")
@@ -86,16 +95,30 @@ def render_params_yaml(filled: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _whole(filled: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of which `filled` has the parts: options of systems and of plug-ins."""
+    values = nested(filled)
+    found = {OPTIONS: values.get(OPTIONS)}
+    for name in (name for name in parameter_fields() if is_part(name)):
+        inside: Any = values
+        for key in name.split("."):
+            inside = inside.get(key) if isinstance(inside, dict) else None
+        found[name] = inside
+    return found
+
+
 def renewed_params_yaml(text: str) -> str:
     """params.yaml written again from the presets: its preset and the values filled in are kept."""
     return render_params_yaml(flatten(parse_yaml(text, "params.yaml", "safe") or {}))
 
 
-def render_reference() -> str:
-    """The text of docs/parameters.md: the sections in the order of params.yaml."""
+def render_reference(options: Mapping[str, type[BaseModel]]) -> str:
+    """The text of docs/parameters.md: the sections in the order of params.yaml, then the `options` of plug-ins, by the
+    name of the section."""
     sections: dict[str, Any] = {"": Params}
     sections |= {key: field.annotation for key, field in parameter_fields().items() if is_section(key)}
-    return "\n".join([INTRODUCTION, *(_section(key, kind) for key, kind in sections.items())])
+    parts = [_part(name, kind) for name, kind in options.items()]
+    return "\n".join([INTRODUCTION, *(_section(key, kind) for key, kind in sections.items()), *parts])
 
 
 def _section(key: str, kind: type[BaseModel]) -> str:
@@ -115,6 +138,19 @@ def _section(key: str, kind: type[BaseModel]) -> str:
             more += [*_wrapped(f"- `{full}`: {rest}", "  ")]
     folded = ['<details markdown="1"><summary>More about these parameters</summary>', "", *more, "", "</details>", ""]
     return "\n".join([*lines, *rows, "", *(folded if more else [])])
+
+
+def _part(name: str, kind: type[BaseModel]) -> str:
+    """A heading and a table with a row per option of a plug-in, which is `PARAMETER: NAME`."""
+    parameter = name.partition(":")[0]
+    lines = [f"## {name}", "", *_wrapped(kind.__doc__ or ""), "", "| option | meaning | values | default |"]
+    lines.append("| --- | --- | --- | --- |")
+    schemas = kind.model_json_schema()["properties"]
+    for option, field in kind.model_fields.items():
+        default = "" if field.is_required() else f"**{_spaced(show(field.get_default(call_default_factory=True)))}**"
+        cells = (_cell(" ".join((field.description or "").split())), _cell(in_words(schemas[option])), _cell(default))
+        lines.append(f"| `{parameter}.{option}` | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
 
 
 def _sentences(text: str) -> tuple[str, str]:
@@ -164,12 +200,8 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(words, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def write(root: Path) -> None:
-    """Write params.yaml and docs/parameters.md of a checkout."""
+def write(root: Path, options: Mapping[str, type[BaseModel]]) -> None:
+    """Write params.yaml and docs/parameters.md of a checkout, with the options of plug-ins."""
     file = root / "params.yaml"
     write_text(file, renewed_params_yaml(file.read_text(encoding="utf-8") if file.exists() else ""))
-    write_text(root / PAGE, render_reference())
-
-
-if __name__ == "__main__":
-    write(Path.cwd())
+    write_text(root / PAGE, render_reference(options))

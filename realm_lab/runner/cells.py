@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from realm_lab.core.names import check_name, is_name
 from realm_lab.errors import suggestion
-from realm_lab.params.load import OPTIONS, show
+from realm_lab.params.load import OPTIONS, laid_over, show
 from realm_lab.runner.study import DEFAULT_SYSTEM, Study, overrides_of
 from realm_lab.systems.registry import system_of
 
@@ -88,7 +88,7 @@ def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
             own[key], places[key] = value, place
         system = "" if entry.system.name == DEFAULT_SYSTEM else system_of(entry.system.name).title
         title = entry.title or ", ".join(filter(None, (system, changes_title(own)))) or name
-        found.append(Cell(name, title, entry.system.name, {**common, **own}, {}, entry.paper, places))
+        found.append(Cell(name, title, entry.system.name, laid_over(common, own), {}, entry.paper, places))
     return found
 
 
@@ -156,4 +156,4 @@ def _combined(study: Study, chosen: Sequence[Point], common: dict[str, Any]) -> 
         remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
         raise study.problem(f"axes: '{name}' cannot name a cell; {remedy}", "axes")
     title = ", ".join(point.title for point in chosen)
-    return Cell(name, title, DEFAULT_SYSTEM, {**common, **overrides}, {}, None, places)
+    return Cell(name, title, DEFAULT_SYSTEM, laid_over(common, overrides), {}, None, places)

@@ -108,7 +108,7 @@ def show_named(stage: str, path: Path, root: Path, params_path: Path | None = No
 
 def check_corpus(params: Params) -> None:
     """UserError: nothing can be prepared, since the parameters name no passages, as the bare preset `paper`."""
-    if params.corpus.source == "files" and not params.corpus.files.knowledge:
+    if params.corpus.source.name == "files" and not params.corpus.files.knowledge:
         raise UserError("parameter 'corpus.files.knowledge': no file of passages is named; name at least one")
 
 

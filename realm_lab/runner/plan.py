@@ -12,6 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from realm_lab.core.records import problem_of
+from realm_lab.corpus.sources import corpus_source
+from realm_lab.corpus.taggers import corpus_tagger
 from realm_lab.errors import UserError
 from realm_lab.masking import check_masking
 from realm_lab.metrics import BUILT_IN, METRICS
@@ -21,9 +23,9 @@ from realm_lab.params.load import (
     beyond_preset,
     explain,
     flatten,
+    is_known,
     is_same_or_inside,
-    is_system_option,
-    parameter_fields,
+    laid_over,
     placed,
     read_source,
     resolve,
@@ -106,7 +108,7 @@ def plan_study(
     check_parts(study)
     cells = cells_of(study)
     _check_common(study, cells, common)
-    cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
+    cells = [cell._replace(overrides=laid_over(cell.overrides, common)) for cell in cells]
     resolved = _resolve_all(study, cells, source, common)
     flat = [flatten(params) for params in resolved]
     names = dict.fromkeys(name for values in flat for name in values)
@@ -232,7 +234,7 @@ def check_overrides(given: Mapping[str, Any]) -> None:
     for key in given:
         if key == "seeds":
             raise UserError("--set seeds: change 'seeds' in the file, or give --seeds N to `sweep`")
-        if key not in parameter_fields() and not is_system_option(key):
+        if not is_known(key):
             raise UserError(f"--set {key}: unknown parameter '{key}'; {suggest_parameter(key)}")
 
 
@@ -252,7 +254,7 @@ def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Ma
 def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
-        params = resolve({**source.values, **cell.overrides})
+        params = resolve(laid_over(source.values, cell.overrides))
         check_names(params, cell.system)
         return params
     except ValidationError as error:
@@ -271,6 +273,8 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
 def check_names(params: Params, system: str = DEFAULT_SYSTEMS[-1]) -> None:
     """Refuse, before any work, names and options of what is chosen from a registry. UserError: it says the nearest
     one."""
+    corpus_source(params.corpus)
+    corpus_tagger(params.corpus)
     check_masking(params.pretrain)
     check_refresh(params.pretrain.refresh)
     check_search(params.pretrain.search.backend)

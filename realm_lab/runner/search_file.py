@@ -13,7 +13,7 @@ from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS, Metric
 from realm_lab.params.corpus import Corpus
-from realm_lab.params.load import flatten, read_source, resolve, show
+from realm_lab.params.load import flatten, laid_over, read_source, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun, check_names, check_overrides
 from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file, with_plugins
@@ -123,7 +123,7 @@ class SearchPlan:
 
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
         """The runs of a trial, one for every seed. UserError: this combination of values is none."""
-        params = _params(self.source | dict(values))
+        params = _params(laid_over(self.source, values))
         base = with_options(flatten(self.base), values)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
         seeds = self.search.seeds
@@ -142,11 +142,11 @@ def plan_search(
     check_overrides(given)
     source = with_plugins(read_source(params_path or Path(root) / "params.yaml", preset), search)
     common = overrides_of(search, search.set, "set", launch=True)
-    values = source.values | common
+    values = laid_over(source.values, common)
     with search.at("set", prefix="set: "):
         base = _params(values)
     if given:
-        values |= given
+        values = laid_over(values, given)
         try:
             base = _params(values)
         except UserError as error:

@@ -20,7 +20,8 @@ from realm_lab.params.load import (
     PRESETS,
     Source,
     is_divided,
-    is_system_option,
+    is_option,
+    is_part,
     parameter_fields,
     show,
     suggest_parameter,
@@ -303,7 +304,7 @@ def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], 
         raise study.problem(
             f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'", *place
         )
-    if is_system_option(name):
+    if is_option(name):
         return
     if name not in (known := _parameters()):
         raise study.problem(f"unknown parameter '{name}'; {suggest_parameter(name)}", *place)
@@ -324,8 +325,9 @@ def _leaves(
     """(dotted name, value, place) of everything in nested sections."""
     for key, value in given.items():
         name, place = f"{prefix}{key}", (*keys, key)
-        is_known = _parameters().get(name) or name.partition(".")[0] == OPTIONS
-        if isinstance(value, dict) and value and is_known and is_divided(name, prefix):
+        is_section = _parameters().get(name) or name.partition(".")[0] == OPTIONS
+        is_options = isinstance(value, dict) and is_part(name) and "name" not in value
+        if is_options or (isinstance(value, dict) and value and is_section and is_divided(name, prefix)):
             yield from _leaves(value, f"{name}.", place)
         else:
             yield name, value, place

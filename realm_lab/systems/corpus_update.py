@@ -16,11 +16,11 @@ import numpy as np
 from realm_lab.core.files import digest, write_json, write_json_lines, write_text
 from realm_lab.core.launched import cores
 from realm_lab.core.names import check_name
+from realm_lab.core.plugins import Choice
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import input_files, read_documents
 from realm_lab.corpus.readers.squad import LATER
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.salient_spans import NoTags
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
@@ -131,16 +131,16 @@ def prepare_update(context: Context, documents: Iterable[Document], folder: Path
     write_json_lines(text, ({"id": d.id, "title": d.title, "text": d.text} for d in documents))
     own = context.params
     corpus = Corpus(
-        source="files",
+        source=Choice("files"),
         passage_length=own.corpus.passage_length,
         sentence_length=own.corpus.sentence_length,
         files=Files(knowledge=[str(text)]),
-    )
+    ).model_copy(update={"tagger": Choice("exact")})  # no sentence is trained on
     tokenizer = own.tokenizer.model_copy(update={"checkpoint": str(context.corpus.tokenizer_folder)})
     params = own.model_copy(update={"corpus": corpus, "tokenizer": tokenizer})
     is_there = (prepared / "manifest.json").exists()
     if not is_there or PreparedCorpus(prepared).manifest.key != digest(corpus_inputs(params, 0)):
-        prepare(params, prepared, 0, workers=own.launch.threads or cores(), make_tagger=NoTags)
+        prepare(params, prepared, 0, workers=own.launch.threads or cores())
     return PreparedCorpus(prepared)
 
 

@@ -21,11 +21,13 @@ from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import digest, digest_file
 from realm_lab.core.plugins import Chosen, Kind, load_object
 from realm_lab.corpus.prepare import corpus_inputs
+from realm_lab.corpus.sources import corpus_source
+from realm_lab.corpus.taggers import corpus_tagger
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import check_causal, check_checkpoint
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values, marks
-from realm_lab.systems.registry import options_of, system_of, system_source
+from realm_lab.systems.registry import PARTS, options_of, system_of, system_source
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import (
     KEY_LENGTH,
@@ -38,15 +40,7 @@ from realm_lab.tracking.run_dir import (
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
-PREPARE, TAGGER = "realm_lab.systems.prepare", "realm_lab.models.tagger"
-# Parameters that name a plug-in -> its kind, which is imported when it is asked for: no stage reaches all plug-ins.
-PARTS = {
-    "pretrain.masking": "realm_lab.masking:MASKING_SCHEMES",
-    "pretrain.refresh.policy": "realm_lab.retrieval.refresh:REFRESH_POLICIES",
-    "pretrain.search.backend": "realm_lab.retrieval.backends:SEARCH_BACKENDS",
-    "pretrain.objective": "realm_lab.models.objectives:OBJECTIVES",
-    "finetune.objective": "realm_lab.models.objectives:OBJECTIVES",
-}
+PREPARE = "realm_lab.systems.prepare"
 # What stands in the keys of runs beside the name of a plug-in, whichever it is: options of refresh policies, at these
 # values where the policy is another, and of backends.
 BESIDE: dict[str, dict[str, Any]] = {
@@ -122,7 +116,7 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
     calls it, and the custom parts that its parameters name."""
     declared = system_of(system)
     found: dict[str, tuple[str, ...]] = {
-        "prepare": (PREPARE, TAGGER) if params.corpus.tagger == "model" else (PREPARE,)
+        "prepare": tuple(sorted({PREPARE, corpus_source(params.corpus).module, corpus_tagger(params.corpus).module}))
     }
     for stage in declared.stages:
         roots = {stage.work.partition(":")[0]}
@@ -132,7 +126,7 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
         for parameter in (parameter for parameter in PARTS if parameter.partition(".")[0] in sections):
             chosen = chosen_part(params, parameter)
             is_used = chosen.is_own or parameter.startswith(f"{stage.name}.")
-            roots |= {chosen.target.partition(":")[0]} if is_used else set()
+            roots |= {chosen.module} if is_used else set()
         found[stage.name] = tuple(sorted(roots))
     return found
 
@@ -183,7 +177,7 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
             value = getattr(getattr(params, stage), name)
             if value not in known:
                 values[stage][name] = digest_checkpoint(Path(value), f"{stage}.{name}", known)
-    for parameter in PARTS:
+    for parameter in (name for name in PARTS if not name.startswith("corpus.")):
         *sections, name = parameter.split(".")
         _describe_part(functools.reduce(dict.__getitem__, sections, values), name, chosen_part(params, parameter))
     return values
@@ -200,8 +194,7 @@ def _describe_part(section: dict[str, Any], name: str, chosen: Chosen[Any]) -> N
     """Put a plug-in into the section of its parameter: name, digest of a user's own code, and options."""
     options = {} if chosen.options is None else _option_values(chosen.options, chosen.parameter)
     if name in section:  # not there: at its neutral value
-        source = chosen.source
-        section[name] = chosen.name if source is None else {"name": chosen.name, "source": source}
+        section[name] = chosen.named
     section |= BESIDE.get(name, {})
     if name == "policy" and chosen.name in REFRESH_KEYS:
         (section[REFRESH_KEYS[chosen.name]],) = options.values()

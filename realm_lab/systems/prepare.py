@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from realm_lab.core.files import link_directory, write_text
 from realm_lab.core.launched import cores
-from realm_lab.core.plugins import own_code
 from realm_lab.corpus.chunking import CUT_WORDPIECES
 from realm_lab.corpus.prepare import PASSAGE_WORDPIECES
 from realm_lab.corpus.prepare import prepare as prepare_corpus
-from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
 from realm_lab.corpus.store import Manifest
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.tracking.run_dir import StageRun
 
 if TYPE_CHECKING:
     from realm_lab.systems.corpus_context import CorpusContext
-
-TAGGER = "realm_lab.models.tagger:read_tagger"  # of corpus.tagger `model`; imported, and part of the code, only there
 
 
 def prepare(context: CorpusContext, run: StageRun) -> None:
@@ -33,9 +28,6 @@ def prepare(context: CorpusContext, run: StageRun) -> None:
         link_directory(exported, folder)
         return
     params = context.params
-    make_tagger: MakeTagger = RuleTagger
-    if params.corpus.tagger == "model" and params.corpus.files.tagger_model is not None:
-        make_tagger = partial(own_code("corpus.tagger", TAGGER), params.corpus.files.tagger_model)
     run.start(0)  # how many records is known at the end
     written: dict[str, int] = {}
 
@@ -44,7 +36,7 @@ def prepare(context: CorpusContext, run: StageRun) -> None:
         run.heartbeat(sum(written.values()))
 
     workers = params.launch.threads or cores()
-    manifest = prepare_corpus(params, folder, context.plan.seed, progress, workers=workers, make_tagger=make_tagger)
+    manifest = prepare_corpus(params, folder, context.plan.seed, progress, workers=workers)
     lines = summary(manifest)
     print(f"corpus {folder.name}: {'; '.join(lines)}", file=sys.stderr)
     write_text(run.path / "summary.md", "\n".join(["# Prepared corpus", "", *(f"- {line}" for line in lines)]) + "\n")

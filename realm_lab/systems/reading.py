@@ -169,6 +169,7 @@ class DenseRetriever(SpanReader):
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Utility and likelihood on held-out sentences, at step 0 of pre-training (start) and with what fine-tuning
         began with (end); without pre-training they are the same."""
+        from realm_lab.corpus.sources import source_options
         from realm_lab.corpus.vocabulary import wordpieces_by_id
         from realm_lab.evaluation.examples import cloze_examples
         from realm_lab.evaluation.forms import cloze_entities, cloze_forms
@@ -199,7 +200,8 @@ class DenseRetriever(SpanReader):
             start = measured(begun)
         for when, found in (("start", start), ("end", end)):
             preferred = cloze_forms(found, context.passages)
-            if context.params.corpus.toy.bystanders:  # looks at every title of Z, which a large corpus cannot afford
+            # looks at every title of Z, which a large corpus cannot afford
+            if getattr(source_options(context.params.corpus), "bystanders", 0):
                 preferred |= cloze_entities(found, context.passages)
             results |= {f"{name}_{when}": value for name, value in (cloze_metrics(found) | preferred).items()}
             shown = settings.explorer_examples

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from realm_lab.core.plugins import Chosen, Kind, Plugin, import_plugins
+from realm_lab.core.plugins import Chosen, Kind, Plugin, import_plugins, load_object
 from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
-from realm_lab.params.load import OPTIONS, is_system_option, parameter_fields
+from realm_lab.params.load import OPTIONS, is_system_option, parameter_fields, part_of
 from realm_lab.params.sections import Section
 
 if TYPE_CHECKING:
@@ -31,6 +31,18 @@ if TYPE_CHECKING:
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
     from realm_lab.params.parameters import Params
+
+
+# Parameters that name a plug-in -> its kind, which is imported when it is asked for: no stage reaches all plug-ins.
+PARTS = {
+    "corpus.source": "realm_lab.corpus.sources:CORPUS_SOURCES",
+    "corpus.tagger": "realm_lab.corpus.taggers:TAGGERS",
+    "pretrain.masking": "realm_lab.masking:MASKING_SCHEMES",
+    "pretrain.refresh.policy": "realm_lab.retrieval.refresh:REFRESH_POLICIES",
+    "pretrain.search.backend": "realm_lab.retrieval.backends:SEARCH_BACKENDS",
+    "pretrain.objective": "realm_lab.models.objectives:OBJECTIVES",
+    "finetune.objective": "realm_lab.models.objectives:OBJECTIVES",
+}
 
 
 class Unsupported(UserError):
@@ -256,7 +268,18 @@ def options_of(params: Params, system: str) -> Section:
 
 def with_options(flat: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Flat parameters, and the default of each of the options `names` that is not among them; None if it has none."""
-    return {name: _default(name) for name in names if is_system_option(name)} | dict(flat)
+    defaults = {name: _default(name) for name in names if is_system_option(name)}
+    defaults |= {name: _default_of_part(name, flat) for name in names if part_of(name)}
+    return defaults | dict(flat)
+
+
+def _default_of_part(name: str, flat: Mapping[str, Any]) -> Any:
+    """The default of an option, if the plug-in that is named in `flat` has it."""
+    parameter, _, option = name.rpartition(".")
+    kind: Kind[Any] = load_object(parameter, PARTS[parameter])
+    declared = kind.find(parameter, flat[parameter]).options_model()
+    field = declared.model_fields.get(option) if declared else None
+    return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
 
 
 def _default(name: str) -> Any:

@@ -8,13 +8,16 @@ from pathlib import Path
 
 from realm_lab import __all__ as public
 from realm_lab.cli import build_parser
-from realm_lab.cli.reference_pages import render_cli, render_metrics
+from realm_lab.cli.reference_pages import options_of_sources, render_cli, render_metrics
 from realm_lab.metrics import BUILT_IN, CURVES
+from realm_lab.params.reference_page import render_reference
 
 
 def test_the_pages_are_up_to_date(repository: Path) -> None:
     assert (repository / "docs" / "cli.md").read_text(encoding="utf-8") == render_cli(), "run `make pages`"
     assert (repository / "docs" / "metrics.md").read_text(encoding="utf-8") == render_metrics(), "run `make pages`"
+    parameters = (repository / "docs" / "parameters.md").read_text(encoding="utf-8")
+    assert parameters == render_reference(options_of_sources()), "run `make pages`"
 
 
 def test_every_verb_and_flag_is_on_the_page() -> None:

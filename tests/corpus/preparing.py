@@ -12,9 +12,13 @@ from tokenizers import Tokenizer
 
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.records import Passage
+from realm_lab.corpus.salient_spans import RuleTagger
+from realm_lab.corpus.sources import SourceRequest
 from realm_lab.corpus.store import Manifest, PartWriter, Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import load_tokenizer
+from realm_lab.params.corpus import Corpus
 from realm_lab.params.parameters import Params
+from realm_lab.params.parameters import Tokenizer as TokenizerSettings
 
 
 class Prepared(NamedTuple):
@@ -53,6 +57,11 @@ def made(params: Params, folder: Path, seed: int = 0) -> Prepared:
     manifest = prepare(params, folder, seed)
     corpus = PreparedCorpus(folder)
     return Prepared(params, manifest, corpus, load_tokenizer(corpus.tokenizer_folder))
+
+
+def asked_of(corpus: Corpus, kept: Path = Path("unused")) -> SourceRequest:
+    """What a source is called with, by one process."""
+    return SourceRequest(corpus, TokenizerSettings(), 3, 0, kept, 1, RuleTagger)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

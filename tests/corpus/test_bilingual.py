@@ -97,7 +97,8 @@ def test_articles_are_in_either_language_and_never_in_both() -> None:
 def test_a_tenth_of_the_sentences_and_all_that_are_held_out(tmp_path: Path) -> None:
     counts = []
     for share in (1.0, 0.1):
-        toy = Settings(entities=80, articles=20, second_language="names_shared", sentence_fraction=share)
-        counts.append(made(tiny_params(corpus={"toy": toy}), tmp_path / str(share)).manifest.counts)
+        told = {"second_language": "names_shared", "sentence_fraction": share}
+        toy = {"name": "toy", "entities": 80, "articles": 20, **told}
+        counts.append(made(tiny_params(corpus={"source": toy}), tmp_path / str(share)).manifest.counts)
     assert 0.06 < counts[1]["sentences"] / counts[0]["sentences"] < 0.14
     assert counts[0]["cloze_test"] == counts[1]["cloze_test"]

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from realm_lab.corpus import files_corpus
+from realm_lab.corpus import text_source
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.records import Document, Question, Split
 from realm_lab.corpus.vocabulary import train_wordpiece
 from realm_lab.params.corpus import Corpus, Files
+from tests.corpus.preparing import asked_of
 
 
 def write_squad(path: Path, articles: dict[str, list[str]]) -> str:
@@ -47,11 +48,11 @@ def dev(tmp_path: Path) -> str:
 def corpus_of(**files: Any) -> FilesCorpus:
     named = Files(**files)
     corpus = Corpus(files=named, pretrain_corpus="separate" if named.pretrain else "same")
-    return FilesCorpus(corpus, Path(named.knowledge[0]).with_name("kept"))
+    return FilesCorpus(asked_of(corpus, Path(named.knowledge[0]).with_name("kept")))
 
 
 def asked(corpus: FilesCorpus, split: Split) -> list[Question]:
-    return list(corpus.questions(split, {document.id for document in corpus.documents()}))
+    return list(corpus.known_questions(split, {document.id for document in corpus.documents()}))
 
 
 def articles_of(corpus: FilesCorpus, version: int = 0) -> list[str]:
@@ -131,9 +132,9 @@ def test_pages_that_are_no_articles_are_dropped_and_counted(tmp_path: Path, kind
 
 
 def test_a_long_article_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_corpus, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(text_source, "MOST_CHARACTERS", 100)
     documents = (Document(str(number), "T", "x" * 30, "same") for number in range(1000))
-    assert [len(article) for article in files_corpus.neighbours(documents)] == [4] * 250
+    assert [len(article) for article in text_source.neighbours(documents)] == [4] * 250
 
 
 def test_questions_of_articles_left_out_are_left_out_before_sampling(train: str, dev: str) -> None:

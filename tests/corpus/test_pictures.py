@@ -16,6 +16,7 @@ from realm_lab.corpus import pool
 from realm_lab.corpus.pictures import SIDE, cut_patches, join_patches, read_picture
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.records import SPLITS
+from realm_lab.corpus.sources import source_options
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.corpus.toy_pictures import INK, PAPER, Painter, PictureWorld
 from realm_lab.corpus.toy_world import ToyWorld
@@ -114,8 +115,8 @@ def shape(strip: np.ndarray) -> np.ndarray:
 
 
 def picture_params(**toy: Any) -> Params:
-    settings = Settings(**{"entities": 40, "articles": 40, "pictures": "captioned", **toy})
-    return tiny_params(corpus={"toy": settings, "passage_length": 40}, model={"pictures": True})
+    source = {"name": "toy", "entities": 40, "articles": 40, "pictures": "captioned", **toy}
+    return tiny_params(corpus={"source": source, "passage_length": 40}, model={"pictures": True})
 
 
 def test_the_prepared_corpus_keeps_the_patches_and_shows_them(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_the_prepared_corpus_keeps_the_patches_and_shows_them(tmp_path: Path) ->
     assert prepared.corpus.pictures is not None
     patches, first = prepared.corpus.pictures
     assert first == size
-    drawn = PictureWorld(prepared.params.corpus.toy, 0)
+    drawn = PictureWorld(source_options(prepared.params.corpus), 0)
     painter = Painter(drawn, size)
     np.testing.assert_array_equal(patches, painter.patches)
     for row, (passage, sentences) in enumerate(drawn.passages()):

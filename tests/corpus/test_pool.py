@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from realm_lab.corpus import assembly, pool
 from realm_lab.corpus.cutting import Cutter
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.records import Document
-from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
+from realm_lab.corpus.salient_spans import RuleTagger
 from realm_lab.corpus.store import NO_ROW, PreparedCorpus
 from realm_lab.corpus.vocabulary import train_wordpiece
 from realm_lab.errors import UserError
@@ -69,10 +69,8 @@ def files(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def make(tiny: ModuleType, tmp_path: Path) -> Make:
-    def prepare_into(
-        name: str, values: dict[str, Any], workers: int = 1, make_tagger: MakeTagger = RuleTagger
-    ) -> PreparedCorpus:
-        prepare(tiny.params(values), tmp_path / name, 0, workers=workers, make_tagger=make_tagger)
+    def prepare_into(name: str, values: dict[str, Any], workers: int = 1) -> PreparedCorpus:
+        prepare(tiny.params(values), tmp_path / name, 0, workers=workers)
         return PreparedCorpus(tmp_path / name)
 
     return prepare_into
@@ -122,19 +120,47 @@ def test_duplicates_go_and_their_questions_are_given_the_first(
         )
 
 
-def test_a_killed_process_and_an_error_in_one_are_told(files: dict[str, Any], make: Make, tmp_path: Path) -> None:
+@pytest.fixture
+def flagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A tagger of rules, `flagged:Flagged`, which does what this file has in it."""
+    (tmp_path / "flagged.py").write_text(FLAGGED)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path / "flag"
+    sys.modules.pop("flagged", None)
+
+
+FLAGGED = """
+import os
+from pathlib import Path
+from realm_lab.corpus.salient_spans import RuleTagger
+
+class Flagged(RuleTagger):
+    def __init__(self):
+        flag = Path(__file__).with_name("flag")
+        exec(flag.read_text() if flag.exists() else "")
+"""
+OWN = {"corpus.tagger": "flagged:Flagged"}
+
+
+def test_a_killed_process_and_an_error_in_one_are_told(
+    files: dict[str, Any], make: Make, flagged: Path, tmp_path: Path
+) -> None:
+    flagged.write_text("os._exit(9)")
     with pytest.raises(UserError, match=r"most likely because memory ran out; lower launch\.threads and run"):
-        make("out", files | SAME, workers=2, make_tagger=partial(os._exit, 9))
-    with pytest.raises(ValueError, match="no number"):
-        make("out", files | SAME, workers=2, make_tagger=partial(int, "no number"))
+        make("out", files | SAME | OWN, workers=2)
+    flagged.write_text("int('no number')")
+    with pytest.raises(UserError) as caught:
+        make("out", files | SAME | OWN, workers=2)
+    assert caught.value.parameter == "corpus.tagger"
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_was_cut_before_a_stop_is_not_cut_again(
-    files: dict[str, Any], make: Make, tiny: ModuleType, tmp_path: Path, workers: int
+    files: dict[str, Any], make: Make, flagged: Path, tiny: ModuleType, tmp_path: Path, workers: int
 ) -> None:
     """Stopped in the last of three passes over texts, it goes on, with any number of processes, and without a tag."""
+    files |= OWN
     make("undisturbed", files)
 
     def stop(part: str, count: int) -> None:
@@ -144,7 +170,8 @@ def test_what_was_cut_before_a_stop_is_not_cut_again(
     with pytest.raises(KeyboardInterrupt):
         prepare(tiny.params(files), tmp_path / "out", 0, stop, workers=3 - workers)
     assert len([path for path in tmp_path.glob(".out.*.cuts/*/*") if path.name.isdigit()]) > 10
-    make("out", files, workers=workers, make_tagger=partial(int, "no number"))
+    flagged.write_text("int('no number')")
+    make("out", files, workers=workers)
     assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
     assert not [*tmp_path.glob(".*")], "what was kept is gone"
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from realm_lab.core.files import digest
+from realm_lab.core.plugins import Choice
 from realm_lab.corpus import prepare as prepare_module
 from realm_lab.corpus.cutting import MIN_SENTENCE_WORDPIECES
 from realm_lab.corpus.files_corpus import FilesCorpus, is_orqa_dev
@@ -264,7 +265,7 @@ def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
         corpus_inputs(with_folder, 0)
     toy = digest(corpus_inputs(tiny.params(), 0))
     assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy  # not of its source
-    assert digest(corpus_inputs(tiny.params({"corpus.toy.articles": 121}), 0)) != toy
+    assert digest(corpus_inputs(tiny.params({"corpus.source.articles": 121}), 0)) != toy
     assert "ids" not in corpus_inputs(params, 0)
     (tmp_path / "later").mkdir()
     both = [str(path), squad(tmp_path / "later" / "train.json", 2)]
@@ -363,12 +364,14 @@ def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(tiny: 
 
     toy = tiny.params().corpus
     assert "restate_facts" not in inputs_of(toy)["toy"]
-    restated = toy.model_copy(update={"toy": toy.toy.model_copy(update={"restate_facts": True})})
+    restated = toy.model_copy(update={"source": Choice("toy", {"restate_facts": True})})
     assert inputs_of(restated)["toy"]["restate_facts"] is True
     neutral = {"dev_split": "none", "drop_pages": [], "questions_train": [__file__]}
-    files = toy.model_copy(update={"source": "files", "files": toy.files.model_copy(update=neutral)})
+    files = toy.model_copy(
+        update={"source": Choice("files"), "tagger": Choice("rule"), "files": toy.files.model_copy(update=neutral)}
+    )
     found = inputs_of(files)["files"]
-    assert not found.keys() & {"dev_split", "drop_pages", "tagger_model"}
+    assert not found.keys() & {"dev_split", "drop_pages"}
     for name, value in {"dev_split": "orqa", "drop_pages": ["list"]}.items():
         other = files.model_copy(update={"files": files.files.model_copy(update={name: value})})
         assert inputs_of(other)["files"] == found | {name: value}

@@ -14,6 +14,7 @@ from realm_lab.core.files import digest
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.records import SPLITS
+from realm_lab.corpus.sources import source_options
 from realm_lab.corpus.store import NO_ROW, Sentences
 from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.parameters import Params
@@ -21,7 +22,7 @@ from tests.corpus.preparing import Prepared, made, tree
 
 
 def world_of(params: Params, seed: int = 0) -> ToyWorld:
-    return ToyWorld(params.corpus.toy, seed)
+    return ToyWorld(source_options(params.corpus), seed)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ def test_the_manifest_counts_what_is_there(toy: Prepared) -> None:
     assert toy.manifest.dropped == {}
     assert toy.manifest.vocabulary_size == toy.tokenizer.get_vocab_size()
     assert toy.manifest.key == digest(corpus_inputs(toy.params, 0))
-    assert counts["articles"] == toy.params.corpus.toy.articles
+    assert counts["articles"] == source_options(toy.params.corpus).articles
     assert counts["passages"] == counts["passages_updated"] == len(corpus.passages())
     assert counts["sentences with a salient span"] == counts["sentences"]  # every sentence of the world has one
     for name in ("sentences", "cloze_dev", "cloze_test"):
@@ -162,7 +163,7 @@ def test_the_same_inputs_give_the_same_bytes(tiny: ModuleType, toy: Prepared, tm
 
 
 def test_the_key_depends_on_the_seed_unless_the_world_has_its_own(tiny: ModuleType, tmp_path: Path) -> None:
-    params, fixed = tiny.params(), tiny.params({"corpus.toy.world_seed": 5})
+    params, fixed = tiny.params(), tiny.params({"corpus.source.world_seed": 5})
     assert digest(corpus_inputs(params, 0)) != digest(corpus_inputs(params, 1))
     assert digest(corpus_inputs(fixed, 0)) == digest(corpus_inputs(fixed, 1))
     assert corpus_inputs(fixed, 0)["seed"] == 5

@@ -14,7 +14,7 @@ from tests.corpus.preparing import Prepared, made
 
 @pytest.fixture(scope="module")
 def same(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    changes = {"corpus.pretrain_corpus": "same", "corpus.toy.restate_facts": True}
+    changes = {"corpus.pretrain_corpus": "same", "corpus.source.restate_facts": True}
     return made(tiny.params(changes), tmp_path_factory.mktemp("same") / "corpus")
 
 

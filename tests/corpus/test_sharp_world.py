@@ -14,6 +14,7 @@ from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.corpus import ToyWorld as Settings
 from realm_lab.params.load import preset_values, resolve
+from tests.corpus.preparing import asked_of
 
 WORLD = ToyWorld(Settings(), seed=0)
 PASSAGES = [passage for passage, _ in WORLD.passages()]
@@ -94,8 +95,8 @@ def test_every_word_of_a_question_is_in_some_article() -> None:
 
 
 def test_x_equal_to_z_knows_the_passage_that_states_a_fact_again() -> None:
-    params = resolve(preset_values("toy") | {"corpus.pretrain_corpus": "same", "corpus.toy.restate_facts": True})
-    source = ToySource(params, 0)
+    params = resolve(preset_values("toy") | {"corpus.pretrain_corpus": "same"})
+    source = ToySource(asked_of(params.corpus), Settings(restate_facts=True))
     cuts = list(source.cuts(0))
     sentences = [row for cut in cuts for row in cut.sentences["sentences"].to_pylist()]
     bodies = [body for cut in cuts for body in cut.passages["body"].to_pylist()]

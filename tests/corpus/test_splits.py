@@ -12,6 +12,7 @@ from farmhash import Fingerprint64
 from realm_lab.corpus.files_corpus import FilesCorpus, is_orqa_dev
 from realm_lab.corpus.records import SPLITS
 from realm_lab.params.corpus import Corpus, Files
+from tests.corpus.preparing import asked_of
 
 DATA = Path(os.environ.get("REALM_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -40,8 +41,8 @@ def files(tmp_path: Path) -> Files:
 
 
 def test_the_split_takes_dev_out_of_train(files: Files) -> None:
-    corpus = FilesCorpus(Corpus(files=files), Path("unused"))
-    split = {name: [q.id for q in corpus.questions(name, set())] for name in SPLITS}
+    corpus = FilesCorpus(asked_of(Corpus(files=files)))
+    split = {name: [q.id for q in corpus.known_questions(name, set())] for name in SPLITS}
     assert sorted(split["train"] + split["dev"], key=int) == [str(n) for n in range(80)]
     assert split["dev"] == [str(n) for n in range(80) if Fingerprint64(f"what is {n}".encode()) % 100_000 % 10 == 0]
     assert 0 < len(split["dev"]) < 40
@@ -51,15 +52,15 @@ def test_the_split_takes_dev_out_of_train(files: Files) -> None:
 
 def test_without_the_split_train_is_whole(files: Files) -> None:
     plain = files.model_copy(update={"dev_split": "none"})
-    corpus = FilesCorpus(Corpus(files=plain), Path("unused"))
-    assert len(list(corpus.questions("train", set()))) == 80
-    assert list(corpus.questions("dev", set())) == []
+    corpus = FilesCorpus(asked_of(Corpus(files=plain)))
+    assert len(list(corpus.known_questions("train", set()))) == 80
+    assert list(corpus.known_questions("dev", set())) == []
 
 
 def test_named_development_questions_are_taken_and_nothing_is_held_out(files: Files) -> None:
     named = files.model_copy(update={"questions_dev": files.questions_train})
-    corpus = FilesCorpus(Corpus(files=named), Path("unused"))
-    assert [len(corpus.questions(name, set())) for name in SPLITS] == [80, 80, 0]
+    corpus = FilesCorpus(asked_of(Corpus(files=named)))
+    assert [len(corpus.known_questions(name, set())) for name in SPLITS] == [80, 80, 0]
 
 
 def test_a_corpus_says_whether_it_has_development_questions(files: Files) -> None:

@@ -141,7 +141,9 @@ def test_a_bystander_is_of_the_subjects_type_and_nothing_else_moves() -> None:
 
 def test_the_prepared_corpus_knows_the_form_of_each_passage(tmp_path: Path) -> None:
     toy = {"triples": "both", "articles": 20}
-    params = tiny_params(corpus={"toy": Settings(world="easy", entities=40, **toy), "passage_length": 40})
+    params = tiny_params(
+        corpus={"source": {"name": "toy", "world": "easy", "entities": 40, **toy}, "passage_length": 40}
+    )
     passages = made(params, tmp_path / "corpus").corpus.passages()
     names, numbers = passages.forms
     assert [names[number] for number in numbers] == [

@@ -87,15 +87,15 @@ def test_every_question_fits_the_query_of_the_toy_preset() -> None:
 
 def test_a_prepared_corpus_has_the_paths_and_one_of_one_hop_is_as_before(tmp_path: Path) -> None:
     toy = {"world": "easy", "entities": 40, "articles": 20}
-    corpus = {"corpus": {"source": "toy", "toy": toy | {"hops": 2}, "tagger": "exact", "passage_length": 32}}
+    corpus = {"corpus": {"source": {"name": "toy", "hops": 2, **toy}, "tagger": "exact", "passage_length": 32}}
     prepare(tiny_params(**corpus), tmp_path / "two", 0)
     world = ToyWorld(Settings(**toy, hops=2), 0)
     stored = PreparedCorpus(tmp_path / "two").questions("dev")
     written = [question.path for question, _, _ in world.questions("dev")]
     assert [tuple(stored.paths[number].tolist()) for number in range(len(stored))] == written
     assert [stored.gold[number].tolist() for number in range(len(stored))] == [[path[1]] for path in written]
-    plain = {"corpus": {"source": "toy", "toy": toy}}
-    assert "hops" not in corpus_inputs(tiny_params(**plain), 0)["corpus"]["toy"]  # type: ignore[index]
+    plain = {"corpus": {"source": {"name": "toy", **toy}}}
+    assert "hops" not in corpus_inputs(tiny_params(**plain), 0)["corpus"]["toy"]
     prepare(tiny_params(**plain), tmp_path / "one", 0)
     assert not list((tmp_path / "one").rglob("path.*"))
     assert not PreparedCorpus(tmp_path / "one").questions("dev").paths.lengths.any()

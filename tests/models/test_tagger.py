@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from realm_lab.corpus.taggers import TaggerFolder
 from realm_lab.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
 from realm_lab.errors import UserError
 from realm_lab.models.tagger import read_tagger
@@ -71,7 +72,7 @@ TEXTS: dict[str, list[tuple[str, str]]] = {
 
 
 def test_spans_have_exact_offsets_and_texts_come_back_in_their_order(make_folder: MakeFolder) -> None:
-    make = pickle.loads(pickle.dumps(partial(read_tagger, make_folder())))  # noqa: S301
+    make = pickle.loads(pickle.dumps(partial(read_tagger, TaggerFolder(folder=str(make_folder())))))  # noqa: S301
     spans = make().tag_batch(list(TEXTS), list(TEXTS))
     for text, found in zip(TEXTS, spans, strict=True):
         assert [(text[start:end], label) for start, end, label in found] == TEXTS[text]
@@ -81,14 +82,14 @@ def test_spans_have_exact_offsets_and_texts_come_back_in_their_order(make_folder
 def test_labels_without_a_prefix_and_dates_of_the_model(make_folder: MakeFolder) -> None:
     labels = ("O", "person", "DATE")
     text, label_of = "Ann Bob is York", {"ann": "person", "bob": "person", "york": "DATE"}
-    [spans] = read_tagger(make_folder(labels, label_of)).tag_batch([text], [""])
+    [spans] = read_tagger(TaggerFolder(folder=str(make_folder(labels, label_of)))).tag_batch([text], [""])
     assert [f"{text[start:end]}/{label}" for start, end, label in spans] == ["Ann Bob/person", "York/date"]
 
 
 def test_folders_that_are_no_taggers_are_refused(make_folder: MakeFolder, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="transformers cannot read this tagger"):
-        read_tagger(tmp_path / "nowhere")
+        read_tagger(TaggerFolder(folder=str(tmp_path / "nowhere")))
     folder = make_folder()
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")  # a pickle is never read
     with pytest.raises(UserError, match="transformers cannot read this tagger"):
-        read_tagger(folder)
+        read_tagger(TaggerFolder(folder=str(folder)))

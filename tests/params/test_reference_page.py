@@ -13,20 +13,19 @@ from realm_lab.params.load import PRESETS, flatten, is_section, parameter_fields
 from realm_lab.params.reference_page import PAGE, in_words, render_reference, renewed_params_yaml, write
 from realm_lab.params.sections import Candidates, Dropout, NonNegative, Positive
 
-PAGE_TEXT = " ".join(render_reference().split())
+PAGE_TEXT = " ".join(render_reference({}).split())
 PARAMS = {name: resolve(preset_values(name)) for name in PRESETS}
 RESOLVED = {name: flatten(params) | {"system_options": params.system_options} for name, params in PARAMS.items()}
 
 
-def test_both_files_are_up_to_date(repository: Path) -> None:
-    assert (repository / PAGE).read_text(encoding="utf-8") == render_reference(), "run `make pages`"
+def test_params_yaml_is_up_to_date(repository: Path) -> None:
     written = (repository / "params.yaml").read_text(encoding="utf-8")
     assert written == renewed_params_yaml(written), "run `make pages`"
 
 
 def test_every_parameter_has_a_row_with_an_anchor_its_meaning_and_its_values() -> None:
     rows = {
-        anchor: line for line in render_reference().splitlines() for anchor in re.findall(r'^\| <a id="(.*?)">', line)
+        anchor: line for line in render_reference({}).splitlines() for anchor in re.findall(r'^\| <a id="(.*?)">', line)
     }
     assert sorted(rows) == sorted(name for name in parameter_fields() if not is_section(name))
     for name, row in rows.items():
@@ -65,6 +64,6 @@ def test_types_in_words(annotation: Any, words: str) -> None:
 
 
 def test_both_files_are_written(tmp_path: Path) -> None:
-    write(tmp_path)
-    assert (tmp_path / PAGE).read_text(encoding="utf-8") == render_reference()
+    write(tmp_path, {})
+    assert (tmp_path / PAGE).read_text(encoding="utf-8") == render_reference({})
     assert (tmp_path / "params.yaml").read_text(encoding="utf-8").startswith("# The parameters")

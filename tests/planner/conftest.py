@@ -19,7 +19,7 @@ preset: smoke
 corpus:
   passage_length: 40
   sentence_length: 26
-  toy: {world: easy, entities: 40, articles: 50}
+  source: {name: toy, world: easy, entities: 40, articles: 50}
 model: {hidden_size: 32, layers: 2, heads: 2, intermediate_size: 64, projection_size: 32}
 pretrain:
   steps: 101

@@ -270,7 +270,9 @@ def test_a_search_by_questions_needs_development_questions(tmp_path: Path) -> No
     for name in ("recall_at_5", "exact_match_dev"):
         with pytest.raises(UserError, match=f"'{name}' needs development questions.*; choose one of retrieval_utility"):
             plan_search(write_search(tmp_path, text + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
-    assert plan_search(write_search(tmp_path, text), tmp_path, params_path=PARAMETERS).base.corpus.source == "files"
+    assert (
+        plan_search(write_search(tmp_path, text), tmp_path, params_path=PARAMETERS).base.corpus.source.name == "files"
+    )
 
 
 @pytest.mark.parametrize("name", ["search-retriever", "search-smoke"])

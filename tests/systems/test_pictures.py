@@ -18,7 +18,7 @@ from realm_lab.params.load import load
 from realm_lab.systems.context import open_run
 from tests.whole import Whole
 
-PICTURES = {"corpus.toy.pictures": "facts", "corpus.toy.fillers_per_entity": 0, "model.pictures": True}
+PICTURES = {"corpus.source.pictures": "facts", "corpus.source.fillers_per_entity": 0, "model.pictures": True}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from realm_lab.systems.identity import plan_run
 SYSTEMS = ("path_retriever", "graph_retriever")
 SHORT = {"steps": 8, "batch_size": 4, "negatives": 5}
 TWO_HOPS = {
-    "corpus.toy.hops": 2,
+    "corpus.source.hops": 2,
     "system_options": {"path_retriever": SHORT | {"first": 3}, "graph_retriever": SHORT | {"passages": 30}},
 }
 QUICK = TWO_HOPS | {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "finetune.steps": 3}
@@ -159,11 +159,11 @@ def small(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     """The study's world, smaller, with a short warm start of the toy preset."""
     options = {"path_retriever": {"negatives": 16, "steps": 300}, "graph_retriever": {"negatives": 24, "steps": 120}}
     changes = {
-        "corpus.toy.hops": 2,
-        "corpus.toy.entities_per_name": 1,
-        "corpus.toy.asked_relations": "all",
-        "corpus.toy.entities": 128,
-        "corpus.toy.articles": 20_000,
+        "corpus.source.hops": 2,
+        "corpus.source.entities_per_name": 1,
+        "corpus.source.asked_relations": "all",
+        "corpus.source.entities": 128,
+        "corpus.source.articles": 20_000,
         "warm_start.reader.steps": 400,
         "warm_start.reader.batch_size": 64,
         "warm_start.embedder.steps": 0,

@@ -1,0 +1,119 @@
+"""A corpus source and a tagger of a user's own: what they yield, their options, their part of the key, their errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from realm_lab.core.files import digest
+from realm_lab.corpus.prepare import corpus_inputs
+from realm_lab.errors import UserError
+from tests.corpus.preparing import Prepared, made
+
+SOURCE = """
+from realm_lab import Document, Question, Section, Span, TextSource, register_source
+
+class Towns(Section):
+    towns: int = 40
+    mayors: list[str] = ["Ada", "Bob"]
+
+@register_source("towns")
+class Legends(TextSource):
+    uses_seed = True
+
+    def __init__(self, request, options: Towns):
+        super().__init__(request)
+        self.options, self.versions = options, 2
+
+    def documents(self, version=0):
+        for town in range(self.options.towns):
+            mayor = self.options.mayors[(town + version + self.request.seed) % len(self.options.mayors)]
+            text = f"The mayor of Town{town} has been {mayor} for years ."
+            start = text.index(mayor)
+            spans = (Span(start, start + len(mayor), "name"),)
+            yield Document(f"town{town}", f"Town{town}", text, f"Town{town}", spans=spans)
+
+    def questions(self, split):
+        mayor = self.options.mayors[self.request.seed % len(self.options.mayors)]
+        yield Question(split, "who is the mayor of Town0 ?", (mayor,), "town0")
+
+class Capitals:
+    def tag_batch(self, texts, contexts):
+        return [(Span(0, 3, "name"),) for text in texts]
+"""
+OWN = {
+    "corpus.source": "legends:Legends",
+    "corpus.tagger": "exact",
+    "corpus.pretrain_corpus": "same",
+    "tokenizer.vocabulary_size": 200,
+}
+Make = Callable[..., Prepared]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = tmp_path / "legends.py"
+    path.write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield path
+    from realm_lab.corpus.sources import CORPUS_SOURCES
+
+    CORPUS_SOURCES.pop("towns", None)
+    sys.modules.pop("legends", None)
+
+
+def key(tiny: ModuleType, changes: dict[str, Any], seed: int = 0) -> str:
+    return digest(corpus_inputs(tiny.params(OWN | changes), seed))
+
+
+def test_documents_spans_questions_and_an_update_are_prepared(module: Path, tiny: ModuleType, tmp_path: Path) -> None:
+    prepared = made(tiny.params(OWN | {"corpus.source.towns": 30}), tmp_path / "out", 1)
+    corpus = prepared.corpus
+    passages, sentences = corpus.passages(), corpus.sentences()
+    assert len(passages) == len(corpus.passages(1)) == 30
+    assert passages.text.row(0)["body"] == "The mayor of Town0 has been Bob for years ."
+    start, end = sentences.spans[0]
+    assert prepared.text(sentences.tokens[0][start:end]) in ("ada", "bob")
+    questions = corpus.questions("test")
+    assert (list(questions.answers[0]), questions.gold[0].tolist()) == (["Bob"], [0])
+
+
+def test_options_seed_and_code_are_in_the_key(module: Path, tiny: ModuleType) -> None:
+    plain = key(tiny, {})
+    assert key(tiny, {"corpus.source": {"name": "legends:Legends", "towns": 40}}) == plain
+    others = [key(tiny, {"corpus.source.towns": 41}), key(tiny, {}, seed=1), key(tiny, {"corpus.tagger": "rule"})]
+    others.append(key(tiny, {"corpus.tagger": "legends:Capitals"}))
+    module.write_text(SOURCE + "more = 1\n")
+    others.append(key(tiny, {}))
+    assert len({plain, *others}) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"corpus.source.town": 3}, "no option 'town'"),
+        ({"corpus.source.towns": "many"}, "towns must be a whole number"),
+        ({"corpus.source.mayors": "Ada"}, "mayors must be a list"),
+        ({"corpus.source": "legends:Legend"}, "no function or class 'Legend'"),
+        ({"corpus.source": "toys"}, "did you mean 'toy'"),
+        ({"corpus.tagger": "exakt"}, "did you mean 'exact'"),
+    ],
+)
+def test_a_wrong_use_is_one_line(module: Path, tiny: ModuleType, change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem) as caught:
+        key(tiny, change)
+    assert caught.value.parameter.startswith(("corpus.source", "corpus.tagger"))
+
+
+def test_an_error_within_documents_names_the_line(module: Path, tiny: ModuleType, tmp_path: Path) -> None:
+    module.write_text(SOURCE.replace("text.index(mayor)", 'text.index("nobody")'))
+    line = SOURCE[: SOURCE.index("text.index(mayor)")].count("\n") + 1
+    with pytest.raises(UserError, match=rf"ValueError in legends\.py, line {line} ") as caught:
+        made(tiny.params(OWN), tmp_path / "out")
+    assert caught.value.parameter == "corpus.source"
+    assert not (tmp_path / "out").exists()
