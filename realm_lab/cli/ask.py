@@ -1,4 +1,4 @@
-"""The verbs `ask` and `fill`: what a finished run answers, as tables or JSON."""
+"""The commands `ask` and `fill`: answers of a finished run, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_asking(add: Add) -> None:
-    """Add the verbs to the command line."""
+    """Add the commands to the command line."""
     ask = add("ask", _run_ask, "answer a question, with the passages that the answer comes from")
     ask.add_argument("question", help='for example "Who wrote Hamlet?"')
     text = "which retriever finds the passages (default: that of the run)"
@@ -52,7 +52,7 @@ def _context(options: argparse.Namespace, system: str) -> Context:
 
 
 def _run_ask(options: argparse.Namespace) -> None:
-    """One system's answer, or those of several in turn; one that has none does not stop the others."""
+    """Print one system's answer, or those of several in turn; one without an answer does not stop the others."""
     systems = options.system.split(",")
     if len(systems) == 1:
         return _ask(options, systems[0])
@@ -109,8 +109,8 @@ def _show(
     columns: tuple[str, str],
     best: int | None,
 ) -> None:
-    """The answers, which run gives them, then the candidates; the answer's span is highlighted in its passage.
-    `columns`: what the reader's probability is of, and what the passage's own answer is."""
+    """Print the answers and their run, then the candidates; the answer's span is highlighted in its passage.
+    `columns`: titles of the reader's probability, and of the passage's answer."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`realm-lab doctor`: what this machine can do, and the remedy for what it cannot."""
+"""`realm-lab doctor`: check this machine, and print a remedy for everything that is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GIB = 2**30
 LOW_DISK_GIB = 5.0  # a toy study needs well under one, a real one several
 LOW_MEMORY_GIB = 4.0  # the toy world with two workers stays below
 SLURM_TIMEOUT_SECONDS = 10.0  # scontrol retries for minutes when no controller is there
-# name -> module, the distributions that have it, and what alone needs it ("": everything does)
+# name -> module, its distributions, and the only feature that needs it ("": everything does)
 PACKAGES = {
     "PyTorch": ("torch", ["torch"], ""),
     "FAISS": ("faiss", ["faiss-cpu", "faiss-gpu"], "approximate search"),
@@ -47,7 +47,7 @@ STYLES = {"OK": "green", "note": "yellow", "missing": "red", "wrong": "red"}
 
 
 class Finding(NamedTuple):
-    """One line of the answer. `missing` is what the parameters ask for and the machine lacks."""
+    """One line of the result. `missing` is a requirement of the parameters that the machine lacks."""
 
     state: State
     subject: str
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
 
 def examine(params: Params | None, root: Path, params_problem: str = "") -> list[Finding]:
-    """Look at this machine. `params` is None where they cannot be read, which `params_problem` then explains."""
+    """Check this machine. `params` is None if they cannot be read, which `params_problem` then explains."""
     found = [_python(), *_packages(), *_devices(), _memory(), _disk(root), _slurm(), _store(params, root)]
     if params is None:
         return [*found, Finding("missing", "parameters", params_problem, "correct what the line above names")]
@@ -68,7 +68,7 @@ def examine(params: Params | None, root: Path, params_problem: str = "") -> list
 
 
 def with_gate(gate: Gate) -> list[Finding]:
-    """What was measured of the gate, and each reason why pre-training will not learn."""
+    """Report the measurements of the gate, and each reason why pre-training will not learn."""
     from realm_lab.evaluation.gate import LEAST_NATS, LEAST_SHARE
 
     about = f"{gate.with_answer} of {gate.spans} spans have one among the first passages"
@@ -102,7 +102,7 @@ def verify(root: Path) -> list[Finding]:
 
 
 def show(findings: list[Finding]) -> None:
-    """Print the findings, a line each, remedies below."""
+    """Print the findings, one per line, remedies below."""
     console = Console(soft_wrap=True)
     for finding in findings:
         state = f"[{STYLES[finding.state]}]{finding.state:<8}[/]"
@@ -137,7 +137,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _versions(package: str) -> list[str]:
-    """The version of an installed distribution; [] where it is not installed."""
+    """Return the version of an installed distribution; [] if it is not installed."""
     try:
         return [importlib.metadata.version(package)]
     except importlib.metadata.PackageNotFoundError:
@@ -184,7 +184,7 @@ def _slurm() -> Finding:
         command = ["scontrol", "ping"]
         ping = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_SECONDS, check=False)
         is_up = ping.returncode == 0 and " UP" in ping.stdout
-        why = ["", *ping.stderr.splitlines()][-1]  # the last line says what stopped it
+        why = ["", *ping.stderr.splitlines()][-1]  # the last line has the reason
         answer = " ".join((ping.stdout or why).split())
     except (subprocess.TimeoutExpired, OSError) as error:
         answer, is_up = str(error), False
@@ -199,7 +199,7 @@ def _store(params: Params | None, root: Path) -> Finding:
 
 
 def _inputs(params: Params, root: Path) -> Iterator[Finding]:
-    """The files and folders that the parameters name."""
+    """Check the files and folders that the parameters name."""
     named = [("model.checkpoint", params.model.checkpoint), ("tokenizer.checkpoint", params.tokenizer.checkpoint)]
     named.append(("pretrain.causal_checkpoint", params.pretrain.causal_checkpoint))
     if params.corpus.source.name != "files":
@@ -218,7 +218,7 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
 
 
 def _folder(key: str, name: str, path: Path) -> Finding:
-    """A file or folder that is there; a checkpoint must be one that can be used."""
+    """Check that a file or folder exists; a checkpoint must be usable."""
     from realm_lab.corpus.vocabulary import load_tokenizer
     from realm_lab.params.checkpoint import check_causal, check_checkpoint
 

@@ -1,5 +1,5 @@
-"""What `realm-lab evaluate` does besides the stage: score files made elsewhere, put another corpus in, and write what a
-run retrieves for other programs."""
+"""`realm-lab evaluate` besides the stage: score files made elsewhere, ask with another corpus, and write the retrieved
+passages of a run for other programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = 10  # ids that a message names; --json has them all
 
 
 def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
-    """Add the options to the verb of the stage."""
+    """Add the options to the command of the stage."""
     files = evaluate.add_argument_group("predictions of other systems", "score them, not the runs; no model is read")
     text = "answers, or retrieved passages (DPR's ctxs)"
     files.add_argument("--predictions", type=Path, metavar="FILE", help=text)
@@ -50,7 +50,7 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
 
 
 def evaluate_other(options: argparse.Namespace) -> bool:
-    """Do what the options ask for instead of the stage; False where they ask for the stage itself."""
+    """Run the options' action instead of the stage; False if they ask for the stage itself."""
     given = [name for name in ("predictions", "corpus", "run_file") if getattr(options, name)]
     if given and options.dry_run:
         raise UserError("--dry-run is for the stage alone; leave it out")
@@ -70,7 +70,7 @@ def evaluate_other(options: argparse.Namespace) -> bool:
 
 
 def _ask_run(options: argparse.Namespace) -> None:
-    """Ask a finished run with another corpus, or write down what it retrieves."""
+    """Ask a finished run with another corpus, or write its retrieved passages."""
     params = params_of(options)
     from realm_lab.core.files import check_output
     from realm_lab.systems.context import open_run
@@ -91,7 +91,7 @@ def _ask_run(options: argparse.Namespace) -> None:
 
 
 def _score_file(options: argparse.Namespace) -> None:
-    """Print what a file of predictions is worth; what was not scored as it is goes to stderr."""
+    """Print the scores of a file of predictions; unscored or problematic items go to stderr."""
     from realm_lab.core.files import check_output, write_json
     from realm_lab.evaluation.predictions import read_references, score_predictions
 
@@ -113,7 +113,7 @@ def _score_file(options: argparse.Namespace) -> None:
 
 
 def _prepared_questions(options: argparse.Namespace) -> list[Question]:
-    """The test questions of the first seed's prepared corpus."""
+    """Return the test questions of the first seed's prepared corpus."""
     params = params_of(options)
     from realm_lab.corpus.store import PreparedCorpus
     from realm_lab.evaluation.predictions import stored_questions

@@ -1,4 +1,4 @@
-"""The examples that end the help of each verb; docs/cli.md has them too, and a test parses every one."""
+"""Examples at the end of the help of each command; docs/cli.md has them too, and a test parses every one."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
 
 
 def add_examples(name: str, verb: argparse.ArgumentParser) -> None:
-    """End the help of a verb with its examples, each under what it is for."""
+    """Add the examples to the end of a command's help, each under its purpose."""
     lines = [f"  # {meaning}\n  realm-lab {command}" for command, meaning in EXAMPLES[name].items()]
     verb.formatter_class = argparse.RawDescriptionHelpFormatter
     verb.epilog = "\n".join(["examples:", *lines])

@@ -1,4 +1,4 @@
-"""The flags that several verbs have, each defined once, and numbers with a bound."""
+"""Flags of several commands, each defined once, and numbers with a bound."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Add = Callable[..., argparse.ArgumentParser]  # add(NAME, function, summary): a 
 
 
 def add_everywhere(verb: argparse.ArgumentParser) -> None:
-    """--debug and --root, which may be given before the verb as well: SUPPRESS keeps what was given there."""
+    """Add --debug and --root, which may be given before the command as well: SUPPRESS keeps the value from there."""
     verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
     verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
 
 
 def add_parameters(verb: argparse.ArgumentParser) -> None:
-    """--params, --preset and --set."""
+    """Add --params, --preset and --set."""
     verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
     verb.add_argument("--preset", metavar="NAME", help="use this preset instead of the one in the file")
     text = "change one parameter, for example pretrain.steps=100; may be repeated"
@@ -28,7 +28,7 @@ def add_parameters(verb: argparse.ArgumentParser) -> None:
 
 
 def overrides_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What --set and --preset ask for, dotted name -> value."""
+    """Return the values of --set and --preset, dotted name -> value."""
     from realm_lab.params.load import parse_override
 
     preset = {} if options.preset is None else {"preset": options.preset}
@@ -36,7 +36,7 @@ def overrides_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def params_of(options: argparse.Namespace) -> Params:
-    """The parameters that these options ask for."""
+    """Return the parameters that these options ask for."""
     from realm_lab.params.load import load
 
     return load(options.params or options.root / "params.yaml", overrides_of(options))
@@ -63,7 +63,7 @@ def add_other_code(verb: argparse.ArgumentParser) -> None:
 
 
 def add_run(verb: argparse.ArgumentParser) -> None:
-    """The parameters, --seed and --system: the finished run to use."""
+    """Add --params and its like, --seed and --system: the finished run to use."""
     add_parameters(verb)
     add_which(verb)
 
@@ -76,7 +76,7 @@ def add_which(options: argparse._ActionsContainer) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
+    """Parse a whole number of at least 1."""
     try:
         value = int(text)
     except ValueError:
@@ -87,7 +87,7 @@ def positive(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """A number above 0, at most 1."""
+    """Parse a number above 0, at most 1."""
     try:
         value = float(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The command line: one verb for each stage of the pipeline, for studies, and to look at what is there.
+"""The command line: a command for each stage of the pipeline, for studies, and to inspect a project.
 
-Everything heavy is imported inside a verb, so that help and error messages come at once.
+Everything heavy is imported inside a command, so that help and error messages come at once.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STAGES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code. Argparse itself leaves with code 2 on a wrong command line."""
+    """Run one command; returns the exit code. Argparse itself leaves with code 2 on a wrong command line."""
     parser = build_parser()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Argparse whose errors are one line, with the nearest verb for a misspelt one."""
+    """Argparse with one-line errors, and the nearest command for a misspelt one."""
 
     def verbs(self) -> dict[str, argparse.ArgumentParser]:
         """The verbs by name."""
@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
-    """The whole command line. The README's commands are checked against it."""
+    """Return the whole command line. The README's commands are checked against it."""
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [--root DIR] [--debug] VERB ...",
@@ -185,7 +185,7 @@ def _run_stage(options: argparse.Namespace) -> None:
 
 
 def _run_named(options: argparse.Namespace, stage: str) -> None:
-    """The stage with a study of its own, which is kept: experiments/NAME.yaml."""
+    """Run the stage with a separate study, which is kept: experiments/NAME.yaml."""
     from realm_lab.runner import pipeline
     from realm_lab.runner.written_study import write_named
 
@@ -228,7 +228,7 @@ def _run_report(options: argparse.Namespace) -> None:
     pipeline.put_back(options.root)
     places = [options.root / "reports" / place for place in ("", "reference")]
     if options.study and not any((place / options.study).is_dir() for place in places):
-        recorded(options.study, options.root)  # which says the nearest name
+        recorded(options.study, options.root)  # an error with the nearest name
     studies = studies_of(options.root)
     print(
         report(
@@ -243,7 +243,7 @@ def _run_report(options: argparse.Namespace) -> None:
 
 
 def _unknown(words: Sequence[str], options: argparse.Namespace, verb: argparse.ArgumentParser) -> str:
-    """What to write instead of arguments that the verb does not know."""
+    """Suggest a replacement for unknown arguments."""
     shown, remedy = " ".join(words), ""
     change = re.fullmatch(r"-*([a-z_.]+)=(.*)|--([a-z_]+\.[a-z_.]+) (\S+)", shown)
     if change and "overrides" in options:
@@ -257,7 +257,7 @@ def _unknown(words: Sequence[str], options: argparse.Namespace, verb: argparse.A
 
 
 def _near_option(given: str, verb: argparse.ArgumentParser) -> str:
-    """The option that was begun or mistyped; "" if none is near: --cell is no --cancel."""
+    """Return the option that was probably meant; "" if none is close: --cell is not close to --cancel."""
     options = {option.lstrip("-"): option for option in verb._option_string_actions}
     name = given.lstrip("-")
     begun = next((option for option in options if len(name) > 2 and option.startswith(name)), "")

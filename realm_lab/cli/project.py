@@ -1,4 +1,4 @@
-"""The verbs `init`, `runs`, `logs` and `gc`: a project of one's own, and what its runs left."""
+"""The commands `init`, `runs`, `logs` and `gc`: make a project, and inspect or delete the results of its runs."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ PARTS = {
 
 
 def render_cli() -> str:
-    """The text of docs/cli.md: every verb with its arguments and examples, from the parser."""
+    """Return the text of docs/cli.md: every command with its arguments and examples, from the parser."""
     parser = build_parser()
     lines = [CLI_HEAD]
     for name, verb in parser.verbs().items():
@@ -68,7 +68,7 @@ def _arguments(verb: argparse.ArgumentParser) -> list[str]:
 
 
 def _written(action: argparse.Action) -> str:
-    """An argument as it is typed: `--seeds N`, `[study]`, `FILE ...`."""
+    """Write an argument as it is typed: `--seeds N`, `[study]`, `FILE ...`."""
     name = action.metavar or (None if action.choices is None else "|".join(map(str, action.choices)))
     value = str(name or action.dest)
     several = {"+": f"{value} ...", "*": f"[{value} ...]", "?": f"[{value}]"}.get(str(action.nargs), value)
@@ -78,7 +78,7 @@ def _written(action: argparse.Action) -> str:
 
 
 def render_metrics() -> str:
-    """The text of docs/metrics.md: every metric of the registry."""
+    """Return the text of docs/metrics.md: every metric of the registry."""
     own = [metric for metric in METRICS.values() if metric.name in BUILT_IN]
     lines = [METRICS_HEAD]
     for part, (title, note) in PARTS.items():

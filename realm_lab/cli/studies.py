@@ -1,4 +1,4 @@
-"""The verbs of studies: `sweep`, `search`, `status`, `compare` and `reproduce`."""
+"""The commands for studies: `sweep`, `search`, `status`, `compare` and `reproduce`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_studies(add: Add, add_inspect: Add) -> None:
-    """Add the verbs to the command line."""
+    """Add the commands to the command line."""
     sweep = add("sweep", _run_sweep, "run a study: every cell with every seed (skips finished runs; rerun to resume)")
     sweep.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME; not with --axis")
     text = "instead of a file: values of a parameter, the baseline's first; repeated, every combination"
@@ -128,7 +128,7 @@ def _run_status(options: argparse.Namespace) -> None:
 
 
 def recorded(study: str, root: Path) -> str:
-    """The name of a study that has runs here, or a file. UserError: it has neither; with the nearest name."""
+    """Return the name of a study that has runs here, or a file. UserError: it has neither; with the nearest name."""
     from realm_lab.runner.sweep import find_study, study_of_cell
     from realm_lab.tracking.study_record import DEFAULT, Studies
 

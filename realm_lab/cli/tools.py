@@ -1,4 +1,4 @@
-"""The verbs `index`, `plan`, `bench`, `doctor` and `mirror`."""
+"""The commands `index`, `plan`, `bench`, `doctor` and `mirror`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
 
 
 def add_index(add: Add) -> None:
-    """Add `index` with its own verbs to the command line."""
+    """Add `index` with its subcommands to the command line."""
     index = add("index", _run_index, "embed the knowledge corpus into the store; list it")
     verbs = index.add_subparsers(dest="index_verb", metavar="VERB", required=True)
 

@@ -1,1 +1,1 @@
-"""Parts beyond REALM itself, registered as a user's own parts would be: the core never imports them."""
+"""Parts beyond REALM itself, registered like custom parts: the core never imports them."""

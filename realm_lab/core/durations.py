@@ -1,9 +1,9 @@
-"""A duration in words, the same wherever one is printed."""
+"""Format durations, the same way everywhere."""
 
 from __future__ import annotations
 
 UNITS = (("days", 86400.0, 2 * 86400.0), ("h", 3600.0, 100 * 60.0), ("min", 60.0, 100.0))
-"""Unit, its seconds, and the seconds from which on it is used."""
+"""Unit, its seconds, and the lowest duration in seconds that uses it."""
 
 
 def duration(seconds: float) -> str:

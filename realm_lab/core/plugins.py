@@ -218,7 +218,8 @@ class Kind(dict[str, Plugin[Code]]):
         return replace(plugin, code=code, options=self.examine(parameter, name, code))
 
     def examine(self, parameter: str, name: str, code: Code) -> type[BaseModel] | None:
-        """Find the type of the options of code. UserError: it cannot be called with what this kind takes."""
+        """Find the type of the options of code. UserError: it cannot be called with the arguments of
+        this kind."""
         options = options_type(parameter, name, code)
         check_takes(parameter, name, code, self.takes, has_options=options is not None)
         return options

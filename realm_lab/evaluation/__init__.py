@@ -1,1 +1,1 @@
-"""What is measured: open-domain answers, retrieval, and retrieval utility."""
+"""Measurements: open-domain answers, retrieval, and retrieval utility."""

@@ -1,4 +1,4 @@
-"""Answering questions: the best span of the best passage (section 3.2 at inference)."""
+"""Answer questions with the best span of the best passage (section 3.2 at inference)."""
 
 # Shapes: B questions, K passages, N pairs of a question and a passage, G pairs read at once, L positions, W span widths
 
@@ -35,7 +35,7 @@ def read_answers(
 ) -> list[Answer]:
     """Read the passages of each question; the answer is the span of largest p(z, s|x) = p(z|x) p(s|z,x).
 
-    The passages are those of any retriever: rows (negative beyond the corpus) and scores, best first. p(z|x) is as in
+    The passages come from any retriever: rows (negative beyond the corpus) and scores, best first. p(z|x) is as in
     fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest h(s, z) + f(x, z). With
     `selected` it is the best span of the passage of largest p(z|x) (Karpukhin et al. 2020, section 6.1). Without any
     passage it is empty.
@@ -50,7 +50,7 @@ def read_answers(
         log_span_N, place_N2, logit_N = _best_spans(params, reader, special, passages, queries[part], owners)
         bodies = {row: passages.text.row(row)["body"] for _, row in owners}
         encodings = dict(zip(bodies, encode_batch_plain(tokenizer, list(bodies.values())), strict=True))
-        # What a small corpus leaves empty comes last, so that the scores of the passages come first.
+        # Missing passages of a small corpus come last, so that the scores of the passages come first.
         first = 0
         for scores_K, own in zip(score_BK[part], rows, strict=True):
             pairs = slice(first, first + len(own))
@@ -78,8 +78,8 @@ def _best_spans(
     queries: Sequence[np.ndarray],
     owners: Sequence[tuple[int, int]],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each pair (question, row) the best span: log p(s|z,x) [N], its first and last wordpiece + 1 in the body
-    [N, 2]; and the reader's own logit of the passage [N]."""
+    """Return the best span of each pair (question, row): log p(s|z,x) [N], its first and last wordpiece + 1 in the body
+    [N, 2]; and the reader's logit of the passage [N]."""
     device = next(reader.parameters()).device
     longest = params.corpus.sentence_length + params.corpus.passage_length
     firsts, bodies = [queries[number] for number, _ in owners], [passages.bodies[row] for _, row in owners]

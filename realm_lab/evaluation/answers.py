@@ -26,5 +26,5 @@ class Answer(NamedTuple):
 
     @property
     def source(self) -> Candidate | None:
-        """Where the answer was found."""
+        """The passage that contains the answer."""
         return self.candidates[self.best] if self.candidates else None

@@ -1,4 +1,4 @@
-"""Sentences with a blank and a known answer (Table 4 of the paper): read with retrieval, the source document apart.
+"""Read sentences with a blank and a known answer (Table 4 of the paper) with retrieval, excluding the source document.
 
 The blank becomes as many [MASK] as the answer has wordpieces, as in pre-training, so the length is given away.
 """
@@ -46,7 +46,7 @@ class ClozeItem(NamedTuple):
 
 
 class ClozeReading(NamedTuple):
-    """What a sentence was read with, and as."""
+    """Result of reading a sentence under its candidates."""
 
     id: str
     prediction: str
@@ -55,13 +55,13 @@ class ClozeReading(NamedTuple):
     null_log_likelihood: float  # log p(y|null, x)
     wordpieces: int
     answer_retrieved: bool  # whether a candidate holds the answer
-    passages: list[str]  # ids of the candidates, likeliest first
+    passages: list[str]  # ids of the candidates, most likely first
 
 
 def cloze_items(
     questions: Sequence[Question], tokenizer: Tokenizer, special: SpecialIds, longest: int
 ) -> tuple[list[ClozeItem], list[str]]:
-    """The items, and a sentence for each question that is none.
+    """Return the items, and a sentence for each question that cannot be one.
 
     `longest` counts the wordpieces of a query without its two specials. A longer text is cut to the sentence with the
     blank; if that is too long as well, to the wordpieces around it.
@@ -114,7 +114,7 @@ def read_cloze_items(
 ) -> list[ClozeReading]:
     """Read each item under its candidates, found and ranked as in pre-training.
 
-    No passage of an item's source document is a candidate. The null document is always read; where pre-training has
+    No passage of an item's source document is a candidate. The null document is always read; if pre-training has
     none it has no share in the marginal.
     """
     reader.eval()
@@ -163,7 +163,7 @@ def _read(
 
 
 def best_filling(log_prior_K: Tensor, log_words_KMV: Tensor, beam: int = BEAM) -> tuple[list[int], Tensor]:
-    """The words of the largest marginal that a beam finds, and their log p(y|z,x) under each candidate [K].
+    """Return the words of the largest marginal that a beam finds, and their log p(y|z,x) under each candidate [K].
 
     p(y|z,x) is a product over positions (section 3.2), so the best filling is searched among combinations of the words
     that are likely under some passage.
@@ -181,6 +181,6 @@ def best_filling(log_prior_K: Tensor, log_words_KMV: Tensor, beam: int = BEAM) -
 
 
 def filling_log_probs(log_words_KMV: Tensor, words: Tensor) -> Tensor:
-    """log p(y|z,x) of given words under each candidate, [K]."""
+    """Return log p(y|z,x) of given words under each candidate, [K]."""
     words_KM1 = words.to(log_words_KMV.device).expand(len(log_words_KMV), -1)[:, :, None]
     return log_words_KMV.gather(-1, words_KM1)[:, :, 0].sum(1)

@@ -1,4 +1,4 @@
-"""What another version of the corpus does to answers: they follow it, stay with the old one, or are wrong (Table 4)."""
+"""Effect of an updated corpus on answers: they follow it, stay with the old one, or are wrong (Table 4)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def question_summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _shares(rows: Sequence[dict[str, Any]], corpus: str) -> dict[str, float] | None:
-    """follows, stays and wrong: 1 in all."""
+    """Return follows, stays and wrong, which sum to 1."""
     if not rows:
         return None
     follows = float(np.mean([row[corpus]["matches_new"] for row in rows]))
@@ -43,7 +43,7 @@ def _shares(rows: Sequence[dict[str, Any]], corpus: str) -> dict[str, float] | N
 
 
 def cloze_summary(old: Sequence[ClozeReading], new: Sequence[ClozeReading]) -> dict[str, Any]:
-    """Means with each corpus, and of new minus old with the paired `deltas`. Likelihoods in nats per answer."""
+    """Return means with each corpus, and of new minus old with the paired `deltas`. Likelihoods in nats per answer."""
     values = {"old": _values(old), "new": _values(new)}
     pieces = sum(reading.wordpieces for reading in old)
     deltas = {name: values["new"][name] - values["old"][name] for name in MEASURES}
@@ -56,7 +56,7 @@ def cloze_summary(old: Sequence[ClozeReading], new: Sequence[ClozeReading]) -> d
 
 
 def _values(readings: Sequence[ClozeReading]) -> dict[str, np.ndarray]:
-    """The measures of each item; utility is what retrieval adds: log p(y|x) - log p(y|null, x)."""
+    """Return the measures of each item; utility is the gain by retrieval: log p(y|x) - log p(y|null, x)."""
     return {
         "exact_match": np.array([reading.exact_match for reading in readings], float),
         "log_likelihood": np.array([reading.log_likelihood for reading in readings]),

@@ -1,4 +1,4 @@
-"""Worked examples for the explorer of the report and the paper's Table 3: what each passage does to an answer."""
+"""Worked examples for the explorer of the report and the paper's Table 3: the effect of each passage on an answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Example = dict[str, Any]
 def cloze_examples(
     passages: Passages, tokenizer: Tokenizer, special: SpecialIds, result: ClozeResult, when: str, count: int
 ) -> list[Example]:
-    """Masked sentences with every candidate's p(z|x), log p(y|z,x) and utility."""
+    """Return masked sentences with every candidate's p(z|x), log p(y|z,x) and utility."""
     marginal_B = marginal_log_likelihood(result.log_prior_BK, result.log_reader_BK)
     examples = []
     for number in evenly_spaced(len(result.masked), count).tolist() if count else []:
@@ -58,7 +58,7 @@ def question_examples(
     answers: Sequence[Answer],
     count: int,
 ) -> list[Example]:
-    """Questions with the span that each passage offers."""
+    """Return questions with the span that each passage offers."""
     examples = []
     for number in evenly_spaced(len(texts), count).tolist() if count else []:
         answer, gold = answers[number], set(gold_rows[number].tolist())
@@ -81,14 +81,14 @@ def question_examples(
 
 
 def _show(tokenizer: Tokenizer, special: SpecialIds, tokens: np.ndarray) -> str:
-    """A masked sentence as text, neighbouring masks as one [MASK]."""
+    """Return a masked sentence as text, neighbouring masks as one [MASK]."""
     ids = tokens.tolist()
     kept = [token for before, token in zip([None, *ids], ids, strict=False) if {before, token} != {special.mask}]
     return tokenizer.decode(kept, skip_special_tokens=False)
 
 
 def _find(passages: Passages, row: int, tokenizer: Tokenizer, answer: np.ndarray) -> tuple[int, int] | None:
-    """The characters of a passage's body at which the answer's wordpieces are first."""
+    """Return the characters of a passage's body at which the answer's wordpieces are first."""
     found = find_answer(np.asarray(passages.bodies[row]), [answer], len(answer)) if row >= 0 else []
     if not found:
         return None
@@ -98,7 +98,7 @@ def _find(passages: Passages, row: int, tokenizer: Tokenizer, answer: np.ndarray
 
 
 def _passage(passages: Passages, row: int, span: tuple[int, int] | None) -> Example:
-    """A passage's text, and the characters of its body that are the answer; the null document has neither."""
+    """Return a passage's text, and the characters of its body that are the answer; the null document has neither."""
     text = passages.text.row(row) if row >= 0 else {"title": "", "body": ""}
     shown = {"passage_id": passages.id_of(row) if row >= 0 else None, "title": text["title"], "body": text["body"]}
     shown["picture"] = passages.picture(row) if row >= 0 else None

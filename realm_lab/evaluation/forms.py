@@ -1,6 +1,6 @@
-"""Which passages a retriever prefers: their form, where Z has several, and whose they are, where a sentence names two.
+"""Measure which passages a retriever prefers: by form, if Z has several, and by entity, if a sentence names two.
 
-Forms are those of the prepared corpus, such as text and triple; an entity is known by the title of its passages.
+Forms are defined by the prepared corpus, such as text and triple; an entity is known by the title of its passages.
 """
 
 # Shapes: B queries, K passages
@@ -20,8 +20,8 @@ DEPTH = 5
 
 
 def question_forms(rows_BK: np.ndarray, gold: Sequence[np.ndarray], passages: Passages) -> dict[str, float]:
-    """Of each form: its share of the first passages, recall of gold passages in it, and, of the questions that have
-    gold passages in several forms and find one of them, how often it is the first."""
+    """Return for each form: its share of the first passages, recall of gold passages in it, and how often it comes
+    first among the questions that have gold passages in several forms and find one of them."""
     names, form_N = passages.forms
     values: dict[str, float] = {}
     if len(names) < 2 or not any(map(len, gold)):
@@ -48,12 +48,12 @@ def question_forms(rows_BK: np.ndarray, gold: Sequence[np.ndarray], passages: Pa
 
 
 def _main(result: ClozeResult) -> ClozeResult:
-    """The sentences whose masked span a known passage tells: where a word is masked, both names are there to see."""
+    """Return sentences whose masked span a known passage states: if a word is masked, both names are visible."""
     return result.only((result.gold_B >= 0) & (result.kind_B == MAIN_KIND))
 
 
 def cloze_forms(result: ClozeResult, passages: Passages) -> dict[str, float]:
-    """p(z|x) of the candidates of each form, where Z has several: means over sentences of MAIN_KIND."""
+    """Return p(z|x) of the candidates of each form, if Z has several: means over sentences of MAIN_KIND."""
     names, form_N = passages.forms
     main = _main(result)
     if len(names) < 2 or not main.masked:
@@ -65,8 +65,8 @@ def cloze_forms(result: ClozeResult, passages: Passages) -> dict[str, float]:
 
 
 def cloze_entities(result: ClozeResult, passages: Passages) -> dict[str, float]:
-    """Of the sentences of MAIN_KIND that name another entity beside that of their gold passage: how often the passage
-    of largest p(z|x), the null document apart, is about the one, and about the other."""
+    """Return, for the sentences of MAIN_KIND that name another entity besides the one of their gold passage, how often
+    the passage of largest p(z|x), the null document aside, is about the one, and about the other."""
     result = _main(result)
     if not result.masked:
         return {}

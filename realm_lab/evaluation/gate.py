@@ -1,7 +1,7 @@
-"""The gate: whether pre-training can learn on a corpus, measured before any training.
+"""The gate: measure whether pre-training can learn on a corpus before any training.
 
-REALM rewards the retriever with what a passage adds to log p(y|x). It learns nothing where the reader gains as much
-from a passage without the answer as from one with it, and little where no candidate has the answer.
+REALM rewards the retriever with the gain in log p(y|x) from a passage. It learns nothing if the reader gains as much
+from a passage without the answer as from one with it, and little if no candidate has the answer.
 """
 
 # Shapes: B sentences, L passages that are searched, K passages that are read
@@ -23,7 +23,7 @@ from realm_lab.retrieval.rows import ABSENT, NULL
 
 SPANS = 200
 DEPTH = 64  # passages that are searched for one with the answer
-WITHOUT = 4  # passages without it, the best of which counts
+WITHOUT = 4  # passages without the answer; the best of them counts
 LEAST_NATS, LEAST_SHARE = 3.0, 0.35
 AT_ONCE = 50  # sentences
 
@@ -36,7 +36,7 @@ class Mean(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """What was measured. Nats per span, over the spans that a passage among the first DEPTH answers."""
+    """The measurements. Nats per span, over the spans that a passage among the first DEPTH answers."""
 
     spans: int
     with_answer: int
@@ -47,7 +47,7 @@ class Gate(NamedTuple):
 
     @property
     def problems(self) -> list[str]:
-        """Why pre-training will not learn here, each with a remedy; empty where it can."""
+        """Return the reasons why pre-training will not learn here, each with a remedy; empty if it can."""
         found = []
         if not self.with_answer:
             found.append(f"no span is in any of the first {DEPTH} passages; choose text that repeats its facts")
@@ -114,7 +114,7 @@ def measure_gate(
 
 
 def _mean(values: np.ndarray) -> Mean:
-    """NaN without a value, and without an error of a single one."""
+    """Return mean and standard error; NaN without a value, and no error for a single one."""
     if not len(values):
         return Mean(float("nan"), float("nan"))
     error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")

@@ -1,6 +1,6 @@
 """Exact match and F1 of answers, as the released code (ORQA, REALM) scores them; exact match by overlap with training.
 
-The overlap is that of Lewis et al. 2021, Question and answer test-train overlap.
+The overlap is defined as in Lewis et al. 2021, Question and answer test-train overlap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from realm_lab.corpus.store import Questions
 
 
 class Scores(NamedTuple):
-    """Of one answer: official exact match, the released code's span-level exact match (equal wordpieces), and F1."""
+    """Scores of one answer: official exact match, the released code's span-level exact match (equal wordpieces), F1."""
 
     exact_match: float
     exact_match_span: float | None  # None: the answer is no span; as F1 where references are regular expressions
@@ -23,18 +23,19 @@ class Scores(NamedTuple):
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> bool:
-    """Official exact match: equal to any reference after normalisation (released code, section 4.1)."""
+    """Return official exact match: equal to any reference after normalisation (released code, section 4.1)."""
     normalised = normalise_answer(prediction)
     return any(normalised == normalise_answer(answer) for answer in answers)
 
 
 def matches(prediction: str, answers: Sequence[str], kind: str, patterns: Patterns, question: str) -> bool:
-    """Exact match, or of `kind` regex whether one matches from the prediction's start (released code)."""
+    """Return exact match, or for `kind` regex whether one matches from the prediction's start (released code)."""
     return patterns.matches(prediction, answers, question) if kind == "regex" else exact_match(prediction, answers)
 
 
 def f1(prediction: str, answers: Sequence[str]) -> float:
-    """Best word-overlap F1 with any reference (SQuAD; Rajpurkar et al. 2016), in the released code's normal form."""
+    """Return best word-overlap F1 with any reference (SQuAD; Rajpurkar et al. 2016), in the released code's normal
+    form."""
     predicted = normalise_answer(prediction).split()
     return max((_f1(predicted, normalise_answer(answer).split()) for answer in answers), default=0.0)
 
@@ -47,7 +48,7 @@ def _f1(predicted: list[str], reference: list[str]) -> float:
 
 
 def mean_scores(scores: Sequence[Scores]) -> dict[str, float | None]:
-    """The mean of each measure over the answers that have it; None where none has."""
+    """Return the mean of each measure over the answers that have it; None if none has."""
     means: dict[str, float | None] = {}
     for name in Scores._fields:
         values = [value for score in scores if (value := getattr(score, name)) is not None]
@@ -56,7 +57,7 @@ def mean_scores(scores: Sequence[Scores]) -> dict[str, float | None]:
 
 
 class Overlap(NamedTuple):
-    """What of one test question was in training: the question itself, and one of its answers (to any question)."""
+    """Overlap of a test question with training: the question itself, and one of its answers (to any question)."""
 
     question: bool
     answer: bool
@@ -71,8 +72,8 @@ GROUPS: dict[str, Callable[[Overlap], bool]] = {
 
 
 def find_overlaps(trained: Questions, texts: Sequence[str], answers: Sequence[Sequence[str]]) -> list[Overlap]:
-    """Of each tested question with its answers. Only a question of the same normalised words counts as the same, a
-    lower bound of what Lewis et al. had people find."""
+    """Return the overlap of each tested question. Only a question of the same normalised words counts as the same, a
+    lower bound of the overlap that people found for Lewis et al."""
     questions = set(map(normalise_answer, trained.texts))
     said = {normalise_answer(answer) for known in trained.answers for answer in known} - {""}
     return [
@@ -82,7 +83,7 @@ def find_overlaps(trained: Questions, texts: Sequence[str], answers: Sequence[Se
 
 
 def split_by_overlap(overlaps: Sequence[Overlap], scores: Sequence[float]) -> dict[str, Any]:
-    """exact_match_<group> (None where it is empty) and questions_<group>, for each group."""
+    """Return exact_match_<group> (None if it is empty) and questions_<group>, for each group."""
     found: dict[str, Any] = {}
     for group, is_in in GROUPS.items():
         mine = [score for overlap, score in zip(overlaps, scores, strict=True) if is_in(overlap)]

@@ -34,9 +34,9 @@ class Given(NamedTuple):
 
 
 def read_references(path: Path) -> list[Question]:
-    """The questions of a file, in its order, whatever their answers; their ids as `prepare` makes them.
+    """Read the questions of a file, in its order, whatever their answers, with ids as `prepare` makes them.
 
-    A file without questions is a UserError.
+    UserError: a file without questions.
     """
     dropped = Dropped()
     found = [question._replace(question=question.question.strip()) for question in questions_in(_file(path), dropped)]
@@ -46,7 +46,7 @@ def read_references(path: Path) -> list[Question]:
 
 
 def stored_questions(stored: Questions) -> list[Question]:
-    """The questions of a prepared corpus as records."""
+    """Return the questions of a prepared corpus as records."""
     paths = [tuple(stored.paths[number].tolist()) for number in range(len(stored))]
     texts = stored.answers, stored.answer_kinds, stored.answers_updated, stored.groups, paths
     columns = zip(stored.ids, stored.texts, *texts, strict=True)
@@ -57,7 +57,7 @@ def stored_questions(stored: Questions) -> list[Question]:
 
 
 def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
-    """The questions without the references that normalise to nothing, and the ids of those that have no other one.
+    """Drop references that normalise to nothing; return the questions, and the ids of those without another reference.
 
     `prepare` leaves out the same: an empty answer would equal such a reference.
     """
@@ -75,7 +75,7 @@ def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
 
 
 def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:
-    """Exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`.
+    """Compute exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`.
 
     Wrong, and named by id in the result: a question without a prediction (`missing`); one without an answer or without
     passages in a file that has both (`without_answer`, `without_passages`); and one with two that differ
@@ -113,7 +113,7 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
 
 
 def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[Given], list[str]]:
-    """The predictions for each question, by its id, else by its text; and those for none."""
+    """Return the predictions for each question, matched by its id, else by its text; and those for none."""
     rows: dict[tuple[str, str], list[int]] = {}
     for row, question in enumerate(questions):
         for key in (("id", question.id), ("question", question.question)):
@@ -152,7 +152,7 @@ def _records(path: Path) -> Iterator[Record]:
 
 
 def _prediction(record: Record) -> tuple[str | None, tuple[str, ...] | None]:
-    """The answer and the passages of a record; None for each that it does not give."""
+    """Return the answer and the passages of a record; None for each that it does not give."""
     answer = passages = None
     if isinstance(record.fields, dict) and record.fields.get("ctxs") is not None:
         passages = tuple(passage.field("text", str) for passage in record.within("ctxs"))
@@ -162,12 +162,12 @@ def _prediction(record: Record) -> tuple[str | None, tuple[str, ...] | None]:
 
 
 def _single(given: set[T]) -> T | None:
-    """The prediction; None if there is none, or more than one."""
+    """Return the prediction; None if there is none, or more than one."""
     return next(iter(given)) if len(given) == 1 else None
 
 
 def _rank(passages: tuple[str, ...] | None, question: Question, patterns: Patterns) -> float:
-    """1-based rank of the first passage that holds an answer, or infinity."""
+    """Return the 1-based rank of the first passage that contains an answer, or infinity."""
     for rank, text in enumerate(passages or (), 1):
         if passage_holds(text, question.answers, question.answer_kind, patterns, question.id):
             return rank

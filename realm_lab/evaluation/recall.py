@@ -22,7 +22,7 @@ QUESTIONS_AT_ONCE = 256
 
 class Ranks(NamedTuple):
     """1-based rank of the first passage with an answer, of the first gold passage, and of the last of the path;
-    0 where beyond the depth, -1 where an answer takes no path."""
+    0 beyond the depth, -1 if an answer needs no path."""
 
     answer: np.ndarray
     gold: np.ndarray
@@ -30,13 +30,14 @@ class Ranks(NamedTuple):
     path: np.ndarray
 
     def part(self, places: Sequence[int]) -> Ranks:
-        """Those of some of the questions."""
+        """Select some of the questions."""
         return Ranks(*(column[list(places)] for column in self))
 
 
 @torch.no_grad()
 def search_questions(retriever: Retriever, queries: Sequence[np.ndarray], depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the first `depth` passages of each question, int64 [B, depth], and their scores in the index, float32."""
+    """Return rows of the first `depth` passages per question, int64 [B, depth], and their scores in the index,
+    float32."""
     rows, scores = [], []
     for start in range(0, len(queries), QUESTIONS_AT_ONCE):
         query_BD = retriever.search_queries(queries[start : start + QUESTIONS_AT_ONCE])
@@ -55,8 +56,8 @@ def rank_answers(
     patterns: Patterns,
     paths: Sequence[Sequence[int]] = (),
 ) -> Ranks:
-    """Ranks of the answers (`passage_holds`), the gold passages and the paths in retrieved rows, negative beyond the
-    corpus."""
+    """Return ranks of the answers (`passage_holds`), the gold passages and the paths in retrieved rows, negative beyond
+    the corpus."""
     bodies = {row: str(passages.text.row(row)["body"]) for row in np.unique(rows_BK).tolist() if row >= 0}
     answer_rank, gold_rank = np.zeros(len(rows_BK), np.int64), np.zeros(len(rows_BK), np.int64)
     path_rank = np.full(len(rows_BK), -1)
@@ -74,8 +75,8 @@ def rank_answers(
 
 
 def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:
-    """recall_at_k by answer string, gold_recall_at_k where gold passages are known, path_recall_at_k of every passage
-    of a path where an answer takes several."""
+    """Return recall_at_k by answer string, gold_recall_at_k if gold passages are known, path_recall_at_k of every
+    passage of a path if an answer needs several."""
     values = {f"recall_at_{k}{suffix}": _share(ranks.answer, k) for k in DEPTHS}
     if ranks.gold_known.any():
         known = ranks.gold[ranks.gold_known]

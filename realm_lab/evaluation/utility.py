@@ -33,7 +33,7 @@ class ClozeResult(NamedTuple):
     log_reader_BK: Tensor  # log p(y|z,x), nats per span
     utility_BK: Tensor  # RU(z|x)
     top1_correct_B: Tensor  # all masked wordpieces right, read with the top passage
-    gold_B: np.ndarray  # -1: unknown, and what follows says nothing
+    gold_B: np.ndarray  # -1: unknown, and the fields below are meaningless
     log_gold_B: Tensor  # log p(y|gold,x), whether retrieved or not
     gold_rank_B: np.ndarray  # among all passages but the one that the sentence was taken from, from 1
     kind_B: np.ndarray  # the label of the masked span
@@ -79,7 +79,7 @@ def run_cloze(
     if len(missed := np.flatnonzero(~is_gold_BK.any(1))):
         read = candidate_reader.read([masked[number] for number in missed], gold_B[missed, None])
         log_gold_B[missed] = read.log_probs_BK[:, 0].cpu()
-    known_or_first_B = gold_B.clip(min=0)  # what is not known has no rank, and none is used
+    known_or_first_B = gold_B.clip(min=0)  # an unknown passage has no rank, and none is used
     return ClozeResult(
         masked,
         found.rows_BK,
@@ -95,13 +95,13 @@ def run_cloze(
 
 
 def mask_first_span(sentences: Sentences, number: int, mask_id: int) -> MaskedSentence:
-    """A held-out sentence with its (only) span masked."""
+    """Return a held-out sentence with its (only) span masked."""
     first, end = sentences.salient_spans(number)[0]
     return mask(sentences.tokens[number], np.arange(first, end), mask_id, sentences.text(number))
 
 
 def chosen_sentences(sentences: Sentences, count: int) -> np.ndarray:
-    """Up to `count` evenly spaced sentences of each kind, ascending; of all together where no gold passage is known."""
+    """Return up to `count` evenly spaced sentences per kind, ascending; over all kinds if no gold passage is known."""
     kind_N, has_span_N = sentences.kinds(), np.asarray(sentences.spans.lengths) > 0
     if not (sentences.gold >= 0).any():
         kind_N[:] = ""
@@ -110,15 +110,15 @@ def chosen_sentences(sentences: Sentences, count: int) -> np.ndarray:
 
 
 def evenly_spaced(total: int, count: int) -> np.ndarray:
-    """Up to `count` numbers from 0 to total - 1, evenly spaced, the first and the last among them."""
+    """Return up to `count` numbers from 0 to total - 1, evenly spaced, the first and the last among them."""
     return np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
 
 
 def cloze_metrics(result: ClozeResult) -> dict[str, float]:
-    """Means over the sentences; utilities in nats per span, but for the one per token, a mean over masked tokens.
+    """Return means over the sentences; utilities in nats per span, except the one per token, a mean over masked tokens.
 
-    Where gold passages are known, of those sentences alone that have one and MAIN_KIND masked. Beside them p(null), the
-    coverage of gold passages, likelihood and exact match by kind, where there are several kinds.
+    If gold passages are known, only sentences that have one and MAIN_KIND masked count. Also returned: p(null), and, if
+    there are several kinds, the coverage of gold passages, likelihood and exact match by kind.
     """
     is_main_B = (result.gold_B >= 0) & (result.kind_B == MAIN_KIND)
     main = result.only(is_main_B) if is_main_B.any() else result
@@ -155,7 +155,7 @@ def cloze_metrics(result: ClozeResult) -> dict[str, float]:
 
 
 def _retrieved(result: ClozeResult) -> dict[str, float]:
-    """p(null|x), and how often the gold passage is a candidate where it is known."""
+    """Return p(null|x), and how often the gold passage is a candidate if it is known."""
     known_B, is_null_BK = result.gold_B >= 0, torch.from_numpy(result.rows_BK == NULL)
     values = {"cloze_null_probability": (result.log_prior_BK.exp() * is_null_BK).sum(1).mean().item()}
     if known_B.any():

@@ -1,4 +1,4 @@
-"""Reading every candidate of a query: p(y|z,x) of masked words, in groups of pairs of similar length."""
+"""Read every candidate of a query: p(y|z,x) of masked words, in groups of pairs of similar length."""
 
 # Shapes: B queries, K candidates, M masked positions, N pairs (query, candidate), P masked positions of all pairs,
 # D hidden size, V words
@@ -25,13 +25,13 @@ from realm_lab.params.parameters import Params
 
 HEAD_ROWS = 2048  # masked positions that are scored at once: 240 MiB of float32 logits for 30,522 words
 NO_TOKENS = np.empty(0, np.int64)
-ABSENT_NATS = -20.0  # where all candidates are alike, nothing is learned
+ABSENT_NATS = -20.0  # if it is the same for all candidates, nothing is learned
 
 
 class Reading(NamedTuple):
-    """What the reader makes of the masked words of some queries under every candidate."""
+    """Log-probabilities of the masked words of some queries under every candidate."""
 
-    token_log_probs_BKM: Tensor  # log p(y_j|z,x), float32; 0 where nothing is masked
+    token_log_probs_BKM: Tensor  # log p(y_j|z,x), float32; 0 at positions without a mask
     is_masked_BM: Tensor
 
     @property
@@ -41,32 +41,32 @@ class Reading(NamedTuple):
 
 
 class PassageReader(Protocol):
-    """What reads masked sentences under passages: `CandidateReader`, or `CausalReader` (likelihoods.py)."""
+    """Reader of masked sentences and passages: `CandidateReader`, or `CausalReader` (likelihoods.py)."""
 
     def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
-        """log p(y|z,x) of each sentence under its candidates."""
+        """Return log p(y|z,x) of each sentence under its candidates."""
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """Whether the likeliest words under one passage each are the masked ones, bool [B]."""
+        """True if the most likely words under one passage each are the masked ones, bool [B]."""
 
 
 class ContainmentReader(nn.Module):
-    """What no language model reads: log p(y|z,x) is 0 where the passage holds the masked wordpieces one after the other
-    (each run of them, where there are several), and ABSENT_NATS elsewhere."""
+    """A control without a language model: log p(y|z,x) is 0 if the passage contains the masked wordpieces in sequence
+    (each run of them, if there are several), and ABSENT_NATS otherwise."""
 
     def __init__(self, passages: Passages, device: torch.device):
         super().__init__()
         self.passages, self._device = passages, device
 
     def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
-        """As a CandidateReader, with one number for all masked words together."""
+        """As in CandidateReader, with one number for all masked words together."""
         holds_BK = np.stack([self._holds(one, rows) for one, rows in zip(sentences, rows_BK, strict=True)])
         log_probs_BK = torch.from_numpy(np.where(holds_BK, 0.0, ABSENT_NATS).astype(np.float32)).to(self._device)
         is_read_B1 = torch.ones(len(sentences), 1, dtype=torch.bool, device=self._device)
         return Reading(log_probs_BK[:, :, None], is_read_B1)
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """Whether one passage each holds the masked wordpieces, bool [B]."""
+        """True if one passage each contains the masked wordpieces, bool [B]."""
         return self.read(sentences, rows_B[:, None]).log_probs_BK[:, 0] == 0.0
 
     def _holds(self, sentence: MaskedSentence, rows_K: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ class CandidateReader:
 
     @torch.no_grad()
     def word_log_probs(self, tokens: np.ndarray, positions: np.ndarray, rows: Sequence[int]) -> Tensor:
-        """log p(w|z,x) of every word at each masked position of one sentence, [K, M, V]."""
+        """Return log p(w|z,x) of every word at each masked position of one sentence, [K, M, V]."""
         joined = self._join([tokens] * len(rows), [self._body(row) for row in rows])
         at_KM = self._there(torch.from_numpy(positions + 1).expand(len(rows), -1))
         with autocast(self._device, self._precision):
@@ -130,7 +130,7 @@ class CandidateReader:
 
     @torch.no_grad()
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """Whether the likeliest words under one passage each are the masked ones, all of them, bool [B]. An unknown
+        """True if the most likely words under one passage each are exactly the masked ones, bool [B]. An unknown
         word is never restored."""
         joined = self._join([sentence.tokens for sentence in sentences], [self._body(row) for row in rows_B])
         at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in sentences])
@@ -161,7 +161,7 @@ class CandidateReader:
             return self.reader.target_log_probs(hidden_PD, targets_P)
 
     def _held(self, work: Callable[..., Tensor], *given: object) -> Tensor:
-        """The result of `work`; its activations are held for the backward pass, or computed once more there."""
+        """Return the result of `work`; its activations are held for the backward pass, or computed once more there."""
         if self._recompute and torch.is_grad_enabled():
             again: Tensor = checkpoint(work, *given, use_reentrant=False)
             return again

@@ -1,9 +1,9 @@
 """A frozen causal language model as the reader: log p(y|z,x) of the masked text of a sentence after a passage.
 
 Each form makes one prompt of a passage and a sentence, and the masked characters in it are scored:
-left    {passage}\\n{sentence up to the end of its last mask}: every masked word is read after what is to its left
-infill  {passage}\\n{sentence with ____ for each mask}\\n{masked texts}: what is to the right of a mask is read as well
-The null document is the same without the passage. A folder or GGUF file is opened by transformers.
+left    {passage}\\n{sentence up to the end of its last mask}: every masked word is read after the text to its left
+infill  {passage}\\n{sentence with ____ for each mask}\\n{masked texts}: the text to the right of a mask is read as well
+The null document gives the same prompt without the passage. A folder or GGUF file is opened by transformers.
 """
 
 # Shapes: N prompts, T tokens, S scored tokens, K positions, V words
@@ -29,21 +29,21 @@ Spans = Sequence[tuple[int, int]]
 
 
 class Prompt(NamedTuple):
-    """What is read, and which of its characters are the answer."""
+    """A prompt, and the characters in it that are the answer."""
 
     text: str
     answers: list[tuple[int, int]]  # [first, end), ascending
 
 
 def left_prompt(passage: str, sentence: str, spans: Spans) -> Prompt:
-    """The passage and the sentence up to the end of its last masked span."""
+    """Join the passage and the sentence up to the end of its last masked span."""
     before = f"{passage}\n" if passage else ""
     moved = [(len(before) + first, len(before) + end) for first, end in spans]
     return Prompt(before + sentence[: spans[-1][1]], moved)
 
 
 def infill_prompt(passage: str, sentence: str, spans: Spans) -> Prompt:
-    """The passage, the sentence with blanks, and the masked spans one after the other."""
+    """Join the passage, the sentence with blanks, and the masked spans one after the other."""
     text, done = f"{passage}\n" if passage else "", 0
     for first, end in spans:
         text, done = f"{text}{sentence[done:first]}{BLANK}", end
@@ -90,8 +90,9 @@ class CausalModel:
 
     @torch.inference_mode()
     def score(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
-        """log p of the answer of each prompt after all that is before it, float32 [N], and whether each token of the
-        answer is the likeliest one, bool [N]; on the CPU. A token counts if one of its characters is of the answer."""
+        """Return log p of the answer of each prompt after all text before it, float32 [N], and whether each token of
+        the answer is the most likely one, bool [N]; on the CPU. A token counts if one of its characters is in the
+        answer."""
         tokens = [self._tokens(prompt) for prompt in prompts]
         log_probs_N, likeliest_N = torch.zeros(len(prompts)), torch.ones(len(prompts), dtype=torch.bool)
         order = sorted(range(len(prompts)), key=lambda number: len(tokens[number][0]))
@@ -108,7 +109,7 @@ class CausalModel:
         return log_probs_N, likeliest_N
 
     def _tokens(self, prompt: Prompt) -> tuple[list[int], list[int]]:
-        """The ids of a prompt, and the places among them of the answer's tokens, none of which is the first."""
+        """Return the ids of a prompt, and the indices of the answer's tokens among them, never the first id."""
         encoded = self._tokenizer(prompt.text, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
         scored = [
@@ -116,18 +117,18 @@ class CausalModel:
             for place, (first, end) in enumerate(offsets)
             if any(first < until and start < end for start, until in prompt.answers)
         ]
-        if scored and scored[0] == 0:  # nothing is before it: a token that begins texts is
+        if scored and scored[0] == 0:  # nothing precedes it: prepend a token that starts texts
             return [self._first, *ids], [place + 1 for place in scored]
         return ids, scored
 
     def _read(self, tokens: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each scored token of some prompts: the prompt's number, log p, and whether none is likelier."""
+        """Return, per scored token of some prompts: the prompt's number, log p, and whether no token is more likely."""
         longest = max(len(ids) for ids, _ in tokens)
-        # Padding is at the end, where no token before it looks: it needs no mask.
+        # Padding is at the end, after every token that could attend to it: it needs no mask.
         ids_NT = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids, _ in tokens])
         owners_S = torch.tensor([number for number, (_, scored) in enumerate(tokens) for _ in scored])
         places_S = torch.tensor([place for _, scored in tokens for place in scored])
-        kept_K, column_S = (places_S - 1).unique(return_inverse=True)  # what follows a token is told by its state
+        kept_K, column_S = (places_S - 1).unique(return_inverse=True)  # a token is predicted from the state before it
         given = {"input_ids": ids_NT.to(self._device), "logits_to_keep": kept_K.to(self._device), "use_cache": False}
         logits_SV = self._model(**given).logits[owners_S, column_S].float()
         targets_S1 = ids_NT[owners_S, places_S, None].to(self._device)
@@ -136,7 +137,7 @@ class CausalModel:
 
 
 def opened_as(checkpoint: Path) -> dict[str, Any]:
-    """How transformers opens a folder or GGUF file. UserError: a GGUF file, and what reads it is not installed."""
+    """Settings for transformers to open a folder or GGUF file. UserError: the package for GGUF files is missing."""
     if checkpoint.suffix != ".gguf":
         return {"pretrained_model_name_or_path": str(checkpoint), "local_files_only": True}
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]

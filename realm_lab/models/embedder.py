@@ -19,7 +19,7 @@ PARTS = ("encoder", "pooler", "projection", "norm")  # of a tower, each an attri
 
 
 class EmbedderShape(NamedTuple):
-    """What follows the Transformers, and what the towers share; the parameters' docstrings say what each means."""
+    """Layers after the Transformers, and sharing between the towers; see the docstrings of the parameters."""
 
     projection_size: int
     share_towers: bool = True
@@ -37,7 +37,7 @@ class EmbedderShape(NamedTuple):
 class Embedder(nn.Module):
     """Two towers W pool(BERT(join(...))), from one Transformer or two.
 
-    BERT's pooler, where there is one, belongs to the Transformer and is shared with it; the LayerNorm belongs to the
+    BERT's pooler, if there is one, belongs to the Transformer and is shared with it; the LayerNorm belongs to the
     projection.
     """
 
@@ -66,12 +66,12 @@ class Embedder(nn.Module):
 
     @property
     def share_towers(self) -> bool:
-        """Whether one Transformer serves both towers."""
+        """True if one Transformer serves both towers."""
         return self.query_encoder is self.document_encoder
 
     @property
     def head(self) -> EmbedderShape:
-        """The shape as it is now: sharing and null vector may have changed."""
+        """The current shape: sharing and null vector may have changed."""
         return self._head._replace(
             share_towers=self.share_towers,
             share_projection=self.query_projection is self.document_projection,
@@ -79,14 +79,14 @@ class Embedder(nn.Module):
         )
 
     def embed_queries(self, batch: Batch) -> Tensor:
-        """Embed_input(x), float32 [B, D]; the score's scale is in here, so that f(x, z) is an inner product."""
+        """Return Embed_input(x), float32 [B, D], scaled so that f(x, z) is an inner product."""
         query_BD = self._embed("query", batch)
         if self._head.score_scale == "cosine":
             return query_BD / self._head.temperature
         return query_BD / query_BD.shape[1] ** 0.5 if self._head.score_scale == "inverse_sqrt" else query_BD
 
     def embed_documents(self, batch: Batch) -> Tensor:
-        """Embed_doc(z), float32 [B, D]."""
+        """Return Embed_doc(z), float32 [B, D]."""
         return self._embed("document", batch)
 
     def _embed(self, tower: str, batch: Batch) -> Tensor:
@@ -140,7 +140,7 @@ class Embedder(nn.Module):
         self.document_projection.weight.copy_(weight)
 
     def split_towers(self) -> None:
-        """Copy what the towers share, so that one can be trained without the other; no number changes."""
+        """Copy shared weights, so that one tower can be trained without the other; no number changes."""
         self._split(PARTS)
 
     def split_projection(self) -> None:
@@ -154,10 +154,10 @@ class Embedder(nn.Module):
                 setattr(self, f"document_{part}", copy.deepcopy(query))
 
     def set_learned_null(self, learned: bool) -> None:
-        """Give the null document a vector of zeros where it has none, or take it away.
+        """Give the null document a vector of zeros, or remove its vector.
 
-        Zeros stand for "not yet placed": where passages score far above 0 they rule the null document out, and then it
-        learns nothing. Pre-training begins by placing it among the passages (`initialise_null`).
+        Zeros mean "not initialised": if passages score far above 0 they rule the null document out, and then it
+        learns nothing. Pre-training starts by placing it among the passages (`initialise_null`).
         """
         if learned and self.null_vector is None:
             self.null_vector = nn.Parameter(torch.zeros_like(self.query_projection.weight[:, 0]))

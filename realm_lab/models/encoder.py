@@ -1,9 +1,9 @@
 """A BERT encoder whose parameters map one to one onto transformers' BertModel.
 
-Our own module because two exact savings need it: the last block is computed only at the positions that are
-used ([CLS], or the masked tokens), and attention is spelled out where a gradient is needed on a CPU (the fused
-kernel's backward is several times slower there) and fused elsewhere. `tests/models/test_encoder.py` holds it to
-BertModel's numbers; `benchmarks/` measures what the savings are worth.
+It is a separate module because two exact savings need it: the last block is computed only at the positions that are
+used ([CLS], or the masked tokens), and attention is computed step by step if a gradient is needed on a CPU (the fused
+kernel's backward is several times slower there) and fused elsewhere. `tests/models/test_encoder.py` compares it with
+BertModel's numbers; `benchmarks/` measures the savings.
 """
 
 # Shapes: B sequences, L positions, M selected positions, D hidden size, H heads, E head size
@@ -26,7 +26,7 @@ MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no r
 
 
 class EncoderShape(NamedTuple):
-    """Sizes of an encoder, and what else its numbers depend on."""
+    """Sizes of an encoder, and all other settings of its computation."""
 
     vocabulary_size: int
     hidden_size: int
@@ -41,7 +41,7 @@ class EncoderShape(NamedTuple):
 
 
 def activate(states: Tensor, activation: str) -> Tensor:
-    """GELU, exact or by its tanh approximation (`gelu_new`: Google's BERT and REALM)."""
+    """Compute GELU, exact or by its tanh approximation (`gelu_new`: Google's BERT and REALM)."""
     return functional.gelu(states, approximate="tanh" if activation == "gelu_new" else "none")
 
 
@@ -60,7 +60,7 @@ class Block(nn.Module):
         self.output_norm = nn.LayerNorm(size, eps=shape.layer_norm_epsilon)
 
     def forward(self, hidden_BLD: Tensor, bias_B11L: Tensor, at_BM: Tensor | None = None) -> Tensor:
-        """Hidden states after the layer, [B, L, D], or [B, M, D] at positions `at_BM` only."""
+        """Return hidden states after the layer, [B, L, D], or [B, M, D] only at positions `at_BM`."""
         size = hidden_BLD.shape[-1]
         if at_BM is None:
             query, key, value = self.qkv(hidden_BLD).split(size, dim=-1)
@@ -113,8 +113,8 @@ class Encoder(nn.Module):
         self.register_buffer("patches", None, persistent=False)
 
     def embed(self, tokens_BL: Tensor) -> Tensor:
-        """What a document's parts are to the Transformer, [B, L, D]: the embedding of a word, or, of a patch of a
-        picture, a projection of its standardised pixels, and where in the picture it is (Dosovitskiy et al. 2021)."""
+        """Embed a document's parts, [B, L, D]: the embedding of a wordpiece, or, for a patch of a
+        picture, a projection of its standardised pixels plus its position in the picture (Dosovitskiy et al. 2021)."""
         if self.patch_projection is None or self.patches is None:
             words_BLD: Tensor = self.word_embeddings(tokens_BL)
             return words_BLD
@@ -131,9 +131,9 @@ class Encoder(nn.Module):
         return embedded_ND.index_copy(0, at_P, patch_PD.to(embedded_ND.dtype)).view(*tokens_BL.shape, -1)
 
     def forward(self, tokens_BL: Tensor, types_BL: Tensor, mask_BL: Tensor, at_BM: Tensor | None = None) -> Tensor:
-        """Final hidden states, [B, L, D], or [B, M, D] at positions `at_BM` (int64).
+        """Return final hidden states, [B, L, D], or [B, M, D] at positions `at_BM` (int64).
 
-        `mask_BL` is true at real tokens. `at_BM` saves the last block's work elsewhere and changes no number.
+        `mask_BL` is true at real tokens. `at_BM` saves the last block's work at other positions and changes no number.
         """
         length = tokens_BL.shape[1]
         if length > self.shape.positions:
@@ -151,7 +151,7 @@ class Encoder(nn.Module):
 
 @contextmanager
 def evaluating(*modules: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards every part as it was."""
+    """Switch to evaluation mode, and afterwards restore the mode of every part."""
     before = [(part, part.training) for module in modules for part in module.modules()]
     for module in modules:
         module.eval()
@@ -163,7 +163,7 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
 
 
 def initialise(encoder: Encoder, generator: torch.Generator) -> None:
-    """Initial weights for training from scratch.
+    """Initialise weights for training from scratch.
 
     Matrices ~ N(0, 1/fan_in), the two that write into the residual stream scaled by 1/sqrt(2 layers), and positions
     start as sinusoids: a narrow encoder learns to copy several times sooner than from BERT's N(0, 0.02).
@@ -177,7 +177,7 @@ def initialise(encoder: Encoder, generator: torch.Generator) -> None:
 
 
 def initialise_patches(encoder: Encoder, generator: torch.Generator) -> None:
-    """A projection of pixels, where the encoder has one, whose patches have the norm of a word embedding."""
+    """Initialise the projection of pixels, if there is one, so that patches have the norm of a word embedding."""
     if encoder.patch_projection is not None:
         spread = encoder.shape.hidden_size**-0.5
         nn.init.normal_(encoder.patch_projection.weight, 0.0, spread, generator=generator)
@@ -186,14 +186,14 @@ def initialise_patches(encoder: Encoder, generator: torch.Generator) -> None:
 
 
 def show(module: nn.Module, patches: Tensor | None) -> None:
-    """Give the encoders of a module the pixels of the pictures that they will read, uint8 [patches, patch values]."""
+    """Attach the pixels of the pictures to the encoders of a module, uint8 [patches, patch values]."""
     for part in module.modules():
         if isinstance(part, Encoder):
             part.patches = None if patches is None else patches.to(part.word_embeddings.weight.device)
 
 
 def initialise_blocks(blocks: nn.ModuleList, into_residual: Sequence[str], generator: torch.Generator) -> None:
-    """Matrices of blocks; `into_residual` are those of each block that write into the residual stream."""
+    """Return matrices of blocks; `into_residual` selects the ones that write into the residual stream."""
     for module in blocks.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, 0.0, module.in_features**-0.5, generator=generator)
@@ -204,7 +204,7 @@ def initialise_blocks(blocks: nn.ModuleList, into_residual: Sequence[str], gener
 
 
 def sinusoids(positions: int, size: int) -> np.ndarray:
-    """Sinusoidal position vectors with the norm of a word embedding, float32 [positions, size]."""
+    """Return sinusoidal position vectors with the norm of a word embedding, float32 [positions, size]."""
     frequency = 200.0 ** -(np.arange(size // 2) / (size / 2))
     angle = np.arange(positions)[:, None] * frequency[None, :]
     waves: np.ndarray = np.concatenate([np.sin(angle), np.cos(angle)], axis=1) * (2 / size) ** 0.5

@@ -1,11 +1,11 @@
 """Models as Hugging Face folders: config.json and safetensors, under BertModel's names. A pickle is never loaded.
 
-A plain BERT folder is read as it is. `AutoModel.from_pretrained` opens the encoders of what a stage leaves:
+A plain BERT folder is read as it is. `AutoModel.from_pretrained` opens the encoders that a stage writes:
 reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetensors (with the passage-selection head
-           where the reader has one)
-embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler where it has one),
+           if the reader has one)
+embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler if it has one),
            embedder.json (EmbedderShape), projections.safetensors (projections, their norms, the null vector),
-           document/ (BertModel: the document tower, where the towers are separate)
+           document/ (BertModel: the document tower, if the towers are separate)
 A tower that reads pictures has `patch_values` in its config.json and `embeddings.patch_projection.*` among its tensors.
 """
 
@@ -29,7 +29,7 @@ from realm_lab.models.encoder import Encoder, EncoderShape, initialise_patches
 from realm_lab.models.reader import Reader
 from realm_lab.params.checkpoint import check_model_type, weight_files
 
-# Our parameter -> the tensor's name in a file, or three names where ours is one fused matrix.
+# Parameter of this package -> the tensor's name in a file, or three names for a fused matrix.
 Names = Mapping[str, str | tuple[str, ...]]
 SUPPORTED = {"hidden_act": ("gelu", "gelu_new"), "position_embedding_type": ("absolute",), "type_vocab_size": (2,)}
 POOLER = {"weight": "pooler.dense.weight", "bias": "pooler.dense.bias"}
@@ -56,7 +56,7 @@ WORD_HEAD = {
 
 
 def bert_names(layers: int) -> Names:
-    """An encoder's names in BertModel."""
+    """Map an encoder's names to BertModel's."""
     names: dict[str, str | tuple[str, ...]] = {
         "word_embeddings.weight": "embeddings.word_embeddings.weight",
         "position_embeddings.weight": "embeddings.position_embeddings.weight",
@@ -78,7 +78,7 @@ def bert_names(layers: int) -> Names:
 
 
 def named_tensors(module: nn.Module, names: Names) -> dict[str, Tensor]:
-    """A module's parameters under the names of a file."""
+    """Return a module's parameters under the names of a file."""
     named: dict[str, Tensor] = {}
     for ours, theirs in names.items():
         parts = (theirs,) if isinstance(theirs, str) else theirs
@@ -107,18 +107,18 @@ def load_named(module: nn.Module, tensors: Mapping[str, Tensor], names: Names, s
 
 
 def load_parameters(module: nn.Module, path: Path) -> None:
-    """Load a module from a file of its parameters by their own names; UserError as `load_named`."""
+    """Load a module from a file of its parameters by their names in the module; UserError as `load_named`."""
     load_named(module, read_tensors(path), {name: name for name, _ in module.named_parameters()}, path)
 
 
 def to_bert(encoder: Encoder) -> dict[str, Tensor]:
-    """The encoder's weights under BertModel's names."""
+    """Return the encoder's weights under BertModel's names."""
     pictures = PATCHES if encoder.patch_projection is not None else {}
     return named_tensors(encoder, {**bert_names(encoder.shape.layers), **pictures})
 
 
 def from_bert(encoder: Encoder, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Copy BertModel weights into the encoder; a projection of pixels that they lack is drawn, always alike."""
+    """Copy BertModel weights into the encoder; a missing projection of pixels is drawn, always the same way."""
     load_named(encoder, weights, bert_names(encoder.shape.layers), source)
     if PATCHES["patch_projection.weight"] in weights and encoder.patch_projection is not None:
         load_named(encoder, weights, PATCHES, source)
@@ -127,13 +127,13 @@ def from_bert(encoder: Encoder, weights: Mapping[str, Tensor], source: Path) -> 
 
 
 def modern_name(name: str) -> str:
-    """BertModel's name for a tensor of BertModel or a model around it; the first checkpoints say gamma and beta."""
+    """Return BertModel's name for a tensor of BertModel or a model around it; the oldest files use gamma and beta."""
     bare = name.removeprefix("bert.")
     return bare.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def bert_config(shape: EncoderShape, architecture: str) -> dict[str, object]:
-    """config.json of a Hugging Face BERT folder with this shape."""
+    """Make the config.json of a Hugging Face BERT folder with this shape."""
     pictures = {"patch_values": shape.patch_values} if shape.patch_values else {}
     return pictures | {
         "architectures": [architecture],
@@ -154,7 +154,7 @@ def bert_config(shape: EncoderShape, architecture: str) -> dict[str, object]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a Hugging Face folder; a missing or broken one is a UserError."""
+    """Read config.json of a Hugging Face folder; a missing or broken one is a UserError."""
     path = Path(folder) / "config.json"
     if not path.exists():
         raise UserError(f"{folder}: no config.json; model.checkpoint must be a local Hugging Face folder")
@@ -165,7 +165,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_shape(folder: Path) -> EncoderShape:
-    """The shape that config.json of a Hugging Face folder says."""
+    """Read the shape from config.json of a Hugging Face folder."""
     config, path = read_config(folder), Path(folder) / "config.json"
     check_model_type(config, path)
     default_activation = "gelu_new" if config.get("model_type") == "realm" else "gelu"  # transformers' own defaults
@@ -190,14 +190,14 @@ def read_shape(folder: Path) -> EncoderShape:
 
 
 def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
-    """Shape and weights of a Hugging Face BERT folder."""
+    """Read shape and weights of a Hugging Face BERT folder."""
     weights = read_weights(folder)
     return read_shape(folder), {modern_name(name): value for name, value in weights.items()}
 
 
 def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
-    """The tensors of a model's folder, in one file or several; one that is not finite is a UserError. `keep` picks by
-    name."""
+    """Read the tensors of a model's folder, in one file or several; one that is not finite is a UserError. `keep` picks
+    by name."""
     weights: dict[str, Tensor] = {}
     for path in weight_files(folder):
         for name, value in read_tensors(path, keep).items():
@@ -208,7 +208,7 @@ def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dic
 
 
 def read_tensors(path: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
-    """Tensors of a safetensors file; a missing, truncated or damaged one is a UserError. `keep` picks by name."""
+    """Read tensors of a safetensors file; a missing, truncated or damaged one is a UserError. `keep` picks by name."""
     if not path.exists():
         pickled, command = path.parent / "pytorch_model.bin", ""
         if pickled.exists():
@@ -230,7 +230,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
-    """Save a reader as a BertForMaskedLM folder, with the span head beside it where there is one to keep."""
+    """Save a reader as a BertForMaskedLM folder, with the span head if there is one to keep."""
     weights = {f"bert.{name}": value for name, value in to_bert(reader.encoder).items()}
     weights |= named_tensors(reader, WORD_HEAD)
     write_tensors(folder / "model.safetensors", weights)
@@ -241,7 +241,7 @@ def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
 
 
 def write_embedder(embedder: Embedder, folder: Path, null_offset: float = 0.0) -> None:
-    """Save an embedder: its query tower as a BertModel folder, and what else it needs beside it."""
+    """Save an embedder: its query tower as a BertModel folder, and its other parts next to it."""
     write_tower(folder, embedder.query_encoder, embedder.query_pooler)
     parts = named_tensors(embedder, _beside_towers(embedder)) | {"null_offset": torch.tensor(null_offset)}
     write_tensors(folder / "projections.safetensors", parts)
@@ -251,7 +251,7 @@ def write_embedder(embedder: Embedder, folder: Path, null_offset: float = 0.0) -
 
 
 def read_embedder(folder: Path) -> tuple[Embedder, float]:
-    """Load what write_embedder saved: the embedder and its null document's score offset."""
+    """Load a folder of write_embedder: the embedder and its null document's score offset."""
     shape, weights = read_checkpoint(folder)
     head = EmbedderShape(**read_json(folder / EMBEDDER_JSON))
     embedder = Embedder(shape, head)
@@ -266,14 +266,14 @@ def read_embedder(folder: Path) -> tuple[Embedder, float]:
 
 
 def load_tower(encoder: Encoder, pooler: nn.Linear | None, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Copy BertModel weights into a tower, with the pooler where it has one."""
+    """Copy BertModel weights into a tower, with the pooler if it has one."""
     from_bert(encoder, weights, folder)
     if pooler is not None:
         load_named(pooler, weights, POOLER, folder)
 
 
 def write_tower(folder: Path, encoder: Encoder, pooler: nn.Linear | None) -> None:
-    """Save an encoder as a BertModel folder, with the pooler where it has one."""
+    """Save an encoder as a BertModel folder, with the pooler if it has one."""
     weights = to_bert(encoder)
     if pooler is not None:
         weights |= named_tensors(pooler, POOLER)
@@ -282,7 +282,7 @@ def write_tower(folder: Path, encoder: Encoder, pooler: nn.Linear | None) -> Non
 
 
 def _beside_towers(embedder: Embedder) -> Names:
-    """What no BertModel holds: projections, norms and the null vector."""
+    """Return the tensors that no BertModel holds: projections, norms and the null vector."""
     parts = ("_projection.", "_norm.", "null_vector")
     names = [name for name, _ in embedder.named_parameters() if "_encoder." not in name]
     return {name: name for name in names if any(part in name for part in parts)}

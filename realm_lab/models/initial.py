@@ -1,9 +1,9 @@
-"""Models at their very start: the shapes that the parameters ask for, from scratch or from a folder of weights.
+"""Build initial models: the shapes that the parameters ask for, from scratch or from a folder of weights.
 
-A folder may be a plain Hugging Face BERT, a run's own model/reader or model/embedder, or released REALM weights, in the
+A folder may be a plain Hugging Face BERT, a run's model/reader or model/embedder, or released REALM weights, in the
 layout of transformers 4.40, the last release with REALM:
 RealmEmbedder  realm.* (BERT with pooler), cls.dense, cls.LayerNorm: google/realm-cc-news-pretrained-embedder
-RealmScorer    embedder.* and, where queries have a tower of their own, query_embedder.*: ...-scorer
+RealmScorer    embedder.* and, if queries have a separate tower, query_embedder.*: ...-scorer
 RealmKnowledgeAugEncoder   realm.*, cls.predictions.*: ...-encoder
 RealmReader    the same and qa_outputs.*
 RealmForOpenQA embedder.*, reader.*, block_emb (the passages' vectors): google/realm-orqa-nq-openqa
@@ -63,7 +63,7 @@ SPANS = {
 
 
 def encoder_shape(params: Params, vocabulary_size: int) -> EncoderShape:
-    """The shape the parameters ask for; a checkpoint decides its own sizes and must agree with model.*."""
+    """Return the shape the parameters ask for; a checkpoint's sizes must agree with model.*."""
     if params.model.checkpoint is not None:
         folder = Path(params.model.checkpoint)
         return _agreed(read_shape(folder), params, vocabulary_size, folder)
@@ -71,7 +71,7 @@ def encoder_shape(params: Params, vocabulary_size: int) -> EncoderShape:
 
 
 def embedder_shape(params: Params) -> EmbedderShape:
-    """What the parameters ask for after the Transformers."""
+    """Return the shape of the retrieval head."""
     model = params.model
     return EmbedderShape(
         model.projection_size,
@@ -88,16 +88,16 @@ def embedder_shape(params: Params) -> EmbedderShape:
 
 
 def new_reader(params: Params, vocabulary_size: int, seed: int) -> Reader:
-    """A reader at its very start: from model.checkpoint, or from scratch."""
+    """Build an initial reader from model.checkpoint, or from scratch."""
     if params.model.checkpoint is not None:
         return read_initial_reader(Path(params.model.checkpoint), params, vocabulary_size, seed)
     return _drawn_reader(encoder_shape(params, vocabulary_size), params, seed)
 
 
 def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encoder | None) -> Embedder:
-    """An embedder at its very start, its Transformers from `encoder` (None: from scratch).
+    """Build an initial embedder, its Transformers from `encoder` (None: from scratch).
 
-    The pooler, where there is one, comes from model.checkpoint where that has one.
+    The pooler, if there is one, comes from model.checkpoint if that has one.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial-embedder"))
     pooler = None
@@ -114,7 +114,8 @@ def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encod
 
 
 def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> Encoder:
-    """The Transformer of a BERT folder. UserError: its sizes differ from the parameters', or tensors are missing."""
+    """Read the Transformer of a BERT folder. UserError: its sizes differ from the parameters', or tensors are
+    missing."""
     shape, weights = read_checkpoint(folder)
     encoder = Encoder(_agreed(shape, params, vocabulary_size, folder))
     from_bert(encoder, weights, folder)
@@ -122,8 +123,8 @@ def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> 
 
 
 def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed: int) -> Reader:
-    """A reader with the weights of a folder; heads that the folder lacks are drawn from the seed. UserError: its sizes
-    differ from the parameters', or tensors are missing."""
+    """Build a reader with the weights of a folder; heads that the folder lacks are drawn from the seed. UserError: its
+    sizes differ from the parameters', or tensors are missing."""
     weights = read_reader_weights(folder)
     reader = _drawn_reader(_agreed(weights.shape, params, vocabulary_size, folder), params, seed)
     load_reader(reader, weights, folder)
@@ -131,10 +132,10 @@ def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed
 
 
 def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Embedder, float]:
-    """An embedder with the weights of a folder, and its null document's score offset (0 where it has none).
+    """Build an embedder with the weights of a folder, and its null document's score offset (0 if it has none).
 
-    Of a plain BERT only the Transformer and its pooler are taken; projections are drawn from the seed. Towers that have
-    diverged stay separate whatever model.share_towers says; shared ones are split where it asks for that. UserError:
+    A plain BERT gives only the Transformer and its pooler; projections are drawn from the seed. Towers that have
+    diverged stay separate whatever model.share_towers is; shared ones are split if it asks for that. UserError:
     its sizes or its head differ from the parameters', or tensors are missing.
     """
     if is_released(folder):
@@ -146,12 +147,12 @@ def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, se
 
 
 def starting_from(params: Params, checkpoint: str | None) -> Params:
-    """The same sizes, from another checkpoint, or from none."""
+    """Return the same sizes, from another checkpoint, or from none."""
     return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": checkpoint})})
 
 
 def frozen_names(module: nn.Module, params: Params) -> set[str]:
-    """Parameters that no optimiser touches: embeddings of words, places and segments where the parameters say so."""
+    """Return parameters that are never trained: embeddings of words, positions and segments, if so configured."""
     if params.model.train_word_embeddings:
         return set()
     parts = ("word_embeddings", "position_embeddings", "type_embeddings")
@@ -159,9 +160,9 @@ def frozen_names(module: nn.Module, params: Params) -> set[str]:
 
 
 def tower_names(embedder: Embedder, query: bool, document: bool) -> set[str]:
-    """Names not to train when only those towers learn; the learned null vector learns with either.
+    """Return names not to train if only those towers are trained; the learned null vector is trained with either.
 
-    What the towers share counts as the query tower's: split_towers() first to train one without the other.
+    Shared weights count as the query tower's: call split_towers() first to train one without the other.
     """
     names = {name for name, _ in embedder.named_parameters()}
     held = {name for name in names if name.startswith("query_") and not query}
@@ -178,7 +179,7 @@ def _asked_shape(params: Params, vocabulary_size: int) -> EncoderShape:
 
 
 def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: Path) -> EncoderShape:
-    """A folder's shape with the parameters' dropout and pictures, once it has been found to agree with them."""
+    """Return a folder's shape with the parameters' dropout and pictures, after checking that they agree."""
     asked = _asked_shape(params, vocabulary_size)
     if found.positions < asked.positions:
         raise UserError(
@@ -204,7 +205,7 @@ def _check_equal(found: NamedTuple, asked: NamedTuple, names: Sequence[str], fol
 def _adapted(
     found: Embedder, null_offset: float, params: Params, vocabulary_size: int, folder: Path
 ) -> tuple[Embedder, float]:
-    """A folder's embedder with the parameters' dropouts, sharing and null vector."""
+    """Return a folder's embedder with the parameters' dropouts, sharing and null vector."""
     shape, head, asked = found.query_encoder.shape, found.head, embedder_shape(params)
     _check_equal(shape, _asked_shape(params, vocabulary_size), ("patch_values",), folder)
     _check_equal(head, asked, HEAD_MUST_AGREE, folder)
@@ -217,11 +218,11 @@ def _adapted(
         embedder.split_projection()
     same_null = head.learned_null == asked.learned_null
     embedder.set_learned_null(asked.learned_null)
-    return embedder, null_offset if same_null else 0.0  # an offset of another null document says nothing of this one
+    return embedder, null_offset if same_null else 0.0  # the offset belongs to another kind of null document
 
 
 def _drawn_reader(shape: EncoderShape, params: Params, seed: int) -> Reader:
-    """A reader whose weights are drawn from the seed."""
+    """Build a reader with weights drawn from the seed."""
     reader = Reader(shape, params.finetune.span_hidden_size)
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial-reader"))
     initialise(reader.encoder, generator)
@@ -230,7 +231,7 @@ def _drawn_reader(shape: EncoderShape, params: Params, seed: int) -> Reader:
 
 
 class ReaderWeights(NamedTuple):
-    """A reader: its BERT under BertForMaskedLM's names, and its span head, empty where it has none."""
+    """Tensors of a reader: its BERT under BertForMaskedLM's names, and its span head, empty if it has none."""
 
     shape: EncoderShape
     bert: dict[str, Tensor]
@@ -238,12 +239,12 @@ class ReaderWeights(NamedTuple):
 
 
 def is_released(folder: Path) -> bool:
-    """Whether a folder holds a model of transformers' REALM."""
+    """True if a folder holds a model of transformers' REALM."""
     return read_config(folder).get("model_type") == "realm"
 
 
 def read_reader_weights(folder: Path) -> ReaderWeights:
-    """The reader of a plain BERT, of a run, or of a RealmKnowledgeAugEncoder, RealmReader or RealmForOpenQA."""
+    """Read the reader of a plain BERT, of a run, or of a RealmKnowledgeAugEncoder, RealmReader or RealmForOpenQA."""
     if not is_released(folder):
         shape, bert = read_checkpoint(folder)
         path = folder / SPAN_HEAD_FILE
@@ -259,7 +260,7 @@ def read_reader_weights(folder: Path) -> ReaderWeights:
 
 
 def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
-    """Copy what there is into a reader."""
+    """Copy the available tensors into a reader."""
     from_bert(reader.encoder, weights.bert, folder)
     if all(theirs in weights.bert for theirs in WORD_HEAD.values()):
         load_named(reader, weights.bert, WORD_HEAD, folder)
@@ -272,9 +273,9 @@ def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
 
 
 def read_released_embedder(folder: Path) -> Embedder:
-    """The embedder of a RealmEmbedder, RealmScorer or RealmForOpenQA folder.
+    """Read the embedder of a RealmEmbedder, RealmScorer or RealmForOpenQA folder.
 
-    A RealmScorer whose two embedders are equal, or of which one is left out, has one tower.
+    A RealmScorer with two equal embedders, or with only one, has one tower.
     """
     weights = read_weights(folder, lambda name: name != "block_emb" and not name.startswith("reader."))
     documents, queries = _below(weights, "embedder."), _below(weights, "query_embedder.")
@@ -300,5 +301,5 @@ def read_released_embedder(folder: Path) -> Embedder:
 
 
 def _below(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors under a prefix, without it, under the names of today."""
+    """Return the tensors under a prefix, without it, under the current names."""
     return {modern_name(name[len(prefix) :]): value for name, value in weights.items() if name.startswith(prefix)}

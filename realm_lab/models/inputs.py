@@ -1,4 +1,4 @@
-"""Joining wordpieces into padded batches: [CLS] x [SEP] z [SEP] (section 3.2), sorted into groups of equal length."""
+"""Join wordpieces into padded batches: [CLS] x [SEP] z [SEP] (section 3.2), sorted into groups of equal length."""
 
 # Shapes: B sequences, L positions
 
@@ -23,17 +23,17 @@ class Batch(NamedTuple):
     mask_BL: Tensor  # bool: true at real tokens
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on another device."""
+        """Move the batch to another device."""
         return Batch(*(to_device(part, device) for part in self))
 
 
 def join(
     firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray] | None, special: SpecialIds, max_length: int
 ) -> Batch:
-    """join_BERT(first[, second]) for a batch, padded to its longest sequence.
+    """Compute join_BERT(first[, second]) for a batch, padded to its longest sequence.
 
     The second segment is cut first, then the first; the specials always stay. An empty second segment keeps its
-    own [SEP], so that the null document is [CLS][SEP][SEP] (released code).
+    [SEP], so that the null document is [CLS][SEP][SEP] (released code).
     """
     room, cls, sep = max_length - (2 if seconds is None else 3), np.array([special.cls]), np.array([special.sep])
     parts: list[np.ndarray] = []
@@ -55,7 +55,7 @@ def join(
 
 
 def length_groups(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
-    """Rows sorted by length and cut into groups of at most `token_budget` padded tokens (at least one row each)."""
+    """Sort rows by length and cut them into groups of at most `token_budget` padded tokens (at least one row each)."""
     order = np.argsort(np.asarray(lengths), kind="stable")
     groups: list[np.ndarray] = []
     start = 0
@@ -68,7 +68,7 @@ def length_groups(lengths: Sequence[int] | np.ndarray, token_budget: int) -> lis
 
 
 def pad_positions(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Ragged positions as int64 [B, M] padded with 0, and which are real, bool [B, M]."""
+    """Return ragged positions as int64 [B, M] padded with 0, and a mask of the real ones, bool [B, M]."""
     longest = max(1, max(len(row) for row in rows))
     values = np.zeros((len(rows), longest), np.int64)
     real = np.zeros((len(rows), longest), bool)

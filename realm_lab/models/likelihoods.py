@@ -1,12 +1,12 @@
-"""The table of what a frozen causal language model read: each pair of a sentence and a passage is read once, and then
-looked up by every run.
+"""A table of log-likelihoods by a frozen causal language model: each pair of a sentence and a passage is read once, and
+then looked up by every run.
 
-<store>/<key[:12]>/identity.json   which corpus, model and prompt; written first
+<store>/<key[:12]>/identity.json   corpus, model and prompt; written first
                    pairs.bin       records of PAIR, appended whole
                    append.lock     held by the process that appends
 
-Of a pair that two processes read at the same time the first one counts for both, so that a run that is resumed finds
-the numbers that it had. The folder may be deleted, and is filled again when needed.
+If two processes read a pair at the same time, the first result counts for both, so that a resumed run finds
+the same numbers. The folder may be deleted, and is filled again when needed.
 """
 
 # Shapes: B sentences, K candidates, M masked positions
@@ -40,22 +40,22 @@ from realm_lab.tracking.run_dir import KEY_LENGTH
 
 FORMAT = 1
 PAIR = np.dtype([("sentence", "<u8"), ("passage", "<i4"), ("log_prob", "<f4"), ("is_likeliest", "<u4")])
-READ_AT_ONCE = 512  # pairs, after which they are on the disk
+READ_AT_ONCE = 512  # pairs between two writes to the disk
 NO_PASSAGE = -1
 
 Pair = tuple[int, int]  # the hash of a masked sentence, and the row of a passage or NO_PASSAGE
 
 
 class Found(NamedTuple):
-    """What a table has for a pair."""
+    """Entry of a table for a pair."""
 
     log_prob: float  # log p(y|z,x), nats
-    is_likeliest: bool  # whether each token of the answer is the likeliest one after those before it
+    is_likeliest: bool  # true if each token of the answer is the most likely one after those before it
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes two tables the same; not the device."""
+    """Inputs that make two tables the same; not the device."""
 
     corpus_digest: str
     checkpoint: str  # digest of its files
@@ -85,19 +85,19 @@ class Likelihoods:
         return len(self._known)
 
     def find(self, pairs: Sequence[Pair]) -> dict[Pair, Found]:
-        """Those of the pairs that have been read, by any process."""
+        """Return the pairs that have been read, by any process."""
         if any(pair not in self._known for pair in pairs):
             self._look()
         return {pair: self._known[pair] for pair in pairs if pair in self._known}
 
     def add(self, found: Mapping[Pair, Found]) -> None:
-        """Append pairs; those that are there already stay as they are."""
+        """Append pairs; existing ones stay as they are."""
         try:
             with exclusive(self._folder / "append.lock"):
                 self._look()
                 new = [(*pair, *one) for pair, one in found.items() if pair not in self._known]
                 with open(self._path, "ab") as file:
-                    file.truncate(self._read)  # what a writer left that was killed
+                    file.truncate(self._read)  # remove the partial record of a killed writer
                     np.array(new, PAIR).tofile(file)
                     file.flush()
                     os.fsync(file.fileno())
@@ -108,7 +108,7 @@ class Likelihoods:
             raise UserError(f"{self._path}: {error.strerror}; make it writable, and run again") from None
 
     def _look(self) -> None:
-        """Take in what was appended since the last look."""
+        """Read records that were appended since the last call."""
         size = self._path.stat().st_size if self._path.exists() else 0
         count = (size - self._read) // PAIR.itemsize
         if count > 0:
@@ -119,7 +119,7 @@ class Likelihoods:
 
 
 def _of_other_code(store: Path, identity: Identity) -> Path | None:
-    """A table that differs in the code alone."""
+    """Return a table that differs only in the code."""
     for path in sorted(store.glob("*/identity.json")):
         if replace(Identity(**read_json(path)), code=identity.code) == identity:
             return path.parent
@@ -129,8 +129,8 @@ def _of_other_code(store: Path, identity: Identity) -> Path | None:
 class CausalReader(nn.Module):
     """A causal language model with the passages that it reads; it replaces a Reader with a CandidateReader.
 
-    It has no parameters that train: log p(y|z,x) is looked up in the table, and read by the model, which is only loaded
-    then, where it is not there. UserError: a sentence without its text.
+    It has no trainable parameters: log p(y|z,x) is looked up in the table. Missing entries are read by the model, which
+    is loaded only then. UserError: a sentence without its text.
     """
 
     def __init__(
@@ -151,14 +151,14 @@ class CausalReader(nn.Module):
         return self._load()
 
     def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
-        """log p(y|z,x) of each sentence under its candidates, as one number for all masked words together."""
+        """Return log p(y|z,x) of each sentence under its candidates, one number for all masked words together."""
         found = self._found(sentences, rows_BK)
         log_probs_BK = torch.tensor([[one.log_prob for one in row] for row in found]).view(rows_BK.shape)
         is_read_B1 = torch.ones(len(sentences), 1, dtype=torch.bool, device=self._device)
         return Reading(log_probs_BK[:, :, None].to(self._device), is_read_B1)
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """Whether the likeliest words under one passage each are the masked ones, all of them, bool [B]."""
+        """True if the most likely words under one passage each are exactly the masked ones, bool [B]."""
         return torch.tensor([one.is_likeliest for (one,) in self._found(sentences, rows_B[:, None])], dtype=torch.bool)
 
     def _found(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> list[list[Found]]:
@@ -179,7 +179,7 @@ class CausalReader(nn.Module):
         return [[known[pair] for pair in row] for row in pairs]
 
     def _read_new(self, some: Sequence[tuple[Pair, tuple[str, Spans]]]) -> dict[Pair, Found]:
-        """Read pairs and keep what was read."""
+        """Read pairs and add them to the table."""
         make = FORMS[self._form]
         prompts = [make(self._body(row), text, spans) for (_, row), (text, spans) in some]
         log_probs_N, likeliest_N = self._model.score(prompts)
@@ -191,7 +191,7 @@ class CausalReader(nn.Module):
         return "" if row == NO_PASSAGE else str(self.passages.text.row(row)["body"])
 
     def spans(self, sentence: MaskedSentence) -> list[tuple[int, int]]:
-        """The characters that are masked, [first, end), neighbouring wordpieces together."""
+        """Return the masked characters, [first, end), neighbouring wordpieces together."""
         if not sentence.text:
             raise UserError(
                 "a causal language model reads sentences as they are written, and this corpus was prepared before they "
@@ -211,7 +211,7 @@ AnyReader = Reader | CausalReader | ContainmentReader
 
 
 def passage_reader(params: Params, reader: AnyReader, passages: Passages, special: SpecialIds) -> PassageReader:
-    """What reads these passages: a causal language model and containment as they are, a reader with them."""
+    """Wrap a reader with the passages; a causal language model and containment are returned as they are."""
     if isinstance(reader, Reader):
         return CandidateReader(params, reader, passages, special)
     assert reader.passages is passages, "it reads the passages that it was made with"
@@ -219,6 +219,6 @@ def passage_reader(params: Params, reader: AnyReader, passages: Passages, specia
 
 
 def sentence_key(text: str, spans: Spans) -> int:
-    """64 bits of what is masked in a sentence."""
+    """Return a 64-bit hash of a sentence and its masks."""
     described = repr((text, [(int(first), int(end)) for first, end in spans])).encode()
     return int.from_bytes(hashlib.blake2b(described, digest_size=8).digest(), "little")

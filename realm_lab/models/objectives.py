@@ -1,16 +1,16 @@
-"""What training maximises: one function each of log p(z|x) and log p(y|z,x), which says how the retriever is taught.
+"""Training objectives: one function each of log p(z|x) and log p(y|z,x), which defines the retriever's training signal.
 
 An objective is a pure function (log_prior_BK, log_reader_BK) -> [B], per example, in nats; one with options takes them
-as a third argument (core/plugins.py). It is registered here under a name, or it is a user's own and
-`pretrain.objective` or `finetune.objective` names it: `package.module:function`,
+as a third argument (core/plugins.py). It is registered here under a name, or `pretrain.objective` or
+`finetune.objective` names custom code, `package.module:function`,
     def best_passage(log_prior_BK, log_reader_BK):
         return (log_prior_BK + log_reader_BK).amax(1)
 `log_prior_BK` is log p(z|x) over the candidates and trains the retriever, `log_reader_BK` is log p(y|z,x) and trains
-the reader; `detach()` stops a gradient. The null document is a candidate like the others. A place that a small corpus
-left empty is none: its log p(z|x) is near -10,000, and `is_candidate` tells.
+the reader; `detach()` stops a gradient. The null document is a candidate like the others. A column that a small corpus
+left empty is not a candidate: its log p(z|x) is near -10,000, and `is_candidate` is false.
 
-EMDR2 and Atlas have a reader of all passages at once, p(y|x,Z), which knows no p(z|x); a reader of one passage at a
-time has `set_log_likelihood` in its place. Their passages are scored without dropout, ours by the one forward pass of
+EMDR2 and Atlas have a reader of all passages at once, p(y|x,Z), independent of p(z|x); a reader of one passage at a
+time uses `set_log_likelihood` instead. They score passages without dropout, realm_lab by the one forward pass of
 training. Attention distillation (Izacard & Grave 2021) needs a decoder: system fid has it (`retriever: distilled`).
 """
 
@@ -42,26 +42,26 @@ class Distillation(Section):
     """Options of perplexity_distillation and leave_one_out."""
 
     temperature: Annotated[float, Field(ge=0.001, le=1000.0), neutral(1.0)] = 1.0
-    """What the log-likelihoods are divided by before their softmax, which p(z|x) is drawn to (the equations of Atlas:
+    """The log-likelihoods are divided by it before their softmax, the target of p(z|x) (the equations of Atlas:
     1; Shi et al. 2023, REPLUG: beta; the code of Atlas: 0.01, for the mean over the tokens of an answer)."""
 
 
 def training_objective(parameter: str, choice: Choice) -> Objective:
-    """The objective that `parameter` names, with its options; of a user's own, the shape of what it returns is checked
-    at every call. UserError: there is none, or an option is wrong."""
+    """Return the objective that `parameter` names, with its options. The shape of the values that custom code returns
+    is checked at every call. UserError: an unknown name, or a wrong option."""
     chosen = OBJECTIVES.choose(parameter, choice)
     return _checked(chosen) if chosen.is_own else chosen
 
 
 def is_candidate(log_prior_BK: Tensor) -> Tensor:
-    """Whether a place holds a candidate, bool [B, K]; the null document is one."""
+    """True for columns that hold a candidate, bool [B, K]; the null document is one."""
     return log_prior_BK > LEAST_LOG_PRIOR
 
 
 def set_log_likelihood(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
-    """log p(y|x,Z) = log 1/|Z| sum_z p(y|z,x), whatever the retriever thinks of the candidates Z. Returns [B], in nats.
+    """log p(y|x,Z) = log 1/|Z| sum_z p(y|z,x), independent of the retriever's p(z|x). Returns [B], in nats.
 
-    The mean of log p(y|z,x) instead would have the reader answer from passages without the answer.
+    The mean of log p(y|z,x) would instead train the reader to answer from passages without the answer.
     """
     real_BK = is_candidate(log_prior_BK)
     size_B = real_BK.sum(1, dtype=log_reader_BK.dtype)
@@ -70,7 +70,7 @@ def set_log_likelihood(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
 
 @register_objective("marginal")
 def marginal(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
-    """log p(y|x) = log sum_z p(y|z,x) p(z|x) (Guu et al. 2020, Eq. 1); nothing is stopped."""
+    """log p(y|x) = log sum_z p(y|z,x) p(z|x) (Guu et al. 2020, Eq. 1); nothing is detached."""
     from realm_lab.models.realm import marginal_log_likelihood
 
     return marginal_log_likelihood(log_prior_BK, log_reader_BK)
@@ -80,8 +80,8 @@ def marginal(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
 def emdr2(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     """log p(y|x,Z) + log sum_z sg(p(y|z,x)) p(z|x) (EMDR2; Sachan et al. 2021, "End-to-End Training of ...").
 
-    The first term trains the reader alone, the second the retriever alone: sg stops the reader. At equal weights the
-    retriever's gradient is that of `marginal`; the reader's weighs passages by p(y|z,x), there by p(y|z,x) p(z|x).
+    The first term trains only the reader, the second only the retriever: sg detaches the reader. At equal weights the
+    retriever's gradient equals that of `marginal`; the reader's weighs passages by p(y|z,x), there by p(y|z,x) p(z|x).
     """
     retriever_B = marginal(log_prior_BK, log_reader_BK.detach())
     return set_log_likelihood(log_prior_BK.detach(), log_reader_BK) + retriever_B
@@ -91,9 +91,9 @@ def emdr2(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
 def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Distillation) -> Tensor:
     """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ~ p(y|z,x)^(1/temperature) (PDist; Izacard et al. 2022, Atlas).
 
-    The first term trains the reader alone, the second the retriever alone: t is stopped. With a reader that does not
-    train it is REPLUG's LSR (Shi et al. 2023, temperature beta). Of the answer's likelihood as a whole, as in the
-    papers; Atlas's code takes the mean over its tokens, and the mean of the KL's terms in place of their sum.
+    The first term trains only the reader, the second only the retriever: t is detached. With a reader that does not
+    train it is REPLUG's LSR (Shi et al. 2023, temperature beta). It uses the likelihood of the whole answer, as in the
+    papers; Atlas's code takes the mean over its tokens, and the mean of the KL's terms instead of their sum.
     """
     reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)
     return reader_B + distilled(log_prior_BK, log_reader_BK, options.temperature)
@@ -103,12 +103,12 @@ def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, options
 def leave_one_out(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Distillation) -> Tensor:
     """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ~ p(y|x, Z without z)^(-1/temperature) (LOOP; Izacard et al. 2022).
 
-    A passage is worth what the answer loses without it, so that of two passages that say the same neither is missed
-    much. t is stopped, as in `perplexity_distillation`. A candidate that is the only one has all of t.
+    A passage is worth the loss in the answer's likelihood without it, so of two passages with the same content neither
+    is worth much. t is detached, as in `perplexity_distillation`. A single candidate has all of t.
     """
     candidates = log_reader_BK.shape[1]
     itself_KK = is_candidate(log_prior_BK).new_zeros(candidates, candidates).fill_diagonal_(True)
-    left_out_BKK = itself_KK | ~is_candidate(log_prior_BK)[:, None, :]  # the second K: what is read without the first
+    left_out_BKK = itself_KK | ~is_candidate(log_prior_BK)[:, None, :]  # the second K: passages read without the first
     others_BKK = log_reader_BK.detach()[:, None, :].masked_fill(left_out_BKK, NOWHERE)
     reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)
     return reader_B + distilled(
@@ -118,10 +118,10 @@ def leave_one_out(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Distilla
 
 @register_objective("hard_em")
 def hard_em(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
-    """max_z log [p(y|z,x) p(z|x)]: Eq. 1 with its best passage in the place of the sum (Min et al. 2019).
+    """max_z log [p(y|z,x) p(z|x)]: Eq. 1 with its best passage instead of the sum (Min et al. 2019).
 
-    Only the best passage is read and searched better; nothing else is stopped. Theirs is the maximum over the spans of
-    a passage, and mixes in the sum at first (their tau): the system `hard_em`.
+    Only the best passage is trained on; nothing else is detached. Min et al. take the maximum over the spans of
+    a passage, and mix in the sum at first (their tau): the system `hard_em`.
     """
     return (log_prior_BK + log_reader_BK).max(1).values
 

@@ -38,12 +38,12 @@ class Reader(nn.Module):
             self.selection = head.to(self.span_score.weight.device)
 
     def masked_hidden(self, batch: Batch, at_NM: Tensor) -> Tensor:
-        """Final hidden states at the masked positions, [N, M, D]."""
+        """Return final hidden states at the masked positions, [N, M, D]."""
         hidden_NMD: Tensor = self.encoder(*batch, at_NM)
         return hidden_NMD
 
     def word_log_probs(self, hidden_MD: Tensor) -> Tensor:
-        """log p(w|z,x) for every word w at each hidden state, float32 [..., V].
+        """Return log p(w|z,x) for every word w at each hidden state, float32 [..., V].
 
         The last product is float32 under bfloat16 as well, whose 8 bits would move a logit near 10 by up to .03 nats.
         """
@@ -53,19 +53,19 @@ class Reader(nn.Module):
         return logits.log_softmax(-1)
 
     def target_log_probs(self, hidden_MD: Tensor, targets_M: Tensor) -> Tensor:
-        """log p(y_j|z,x) of the masked words themselves, float32 [..., M]."""
+        """Return log p(y_j|z,x) of the masked words themselves, float32 [..., M]."""
         return self.word_log_probs(hidden_MD).gather(-1, targets_M[..., None])[..., 0]
 
     def span_logits(self, batch: Batch, max_width: int) -> Tensor:
-        """MLP([h_START; h_END]) for every span inside the passage, float32 [N, L, W].
+        """Return MLP([h_START; h_END]) for every span inside the passage, float32 [N, L, W].
 
-        Entry [n, s, w] is the span of wordpieces s..s+w; what is not wholly inside the second segment (its closing
-        [SEP] excluded) is NO_SPAN.
+        Entry [n, s, w] is the span of wordpieces s..s+w. Spans not wholly inside the second segment (its closing
+        [SEP] excluded) are NO_SPAN.
         """
         return self._span_logits(self.encoder(*batch), batch, max_width)
 
     def selecting_logits(self, batch: Batch, max_width: int) -> tuple[Tensor, Tensor]:
-        """The same, with the passage-selection head's logit of each passage, float32 [N]."""
+        """Return the same, with the passage-selection head's logit of each passage, float32 [N]."""
         assert self.selection is not None
         hidden_NLD = self.encoder(*batch)
         return self._span_logits(hidden_NLD, batch, max_width), self.selection(hidden_NLD[:, 0])[:, 0].float()
@@ -88,7 +88,7 @@ class Reader(nn.Module):
 
 
 def initialise_heads(reader: Reader, generator: torch.Generator, words_too: bool) -> None:
-    """Initial weights of the span head, and of the masked-word head where no checkpoint gives one."""
+    """Initialise the span head, and the masked-word head if no checkpoint gives one."""
     size = reader.encoder.shape.hidden_size
     linears = [reader.span_projection, reader.span_score] + ([reader.transform] if words_too else [])
     for linear in linears:
@@ -97,5 +97,5 @@ def initialise_heads(reader: Reader, generator: torch.Generator, words_too: bool
 
 
 def _draw(linear: nn.Linear, size: int, generator: torch.Generator) -> None:
-    """BERT's initial weights, wider in a narrow model."""
+    """Initialise as BERT does, wider in a narrow model."""
     nn.init.normal_(linear.weight, 0.0, min(0.02 * (768 / size), linear.in_features**-0.5), generator=generator)

@@ -31,7 +31,7 @@ def marginal_log_likelihood(candidate_log_probs_BK: Tensor, reader_log_probs_BK:
 def marginal_log_likelihood_per_token(
     candidate_log_probs_BK: Tensor, token_log_probs_BKM: Tensor, is_masked_BM: Tensor
 ) -> Tensor:
-    """sum_j log sum_z p(y_j|z,x) p(z|x): what the released code trains instead of Eq. 1. Returns [B], in nats."""
+    """sum_j log sum_z p(y_j|z,x) p(z|x): trained by the released code instead of Eq. 1. Returns [B], in nats."""
     marginal_BM = (candidate_log_probs_BK[:, :, None] + token_log_probs_BKM).logsumexp(dim=1)
     return (marginal_BM * is_masked_BM).sum(dim=1)
 

@@ -1,4 +1,4 @@
-"""A frozen sentence-embedding folder (Sentence-BERT, E5, BGE, Contriever): a BERT with its own tokenizer."""
+"""A frozen sentence-embedding folder (Sentence-BERT, E5, BGE, Contriever): a BERT with its tokenizer."""
 
 # Shapes: B texts, L positions, D hidden size
 
@@ -20,8 +20,8 @@ from realm_lab.models.inputs import join, length_groups
 
 
 class SentenceEncoder:
-    """Texts to vectors: the mean of the last hidden states of all wordpieces with [CLS] and [SEP] (`mean`), or that of
-    [CLS] (`cls`), of length 1 where they are normalised. A text is cut to the folder's positions."""
+    """Embeds texts: the mean of the last hidden states of all wordpieces with [CLS] and [SEP] (`mean`), or the state of
+    [CLS] (`cls`), scaled to length 1 if normalised. A text is cut to the folder's positions."""
 
     def __init__(self, folder: Path, pooling: str, normalise: bool, device: torch.device):
         shape, weights = read_checkpoint(folder)
@@ -40,12 +40,12 @@ class SentenceEncoder:
 
     @property
     def tokenizer_digest(self) -> str:
-        """What decides how texts are cut into wordpieces."""
+        """Files and settings that determine how texts are cut into wordpieces."""
         return tokenizer_digest(self._tokenizer)
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str], token_budget: int) -> Tensor:
-        """The vectors of texts, float32 [B, D], at most `token_budget` padded wordpieces at once."""
+        """Return the vectors of texts, float32 [B, D], at most `token_budget` padded wordpieces at once."""
         positions, special = self.encoder.shape.positions, special_ids(self._tokenizer)
         ids = [np.array(found.ids, np.int64) for found in encode_batch_plain(self._tokenizer, texts)]
         vectors_BD = torch.empty(len(texts), self.size, device=self._device)

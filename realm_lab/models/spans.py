@@ -1,7 +1,8 @@
-"""Answer spans in fine-tuning: p(s|z,x), p(z|x) of what is read, and the early loss (section 3.2; Lee et al. 2019).
+"""Answer spans in fine-tuning: p(s|z,x), p(z|x) of the passages that are read, and the early loss (section 3.2;
+Lee et al. 2019).
 
-With T(z) = log sum_s exp h(s, z) over all spans of a passage and G(z) the same over those that are the answer, the
-ways to combine retriever and reader differ in p(z|x) alone; in all
+With T(z) = log sum_s exp h(s, z) over all spans of a passage and G(z) the same over the spans of the answer, the
+ways to combine retriever and reader differ only in p(z|x); in all
     log p(y|x) = logsumexp_z [log p(z|x) + log p(y|z,x)],   log p(y|z,x) = G(z) - T(z).
 """
 
@@ -25,17 +26,17 @@ NO_ANSWER = -1.0e9
 
 
 def span_log_probs(logits_NLW: Tensor) -> Tensor:
-    """log p(s|z,x): softmax over all spans of one passage, float32 [N, L, W]."""
+    """Return log p(s|z,x): softmax over all spans of one passage, float32 [N, L, W]."""
     return logits_NLW.flatten(1).log_softmax(1).view_as(logits_NLW)
 
 
 def span_logit_sums(logits_NLW: Tensor) -> Tensor:
-    """T(z) = log sum of exp h(s, z) over all spans of one passage, [N]."""
+    """Return T(z) = log sum of exp h(s, z) over all spans of one passage, [N]."""
     return logits_NLW.flatten(1).logsumexp(1)
 
 
 def answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
-    """log p(y|z,x) = log sum over the spans in S(z, y) of p(s|z,x); NO_ANSWER where z holds none. Returns [N]."""
+    """Return log p(y|z,x) = log sum over the spans in S(z, y) of p(s|z,x); NO_ANSWER if z contains none. [N]."""
     inside = log_probs_NLW.masked_fill(~is_answer_NLW, -torch.inf).flatten(1)
     held_N = is_answer_NLW.flatten(1).any(1)
     safe = torch.where(held_N[:, None], inside, torch.zeros_like(inside))
@@ -43,19 +44,20 @@ def answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
 
 
 def best_answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
-    """log max over the spans in S(z, y) of p(s|z,x) (hard EM; Min et al. 2019); NO_ANSWER where z holds none. [N]."""
+    """Return log max over the spans in S(z, y) of p(s|z,x) (hard EM; Min et al. 2019); NO_ANSWER if z contains none.
+    [N]."""
     return log_probs_NLW.masked_fill(~is_answer_NLW, NO_ANSWER).flatten(1).amax(1)
 
 
 class SpanModel(Protocol):
-    """Whatever scores the spans of a passage: the encoder's reader, or another architecture's."""
+    """A model that scores the spans of a passage: the encoder's reader, or another architecture's."""
 
     def span_logits(self, batch: Batch, max_width: int) -> Tensor:
-        """h(s, z) of every span, [N, L, W]."""
+        """Return h(s, z) of every span, [N, L, W]."""
         ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Its weights, all on one device."""
+        """Return its weights, all on one device."""
         ...
 
     def eval(self) -> Any:
@@ -64,8 +66,8 @@ class SpanModel(Protocol):
 
 
 def read_logits(reader: SpanModel, batch: Batch, max_width: int, softmax: str) -> tuple[Tensor, Tensor]:
-    """h(s, z) of every span, [N, L, W], and the reader's own logit of each passage for `passage_log_probs`, [N]: T(z),
-    or that of its passage-selection head."""
+    """Return h(s, z) of every span, [N, L, W], and the reader's logit of each passage for `passage_log_probs`, [N]:
+    T(z), or the logit of its passage-selection head."""
     if softmax == "selected" and isinstance(reader, Reader):
         return reader.selecting_logits(batch, max_width)
     logits_NLW = reader.span_logits(batch, max_width)
@@ -73,9 +75,9 @@ def read_logits(reader: SpanModel, batch: Batch, max_width: int, softmax: str) -
 
 
 def passage_log_probs(score_BK: Tensor, reader_logit_BK: Tensor, softmax: str) -> Tensor:
-    """log p(z|x) in fine-tuning, [B, K].
+    """Return log p(z|x) in fine-tuning, [B, K].
 
-    `factored`: the retriever's own softmax over f(x, z) (Guu et al., section 3.2). `joint`: z's share of one softmax
+    `factored`: the retriever's softmax over f(x, z) (Guu et al., section 3.2). `joint`: z's share of one softmax
     over the spans of all passages, with logits h(s, z) + f(x, z) (Lee et al. 2019, "Learning"; released code), that is
     exp(f(x, z) + T(z)) normalised; log p(y|x) is then logsumexp over the answer's spans of all passages minus
     logsumexp over all their spans. `selected`: the softmax of the reader's passage-selection head, whatever the
@@ -86,9 +88,9 @@ def passage_log_probs(score_BK: Tensor, reader_logit_BK: Tensor, softmax: str) -
 
 
 def early_log_likelihood(score_BC: Tensor, holds_answer_BC: Tensor) -> Tensor:
-    """log p_early(a passage with an answer | x), the softmax being over the C passages (Lee et al. 2019, "Learning").
+    """Return log p_early(a passage with an answer | x), a softmax over the C passages (Lee et al. 2019, "Learning").
 
-    Returns [B]; 0, with no gradient, where no passage holds an answer.
+    Shape [B]; 0, with no gradient, if no passage contains an answer.
     """
     held_B = holds_answer_BC.any(1)
     log_prob_BC = candidate_log_probs(score_BC).masked_fill(~(holds_answer_BC | ~held_B[:, None]), -torch.inf)
@@ -96,7 +98,7 @@ def early_log_likelihood(score_BC: Tensor, holds_answer_BC: Tensor) -> Tensor:
 
 
 def find_answer(body: np.ndarray, answers: Sequence[np.ndarray], max_width: int) -> list[tuple[int, int]]:
-    """S(z, y): every (first wordpiece, width - 1) at which an answer's wordpieces stand in the passage."""
+    """Return S(z, y): every (first wordpiece, width - 1) of an answer's wordpieces in the passage."""
     found: set[tuple[int, int]] = set()
     for answer in answers:
         width = len(answer)
@@ -107,10 +109,10 @@ def find_answer(body: np.ndarray, answers: Sequence[np.ndarray], max_width: int)
 
 
 def holds_answer(bodies: Ragged, rows_C: np.ndarray, answers: Sequence[np.ndarray]) -> np.ndarray:
-    """Whether the wordpieces of one of the answers stand in each of some passages, bool [C].
+    """Find passages that contain the wordpieces of one of the answers, bool [C].
 
-    find_answer for thousands of passages at once: their wordpieces are laid end to end and searched together, in memory
-    that does not depend on the corpus. A negative row holds nothing.
+    This is find_answer for thousands of passages at once: their wordpieces are concatenated and searched together, in
+    memory that does not depend on the corpus. A negative row contains nothing.
     """
     real = np.flatnonzero(rows_C >= 0)
     first_R = np.asarray(bodies.offsets[rows_C[real]])
@@ -131,7 +133,7 @@ def holds_answer(bodies: Ragged, rows_C: np.ndarray, answers: Sequence[np.ndarra
 
 
 def mark_answers(spans: Sequence[Sequence[tuple[int, int]]], offsets: Sequence[int], shape: torch.Size) -> Tensor:
-    """Spans of N pairs, shifted by where the passage begins in the joined sequence, as bool [N, L, W]."""
+    """Mark the spans of N pairs, shifted to where the passage starts in the joined sequence, as bool [N, L, W]."""
     is_answer_NLW = torch.zeros(shape, dtype=torch.bool)
     for number, (pairs, offset) in enumerate(zip(spans, offsets, strict=True)):
         for start, width in pairs:

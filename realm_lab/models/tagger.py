@@ -1,6 +1,6 @@
-"""A tagger of salient spans out of a Hugging Face token-classification folder (paper section 3.4: a BERT tagger).
+"""A tagger of salient spans from a Hugging Face token-classification folder (paper section 3.4: a BERT tagger).
 
-transformers' own pipeline finds the entities: the first wordpiece of a word decides, and a text longer than the model
+transformers' pipeline finds the entities: the first wordpiece of a word decides, and a text longer than the model
 is read in windows that overlap. Weights must be safetensors, and code of the folder is never run.
 """
 
@@ -31,7 +31,7 @@ class ModelTagger:
         self._classify = classify
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
-        """Entities, and the date expressions that no longer entity covers; `contexts` are not asked."""
+        """Return entities, and the date expressions that no longer entity covers; `contexts` is ignored."""
         filled = [text for text in texts if text.strip()]
         found = iter(self._classify(filled, batch_size=TEXTS_TOGETHER) if filled else ())
         return [self._spans(text, next(found) if text.strip() else ()) for text in texts]

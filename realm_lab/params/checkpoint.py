@@ -1,6 +1,6 @@
-"""Checkpoints that parameters name: models of the Hugging Face Hub, and the sizes that model.checkpoint decides.
+"""Checkpoints that parameters name: models of the Hugging Face Hub, and the sizes that model.checkpoint sets.
 
-They are read from its config.json before anything runs.
+The sizes are read from its config.json before anything runs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ HUB_FILES = [
 
 
 def local(value: Any) -> Any:
-    """A value of a parameter: `hf://ORG/NAME`, or `hf://ORG/NAME@REVISION`, becomes the folder of that model."""
+    """Resolve a parameter's value: `hf://ORG/NAME`, or `hf://ORG/NAME@REVISION`, becomes the folder of that model."""
     return _fetched(value.removeprefix(HUB)) if isinstance(value, str) and value.startswith(HUB) else value
 
 
 @functools.cache
 def _fetched(name: str) -> str:
-    """The model's folder in the Hub's cache (HF_HOME); the network is only asked where it is not there as a whole."""
+    """Return the model's folder in the Hub's cache (HF_HOME). The network is used only if the folder is incomplete."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -58,9 +58,9 @@ def _fetched(name: str) -> str:
 
 
 def check_model_type(config: Mapping[str, Any], path: Path) -> None:
-    """UserError: `config` (config.json at `path`) is of another architecture than BERT.
+    """Raise a UserError if `config` (config.json at `path`) is not a BERT.
 
-    The first BERTs name no type, and some not even an architecture.
+    The oldest BERT folders name no model type, and some not even an architecture.
     """
     others = [name for name in config.get("architectures") or () if not str(name).startswith("Bert")]
     found = config.get("model_type") or next(iter(others), None)
@@ -70,7 +70,7 @@ def check_model_type(config: Mapping[str, Any], path: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a model's weights: model.safetensors, or the shards that an index names."""
+    """Return the weight files of a model: model.safetensors, or the shards that an index names."""
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file() or not index.is_file():
         return [whole]
@@ -81,8 +81,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
-    """UserError: a folder holds no model that can be read, by its config.json and the names of its files; `names` are
-    what else the parameter may be."""
+    """Raise a UserError if a folder has no readable model, by its config.json and the names of its files. `names`:
+    other values that the parameter may have."""
     config = folder / "config.json"
     for path in (config, *weight_files(folder)):
         if not path.is_file():
@@ -95,7 +95,7 @@ def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
 
 
 def check_causal(path: Path) -> None:
-    """UserError: neither a GGUF file nor a folder with a model that transformers could open."""
+    """Raise a UserError for neither a GGUF file nor a folder with a model that transformers could open."""
     needed = [path] if path.suffix == ".gguf" else [path / "config.json", *weight_files(path)]
     for one in needed:
         if not one.is_file():
@@ -104,8 +104,8 @@ def check_causal(path: Path) -> None:
 
 
 def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat parameters with the sizes of model.checkpoint, where that is a folder and `given` (params.yaml with the
-    overrides, no preset) does not say them. UserError: `given` has another size than the folder."""
+    """Add the sizes of model.checkpoint to flat parameters, if it is a folder and `given` (params.yaml with the
+    overrides, no preset) does not set them. UserError: `given` has another size than the folder."""
     folder = local(values.get("model.checkpoint"))
     path = Path(folder) / "config.json" if isinstance(folder, str) else None
     config = read_json(path) if path is not None and path.is_file() else None
@@ -121,7 +121,7 @@ def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def hub_remedy(name: Path | str) -> str:
-    """How to get a folder that is not there from the Hugging Face Hub."""
+    """Explain how to get a missing folder from the Hugging Face Hub."""
     parts = str(name).strip("/").split("/")
     hub = "/".join(parts) if len(parts) == 2 and parts[0] != "models" else "google-bert/bert-base-uncased"
     return f"a model of the Hub is fetched with `hf download {hub} --local-dir models/checkpoint`; name that folder"

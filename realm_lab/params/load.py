@@ -1,7 +1,7 @@
 """params.yaml -> Params: presets, overrides, and errors that name the line.
 
-The types (parameters.py) hold the paper's values; a preset (presets/NAME.yaml) says what it changes, and a line of
-params.yaml that is not empty changes it once more.
+The types (parameters.py) hold the paper's values. A preset (presets/NAME.yaml) overrides some of them, and each
+line of params.yaml that is not empty overrides the preset.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRESET_FOLDER = Path(__file__).parent / "presets"
 
 
 def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None = None) -> Params:
-    """Read `path`, lay it over its preset, then `overrides` (dotted key -> value); validate.
+    """Read `path` on top of its preset, then `overrides` (dotted key -> value), and validate.
 
     UserError: one line naming the key, the nearest valid one, and the line of the file, or the override.
     """
@@ -39,7 +39,7 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
 
 
 class Source(NamedTuple):
-    """A parameter file over its preset, flat (dotted key -> value) and nothing validated yet. `document` knows the
+    """A parameter file merged with its preset, flat (dotted key -> value) and not validated yet. `document` has the
     lines of the file."""
 
     path: Path
@@ -48,10 +48,9 @@ class Source(NamedTuple):
 
 
 def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Source:
-    """`path` over its preset, with `overrides` (dotted key -> value) on top; one of them may be the preset.
+    """Merge `path` with its preset and `overrides` (dotted key -> value); one of them may be the preset.
 
-    A file that does not exist is one without a line where the preset is among the overrides. What is empty in the file
-    is left to the preset.
+    A missing file counts as empty if the preset is among the overrides. Empty lines of the file are left to the preset.
     """
     path, overrides = Path(path), flatten(overrides or {})
     document = {} if overrides.get("preset") and not path.exists() else read_yaml(path)
@@ -103,12 +102,12 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
 
 
 def resolve(flat: Mapping[str, Any]) -> Params:
-    """Flat values (dotted key -> value) as parameters, validated. Models of the Hub are fetched."""
+    """Validate flat values (dotted key -> value) as parameters. Models of the Hub are fetched."""
     return Params(**nested({key: local(value) for key, value in flat.items()}))
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat values as sections within sections; a value for a whole section overrides any in it."""
+    """Nest flat values into sections; a value for a whole section overrides any in it."""
     values: dict[str, Any] = {}
     for key in sorted(flat, key=lambda key: -key.count(".")):
         *parents, name = key.split(".")
@@ -133,7 +132,7 @@ def _with_options(value: Any, options: Mapping[str, Any] | None) -> Any:
 
 
 def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, Any]:
-    """What preset `name` changes relative to the paper's defaults, flat."""
+    """Return the changes of preset `name` relative to the paper's defaults, flat."""
     if name not in PRESETS:
         raise UserError(f"{source}: unknown preset '{cut(str(name))}'; {suggestion(str(name), PRESETS)}")
     return dict(_preset_values(name))
@@ -147,7 +146,7 @@ def _preset_values(name: str) -> dict[str, Any]:
 
 
 def beyond_preset(params: Params) -> dict[str, Any]:
-    """What differs from the preset, dotted name -> value, but for seeds and how a run is launched."""
+    """Return differences from the preset, dotted name -> value, except seeds and launch settings."""
     usual = flatten(resolve(preset_values(params.preset)))
     return {
         key: value for key, value in flatten(params).items()
@@ -171,14 +170,14 @@ def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str
 
 
 def is_divided(key: str, above: str = "") -> bool:
-    """True where a mapping below a dotted key stands for several parameters. `above`: what it is in, with a dot."""
+    """True if a mapping below a dotted key holds several parameters. `above`: the enclosing section, with a dot."""
     if above.startswith(f"{OPTIONS}.") and above != f"{OPTIONS}.":
         return False  # an option of a system
     return key == OPTIONS or key not in parameter_fields() or is_section(key)
 
 
 def parse_override(text: str, flag: str = "--set", example: str = "pretrain.steps=100") -> tuple[str, Any]:
-    """`pretrain.steps=100` -> ("pretrain.steps", 100), the value read as YAML. `flag` is what it was given with."""
+    """`pretrain.steps=100` -> ("pretrain.steps", 100), the value read as YAML. `flag` is the flag that it came from."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UserError(f"{flag} {cut(text)}: write it as KEY=VALUE, for example {example}")
@@ -186,7 +185,7 @@ def parse_override(text: str, flag: str = "--set", example: str = "pretrain.step
 
 
 def explain(error: ValidationError, source: Source, overrides: Mapping[str, Any] | None = None) -> UserError:
-    """What pydantic found wrong, placed; of a contradiction, with the values that the preset chose."""
+    """Attach the origin to pydantic's error; a contradiction also shows the values that the preset chose."""
     found = problem_of(error)
     text, given = found.text, [*flatten(overrides or {}), *_written(source)]
     if found.is_contradiction:
@@ -204,8 +203,8 @@ def placed(
     overrides: Mapping[str, Any] | None = None,
     location: Sequence[str | int] = (),
 ) -> UserError:
-    """An error about `parameters` with its place: the override, or else the line of the file, that gave a value to the
-    first of them that has one. `location` leads further into that value."""
+    """Attach the origin to an error about `parameters`: the override, or else the line of the file, that set the
+    first of them that has a value. `location` leads further into that value."""
     for is_flag, given in ((True, flatten(overrides or {})), (False, _written(source))):
         for name in parameters:
             for key in given:
@@ -219,18 +218,18 @@ def placed(
 
 
 def _written(source: Source) -> dict[str, Any]:
-    """Flat: the lines of the file that have a value."""
+    """Return the lines of the file that have a value, flat."""
     return {key: value for key, value in flatten(source.document).items() if value is not None}
 
 
 def is_same_or_inside(name: str, key: str) -> bool:
-    """True where one of two dotted keys is the other, or a section that it is in."""
+    """True if two dotted keys are equal, or one is a section that contains the other."""
     return f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}.")
 
 
 @functools.cache
 def parameter_fields() -> dict[str, FieldInfo]:
-    """Every valid dotted key in the order of params.yaml, a section before what is in it."""
+    """Return every valid dotted key in the order of params.yaml, a section before its contents."""
     return dict(_walk(Params, ""))
 
 
@@ -248,7 +247,7 @@ def is_section(key: str) -> bool:
 
 
 def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: Sequence[str] = ()) -> None:
-    """Names, with or without a value, must be parameters; of a value for a section pydantic says what is wrong."""
+    """Check that all names, with or without a value, are parameters; pydantic checks the value of a section."""
     for name, value in section.items():
         location = [*above, str(name)]
         key = ".".join(location)
@@ -267,7 +266,7 @@ def _unknown(where: str, key: str) -> UserError:
 
 
 def suggest_parameter(key: str) -> str:
-    """The remedy for an unknown dotted key: the parameter that was probably meant, or those that its section has."""
+    """Return the remedy for an unknown dotted key: the closest parameter, or those of its section."""
     known, (section, _, last) = list(parameter_fields()), key.rpartition(".")
     if section and not is_section(section):
         return suggestion(key, known if nearest(key, known) else [name for name in known if "." not in name])
@@ -281,7 +280,7 @@ def suggest_parameter(key: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as reports and the comments of params.yaml write it."""
+    """Format a value for reports and the comments of params.yaml."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

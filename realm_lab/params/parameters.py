@@ -1,9 +1,9 @@
 """The typed parameters, each with the paper's value as its default and its source in its docstring.
 
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
-fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
-are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
-corpus.py (the corpus) and sections.py (IndexSearch, Refresh, Watch and Optimiser).
+fine-tuning), "code" is the code released with REALM, for questions that the papers leave open. If paper and code
+differ, both are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file
+and corpus.py (the corpus) and sections.py (Search, Refresh, Watch and Optimiser).
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class Model(Section):
     intermediate_size: Positive = 3072
     """Width of the feed-forward layers (BERT-base)."""
     activation: Literal["gelu", "gelu_new"] = "gelu"
-    """`gelu_new` is the tanh approximation that Google's BERT and the released REALM weights use; Hugging Face's BERT
-    folders say `gelu`, the exact one. Must be the checkpoint's."""
+    """`gelu_new` is the tanh approximation that Google's BERT and the released REALM weights use; `gelu` is exact and
+    the value in Hugging Face's BERT folders. Must match the checkpoint."""
     dropout: Dropout = 0.1
-    """Of hidden states and attention weights, while training (BERT)."""
+    """Dropout of hidden states and attention weights, while training (BERT)."""
     projection_size: Positive = 128
     """Size of query and document vectors (Lee; code; Guu reuses them and names no number)."""
     pooling: Literal["cls", "tanh", "mean"] = "cls"
-    """What is projected: the last hidden state of [CLS] (Guu, section 3.2), BERT's tanh pooler over it (code), or the
-    mean of those of all wordpieces, read as one segment (Reimers and Gurevych 2019, Sentence-BERT)."""
+    """Vector that is projected: the last hidden state of [CLS] (Guu, section 3.2), BERT's tanh pooler over it (code),
+    or the mean over all wordpieces, read as one segment (Reimers and Gurevych 2019, Sentence-BERT)."""
     projection: Annotated[Literal["drawn", "identity"], neutral("drawn")] = "drawn"
-    """What W_input and W_doc are at their very start: drawn, or the identity, which needs projection_size equal to
-    hidden_size. With pooling mean and score_scale cosine an embedder starts in the geometry of a sentence encoder."""
+    """Initial W_input and W_doc: random (`drawn`), or the identity, which needs projection_size equal to hidden_size.
+    With pooling mean and score_scale cosine an embedder starts in the geometry of a sentence encoder."""
     projection_norm: bool = False
     """LayerNorm after the projection: no in Guu's equation, yes in the code."""
     projection_dropout: Dropout = 0.0
@@ -82,14 +82,14 @@ class Model(Section):
     """f(x,z) is the plain inner product (Guu, section 3.2; code), the same divided by the root of projection_size, or
     the cosine divided by score_temperature."""
     score_temperature: Annotated[float, Field(gt=0.0, le=100.0), neutral(0.05)] = 0.05
-    """Of score_scale cosine (Sentence-BERT: 0.05, so that f(x,z) is within 20)."""
+    """Temperature of score_scale cosine (Sentence-BERT: 0.05, so that f(x,z) is within 20)."""
     pictures: Annotated[bool, neutral(False)] = False
-    """Whether passages may be pictures: a patch of 16 x 16 pixels is then projected to what a wordpiece is embedded as,
-    with its place in the picture (Guu, section 6: multi-modal; Dosovitskiy et al. 2021)."""
+    """Allow passages that are pictures: a patch of 16 x 16 pixels is projected to a vector in place of a wordpiece's,
+    with its position in the picture (Guu, section 6: multi-modal; Dosovitskiy et al. 2021)."""
     train_word_embeddings: bool = True
-    """Whether embeddings of words, positions and segments are trained (Guu: everything is)."""
+    """Train the embeddings of words, positions and segments (Guu: everything is trained)."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of matrix products; weights, scores, log-probabilities and losses are always float32."""
+    """Precision of matrix products; weights, scores, log-probabilities and losses are always float32."""
 
     @model_validator(mode="after")
     def _fits(self) -> Model:
@@ -137,19 +137,20 @@ class InverseCloze(Section):
     steps: NonNegative = 100_000
     """Optimiser steps (Lee); 0 leaves the projections untrained (a cold start)."""
     attempts: Annotated[Positive, neutral(1)] = 1
-    """Above 1: the first quarter is done with so many projections, then all with the one most often right (ours)."""
+    """Number of random projections to try during the first quarter of the steps; the most accurate one continues (not
+    in the paper)."""
     batch_size: Positive = 4096
-    """Sentences a step, which are each other's negatives (Lee)."""
+    """Sentences per step, which are each other's negatives (Lee)."""
     optimiser: Optimiser = Optimiser(learning_rate=1e-4)
     initial_encoder: Literal["reader", "checkpoint", "scratch"] = "checkpoint"
-    """What the towers' Transformers start from (Lee: BERT)."""
+    """Initial Transformers of the towers (Lee: BERT)."""
     query_scale: Annotated[float, Field(gt=0.0)] = 1.0
-    """Factor on W_input after the Inverse Cloze Task: the temperature at which REALM begins (cosine scores have one of
-    their own, and do not notice it)."""
+    """Factor on W_input after the Inverse Cloze Task: the temperature at the start of REALM. Cosine scores have
+    score_temperature instead and ignore it."""
 
 
 class WarmStart(Section):
-    """What exists before REALM pre-training (section 3.4, Initialization)."""
+    """Training before REALM pre-training (section 3.4, Initialization)."""
 
     reader: MaskedLanguageModel = MaskedLanguageModel()
     embedder: InverseCloze = InverseCloze()
@@ -159,57 +160,56 @@ class Pretrain(Section):
     """REALM pre-training (sections 3.3 and 3.4)."""
 
     masking: ChoiceField = Choice("salient_span")
-    """`salient_span` (Guu, section 3.4), `random_token` (BERT), `random_span` (SpanBERT), or `package.module:function`
-    of your own, with its options."""
+    """`salient_span` (Guu, section 3.4), `random_token` (BERT), `random_span` (SpanBERT), or custom code,
+    `package.module:function`, with its options."""
     mask_rate: Fraction = 0.15
-    """Share of wordpieces that random schemes mask, at least one a sentence (BERT; SpanBERT); `salient_span` takes no
-    notice of it."""
+    """Share of wordpieces that random schemes mask, at least one per sentence (BERT; SpanBERT); `salient_span` ignores
+    it."""
     salient_spans: Positive = 1
-    """Spans that `salient_span` masks in a sentence (Guu, section 3.4: one), all where there are fewer."""
+    """Spans that `salient_span` masks in a sentence (Guu, section 3.4: one), all if there are fewer."""
     sentence_choice: Literal["salient", "by_span", "any"] = "salient"
-    """Which sentences are queries, whatever the masks: each with a salient span equally often (Guu, section 3.4), each
+    """Sampling of query sentences, whatever the masks: each with a salient span equally often (Guu, section 3.4), each
     salient span equally often (close to the code, which draws one span of each passage), or every sentence."""
     recurring_spans: Annotated[list[Positive] | None, Field(min_length=2, max_length=2), neutral(None)] = None
-    """Mask only salient spans that are salient in so many other passages, [at least, at most] (Ram et al. 2022:
-    recurring spans), where X is Z; empty: any."""
+    """Mask only salient spans that are salient in this many other passages, [at least, at most] (Ram et al. 2022:
+    recurring spans), if X is Z; empty: any."""
     candidates: Candidates = 8
     """k: documents read for each query, the null document included (Guu, section 4.3)."""
     over_retrieve: NonNegative = 0
-    """Passages taken from the index and ranked again with the current weights before the best are read; 0: only as
-    many as are read (Guu, code)."""
+    """Passages taken from the index and ranked again with the current weights before the best are read; 0: only the
+    passages that are read (Guu, code)."""
     null_document: Literal["off", "encoded", "learned"] = "encoded"
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or none."""
     calibrate_null: bool = False
-    """Shift the null document's score, once, where there is one, so that mean p(null|x) is 1/candidates (neither paper
-    nor code)."""
+    """Shift the null document's score once so that mean p(null|x) is 1/candidates (neither paper nor code)."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
     """The likelihood marginalises whole answers (Guu, Eq. 1), or each masked token by itself (code)."""
     objective: Annotated[ChoiceField, neutral("marginal")] = Choice("marginal")
-    """What is maximised, and so how the retriever is taught: `marginal` (Guu, Eq. 1), `emdr2` (Sachan et al. 2021),
+    """Objective, which defines the retriever's training signal: `marginal` (Guu, Eq. 1), `emdr2` (Sachan et al. 2021),
     `perplexity_distillation` (Atlas, Izacard et al. 2022; REPLUG), `leave_one_out` (Atlas), `hard_em` (Min et al.
-    2019), or `package.module:function` of your own, with its options; the equations are in models/objectives.py.
-    perplexity_distillation and leave_one_out have the option `temperature`, 1: what the log-likelihoods are divided by
-    before their softmax, which p(z|x) is drawn to (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code
+    2019), or custom code, `package.module:function`, with its options; the equations are in models/objectives.py.
+    perplexity_distillation and leave_one_out have the option `temperature`, 1: the log-likelihoods are divided by it
+    before their softmax, the target of p(z|x) (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code
     of Atlas: 0.01, for the mean over the tokens of an answer)."""
     causal_checkpoint: Annotated[str | None, neutral(None)] = None
     """Hugging Face folder, hf://ORG/NAME or GGUF file of a causal language model that replaces the reader in
     pre-training and in its measures on masked sentences. It is never trained: Eq. 1 with the reader's parameters
     fixed (Shi et al. 2023, REPLUG)."""
     causal_form: Annotated[Literal["left", "infill"], neutral("left")] = "left"
-    """What the causal language model reads: the passage and the sentence up to the masked words, or the whole sentence
-    with blanks before them; the equations are those of models/causal.py."""
+    """Prompt of the causal language model: the passage and the sentence up to the masked words, or the whole sentence
+    with blanks before them; the equations are in models/causal.py."""
     containment: Annotated[bool, neutral(False)] = False
-    """A control without any reader in training (Ram et al. 2022): p(y|z,x) is 1 where the passage holds the masked
-    wordpieces, and near 0 elsewhere. Measures on held-out sentences are still those of the reader."""
+    """A control without any reader in training (Ram et al. 2022): p(y|z,x) is 1 if the passage contains the masked
+    wordpieces, and near 0 otherwise. The reader still gives the measures on held-out sentences."""
     train_reader: bool = True
-    """Whether the reader learns (Guu: everything does)."""
+    """Train the reader (Guu: everything is trained)."""
     train_query_tower: bool = True
-    """Whether Embed_input learns; separate from a shared document tower where only one of them does."""
+    """Train Embed_input; separate from a shared document tower if only one of them is trained."""
     train_document_tower: bool = True
-    """Whether Embed_doc learns; where it does not, the index never ages."""
+    """Train Embed_doc; if false, the index never ages."""
     initial_reader: str = "warm_start"
     """`warm_start`, `scratch`, or a folder (Hugging Face BERT, released REALM, or `model/reader` of a run)."""
     initial_retriever: str = "warm_start"
@@ -218,9 +218,9 @@ class Pretrain(Section):
     steps: NonNegative = 200_000
     """Optimiser steps (Guu, section 4.3)."""
     batch_size: Positive = 512
-    """Queries a step, over all devices (Guu, section 4.3)."""
+    """Queries per step, over all devices (Guu, section 4.3)."""
     search_query: Literal["stale", "fresh"] = "stale"
-    """Search with the query tower behind the index (code), or with the current one."""
+    """Query tower that searches: the one stored with the index (`stale`, code), or the current one (`fresh`)."""
     search: IndexSearch = IndexSearch()
     refresh: Refresh = Refresh()
     reader: Optimiser = Optimiser()
@@ -289,7 +289,7 @@ class Finetune(Section):
     steps: NonNegative = 300_000
     """Optimiser steps (code: the released Natural Questions weights)."""
     batch_size: Positive = 1
-    """Questions a step (Lee)."""
+    """Questions per step (Lee)."""
     candidates: Candidates = 5
     """Passages read for each question (Guu, section 4.3; Lee)."""
     max_span_wordpieces: Annotated[int, Field(ge=1, le=50)] = 10
@@ -304,11 +304,11 @@ class Finetune(Section):
     early_loss_candidates: NonNegative = 5000
     """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
     train_reader: bool = True
-    """Whether the reader learns."""
+    """Train the reader."""
     train_query_tower: bool = True
-    """Whether Embed_input learns; the document vectors never do (Guu, section 3.3)."""
+    """Train Embed_input; the document vectors stay fixed (Guu, section 3.3)."""
     initial_reader: str = "previous"
-    """`previous` (pre-training, or the warm start where there is none), `warm_start`, `scratch`, or a folder. With
+    """`previous` (pre-training, or the warm start if there is none), `warm_start`, `scratch`, or a folder. With
     initial_retriever this is the ablation of encoder and retriever (Guu, Table 2)."""
     initial_retriever: str = "previous"
     """As initial_reader."""
@@ -341,7 +341,7 @@ class Finetune(Section):
 
 
 class Evaluate(Section):
-    """What is measured, and how often during pre-training."""
+    """Size and interval of measurements."""
 
     interval_steps: Annotated[Positive, OBSERVES] = 1000
     """Steps of pre-training between two measurements on held-out text."""
@@ -357,22 +357,22 @@ OtherCodePolicy = Literal["stop", "fresh", "accept"]
 
 
 class Launch(Section):
-    """How work is spread over this machine. Never part of a run's identity."""
+    """Distribution of work over this machine. Never part of a run's identity."""
 
     device: str = "auto"
-    """`auto` (a CUDA device where there is one), `cpu`, `cuda`, or another device that torch has, by its name."""
+    """`auto` (a CUDA device if there is one), `cpu`, `cuda`, or the name of another torch device."""
     processes: Processes = 0
-    """Runs side by side; 0: one a core, or one on a GPU."""
+    """Runs side by side; 0: one per core, or one on a GPU."""
     threads: Processes = 0
-    """Cores of a run; 0: an equal share. Set 1 on a machine that does other work."""
+    """Cores per run; 0: an equal share. Set 1 on a machine that does other work."""
     builder: str = "inline"
-    """Who embeds the passages of a refresh during pre-training, with the same numbers: the trainer itself (`inline`), a
-    process beside it (`process`), or one that a command begins where the same files are, such as `srun --nodes=1` on a
-    node of its own. A process helps where an index may be late (pretrain.refresh.delay_steps)."""
+    """Process that embeds the passages of a refresh during pre-training, with the same numbers: the trainer itself
+    (`inline`), a second process on its machine (`process`), or one started by a command where the same files are, such
+    as `srun --nodes=1` on a separate node. A process helps if an index may be late (pretrain.refresh.delay_steps)."""
     ranks: Positive = 1
     """Processes of one run, each with a share of every batch (data parallel)."""
     micro_batch: NonNegative = 0
-    """Queries whose gradients are held in memory at once; 0: all of a step's."""
+    """Queries whose gradients are held in memory at once; 0: all of a step."""
     recompute: bool = False
     """Read candidates a second time in the backward pass rather than hold their activations: less memory, more time."""
     compile: bool = False
@@ -384,7 +384,7 @@ class Launch(Section):
     token_budget: Positive = 8192
     """Wordpieces, padding included, that go through an encoder at once."""
     other_code: OtherCodePolicy = "stop"
-    """What happens to a stage that other code computed, before it is used again: `stop` names it and does nothing,
+    """Treatment of a finished stage that other code computed: `stop` names it and does nothing,
     `fresh` computes it again, `accept` records that the change of the code is harmless. --fresh and --accept override
     it."""
     tracking_uri: str | None = None
@@ -404,11 +404,11 @@ class Params(Section):
     """All parameters, resolved."""
 
     preset: str = "paper"
-    """What the empty parameters mean."""
+    """Preset that fills all empty parameters."""
     seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0]
-    """One run each; the paper reports one."""
+    """Seeds, one run each; the paper reports one."""
     plugins: Annotated[list[str], OBSERVES] = []
-    """Modules of your own that register plug-ins, `[mylab.parts]`. They are imported before anything is checked. A
+    """Your modules that register plug-ins, `[mylab.parts]`. They are imported before anything is checked. A
     study may list more. An installed package needs no entry if it names its module as an entry point of the group
     `realm_lab.plugins`."""
     corpus: Corpus = Corpus()
@@ -419,8 +419,8 @@ class Params(Section):
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
     system_options: Annotated[dict[str, Options], neutral({})] = {}
-    """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; docs/systems.md lists them. A
-    preset and params.yaml are laid over each other option by option."""
+    """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; listed in docs/systems.md. A
+    preset and params.yaml are merged option by option."""
     launch: Launch = Launch()
 
     @field_validator("plugins")

@@ -60,7 +60,7 @@ address: `parameters.md#pretrain.steps`.
 
 @functools.cache
 def _values() -> dict[str, dict[str, str]]:
-    """Dotted key -> preset -> its value, as shown."""
+    """Return dotted key -> preset -> its value, as shown."""
     params = {preset: resolve(preset_values(preset)) for preset in PRESETS}
     flat = {preset: _with_parts(values) | {OPTIONS: values.system_options} for preset, values in params.items()}
     return {key: {preset: show(flat[preset][key]) for preset in PRESETS} for key in flat["paper"]}
@@ -75,7 +75,8 @@ def _with_parts(params: Params) -> dict[str, Any]:
 
 
 def render_params_yaml(filled: Mapping[str, Any]) -> str:
-    """The text of params.yaml: every parameter with its value in `filled` (dotted keys), if any, and the presets'."""
+    """Return the text of params.yaml: each parameter with its value in `filled` (dotted keys), if any, and the
+    presets'."""
     filled = {**filled, **_whole(filled)}
     lines = [f"{FILE_HEAD}preset: {filled.get('preset') or 'toy'}  # {' · '.join(PRESETS)}"]
     for key, field in parameter_fields().items():
@@ -108,7 +109,7 @@ def _whole(filled: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renewed_params_yaml(text: str) -> str:
-    """params.yaml written again from the presets: its preset and the values filled in are kept."""
+    """Write params.yaml again from the presets; its preset and the filled values are kept."""
     return render_params_yaml(flatten(parse_yaml(text, "params.yaml", "safe") or {}))
 
 
@@ -122,7 +123,7 @@ def render_reference(options: Mapping[str, type[BaseModel]]) -> str:
 
 
 def _section(key: str, kind: type[BaseModel]) -> str:
-    """A heading, a table with a row per parameter, and what is longer than a sentence folded below it."""
+    """A heading, a table with a row per parameter, and longer explanations folded below it."""
     names = [name for name in kind.model_fields if not is_section(f"{key}.{name}".removeprefix("."))]
     lines = [f"## {key or 'Top level'}", "", *_wrapped(kind.__doc__ or ""), ""]
     if not names:
@@ -164,7 +165,7 @@ def _cell(text: str) -> str:
 
 
 def _defaults(key: str) -> str:
-    """The default, and the presets that differ from it; options of systems have a page of their own."""
+    """The default, and the presets that differ from it; options of systems have a separate page."""
     shown = _values()[key]
     if key == OPTIONS:
         return "[Systems](systems.md)"

@@ -1,6 +1,6 @@
-"""What every section of the parameters is made of, and the sections of pre-training about the index and its health.
+"""Base classes of the parameter sections, and the sections of pre-training about the index and its health.
 
-The rest, and what the sources named here are, is in parameters.py.
+The other sections, and the sources named here, are in parameters.py.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _NEVER = object()  # equal to no value: of a parameter without a neutral one
 # Marks a parameter that changes what is logged or shown and nothing that is computed: it is not part of a run's key.
 OBSERVES = Field(json_schema_extra={"observes": True})
 
-# Marks a system's option that names a folder of weights: its content, not its place, is part of a run's key.
+# Marks a system's option that names a folder of weights: its content, not its path, is part of a run's key.
 FOLDER = Field(json_schema_extra={"folder": True})
 
 
 def neutral(value: Any) -> Any:
-    """Marks a parameter that was added later: at `value` everything is as it was before the parameter existed.
+    """Marks a parameter that was added later: `value` gives the behaviour from before the parameter existed.
 
-    `restate_facts: Annotated[bool, neutral(False)] = False`. Runs made before keep their keys, because a parameter at
+    `restate_facts: Annotated[bool, neutral(False)] = False`. Older runs keep their keys, because a parameter at
     its neutral value is left out of them. The neutral value is the old behaviour, whatever the default becomes.
     """
     return Field(json_schema_extra={"neutral": value})
 
 
 class Section(BaseModel):
-    """A group of parameters: frozen, and a name it does not know is an error."""
+    """A group of parameters: frozen; an unknown name is an error."""
 
     # An infinity has no JSON and so no run_key.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
@@ -50,14 +50,14 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Pydantic would take `true` for the number 1."""
+        """Refuse booleans as numbers; pydantic would take `true` for 1."""
         if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
             raise ValueError("must not be true or false")
         return value
 
 
 def identity_values(params: BaseModel) -> dict[str, Any]:
-    """The values that tell two runs apart, as plain JSON types.
+    """Return the values that distinguish two runs, as plain JSON types.
 
     Left out are parameters at their neutral value, parameters that only observe, and sections of nothing else. So a new
     parameter that is marked `neutral(OLD BEHAVIOUR)` re-keys no finished run.
@@ -77,39 +77,39 @@ def identity_values(params: BaseModel) -> dict[str, Any]:
 
 
 def marks(field: FieldInfo) -> dict[str, Any]:
-    """What a parameter is marked with: observes, neutral, folder."""
+    """Marks of a parameter: observes, neutral, folder."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 class Watch(Section):
     """Probes and early warnings of a collapse during pre-training: p(z|x) flat, all on the null document, a reader that
-    gains nothing from the gold passage, or less than half of the held-out retrieval of step 0 left, which is looked at
-    in every evaluation (tracking/bounds.py)."""
+    gains nothing from the gold passage, or less than half of the held-out retrieval of step 0 left, which every
+    evaluation checks (tracking/bounds.py)."""
 
     interval_steps: Positive = 100
-    """Steps between two looks with the probes."""
+    """Steps between two measurements by the probes."""
     patience_steps: Positive = 500
-    """Steps a quantity must stay out of its bounds before the run is flagged. Retrieval that is lost at the last step
-    is flagged at once."""
+    """Steps a quantity must stay out of its bounds before the run is flagged. Retrieval that is out of bounds at the
+    last step is flagged at once."""
 
 
 class IndexSearch(Section):
-    """How pre-training finds passages in the MIPS index. Fine-tuning, evaluation and the measures of staleness always
+    """Search of the MIPS index in pre-training. Fine-tuning, evaluation and the measures of staleness always
     search exactly."""
 
     backend: ChoiceField = Choice("exact")
     """Every passage (`exact`; `faiss_flat`), or approximate search (Guu, section 3.3, names no method) by FAISS:
     inverted lists (`{name: ivf_flat, nlist: 64, nprobe: 4}`), these with product quantisation (`ivf_pq`: `nlist`,
-    `nprobe`, `M`, `nbits`), a graph (`hnsw`: `M`, `efConstruction`, `efSearch`), or 8-bit numbers (`sq8`). Each of
-    FAISS has the option `overfetch`, the passages taken from it for each that is wanted. An option that is not given
-    suits the number of passages: nlist 4 sqrt(passages), nprobe a sixteenth of it. Or `package.module:Class` of your
-    own. The index is built anew whenever a vector has changed, and its recall@8 beside exact search is logged as
-    search_recall_at_8: on 256 passages, moved by half the spread of all of them. What it finds is scored by the true
-    inner products."""
+    `nprobe`, `M`, `nbits`), a graph (`hnsw`: `M`, `efConstruction`, `efSearch`), or 8-bit numbers (`sq8`). Each FAISS
+    index has the option `overfetch`, the number of passages taken from it per requested one. Defaults depend on the
+    number of passages: nlist 4 sqrt(passages), nprobe a sixteenth of it. Or custom code, `package.module:Class`. The
+    index is built again whenever a vector has changed, and its recall@8 against exact search is logged as
+    search_recall_at_8: on 256 passages, moved by half the spread of all of them. The passages that it finds are scored
+    by the true inner products."""
 
 
 class Refresh(Section):
-    """When the MIPS index is embedded anew while the weights move, and how late it comes into use."""
+    """Refresh of the MIPS index while the weights move, and its delay."""
 
     policy: ChoiceField = Choice("interval")
     """`interval`: every `interval_steps` (Guu, section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`:
@@ -117,19 +117,20 @@ class Refresh(Section):
     interval; the interval 0 makes none. `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh
     when the index finds a smaller share of the fresh top k of some fixed queries; that share is estimated, from above,
     on a sample of the passages and those that the index finds. `{name: budget, fraction: 0.1}`: whenever refreshing has
-    taken a smaller share of all floating-point operations so far. `never`. Or `package.module:Class` of your own, with
+    taken a smaller share of all floating-point operations so far. `never`. Or custom code, `package.module:Class`, with
     its options."""
     interval_steps: Positive = 500
-    """Steps between two refreshes (Guu, section 4.5: about 500); of policy drift, between two checks."""
+    """Steps between two refreshes (Guu, section 4.5: about 500); for policy drift, between two checks."""
     delay_steps: NonNegative = 0
     """An index of the weights after step s is searched from step s + delay_steps on, never sooner or later; 0: the
-    trainer waits for it (Guu builds it beside the trainer and names no number)."""
+    trainer waits for it (Guu builds it in parallel to training and gives no number)."""
 
 
 class Optimiser(Section):
     """AdamW with linear warm-up and linear decay (Guu, section 4.3: BERT's default optimiser): weight decay 0.01, not
-    on biases and LayerNorm. The warm-up begins at 1/warmup_steps of the peak (code: at 0). The gradient norms of reader
-    and retriever are clipped at 1 each (code: the norm of both together), since each may have its own learning rate."""
+    on biases and LayerNorm. The warm-up starts at 1/warmup_steps of the peak (code: at 0). The gradient norms of reader
+    and retriever are clipped at 1 each (code: the norm of both together), since each may have a different learning
+    rate."""
 
     learning_rate: Annotated[float, Field(ge=0.0, le=1.0)] = 3e-5
     """Peak learning rate (Guu, section 4.3)."""

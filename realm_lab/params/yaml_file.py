@@ -1,7 +1,7 @@
-"""YAML files that people write: read plainly, with the line of every key; anything wrong is one line.
+"""Read YAML files that people write, with the line of every key; any fault is one line.
 
-Parameters and studies are short lists of names and values. What YAML has beyond that is refused: tags, and aliases,
-with which a few lines hold millions of values.
+Parameters and studies are short lists of names and values. The rest of YAML is refused: tags, and aliases,
+which let a few lines hold millions of values.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ruamel.yaml.events import AliasEvent
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError, in_words
 
-# An impossible date, thousands of digits or brackets; and ruamel has bugs of which no list is complete.
+# An impossible date, thousands of digits or brackets; and other inputs that ruamel fails on.
 UNREADABLE = Exception
 LINE_BREAKS = re.compile("[\x85\u2028\u2029]")  # which no editor shows; to ruamel, a comment ends there
 
 
 def read_yaml(path: Path) -> Any:
-    """A YAML file of `key: value` lines, with their places; anything else is a UserError that names file and line."""
+    """A YAML file of `key: value` lines with their line numbers; anything else is a UserError with file and line."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
-    """The value of a YAML text. `kind`: "rt" keeps the lines of keys, "safe" gives plain values.
+    """Parse a YAML text. `kind`: "rt" keeps the lines of keys, "safe" gives plain values.
 
     UserError: not YAML, or YAML beyond names and values; it names `source` and the line.
     """
@@ -67,7 +67,7 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
         raise
     except UNREADABLE as error:
         lines = text.splitlines()
-        # Such an error has no place of its own: the first line with which the text as far as there cannot be read.
+        # Such an error has no line number: use the first line up to which the text cannot be read.
         number = bisect.bisect_left(range(len(lines)), True, key=lambda last: _is_unreadable(lines[: last + 1])) + 1
         where = f"{source}, line {number}" if "\n" in text else source
         raise UserError(f"{where}: a value cannot be read ({cut(str(error), 200)}); put text in quotes") from None
@@ -97,8 +97,8 @@ def _check_plain(text: str, source: str) -> None:
 
 
 def _check_names(value: Any, source: str) -> None:
-    """Refuse names that are no text, such as a date or a number without quotes, and points in time: what stands in the
-    file is lost."""
+    """Refuse names that are not text, such as a date or a number without quotes, and points in time, which do not keep
+    their written form."""
     is_section = isinstance(value, dict)
     for key, inner in value.items() if is_section else enumerate(value) if isinstance(value, list) else ():
         line = line_of(value, [key])
@@ -113,7 +113,7 @@ def _check_names(value: Any, source: str) -> None:
 
 
 def line_of(document: Any, keys: Iterable[str | int]) -> int | None:
-    """The 1-based line of a key or item of a YAML document, or of the nearest one above it."""
+    """Return the 1-based line of a key or item of a YAML document, or of the nearest one above it."""
     line = None
     for key in keys:
         if not has_key(document, key):
@@ -126,7 +126,7 @@ def line_of(document: Any, keys: Iterable[str | int]) -> int | None:
 
 
 def has_key(document: Any, key: str | int) -> bool:
-    """Whether a section has this key, or a list this item."""
+    """True if a section has this key, or a list this item."""
     if isinstance(document, list):
         return isinstance(key, int) and key < len(document)
     return isinstance(document, dict) and key in document

@@ -1,1 +1,1 @@
-"""How long refreshing takes, how stale the index is therefore, and what it costs."""
+"""Plan the time of a refresh, the resulting staleness of the index, and the cost."""

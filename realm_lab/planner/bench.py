@@ -34,7 +34,7 @@ SEARCH_ROWS = 1 << 18
 
 
 class Speeds(NamedTuple):
-    """What a device does, per second or in seconds."""
+    """Rates of a device per second, and durations in seconds."""
 
     embed_operations: float  # a second
     train_operations: float  # a second
@@ -44,14 +44,14 @@ class Speeds(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Speeds of one device with one model. `model` is all that the speeds depend on besides the device."""
+    """Speeds of one device with one model. `model` is everything else that the speeds depend on."""
 
     device: str
     host: str
     torch: str
     date: str
     model: dict[str, Any]
-    lengths: str  # where the lengths of the measured text are from
+    lengths: str  # source of the lengths of the measured text
     memory_bytes: int
     speeds: Speeds
 
@@ -60,7 +60,7 @@ CALIBRATION: TypeAdapter[Calibration] = TypeAdapter(Calibration)
 
 
 def default_path(root: Path) -> Path:
-    """Where `bench` writes and `plan` reads."""
+    """Return the file that `bench` writes and `plan` reads."""
     return root / "runs" / "bench.json"
 
 
@@ -77,7 +77,7 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def model_identity(params: Params, vocabulary_size: int) -> dict[str, Any]:
-    """The model and how it is run: what must be the same for a measurement to count."""
+    """Return the model and its settings: a measurement counts only if they are equal."""
     params = without_checkpoint(params)
     return {
         **encoder_shape(params, vocabulary_size)._asdict(),
@@ -112,7 +112,7 @@ def measure(params: Params, root: Path) -> Calibration:
 
 
 def show_calibration(calibration: Calibration, path: Path) -> None:
-    """Print what was measured, and where it is kept."""
+    """Print the measurements, and the path of their file."""
     model = calibration.model
     print(f"{calibration.device}, torch {calibration.torch}, host {calibration.host}")
     print(f"model: {model['layers']} layers of {model['hidden_size']}, {model['precision']}; {calibration.lengths}")
@@ -122,20 +122,20 @@ def show_calibration(calibration: Calibration, path: Path) -> None:
 
 
 def _sequences(length: float, budget: int, device: torch.device) -> Batch:
-    """Random wordpieces: as many sequences as go through an encoder at once."""
+    """Return random wordpieces: as many sequences as go through an encoder at once."""
     size = max(1, round(length))
     tokens_BL = torch.randint(5, 100, (max(1, budget // size), size), generator=torch.Generator().manual_seed(0))
     return Batch(tokens_BL, torch.zeros_like(tokens_BL), torch.ones_like(tokens_BL, dtype=torch.bool)).to(device)
 
 
 def _median_seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Median of REPEATS calls, after one that warms up."""
+    """Return the median of REPEATS calls, after a warm-up call."""
     work()
     return statistics.median(seconds_of(work, device) for _ in range(REPEATS))
 
 
 def _embedding(params: Params, work: Workload, device: torch.device) -> float:
-    """Operations a second of embedding passages."""
+    """Measure operations per second of embedding passages."""
     embedder = new_embedder(without_checkpoint(params), work.shape.vocabulary_size, 0, None).to(device).eval()
     batch = _sequences(work.passage, params.launch.token_budget, device)
 
@@ -147,7 +147,7 @@ def _embedding(params: Params, work: Workload, device: torch.device) -> float:
 
 
 def _training(params: Params, work: Workload, device: torch.device) -> tuple[float, float]:
-    """Operations a second of reading with its backward pass, and the seconds of an update of all that is trained."""
+    """Measure operations per second of reading with its backward pass, and the seconds of an optimiser update."""
     reader = new_reader(without_checkpoint(params), work.shape.vocabulary_size, 0).to(device)
     batch = _sequences(work.joined, params.launch.token_budget, device)
     at_BM = torch.ones(len(batch.tokens_BL), max(1, round(work.masks)), dtype=torch.int64, device=device)
@@ -168,7 +168,7 @@ def _training(params: Params, work: Workload, device: torch.device) -> tuple[flo
 
 
 def _search(params: Params, dimension: int, device: torch.device) -> float:
-    """Seconds of an exact search among random vectors, for each row and query of a batch."""
+    """Measure the seconds of an exact search among random vectors, per row and query of a batch."""
     generator = torch.Generator().manual_seed(0)
     backend = ExactSearch(torch.randn(SEARCH_ROWS, dimension, generator=generator).to(device))
     query_BD = torch.randn(params.pretrain.batch_size, dimension, generator=generator).to(device)

@@ -1,7 +1,7 @@
-"""`realm-lab doctor --gpu`: what a GPU must do for this project, tried; a report for an issue.
+"""`realm-lab doctor --gpu`: check a GPU on this project's needs; a report for an issue.
 
 The toy world with the smoke model is trained for a few steps on the CPU and on the device, and there once more with a
-stop and a resume in between. Speeds are of the model of the parameters.
+stop and a resume in between. Speeds are measured with the model of the parameters.
 """
 
 # Shapes: N rows of an index, B queries, D embedding size
@@ -48,7 +48,7 @@ PRODUCT_SIZE = 1024
 BFLOAT16_ERROR = 2.0**-7  # relative, of a product whose factors are rounded to 8 bits and whose sum is not
 SAME = 1e-3  # relative: losses of a few steps on two devices
 GIB = 2**30
-Said = tuple[bool | None, str]  # whether it is right (None: it is merely so), and what was found
+Said = tuple[bool | None, str]  # passed or not (None: for information), and the finding
 
 
 class Check(NamedTuple):
@@ -61,7 +61,7 @@ class Check(NamedTuple):
 
 
 def gpu_device(params: Params) -> torch.device:
-    """The device to check. UserError: there is none."""
+    """Return the device to check. UserError: there is none."""
     device = pick_device(params.launch.device)
     if device.type == "cpu":
         raise UserError(f"no GPU: torch {torch.__version__} sees none here; `realm-lab doctor` checks the rest")
@@ -69,7 +69,7 @@ def gpu_device(params: Params) -> torch.device:
 
 
 def checks(params: Params, device: torch.device) -> Iterator[Check]:
-    """Every check in turn; one that raises is wrong, and the others go on."""
+    """Run every check in turn; one that raises has failed, and the others continue."""
     with tempfile.TemporaryDirectory() as folder:
         training = _Training(Path(folder), params.launch.device)
         tried: dict[str, Callable[[], Said]] = {
@@ -163,7 +163,7 @@ class StoppingInterval(Interval):
     stops: ClassVar[set[int]] = set()
 
     def wants_refresh(self, now: Progress) -> bool:
-        """At each multiple of the interval."""
+        """True at each multiple of the interval."""
         if now.step in self.stops:
             self.stops.remove(now.step)
             signal.raise_signal(signal.SIGTERM)
@@ -177,7 +177,7 @@ class _Training:
         self._folder, self._device = folder, device
 
     def equals_the_cpu(self) -> Said:
-        """Whether the losses of the two are the same but for rounding."""
+        """Check that the losses of the two differ only by rounding."""
         for stage in ("prepare", "warm_start"):
             run_stage(stage, "realm", self._params("cpu"), 0, self._folder / "begun")
         here, there = self._losses("cpu", "cpu"), self._losses("whole", self._device)
@@ -188,7 +188,7 @@ class _Training:
         )
 
     def resumes(self) -> Said:
-        """Whether a run that was stopped ends in the bits of one that was not, as far as two undisturbed ones do."""
+        """Check that a resumed run is bit-identical to an uninterrupted one (if two such runs are)."""
         self._losses("again", self._device)
         StoppingInterval.stops.add(STOPPED_AFTER)
         with suppress(SystemExit):
@@ -201,7 +201,7 @@ class _Training:
         return None, "two undisturbed runs differ in bits on this device, so a resumed one may"
 
     def _losses(self, name: str, device: str) -> list[float]:
-        """Of a run in a folder of its own."""
+        """Train a run in a separate folder."""
         root, params = self._folder / name, self._params(device)
         if not root.exists():
             shutil.copytree(self._folder / "begun", root)

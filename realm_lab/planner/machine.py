@@ -1,4 +1,4 @@
-"""Devices: those of the table (devices.json, each with its source), and what can be measured of this machine's."""
+"""Devices: the table (devices.json, each with its source), and measurable properties of this machine's device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 class Device(NamedTuple):
-    """Peaks of one device, in SI units; `matrix_operations` a second by precision, None where it has no unit for it."""
+    """Peaks of one device, in SI units; `matrix_operations` per second by precision, None if it has no unit for it."""
 
     name: str
     matrix_operations: dict[str, float | None]
@@ -28,7 +28,7 @@ class Device(NamedTuple):
     source: str
 
     def operations(self, precision: str) -> float:
-        """Peak a second in a precision; a device without it is a UserError."""
+        """Return the peak per second in a precision; a device without it is a UserError."""
         found = self.matrix_operations[precision]
         if found is None:
             remedy = "add --set model.precision=float32, or choose another device"
@@ -37,7 +37,7 @@ class Device(NamedTuple):
 
 
 def find_device(name: str) -> Device:
-    """A device of the table, in upper or lower case; an unknown one is a UserError with the nearest name."""
+    """Find a device in the table, ignoring case; an unknown one is a UserError with the nearest name."""
     rows = read_json(TABLE)["devices"]
     known = {known.lower(): known for known in rows}
     if name.lower() not in known:
@@ -51,7 +51,7 @@ def find_device(name: str) -> Device:
 
 
 def device_name(device: torch.device) -> str:
-    """The name under which a device is planned for; of a processor, with the cores that are used."""
+    """Return the name of a device in plans; for a processor, with the number of used cores."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -66,13 +66,13 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def processor() -> str:
-    """Name of the processor and what it has for bfloat16."""
+    """Return the name of the processor and its bfloat16 instructions."""
     name, flags = environment.processor()
     return f"{name} ({', '.join(unit for unit in ('avx512f', 'avx512_bf16', 'amx_bf16') if unit in flags)})"
 
 
 def seconds_of(work: Callable[[], object], device: torch.device = CPU) -> float:
-    """Wall-clock seconds of one call, to the end of what it started on the device."""
+    """Measure wall-clock seconds of one call, to the end of the work that it started on the device."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     started = time.perf_counter()

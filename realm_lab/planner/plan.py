@@ -31,7 +31,7 @@ OF_TABLE = ["search reads memory at the table's bandwidth; no fixed time in a st
 
 
 class Request(NamedTuple):
-    """What is asked for besides the parameters; None: as the prepared corpus, this machine, not at all."""
+    """Settings besides the parameters; None: as the prepared corpus, this machine, or not planned."""
 
     passages: int | None = None
     device: str | None = None
@@ -42,7 +42,7 @@ class Request(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The device, and where its numbers are from."""
+    """The device, and the source of its numbers."""
 
     kind: str  # "measured" or "table"
     device: str
@@ -52,7 +52,7 @@ class Source(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """The times of which a plan is made."""
+    """Durations that a plan is made of."""
 
     step: float
     step_search: float  # of it, searching
@@ -61,7 +61,7 @@ class Seconds(NamedTuple):
 
 
 class Freshness(NamedTuple):
-    """What a way of refreshing leads to. `age`: steps between the weights behind the index and those that search it."""
+    """Result of a way of refreshing. `age`: steps between the weights of the index and those that search it."""
 
     refresh_seconds: float
     interval_steps: int  # between two indexes
@@ -119,15 +119,15 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
 
 
 def memory(params: Params, work: Workload, passages: int) -> dict[str, float]:
-    """Bytes that a trainer device holds without activations: weights with gradients and the two moments of AdamW, and
-    the index, float32 with the search's bfloat16 copy."""
+    """Return bytes that a trainer device holds without activations: weights with gradients and the two moments of
+    AdamW, and the index, float32 with the search's bfloat16 copy."""
     counted = work.reader_parameters + work.embedder_parameters
     weights = (6 if params.model.precision == "bfloat16" else 4) * counted
     return {"model": weights + 3 * 4 * work.trained_parameters, "index": 6.0 * passages * work.dimension}
 
 
 def _measured(params: Params, root: Path, text: Text) -> Source:
-    """What `bench` wrote, here or on a machine that shares this folder."""
+    """Read the measurements of `bench`, from here or from a machine that shares this folder."""
     path = default_path(root)
     found = read_calibration(path)
     for name, wanted in model_identity(params, text.vocabulary_size).items():
@@ -139,7 +139,7 @@ def _measured(params: Params, root: Path, text: Text) -> Source:
 
 
 def _from_table(device: Device, params: Params, request: Request, work: Workload) -> Source:
-    """A share of the device's peak, and its bandwidth for all that only reads."""
+    """Return a share of the device's peak, and its bandwidth for work that only reads."""
     precision, share = params.model.precision, request.efficiency
     speed = share * device.operations(precision)
     scoring = share * (device.matrix_operations["bfloat16"] or device.operations("float32"))
@@ -151,7 +151,7 @@ def _from_table(device: Device, params: Params, request: Request, work: Workload
 
 
 def seconds(params: Params, work: Workload, speeds: Speeds, passages: int, request: Request) -> Seconds:
-    """Seconds of a step and of a refresh."""
+    """Return seconds of a step and of a refresh."""
     sentences = params.pretrain.batch_size / request.trainers
     search = passages * sentences * speeds.search_row_query_seconds
     step = speeds.update_seconds + sentences * work.sentence_operations / speeds.train_operations + search
@@ -160,10 +160,10 @@ def seconds(params: Params, work: Workload, speeds: Speeds, passages: int, reque
 
 
 def freshness(steps: int, interval_steps: int, times: Seconds, request: Request, beside: bool | int) -> Freshness:
-    """A refresh every so many steps.
+    """Plan a refresh at a fixed interval of steps.
 
-    `beside`: by builders on devices of their own, one index after the other, while the trainers go on. Otherwise the
-    trainers stop and embed the passages between them.
+    `beside`: by builders on separate devices, one index after the other, while the trainers continue. Otherwise the
+    trainers stop and divide the passages among them.
     """
     late = math.ceil(times.build / times.step) if beside else 0
     every = max(interval_steps, late, 1)
@@ -178,8 +178,8 @@ def freshness(steps: int, interval_steps: int, times: Seconds, request: Request,
 
 
 def stage_hours(params: Params, work: Workload, speeds: Speeds, passages: int) -> dict[str, float]:
-    """Device hours of each stage of a run but preparing, which needs no device, and pre-training (0 here). The forward
-    pass of training counts three times, for the backward pass."""
+    """Return device hours of each stage of a run except preparing, which needs no device, and pre-training (0 here).
+    The forward pass of training counts three times, for the backward pass."""
     joined, query = (float(encoder_operations(work.shape, np.array(length))) for length in (work.joined, work.query))
     reader, embedder = params.warm_start.reader, params.warm_start.embedder
     tuning, measured = params.finetune, params.evaluate

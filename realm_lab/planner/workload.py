@@ -1,4 +1,4 @@
-"""What a plan is about: the sizes of the text, the models' parameters, and operations of a passage and of a step."""
+"""The workload of a plan: the sizes of the text, the models' parameters, and operations of a passage and of a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder
 from realm_lab.systems.identity import Plan as RunPlan
 from realm_lab.training.flops import SPECIALS, encoder_operations
 
-TITLE, SPAN = 4, 3  # wordpieces of a title, where no corpus says, and of a salient span
+TITLE, SPAN = 4, 3  # wordpieces of a title, if there is no corpus, and of a salient span
 
 
 class Text(NamedTuple):
@@ -32,7 +32,7 @@ class Text(NamedTuple):
     body: float
     sentence: float
     vocabulary_size: int
-    passages: int | None  # of the prepared corpus, where there is one
+    passages: int | None  # of the prepared corpus, if there is one
     source: str  # for people
 
 
@@ -53,12 +53,12 @@ class Workload(NamedTuple):
 
 
 def without_checkpoint(params: Params) -> Params:
-    """The same sizes from scratch: neither speed nor memory depends on where the weights come from."""
+    """Return the same sizes from scratch: neither speed nor memory depends on the source of the weights."""
     return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": None})})
 
 
 def read_text(params: Params, root: Path) -> Text:
-    """Lengths of the first seed's prepared corpus; where there is none, as long as the parameters allow."""
+    """Return lengths of the first seed's prepared corpus; without one, the longest that the parameters allow."""
     folder = root
     with suppress(UserError):  # files that are not there yet are no obstacle
         key = digest(corpus_inputs(params, params.seeds[0]))
@@ -108,7 +108,7 @@ def workload(params: Params, text: Text) -> Workload:
 
 
 def count_parameters(params: Params, shape: EncoderShape) -> tuple[int, int, int]:
-    """Numbers of reader and embedder, and how many of both are trained: of the very models, made without memory."""
+    """Count the numbers of reader and embedder, and how many of both are trained, on models made without memory."""
     settings = params.pretrain
     with torch.device("meta"):
         reader = Reader(shape, params.finetune.span_hidden_size)

@@ -1,7 +1,7 @@
 """Approximate search: an index proposes passages, and the best of them are returned with their true scores.
 
-What is forbidden is taken out of more than enough proposals, and the rest get their true score (search.true_scores), so
-that an approximate backend can miss a passage but never misjudge or misplace one.
+Forbidden passages are removed from more than enough proposals, and the rest get their true score
+(search.true_scores), so that an approximate backend can miss a passage but never misjudge or misplace one.
 """
 
 # Shapes: N passages, B queries, K results, F fetched, M pairs of a query and a row, D embedding size
@@ -37,17 +37,17 @@ SAMPLE_QUERIES, SAMPLE_NOISE, RECALL_COUNT = 256, 0.5, 8
 
 
 class Index(Protocol):
-    """Proposes passages. `overfetch`: how many are asked for per passage that is wanted."""
+    """An index that proposes passages. `overfetch`: proposals per requested passage."""
 
     overfetch: int
 
     def propose(self, query_BD: Tensor, count: int) -> Tensor:
-        """Rows of passages with a large inner product, int64 [B, count], each once, -1 where there are fewer."""
+        """Rows of passages with a large inner product, int64 [B, count], each once, -1 if there are fewer."""
 
 
 class ApproximateSearch:
-    """Searches a matrix of embeddings by an index of it; beside `exact`, a search of the same, its recall@8 is
-    measured with queries drawn by `seed`."""
+    """Searches a matrix of embeddings with an index of it. If `exact` is a search of the same matrix, recall@8
+    against it is measured with queries drawn by `seed`."""
 
     recall_at_8: float | None = None
 
@@ -59,7 +59,7 @@ class ApproximateSearch:
 
     @torch.no_grad()
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult:
-        """Up to `count` passages each, [B, count], best first; what is forbidden is never returned."""
+        """Return up to `count` passages each, [B, count], best first; never a forbidden one."""
         total, size = self.embeddings_ND.shape
         query_BD = checked_queries(query_BD, size, count)
         best = Best.none(len(query_BD), count, query_BD.device)
@@ -67,7 +67,7 @@ class ApproximateSearch:
             return best.result()
         query_P, row_P = self._forbidden.pairs(exclude, query_BD.device)
         most = int(query_P.bincount().max()) if len(query_P) else 0
-        fetch = min(total, count * self.index.overfetch + most)  # as many as may be lost, on top of those wanted
+        fetch = min(total, count * self.index.overfetch + most)  # the most that may be forbidden, plus those wanted
         row_BF = self.index.propose(query_BD, fetch)
         if len(row_P):
             pair_BF = torch.arange(len(query_BD), device=row_BF.device)[:, None] * total + row_BF
@@ -79,7 +79,7 @@ class ApproximateSearch:
 
 
 def approximate_search(settings: IndexSearch, seed: int) -> MakeSearch | None:
-    """What makes the search of an index where the parameters ask for another one than the exact."""
+    """Return the constructor of the search if the parameters ask for an approximate one."""
     if settings.backend.name == EXACT:
         return None
     chosen = SEARCH_BACKENDS.choose(PARAMETER, settings.backend)
@@ -91,7 +91,7 @@ def approximate_search(settings: IndexSearch, seed: int) -> MakeSearch | None:
 
 
 class OwnIndex:
-    """A user's own index, whose errors are those of one line."""
+    """A custom index; its errors are one line each."""
 
     def __init__(self, chosen: Chosen[Any], embeddings_ND: Matrix, seed: int):
         self._chosen, self._index, self._total = chosen, chosen(embeddings_ND, seed), len(embeddings_ND)
@@ -118,7 +118,8 @@ class OwnIndex:
 
 
 def sample_queries(embeddings_ND: Matrix, seed: int) -> Tensor:
-    """Passages, each moved by half the spread of all of them, so that a query's neighbours are not just itself."""
+    """Return passages, each moved by half the spread of all of them, so that a query's neighbours are not only
+    itself."""
     generator = np.random.default_rng(seed)
     chosen = to_device(generator.permutation(len(embeddings_ND))[:SAMPLE_QUERIES], embeddings_ND.device)
     query_BD = embeddings_ND[chosen].float()
@@ -129,7 +130,7 @@ def sample_queries(embeddings_ND: Matrix, seed: int) -> Tensor:
 
 
 def recall(backend: SearchBackend, exact: SearchBackend, query_BD: Tensor, count: int = RECALL_COUNT) -> float:
-    """Share of the exact top `count` that the backend finds, mean over the queries."""
+    """Return the share of the exact top `count` that the backend finds, mean over the queries."""
     wanted_BK = exact.search(query_BD, count).rows_BK
     found_BK = backend.search(query_BD, count).rows_BK
     wanted = int((wanted_BK >= 0).sum())

@@ -1,7 +1,7 @@
-"""Search backends of pre-training: which there are, with their options. No torch, no faiss.
+"""The search backends of pre-training and their options. No torch, no faiss.
 
 A backend is called with (embeddings [N, D], seed), each time that a vector of the index has changed, and returns an
-index with `overfetch` and `propose(query_BD, count)`, rows of passages (approximate.py). A user's own is named by
+index with `overfetch` and `propose(query_BD, count)`, rows of passages (approximate.py). A custom backend is named by
 `pretrain.search.backend: package.module:Class`, and may have options (core/plugins.py).
 """
 
@@ -17,14 +17,14 @@ PARAMETER, EXACT = "pretrain.search.backend", "exact"
 SEARCH_BACKENDS: Kind[Callable[..., Any]] = Kind("search backend", "Class", "embeddings_ND, seed")
 register_search = SEARCH_BACKENDS.register  # makes a backend selectable as `pretrain.search.backend: NAME`
 
-Suits = Annotated[Positive | None, neutral(None)]  # None: what suits the number of passages
+Suits = Annotated[Positive | None, neutral(None)]  # None: chosen by the number of passages
 
 
 class FaissOptions(Section):
     """Options of every index of FAISS."""
 
     overfetch: Suits = None
-    """Passages taken from FAISS for each that is wanted."""
+    """Passages taken from FAISS per requested one."""
 
 
 class InvertedLists(FaissOptions):
@@ -68,5 +68,5 @@ for _name, _options in {
 
 
 def check_search(choice: Choice) -> None:
-    """Refuse a backend that there is not, or a wrong option."""
+    """Refuse an unknown backend, or a wrong option."""
     SEARCH_BACKENDS.choose(PARAMETER, choice)

@@ -1,4 +1,4 @@
-"""The candidates of a query: the one place that decides which documents are read and what p(z|x) they have.
+"""The candidates of a query: this file decides which documents are read and which p(z|x) they have.
 
 Used by training, its probes, retrieval utility, cloze items, `ask` and `fill`, so that all of them mean the same by
 "retrieved as in pre-training" (sections 3.3 and 3.4).
@@ -30,7 +30,7 @@ BISECTIONS = 60  # each halves the interval that the shift is in
 
 
 class Candidates(NamedTuple):
-    """What is read for each query. Column 0 is the null document, where there is one."""
+    """Documents that are read for each query. Column 0 is the null document, if there is one."""
 
     rows_BK: np.ndarray  # int64: passages, best first; NULL; ABSENT where the corpus is too small
     score_BK: Tensor  # f(x, z) with the current weights
@@ -39,9 +39,9 @@ class Candidates(NamedTuple):
 
 @dataclass(frozen=True)
 class CandidatePolicy:
-    """How candidates are chosen, see the parameters of the same names in `pretrain`."""
+    """Choice of candidates; see the parameters of the same names in `pretrain`."""
 
-    count: int  # k, the null document included where it is a candidate
+    count: int  # k, the null document included if it is a candidate
     null: bool = True
     exclude_trivial: str = "passage"
     over_retrieve: int = 0
@@ -58,7 +58,7 @@ class CandidatePolicy:
         return self.count - int(self.null)
 
     def reading(self, passages: int) -> CandidatePolicy:
-        """The same with another number of passages."""
+        """Return a copy with another number of passages."""
         wanted = max(passages, self.over_retrieve) if self.over_retrieve else 0
         return replace(self, count=passages + int(self.null), over_retrieve=wanted)
 
@@ -73,9 +73,9 @@ class CandidatePolicy:
             )
 
     def exclusion(self, retriever: Retriever, origins: np.ndarray, always: bool = False) -> Exclusion | None:
-        """What must not be retrieved for queries that were cut from the passages `origins` (-1: from none).
+        """Return the forbidden rows for queries that were cut from the passages `origins` (-1: from none).
 
-        `always` keeps the origin out even where training does not: measurements of held-out sentences would else
+        `always` excludes the origin even if training does not: measurements of held-out sentences would otherwise
         find the answer in the sentence itself.
         """
         if self.exclude_trivial == "off" and not always:
@@ -97,7 +97,7 @@ class CandidatePolicy:
     ) -> Candidates:
         """Search with the index, rank and score with the current weights; differentiable in both towers.
 
-        With `compare_null` the null document always comes first, to be read for comparison; where it is no candidate
+        With `compare_null` the null document always comes first, to be read for comparison; if it is not a candidate,
         it has no share of p(z|x). `forbidden` are further rows that a query must not find, a few for each.
         """
         query_BD = retriever.embed_queries(queries)
@@ -122,15 +122,15 @@ class CandidatePolicy:
 
 
 def _without(rows_L: np.ndarray, own: Sequence[int], count: int) -> np.ndarray:
-    """The first `count` rows that are not in `own`, ABSENT after the last."""
+    """Return the first `count` rows that are not in `own`, ABSENT after the last."""
     kept = rows_L[~np.isin(rows_L, own)][:count]
     return np.concatenate([kept, np.full(count - len(kept), ABSENT, np.int64)])
 
 
 @torch.no_grad()
 def _best(retriever: Retriever, query_BD: Tensor, rows_BL: np.ndarray, count: int) -> np.ndarray:
-    """The `count` best passages by the current weights without dropout, best first; of equal scores the lower row
-    comes first, and ABSENT last."""
+    """Return the `count` best passages by the current weights without dropout, best first; among equal scores the lower
+    row comes first, and ABSENT last."""
     with evaluating(retriever.embedder):
         score_BL = retriever.score(query_BD, rows_BL).double().cpu().numpy()
     score_BL[rows_BL == ABSENT] = -np.inf
@@ -142,7 +142,7 @@ def _best(retriever: Retriever, query_BD: Tensor, rows_BL: np.ndarray, count: in
 def initialise_null(
     retriever: Retriever, policy: CandidatePolicy, queries: Sequence[np.ndarray], exclude: Exclusion | None
 ) -> None:
-    """Start a learned null document in play: along the mean vector of the top passages, at their mean score."""
+    """Initialise a learned null document: along the mean vector of the top passages, at their mean score."""
     null_D = retriever.embedder.null_vector
     assert null_D is not None
     assert retriever.index is not None

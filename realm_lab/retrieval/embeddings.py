@@ -1,6 +1,6 @@
-"""The store of document embeddings: each matrix is computed once, and then read by everyone who needs it.
+"""The store of document embeddings: each matrix is computed once, and then read by every process that needs it.
 
-<store>/<key[:12]>/identity.json     what is embedded and by which weights; written first
+<store>/<key[:12]>/identity.json     the embedded corpus and the weights; written first
                    embeddings.bin    the matrix [N, D], little-endian, row after row
                    shard-00000.lock  held by the process that embeds this shard; not empty once it is finished
                    digests.json      of the matrix, compared whenever it is opened
@@ -38,14 +38,14 @@ from realm_lab.tracking.run_dir import KEY_LENGTH
 
 FORMAT = 1
 SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then those of embed_passages to the bit
-DTYPES = {"float32": torch.float32, "float16": torch.float16}  # what search reads in place; stages store float32
+DTYPES = {"float32": torch.float32, "float16": torch.float16}  # types that search reads; stages store float32
 IN_MEMORY_BYTES = 1 << 30  # up to which a search on the CPU takes the whole matrix (and copies of it) into memory
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes two matrices the same. Settings that only move rounding (the token budget, the device) do not
-    belong to it, as they do not belong to the key of a run."""
+    """Inputs that make two matrices the same. Settings that only move rounding (the token budget, the device) are
+    left out, as they are left out of the key of a run."""
 
     corpus_digest: str
     tower_digest: str  # see tower_digest
@@ -70,7 +70,7 @@ class Identity:
 
 class Embeddings:
     """A published matrix [N, D], float32 when it is read. A slice of rows is read from the file, so that a search
-    that goes through the matrix piece by piece needs only the memory of a piece; chosen rows come through the memory
+    that goes through the matrix piece by piece needs only the memory of a piece; single rows come through the memory
     map."""
 
     device = torch.device("cpu")
@@ -83,17 +83,17 @@ class Embeddings:
 
     @cached_property
     def matrix(self) -> Tensor:
-        """The memory map, [N, D] of the stored type; writing to it changes no file."""
+        """Return the memory map, [N, D] of the stored type; writing to it changes no file."""
         rows, size = self.shape
         stored = DTYPES[self.identity.dtype]
         return torch.from_file(str(self._path), shared=False, size=rows * size, dtype=stored).view(rows, size)
 
     def as_tensor(self, device: torch.device | str = "cpu") -> Tensor:
-        """float32 [N, D] on a device: on the CPU the memory map itself, if that is how it is stored."""
+        """Return float32 [N, D] on a device; on the CPU the memory map itself, if it is stored as float32."""
         return self.matrix.to(device, torch.float32)
 
     def for_search(self, device: torch.device | str = "cpu") -> Tensor | Embeddings:
-        """What a search on a device takes: a tensor, or, of a large matrix on the CPU, itself, to be read in place."""
+        """Return the form that a search on a device takes: a tensor, or this object for a large matrix on the CPU."""
         in_place = torch.device(device).type == "cpu" and self.matrix.nbytes > IN_MEMORY_BYTES
         return self if in_place else self.as_tensor(device)
 
@@ -117,11 +117,11 @@ class EmbeddingStore:
         self.folder = Path(folder)
 
     def published(self) -> list[Embeddings]:
-        """All that are published, by key. Damaged ones are a UserError."""
+        """Return all published matrices by key. UserError: a damaged one."""
         return [_open(path.parent) for path in sorted(self.folder.glob("*/manifest.json"))]
 
     def find(self, identity: Identity) -> Embeddings | None:
-        """The matrix, where it is published. UserError: its folder holds something else, or it is damaged."""
+        """Open the matrix, if it is published. UserError: its folder holds something else, or it is damaged."""
         folder = self._folder(identity)
         if not (folder / "manifest.json").exists():
             return None
@@ -138,7 +138,7 @@ class EmbeddingStore:
         reuse_from: tuple[Embeddings, Passages] | None = None,
         accepts_other_code: bool = False,
     ) -> Embeddings:
-        """Embed_doc of every passage: from the store, or embedded now and published.
+        """Return Embed_doc of every passage, from the store or embedded now and published.
 
         `corpus_digest` must be different for every list of passages. `reuse_from` is another corpus with its
         embeddings by the same tower: passages that are in it too are copied, only new ones are embedded (their vectors
@@ -210,13 +210,13 @@ def _open(folder: Path) -> Embeddings:
 
 
 def embedding_code(runs: Path) -> str:
-    """The digest of the code that embeds passages."""
+    """Return the digest of the code that embeds passages."""
     return digest(code_reader(runs).reached([__name__]))
 
 
 def tower_digest(embedder: Embedder) -> str:
-    """SHA-256 over the document tower: the parameters as float32 and what their shapes do not show; not the device,
-    the precision, or what the towers share."""
+    """Return SHA-256 over the document tower: the parameters as float32, and settings that their shapes do not show.
+    The device, the precision and sharing between towers are left out."""
     shape = embedder.document_encoder.shape
     described: tuple[object, ...] = (shape.heads, shape.activation, shape.layer_norm_epsilon)
     described += ("mean",) if embedder.head.pooling == "mean" else ()
@@ -231,7 +231,7 @@ def tower_digest(embedder: Embedder) -> str:
 
 
 def equal_rows(passages: Passages, previous: Passages) -> np.ndarray:
-    """For each passage the row of `previous` with the same wordpieces in title and body, or -1; int64 [N]."""
+    """Return, per passage, the row of `previous` with the same wordpieces in title and body, or -1; int64 [N]."""
     old_N2, new_N2 = _fingerprints(previous), _fingerprints(passages)
     order_N = np.argsort(old_N2)
     place_N = np.searchsorted(old_N2, new_N2, sorter=order_N).clip(max=len(order_N) - 1)
@@ -240,14 +240,14 @@ def equal_rows(passages: Passages, previous: Passages) -> np.ndarray:
 
 
 def _fingerprints(passages: Passages) -> np.ndarray:
-    """16 bytes for the wordpieces of each passage."""
+    """Return 16 bytes per passage, a hash of its wordpieces."""
     texts = ((passages.titles[row], passages.bodies[row]) for row in range(len(passages)))
     contents = (len(title).to_bytes(4, "little") + title.tobytes() + body.tobytes() for title, body in texts)
     return np.fromiter((hashlib.blake2b(content, digest_size=16).digest() for content in contents), "S16")
 
 
 def read_identity(folder: Path) -> Identity:
-    """What a folder of the store holds; anything else is a UserError."""
+    """Read the identity in a folder of the store. UserError: it holds anything else."""
     path = folder / "identity.json"
     try:
         identity = Identity(**read_json(path))
@@ -259,7 +259,7 @@ def read_identity(folder: Path) -> Identity:
 
 
 def _as_stored(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
-    """The rows in their stored type; refused where they are not finite."""
+    """Convert rows to their stored type. UserError: a number is not finite."""
     stored_RD = rows_RD.detach().to("cpu", DTYPES[identity.dtype]).contiguous()
     bad_R = ~torch.isfinite(stored_RD).all(1)
     if bad_R.any():
@@ -269,7 +269,7 @@ def _as_stored(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
 
 
 def _write(path: Path, rows_RD: Tensor, first: int) -> None:
-    """Write rows in their place; they are on the disk when this returns."""
+    """Write rows into the matrix; they are on the disk when this returns."""
     assert sys.byteorder == "little", "the store is little-endian"
     try:
         path.touch()

@@ -1,10 +1,10 @@
-"""Exact search in bounded memory: an approximate product, a bound on its error, and true scores of what passes it.
+"""Exact search in bounded memory: an approximate product, a bound on its error, and true scores of the rows left.
 
 The embeddings are read chunk by chunk. A matrix product gives each row an approximate score together with a bound on
 how far the true score can be from it; only rows that may belong to the result under that bound get their true score
-(search.true_scores). So the result is the one that scoring every row would give, to the last bit. Where a processor
-multiplies bytes faster, or a GPU bfloat16, a reduced copy of the embeddings is read first (reduced.py), and a chunk of
-which it lets too many rows through (near-ties) is read again in float32; however many are left are scored in pieces.
+(search.true_scores). So the result is the one that scoring every row would give, to the last bit. If a processor
+multiplies bytes faster, or a GPU bfloat16, a reduced copy of the embeddings is read first (reduced.py). A chunk that
+leaves too many rows (near-ties) is read again in float32; the remaining rows are scored in pieces.
 """
 
 # Shapes: N passages, B queries, K results, n rows of a chunk, g its blocks, S rows of a block, M pairs of a query and a
@@ -40,17 +40,17 @@ MOST_QUERIES = 512  # searched together
 BLOCK_ROWS = 128  # of a block only the largest score is looked at
 SMALL_BLOCK_ROWS, SMALL_INDEX = 16, 1 << 16  # few rows: finer blocks, so that fewer of them pass
 MOST_PAIRS = 1 << 14  # pairs of one chunk that are scored without reading it again in float32
-MANY_QUERIES = 64  # from which the columns alone fill a vector register
+MANY_QUERIES = 64  # from here on the columns fill a vector register
 SEVERAL_QUERIES = 16  # below, a product with the transposed view is several times as fast, but not with one column
 
 REDUCED_ERROR = 2.0**-6.9  # relative, of float32 products that torch was allowed to take in bfloat16 or TF32
 
 
 class Reading(Protocol):
-    """One way to score chunks for some queries."""
+    """A way to compute approximate scores of chunks for some queries."""
 
     def scores(self, start: int, rows_nD: Tensor, score_nB: Tensor | None = None) -> Approximate:
-        """Of rows [start, start + n), into `score_nB` if given."""
+        """Scores of rows [start, start + n), written into `score_nB` if given."""
 
 
 class PlainReading:
@@ -90,7 +90,7 @@ class ExactSearch:
     recall_at_8: float | None = None
 
     def __init__(self, embeddings_ND: Matrix, kind: torch.dtype | None = None):
-        """`kind`: of the numbers of the copy that is read first; float32: no copy; by default what is fast."""
+        """`kind`: number type of the copy that is read first; float32: no copy; default: the fastest."""
         self.embeddings_ND = embeddings_ND
         self._forbidden = Forbidden(len(embeddings_ND))
         self._block = BLOCK_ROWS if len(embeddings_ND) >= SMALL_INDEX else SMALL_BLOCK_ROWS
@@ -102,7 +102,7 @@ class ExactSearch:
 
     @torch.no_grad()
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult:
-        """The `count` passages of largest inner product, [B, count]; of equal scores the lower row."""
+        """Return the `count` passages of largest inner product, [B, count]; among equal scores the lower row."""
         query_BD = checked_queries(query_BD, self.embeddings_ND.shape[1], count)
         best = Best.none(len(query_BD), count, query_BD.device)
         query_P, row_P = self._forbidden.pairs(exclude, query_BD.device)
@@ -141,7 +141,7 @@ class ExactSearch:
 
 
 def forbid(score_nB: Tensor, block: int, query_P: Tensor, row_P: Tensor) -> Tensor:
-    """Whole blocks of scores, the lowest number where a pair is forbidden or there is no row."""
+    """Return whole blocks of scores, with the lowest number for forbidden pairs and missing rows."""
     lowest = lowest_of(score_nB)
     score_nB[row_P, query_P] = lowest
     missing = -len(score_nB) % block
@@ -149,7 +149,7 @@ def forbid(score_nB: Tensor, block: int, query_P: Tensor, row_P: Tensor) -> Tens
 
 
 def lowest_of(score_nB: Tensor) -> float:
-    """What no score can be: -inf, or of whole numbers the lowest."""
+    """The lowest value of a type: -inf, or the smallest integer."""
     return -torch.inf if score_nB.is_floating_point() else torch.iinfo(score_nB.dtype).min
 
 
@@ -160,11 +160,11 @@ def candidates(found: Approximate, block: int, best_BK: Tensor) -> tuple[Tensor,
     least_B, count = best_BK[:, -1].double(), best_BK.shape[1]
 
     def scaled(score: Tensor, unit: Tensor) -> Tensor:
-        """Scores in their units, -inf where they are forbidden."""
+        """Return scores in their units, -inf for forbidden pairs."""
         return (score * unit).masked_fill_(score == lowest_of(score), -torch.inf)
 
     def limit(least_B: Tensor) -> Tensor:
-        """What an approximate score must exceed for the true one to be able to reach `least_B`."""
+        """Return the approximate score above which the true one may reach `least_B`."""
         limit_B = least_B - found.shift_B - found.error_B
         limit_B = limit_B / (1 + found.relative * limit_B.sign())
         return limit_B.float().nextafter(torch.full_like(limit_B, -torch.inf, dtype=torch.float32))
@@ -183,7 +183,7 @@ def candidates(found: Approximate, block: int, best_BK: Tensor) -> tuple[Tensor,
 
 
 def peaks(score_gSB: Tensor) -> Tensor:
-    """The largest score of each block; for few queries by halves, whole slices, where `amax` goes number by number."""
+    """Return the largest score of each block; for few queries by halves, since `amax` is slower there."""
     if score_gSB.shape[2] >= MANY_QUERIES or not score_gSB.is_cpu or not score_gSB.is_floating_point():
         return score_gSB.amax(1)
     while score_gSB.shape[1] > 1:

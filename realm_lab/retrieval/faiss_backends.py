@@ -32,7 +32,7 @@ ROWS_A_LIST = 39  # FAISS asks for as many training rows a centroid, and uses at
 
 
 def with_defaults(kind: str, options: Mapping[str, int], total: int, size: int) -> dict[str, int]:
-    """All options of a kind of index over `total` vectors of `size` numbers, by FAISS's names."""
+    """Return all options of a kind of index over `total` vectors of `size` numbers, by FAISS's names."""
     nlist = options.get("nlist") or max(1, min(round(4 * math.sqrt(total)), total // ROWS_A_LIST))
     parts = max(part for part in range(1, max(1, size // 4) + 1) if size % part == 0)
     defaults = {
@@ -51,8 +51,8 @@ class FaissIndex:
     """A FAISS index of one kind over a matrix of embeddings."""
 
     def __init__(self, kind: str, embeddings_ND: Matrix, seed: int, options: FaissOptions):
-        """Train and fill the index. What the options leave out suits the passages. The `seed` is of the training sample
-        and of FAISS's k-means. UserError: FAISS refuses the options for these embeddings."""
+        """Train and fill the index. Defaults depend on the number of passages. The `seed` is used for the training
+        sample and for FAISS's k-means. UserError: FAISS refuses the options for these embeddings."""
         self.kind, self._embeddings_ND = kind, embeddings_ND
         total, size = embeddings_ND.shape
         self.options = with_defaults(kind, options.model_dump(exclude_none=True), total, size)
@@ -90,7 +90,7 @@ class FaissIndex:
             index.add(_floats(self._embeddings_ND[start : start + ADDED_ROWS]))
 
     def propose(self, query_BD: Tensor, count: int) -> Tensor:
-        """Rows that FAISS finds, int64 [B, count], -1 where there are fewer."""
+        """Return rows that FAISS finds, int64 [B, count], -1 if there are fewer."""
         wider = {}
         if self.kind == "hnsw":
             width = max(self.options["efSearch"], count)
@@ -105,7 +105,7 @@ faiss_flat, ivf_flat, ivf_pq, hnsw, sq8 = (partial(FaissIndex, kind) for kind in
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for FAISS, which it may share with torch, inside the block: no two builds and searches differ."""
+    """Inside the block FAISS uses one thread, so that two builds or searches never differ."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:

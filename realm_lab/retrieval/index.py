@@ -1,4 +1,4 @@
-"""Embedding passages with the document tower: all of a corpus, or some rows."""
+"""Embed passages with the document tower: a whole corpus, or some rows."""
 
 # Shapes: N passages, U chosen passages, D embedding size
 
@@ -24,7 +24,7 @@ EMPTY = np.empty(0, np.int64)
 
 
 class Inputs(NamedTuple):
-    """How texts go through the embedder."""
+    """Settings of a pass through the embedder."""
 
     special: SpecialIds
     query_length: int  # wordpieces, specials included
@@ -34,13 +34,13 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, params: Params, special: SpecialIds) -> Inputs:
-        """What the parameters say."""
+        """Take the settings from the parameters."""
         corpus, budget = params.corpus, params.launch.token_budget
         return cls(special, corpus.sentence_length, corpus.passage_length, budget, params.model.precision)
 
 
 class Embedded:
-    """Counts the passages of whole corpora that this process has embedded; tests look at it."""
+    """Counter of passages of whole corpora that this process has embedded, for tests."""
 
     passages = 0
 
@@ -49,10 +49,11 @@ class Embedded:
 def embed_passages(
     embedder: Embedder, passages: Passages, rows_U: np.ndarray, inputs: Inputs, shared: bool = True
 ) -> Tensor:
-    """Embed_doc of chosen passages with the document tower, without dropout, in groups of similar length, [U, D].
+    """Return Embed_doc of chosen passages with the document tower, without dropout, in groups of similar length, [U,
+    D].
 
-    Where it is `shared`, the ranks share the groups out between them; the vectors have the same bits on each, and
-    however many there are. Else this process embeds all, whatever the others do.
+    If `shared`, the ranks divide the groups among them; the vectors have the same bits on every rank and for any number
+    of ranks. Otherwise this process embeds all of them.
     """
     device = next(embedder.parameters()).device
     vectors_UD = torch.empty(len(rows_U), embedder.document_projection.out_features, device=device)
@@ -61,15 +62,15 @@ def embed_passages(
         with evaluating(embedder), shared_casts(device):
             part_UD = embed_rows(embedder, passages, rows_U[chunk], inputs, ranks() if shared else ALL)
         if shared:
-            sum_over_ranks_([part_UD])  # zeros but for each rank's own: nothing is rounded
+            sum_over_ranks_([part_UD])  # zeros except for the rank's part: nothing is rounded
         vectors_UD[chunk] = part_UD
         Embedded.passages += len(part_UD)
     return vectors_UD
 
 
 def embed_rows(embedder: Embedder, passages: Passages, rows_U: np.ndarray, inputs: Inputs, part: Ranks = ALL) -> Tensor:
-    """Embed_doc of some passages, differentiable, [U, D]; row -1 is the null document, [CLS][SEP][SEP] (released
-    code). Of a `part`, only its share of the groups of similar length is embedded, the rest is 0."""
+    """Return Embed_doc of some passages, differentiable, [U, D]; row -1 is the null document, [CLS][SEP][SEP] (released
+    code). With `part`, only its share of the groups of similar length is embedded, the rest is 0."""
     device, longest = next(embedder.parameters()).device, inputs.passage_length
     titles = [passages.titles[row] if row >= 0 else EMPTY for row in rows_U]
     bodies = [passages.bodies[row] if row >= 0 else EMPTY for row in rows_U]

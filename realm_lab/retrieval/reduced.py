@@ -1,13 +1,13 @@
-"""A reduced copy of the embeddings, read first by the exact search where that is faster: bytes, or bfloat16 on a GPU.
+"""A reduced copy of the embeddings, read first by the exact search if that is faster: bytes, or bfloat16 on a GPU.
 
 For a query q and a row d, stored as q̂ and d̂ after a shift by the centre m of all rows,
 
     q·d = q·m + q·(d - m)   and   |q·(d - m) - q̂·d̂| <= |q| |d - m - d̂| + |q - q̂| |d̂| + rounding of the product,
 
-with all of these lengths measured, not assumed. In bytes each block of rows, and each query, has a unit of its own, its
-largest number / 127; a product is a sum of whole numbers, without rounding. It reads a quarter of the bytes of float32.
-This file is the only one that uses private functions of torch (the product of bytes, and what the processor can do);
-where they are missing no copy is made.
+with all of these lengths measured, not assumed. In bytes, each block of rows and each query has a separate unit, its
+largest number / 127; a product is a sum of integers, without rounding. It reads a quarter of the bytes of float32.
+This file is the only one that uses private functions of torch (the product of bytes, and the processor's features);
+if they are missing, no copy is made.
 """
 
 # Shapes: N passages, G blocks of them, B queries, n rows of a chunk, g its blocks, C groups of GROUP_ROWS rows,
@@ -32,7 +32,7 @@ STORED_ERROR = 2.0**-7.9  # of a score rounded to bfloat16, with room to spare
 
 
 def fast_kind(device: torch.device) -> torch.dtype:
-    """The type of numbers whose products are fastest there: float32, where no copy helps."""
+    """Return the type of numbers with the fastest products there; float32 if no copy helps."""
     if device.type != "cpu":
         return torch.bfloat16
     names = ("_is_vnni_supported", "_is_amx_tile_supported")
@@ -42,19 +42,20 @@ def fast_kind(device: torch.device) -> torch.dtype:
 
 @cache
 def _sums_bytes_exactly() -> bool:
-    """Instructions older than VNNI, which oneDNN takes where ONEDNN_MAX_CPU_ISA says so, cut large sums off."""
+    """True if bytes are multiplied exactly. Instructions older than VNNI cut large sums off; oneDNN uses them if
+    ONEDNN_MAX_CPU_ISA asks for them."""
     rows_nD, query_DB = torch.full((16, 64), BYTE, dtype=torch.int8), torch.full((64, 16), BYTE, dtype=torch.int8)
     return bool((torch._int_mm(rows_nD, query_DB) == 64 * BYTE * BYTE).all())
 
 
 def as_bytes(exact_gSD: Tensor) -> tuple[Tensor, Tensor]:
-    """Blocks of rows in whole units of their own, int8 [g, S, D], and the units, float32 [g]."""
+    """Quantise blocks of rows with a unit per block: int8 [g, S, D], and the units, float32 [g]."""
     unit_g = (exact_gSD.abs().amax((1, 2)) / BYTE).clamp(1 / LARGEST_UNIT, LARGEST_UNIT).float()
     return (exact_gSD / unit_g[:, None, None]).round().clamp(-BYTE, BYTE).to(torch.int8), unit_g
 
 
 class ReducedCopy:
-    """Rows less their centre in bfloat16 or bytes, and the largest |d - m - d̂| and |d̂| of each group."""
+    """Rows minus their centre in bfloat16 or bytes, and the largest |d - m - d̂| and |d̂| of each group."""
 
     def __init__(self, embeddings_ND: Tensor, kind: torch.dtype, block: int):
         (total, size), device = embeddings_ND.shape, embeddings_ND.device

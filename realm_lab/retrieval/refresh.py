@@ -1,16 +1,16 @@
-"""Refresh policies: at which step the index is embedded anew (section 4.5), each one small class.
+"""Refresh policies decide at which steps the corpus is embedded again (section 4.5). Each is one small class.
 
 A policy decides from plain numbers; nothing is embedded here and no clock is read. "At step s" means: after s finished
-optimiser steps, before the next. A policy is registered under a name, or it is a user's own and
-`pretrain.refresh.policy` names it: `package.module:Class`,
+optimiser steps, before the next. A policy is registered under a name, or `pretrain.refresh.policy` names custom code,
+`package.module:Class`,
     class First(Section):
         first: int = 1
     class Doubling:
         def __init__(self, settings: Refresh, options: First): ...
         def wants_refresh(self, now: Progress) -> bool:
             return now.step >= self._first and now.step.bit_count() == 1
-A policy without options takes the settings alone (core/plugins.py).
-How late a refresh comes into use (`delay_steps`) is the same for every policy: training/refreshing.py.
+A policy without options takes only the settings (core/plugins.py).
+The delay until a new index is used (`delay_steps`) is the same for every policy: training/refreshing.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARAMETER = "pretrain.refresh.policy"
 
 
 class Progress(NamedTuple):
-    """What a policy may know at a step, the first being 1: at step 0 there is always a fresh index."""
+    """Numbers that a policy may use at a step, the first being 1: at step 0 there is always a fresh index."""
 
     step: int
     under_way: int  # refreshes that were asked for and are not searched yet
@@ -38,10 +38,10 @@ class Progress(NamedTuple):
 
 
 class RefreshPolicy(Protocol):
-    """Decides when to refresh. Its decision must be a pure function of `now`, so that a resumed run decides alike."""
+    """Decides when to refresh. The decision must be a pure function of `now`, so that a resumed run decides alike."""
 
     def wants_refresh(self, now: Progress) -> bool:
-        """Whether to embed the corpus with the weights of this step."""
+        """True if the corpus must be embedded with the weights of this step."""
 
 
 REFRESH_POLICIES: Kind[Callable[..., RefreshPolicy]] = Kind("refresh policy", "Class", "settings")
@@ -49,19 +49,19 @@ register_refresh = REFRESH_POLICIES.register  # makes a policy selectable as `pr
 
 
 def refresh_policy(settings: Refresh) -> RefreshPolicy:
-    """The policy that the parameters name. UserError: there is none of that name, an option is wrong, or a user's own
-    cannot be made."""
+    """Return the policy that the parameters name. UserError: an unknown name, a wrong option, or custom code that
+    cannot be constructed."""
     chosen = REFRESH_POLICIES.choose(PARAMETER, settings.policy)
     return OwnPolicy(chosen, settings) if chosen.is_own else chosen(settings)
 
 
 def check_refresh(settings: Refresh) -> None:
-    """Refuse a policy that there is not, or a user's own that cannot be made or asked: it is asked once on trial."""
+    """Refuse an unknown policy, or a custom one that fails when it is constructed and called once."""
     refresh_policy(settings).wants_refresh(Progress(1, 0, 1.0, 0.0, lambda: 1.0))
 
 
 class OwnPolicy:
-    """A user's own policy, whose errors are those of one line."""
+    """A custom policy; its errors are one line each."""
 
     def __init__(self, chosen: Chosen[Callable[..., RefreshPolicy]], settings: Refresh):
         self._chosen, self._policy = chosen, chosen(settings)
@@ -79,7 +79,7 @@ class OwnPolicy:
 
 @register_refresh("never")
 class Never:
-    """The index of the first step is kept."""
+    """Keeps the index of the first step."""
 
     def __init__(self, settings: Refresh):
         pass
@@ -91,13 +91,13 @@ class Never:
 
 @register_refresh("interval")
 class Interval:
-    """Every `interval_steps` (Guu, section 4.5: about 500)."""
+    """Refreshes every `interval_steps` (Guu, section 4.5: about 500)."""
 
     def __init__(self, settings: Refresh):
         self._interval = settings.interval_steps
 
     def wants_refresh(self, now: Progress) -> bool:
-        """At each multiple of the interval."""
+        """True at each multiple of the interval."""
         return now.step % self._interval == 0
 
 
@@ -118,13 +118,13 @@ class Intervals(Section):
 
 @register_refresh("schedule")
 class Schedule:
-    """Intervals that change: pairs [from_step, interval_steps], each valid until the next."""
+    """Refreshes at changing intervals: pairs [from_step, interval_steps], each valid until the next."""
 
     def __init__(self, settings: Refresh, options: Intervals):
         self._pairs = options.intervals
 
     def wants_refresh(self, now: Progress) -> bool:
-        """At each from_step, then in its interval; the interval 0 asks for none."""
+        """True at each from_step, then in its interval; never for interval 0."""
         start, interval = next(pair for pair in reversed(self._pairs) if pair[0] <= now.step)
         return bool(interval) and (now.step - start) % interval == 0
 
@@ -138,13 +138,13 @@ class Overlap(Section):
 
 @register_refresh("drift")
 class Drift:
-    """When a check, every `interval_steps`, finds that the index has drifted."""
+    """Refreshes when a check, every `interval_steps`, finds that the index has drifted."""
 
     def __init__(self, settings: Refresh, options: Overlap):
         self._interval, self._least = settings.interval_steps, options.overlap
 
     def wants_refresh(self, now: Progress) -> bool:
-        """One refresh follows the other: nothing is checked while one is under way."""
+        """True if the index has drifted; nothing is checked while a refresh is under way."""
         return now.step % self._interval == 0 and not now.under_way and now.overlap() < self._least
 
 
@@ -157,12 +157,12 @@ class Fraction(Section):
 
 @register_refresh("budget")
 class Budget:
-    """Whenever the share of all floating-point operations spent on refreshing has fallen below `fraction`."""
+    """Refreshes when its share of all floating-point operations has fallen below `fraction`."""
 
     def __init__(self, settings: Refresh, options: Fraction):
         self._most = options.fraction
 
     def wants_refresh(self, now: Progress) -> bool:
-        """One refresh follows the other."""
+        """True if the share is below the budget and no refresh is under way."""
         total = now.training_flops + now.refresh_flops
         return not now.under_way and now.refresh_flops < self._most * total

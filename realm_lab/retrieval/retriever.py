@@ -27,9 +27,8 @@ RANKED_AT_ONCE = 1 << 21  # pairs of a query and a passage
 class Retriever:
     """Finds passages in an index that may be stale, and scores them with the current weights (section 3.3).
 
-    With `stale_queries` (pretrain.search_query: stale) the index keeps the weights that made it, and queries are
-    searched with their query tower. `approximate` makes another search of an index than the exact one
-    (approximate.py).
+    With `stale_queries` (pretrain.search_query: stale) the index keeps the weights that made it, and their query tower
+    embeds the queries. `approximate` constructs a search other than the exact one (approximate.py).
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Retriever:
         self._exact: ExactSearch | None = None  # the same where the backend is exact
 
     def searching_exactly(self) -> Retriever:
-        """A copy that searches exactly and with current queries; its index is to be built."""
+        """Return a copy that searches exactly and with current queries; its index must still be built."""
         other = copy.copy(self)
         other.stale_queries, other._approximate = False, None
         other.index, other.snapshot, other._search, other._exact = None, None, None, None
@@ -79,37 +78,38 @@ class Retriever:
 
     @property
     def search_recall_at_8(self) -> float | None:
-        """What an approximate search finds of the exact top 8, measured when it was built; None: it is exact."""
+        """Recall of an approximate search against the exact top 8, measured when it was built; None: it is exact."""
         return self._search.recall_at_8 if self._search is not None else None
 
     # Embedding
 
     def embed_queries(self, queries: Sequence[np.ndarray], embedder: Embedder | None = None) -> Tensor:
-        """Embed_input of wordpiece sequences, [B, D]."""
+        """Return Embed_input of wordpiece sequences, [B, D]."""
         with autocast(self.device, self.inputs.precision):
             batch = join(queries, None, self.inputs.special, self.inputs.query_length).to(self.device)
             return (embedder or self.embedder).embed_queries(batch)
 
     @torch.no_grad()
     def search_queries(self, queries: Sequence[np.ndarray], current_BD: Tensor | None = None) -> Tensor:
-        """Query vectors to search with, [B, D]: by the index's own query tower where queries are stale, else by the
-        current one (`current_BD`, where they are known)."""
+        """Return query vectors to search with, [B, D]: by the index's query tower if queries are stale, else by the
+        current one (`current_BD`, if they are known)."""
         if self.snapshot is None and current_BD is not None:
             return current_BD.detach()
         return self.embed_queries(queries, self.snapshot)
 
     def embed_passages(self, rows_U: np.ndarray | None = None, embedder: Embedder | None = None) -> Tensor:
-        """Embed_doc of chosen passages (all of them) without dropout and gradient, [U, D]; the ranks share the work."""
+        """Return Embed_doc of chosen passages (default: all) without dropout and gradient, [U, D]; ranks share the
+        work."""
         rows = np.arange(len(self.passages)) if rows_U is None else rows_U
         return embed_passages(embedder or self.embedder, self.passages, rows, self.inputs)
 
     # Searching
 
     def find(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None, exactly: bool = False) -> np.ndarray:
-        """Rows of the `count` passages of largest inner product in the index, best first, int64 [B, count].
+        """Return rows of the `count` passages of largest inner product in the index, best first, int64 [B, count].
 
-        What `exclude` forbids is never returned; places that a small corpus leaves empty are ABSENT. `exactly`:
-        whatever the backend.
+        Forbidden rows (`exclude`) are never returned; missing results of a small corpus are ABSENT. `exactly`: use
+        exact search whatever the backend.
         """
         search = self._exact if exactly else self._search
         assert search is not None, "search before the index was built"
@@ -120,7 +120,7 @@ class Retriever:
 
     @torch.no_grad()
     def rank(self, query_BD: Tensor, rows_B: np.ndarray, exclude: Exclusion | None = None) -> np.ndarray:
-        """The place of one passage for each query, from 1, among all in the index that `exclude` allows, int64 [B]."""
+        """Return the 1-based rank of one passage per query among all that `exclude` allows, int64 [B]."""
         assert self.index is not None, "rank before the index was built"
         own_B1 = to_device(np.asarray(rows_B, np.int64)[:, None], self.device)
         own_score_B1 = self.indexed_score(query_BD, own_B1.cpu().numpy())
@@ -139,7 +139,7 @@ class Retriever:
     # Scores
 
     def score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:
-        """f(x, z) with the current weights, differentiable in both towers, float32 [B, K]; ABSENT scores NO_SCORE.
+        """Return f(x, z) with the current weights, differentiable in both towers, float32 [B, K]; NO_SCORE for ABSENT.
 
         Each distinct document of the batch is embedded once.
         """
@@ -151,7 +151,7 @@ class Retriever:
         return score_BK.masked_fill(rows == ABSENT, NO_SCORE)
 
     def _documents(self, rows_U: np.ndarray) -> Tensor:
-        """Embed_doc of distinct rows, ascending, [U, D]; a learned null document is its vector, not encoded."""
+        """Return Embed_doc of distinct rows, ascending, [U, D]; a learned null document is a vector and not encoded."""
         null_D = self.embedder.null_vector
         learned = null_D is not None and bool(rows_U[0] == NULL)
         vectors = [null_D[None].float()] if null_D is not None and learned else []
@@ -161,7 +161,7 @@ class Retriever:
         return torch.cat(vectors)
 
     def indexed_score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:
-        """f(x, z) with the index's frozen document vectors, [B, K] (fine-tuning, section 3.3)."""
+        """Return f(x, z) with the index's frozen document vectors, [B, K] (fine-tuning, section 3.3)."""
         assert self.index is not None, "score before the index was built"
         assert not (rows_BK == NULL).any(), "the null document is not in the index"
         rows = to_device(rows_BK, self.device)

@@ -1,8 +1,8 @@
-"""What a search is: its result, what it must not return, and the one score that every backend reports.
+"""The result of a search, the rows that it must not return, and the one score that every backend reports.
 
 The score of a query and a passage is their inner product, summed in float64 by halves in a fixed order and rounded to
-float32 once. It depends on nothing but the two vectors: not on the batch, the chunk, the backend, the threads or the
-device, which a float32 matrix product does. Results are ordered by this score; of equal scores the lower row is first.
+float32 once. It depends only on the two vectors: not on the batch, the chunk, the backend, the threads or the
+device, unlike a float32 matrix product. Results are ordered by this score; among equal scores the lower row is first.
 """
 
 # Shapes: N passages, n of them, B queries, K results, M pairs of a query and a row, P forbidden pairs, D embedding size
@@ -35,14 +35,14 @@ class IndexGeneration(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """Top passages of each query, best first; rows are -1 where too few were allowed."""
+    """Top passages of each query, best first; rows are -1 if too few were allowed."""
 
     rows_BK: Tensor  # int64
     scores_BK: Tensor  # float32, -inf where rows are -1
 
 
 class Exclusion(NamedTuple):
-    """What a query must not retrieve: its own passage, or every passage of its article."""
+    """Rows that a query must not retrieve: its origin, or every passage of its article."""
 
     forbidden_B: Tensor  # int64 passage rows or article numbers; -1 forbids nothing
     group_N: Tensor | None  # article number of each passage; None: rows are compared
@@ -60,9 +60,9 @@ class Approximate(NamedTuple):
 
 
 class SearchBackend(Protocol):
-    """Finds the passages of largest inner product, [B, count]; a forbidden one is never returned."""
+    """Finds the passages of largest inner product, [B, count]; never a forbidden one."""
 
-    recall_at_8: float | None  # beside exact search, measured when it was built; None: it is exact
+    recall_at_8: float | None  # against exact search, measured when it was built; None: it is exact
 
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult: ...
 
@@ -71,7 +71,7 @@ MakeSearch = Callable[[Matrix, SearchBackend], SearchBackend]  # of embeddings, 
 
 
 def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:
-    """The queries, detached; refused where they are not finite."""
+    """Detach the queries. UserError: a number is not finite."""
     assert query_BD.ndim == 2
     assert query_BD.shape[1] == size
     assert count >= 0
@@ -95,7 +95,7 @@ def check_numbers(start: int, largest: float, largest_query: float, size: int) -
 
 
 def true_scores(query_BD: Tensor, embeddings_ND: Matrix, query_M: Tensor, row_M: Tensor) -> Tensor:
-    """The score of each pair, float32 [M]: the same bits wherever and beside whatever it is computed."""
+    """Return the score of each pair, float32 [M]: always the same bits, whatever else is computed with it."""
     total, size = len(row_M), query_BD.shape[1]
     score_M = torch.empty(total, dtype=torch.float32, device=query_BD.device)
     step = max(1, PIECE_VALUES // max(1, size))
@@ -113,7 +113,7 @@ def true_scores(query_BD: Tensor, embeddings_ND: Matrix, query_M: Tensor, row_M:
 
 
 class Best(NamedTuple):
-    """The best pairs so far: scores_BK descending, -inf with row ABSENT where there is none yet."""
+    """The best pairs so far: scores_BK descending, -inf with row ABSENT if there is none yet."""
 
     scores_BK: Tensor
     rows_BK: Tensor
@@ -125,7 +125,7 @@ class Best(NamedTuple):
         return cls(scores_BK, torch.full((queries, count), ABSENT, dtype=torch.int64, device=device))
 
     def add_(self, query_M: Tensor, row_M: Tensor, score_M: Tensor) -> None:
-        """Let new pairs, none of them held already, compete for the places of their queries."""
+        """Merge new pairs, none of them held already, into the top of their queries."""
         if not len(query_M):
             return
         count = self.scores_BK.shape[1]
@@ -145,12 +145,12 @@ class Best(NamedTuple):
         self.rows_BK[touched_Q] = row[kept].view(-1, count)
 
     def result(self) -> SearchResult:
-        """The result, with -1 for places that stayed empty."""
+        """Return the result, with -1 for missing passages."""
         return SearchResult(self.rows_BK.masked_fill(self.rows_BK == ABSENT, -1), self.scores_BK)
 
 
 class Forbidden:
-    """The pairs an exclusion forbids, by row; finding those of an article again costs nothing while it is the same."""
+    """Return the pairs that an exclusion forbids, by row; cached for the same article."""
 
     def __init__(self, total: int):
         self._total = total
@@ -158,7 +158,7 @@ class Forbidden:
         self._sorted_N = self._order_N = torch.empty(0, dtype=torch.int64)
 
     def pairs(self, exclude: Exclusion | None, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(query_P, row_P), ascending in the row."""
+        """Return (query_P, row_P), ascending in the row."""
         if exclude is None:
             nothing = torch.empty(0, dtype=torch.int64, device=device)
             return nothing, nothing

@@ -1,6 +1,6 @@
-"""What staleness does: how much of the fresh top k a stale index still finds, and how far p(z|x) moves.
+"""Effects of a stale index: the share of the fresh top k that it still finds, and the shift of p(z|x).
 
-Rows are passages; negative rows are no passages and count nowhere.
+Rows are passages; negative rows are not passages and are never counted.
 """
 
 # Shapes: B queries, K candidates
@@ -15,11 +15,11 @@ from torch import Tensor
 
 
 class Drift(NamedTuple):
-    """How far searching a stale index is from searching a fresh one, means over probe queries.
+    """Distance between searching a stale index and a fresh one, means over probe queries.
 
     `overlap`: share of the fresh top k that the stale search finds. `shift`: total variation, 0 to 1, between p(z|x)
-    over what the stale search finds and over the fresh top k, both scored with the current weights: what the trainer
-    sums over, and what it would.
+    over the results of the stale search and over the fresh top k, both scored with the current weights: the sum that
+    the trainer takes, and the one that it should take.
     """
 
     overlap: float
@@ -27,14 +27,14 @@ class Drift(NamedTuple):
 
 
 def overlap_at_k(stale_BK: np.ndarray, fresh_BK: np.ndarray) -> float:
-    """|stale and fresh| / |fresh|, mean over the queries; both may have other K."""
+    """Return |stale and fresh| / |fresh|, mean over the queries; both may have different K."""
     found_BK = (fresh_BK[:, :, None] == stale_BK[:, None, :]).any(2) & (fresh_BK >= 0)
     there_B = (fresh_BK >= 0).sum(1)
     return float(np.mean(found_BK.sum(1) / np.maximum(there_B, 1)))
 
 
 def total_variation(rows_a_BK: np.ndarray, p_a_BK: Tensor, rows_b_BK: np.ndarray, p_b_BK: Tensor) -> float:
-    """Half the sum over passages of |a(z) - b(z)|, mean over the queries; each row is once in a distribution."""
+    """Return half the sum over passages of |a(z) - b(z)|, mean over the queries; each row is in a distribution once."""
     a_BK, b_BK = p_a_BK.double().cpu(), p_b_BK.double().cpu()
     same_BKK = torch.from_numpy((rows_a_BK[:, :, None] == rows_b_BK[:, None, :]) & (rows_a_BK >= 0)[:, :, None])
     shared_B = (torch.minimum(a_BK[:, :, None], b_BK[:, None, :]) * same_BKK).sum((1, 2))
@@ -42,6 +42,6 @@ def total_variation(rows_a_BK: np.ndarray, p_a_BK: Tensor, rows_b_BK: np.ndarray
 
 
 def drift(stale_BK: np.ndarray, fresh_BK: np.ndarray, stale_score_BK: Tensor, fresh_score_BK: Tensor) -> Drift:
-    """Drift from the rows of both searches and their scores by the current weights; what is no passage scores -1e4."""
+    """Compute drift from the rows of both searches and their scores by the current weights; non-passages score -1e4."""
     shift = total_variation(stale_BK, stale_score_BK.softmax(1), fresh_BK, fresh_score_BK.softmax(1))
     return Drift(overlap_at_k(stale_BK, fresh_BK), shift)

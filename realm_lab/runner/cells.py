@@ -1,4 +1,5 @@
-"""From a study's file to its cells, baseline first: those it names, or every combination of the points of its axes."""
+"""Turn a study's file into its cells, baseline first: the named ones, or every combination of the points of its
+axes."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from realm_lab.params.load import OPTIONS, laid_over, show
 from realm_lab.runner.study import DEFAULT_SYSTEM, Study, overrides_of
 from realm_lab.systems.registry import system_of
 
-IN_CELLS = "=,+"  # what the name of a cell may hold as well
+IN_CELLS = "=,+"  # further characters in names of cells
 Place = tuple[str | int, ...]
 
 
 class Cell(NamedTuple):
-    """One cell of a study: what all its runs have in common. `overrides` is what it sets over params.yaml, dotted name
-    -> value, the study's own `set` included. `changes`, known in a plan, is what differs from the baseline in the
-    resolved parameters. `places`: where in the file it sets what."""
+    """One cell of a study: the common part of all its runs. `overrides` are its settings over params.yaml, dotted name
+    -> value, the study's `set` included. `changes`, known in a plan, are its differences from the baseline in the
+    resolved parameters. `places`: the keys in the file that set each parameter."""
 
     name: str
     title: str
@@ -33,7 +34,7 @@ class Cell(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One point of an axis; `name` is what it is called in the file, `part` its part of a cell's name."""
+    """One point of an axis; `name` is its name in the file, `part` its part of a cell's name."""
 
     name: str
     part: str
@@ -43,8 +44,8 @@ class Point(NamedTuple):
 
 
 def cells_of(study: Study) -> list[Cell]:
-    """All cells, the baseline first, then in the order of the file. UserError: no such baseline, a name that is unfit,
-    an unknown axis or point."""
+    """Return all cells, the baseline first, then in the order of the file. UserError: no such baseline, an invalid
+    name, an unknown axis or point."""
     common = overrides_of(study, study.set, "set", launch=True)
     if study.cells and study.axes:
         raise study.problem("a study has 'cells' or 'axes'; write the axes' points as cells", "axes")
@@ -63,7 +64,7 @@ def changes_title(changes: Mapping[str, Any]) -> str:
 
 
 def _short(names: Iterable[str]) -> dict[str, str]:
-    """Dotted name -> its last part, or the whole where another ends in the same."""
+    """Return dotted name -> its last part, or the whole name if another ends in the same."""
     last = {name: name.rsplit(".", 1)[-1] for name in names}
     return {name: end if list(last.values()).count(end) == 1 else name for name, end in last.items()}
 
@@ -93,7 +94,8 @@ def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
 
 
 def value_in_name(value: str) -> str:
-    """A value as part of a cell's name: custom code by its own name, `{name: span, share: 0.3}` as `span+share=0.3`."""
+    """Write a value as part of a cell's name: custom code by its name, `{name: span, share: 0.3}` as
+    `span+share=0.3`."""
     if is_name(f"_{value}", "=+"):
         return value
     plain = re.sub(r"[\w.]+:(?=\w)", "", value.removeprefix("{name: ")).replace(": ", "=").replace(", ", "+")
@@ -117,7 +119,7 @@ def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tup
 
 
 def _points(study: Study, axis: str) -> list[Point]:
-    """The points of an axis: values of the parameter that it is, or names with what they set."""
+    """Return the points of an axis: values of a parameter, or names with their settings."""
     given = study.axes[axis]
     if not given:
         raise study.problem(f"axis '{axis}' has no points; list some, or delete it", "axes", axis)
@@ -143,7 +145,7 @@ def _points(study: Study, axis: str) -> list[Point]:
 
 
 def _combined(study: Study, chosen: Sequence[Point], common: dict[str, Any]) -> Cell:
-    """The cell of a point of each axis."""
+    """Return the cell of a point of each axis."""
     places: dict[str, Place] = {}
     overrides: dict[str, Any] = {}
     for point in chosen:

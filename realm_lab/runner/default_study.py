@@ -1,4 +1,4 @@
-"""The study `default` as params.yaml has it now, for commands that read studies and train nothing."""
+"""Update the record of study `default` for commands that only read studies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from realm_lab.tracking.study_record import Studies, StudyRecord
 
 
 def studies_of(root: Path) -> Studies:
-    """The studies of a project. `default` is planned from params.yaml whenever it is read, and nothing is written: what
-    its study.json names may be the runs of an experiment."""
+    """Return the studies of a project. `default` is planned from params.yaml whenever it is read, and nothing is
+    written: the runs in its study.json may belong to an experiment."""
     root = Path(root)
     has_parameters = (root / "params.yaml").exists()
     return Studies(root / "runs", functools.partial(_planned, root) if has_parameters else None)

@@ -1,4 +1,5 @@
-"""`python -m realm_lab.runner.effective FOLDER`: what DVC compares before it runs a stage of the default pipeline.
+"""`python -m realm_lab.runner.effective FOLDER`: write files that DVC compares before each stage of the default
+pipeline.
 
 parameters.json has params.yaml with its preset filled in. code.json has a digest of the code of each stage and of the
 stages before it. The first stage of DVC: it refuses what a later one would refuse after work.
@@ -20,8 +21,8 @@ AFTER = {"evaluate": ("realm_lab.reporting.default_run",), "report": ("realm_lab
 
 
 def write_effective(source: Path, folder: Path) -> None:
-    """Write every parameter with the value that it has, and the digests of the code. UserError: a wrong parameter, or a
-    name that there is not."""
+    """Write every parameter with its value, and the digests of the code. UserError: a wrong parameter, or an unknown
+    name."""
     params = load(source)
     check_names(params)
     write_json(folder / "parameters.json", params.model_dump(mode="json"))
@@ -29,8 +30,8 @@ def write_effective(source: Path, folder: Path) -> None:
 
 
 def stage_digests(params: Params, runs: Path) -> dict[str, str]:
-    """Stage -> digest of the code that it and the stages before it reach, for every system of the default pipeline; and
-    of `report` and of the whole `package`."""
+    """Return stage -> digest of the code that it and the stages before it reach, for every system of the default
+    pipeline; and of `report` and of the whole `package`."""
     reader, found = code_reader(runs), {}
     above: list[str] = []
     by_system = [code_roots(params, system) for system in DEFAULT_SYSTEMS]

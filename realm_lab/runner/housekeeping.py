@@ -1,4 +1,4 @@
-"""`realm-lab runs` and `gc`: what is under runs/, and what nothing needs any more."""
+"""`realm-lab runs` and `gc`: list the contents of runs/, and delete folders that nothing needs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from realm_lab.tracking.run_lease import writer_of
 from realm_lab.tracking.state import UNFINISHED, run_state
 from realm_lab.tracking.study_record import DEFAULT, Studies, study_folder
 
-KEPT_SECONDS = 86_400.0  # that a stage is kept after its process was heard of; its clock may differ from ours
+KEPT_SECONDS = 86_400.0  # a stage is kept this long after its process's last sign of life, since clocks may differ
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:
-    """Every run under ROOT/runs: its name, state, and the studies (STUDY/CELL) that it belongs to."""
+    """List every run under ROOT/runs: its name, state, and the studies (STUDY/CELL) that it belongs to."""
     runs = Path(root) / "runs"
     jobs, members, studies = jobs_of_stages(root), defaultdict(list), studies_of(root)
     for record in map(studies.read, studies.names()):
@@ -37,7 +37,7 @@ def list_runs(root: Path) -> list[dict[str, Any]]:
 
 
 def process_logs(root: Path, run: RunRecord) -> list[Path]:
-    """What the processes and SLURM jobs of a run's stages printed, the newest last."""
+    """Return logs of the processes and SLURM jobs of a run's stages, the newest last."""
     runs, stages = Path(root) / "runs", _stages(run)
     submitted = [job for study in Studies(runs).names() for job in latest_jobs(root, study)]
     jobs = {job.job for job in submitted if stages & {run.path.name for run in job.runs(root)}}
@@ -47,11 +47,11 @@ def process_logs(root: Path, run: RunRecord) -> list[Path]:
 
 
 def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
-    """Folders that nothing needs: runs that no study and no report names, and stages, corpora, embeddings, BM25
-    indexes and likelihoods of no other run. Only what we wrote is among them.
+    """Find folders that nothing needs: runs that no study and no report names, and stages, corpora, embeddings, BM25
+    indexes and likelihoods of no other run. Only folders that realm_lab wrote are among them.
 
-    The studies in `forget` count as if they were not there; their records go too. What a process or a queued job works
-    on is kept, with all that its run needs. `default` needs the runs of params.yaml as it is now and those that ran
+    The studies in `forget` are ignored; their records go too. Folders of a running process or a queued job are kept,
+    with all inputs of its run. `default` needs the runs of the present params.yaml and those that ran
     last. UserError: no such study, one that is being swept, or a record that cannot be read.
     """
     runs = Path(root) / "runs"
@@ -88,7 +88,7 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder; of a link to one only the link."""
+    """Delete a folder; for a link to a folder, only the link."""
     if folder.is_symlink():
         folder.unlink()
     else:
@@ -96,7 +96,7 @@ def remove(folder: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files in a folder; a link has none."""
+    """Count the bytes of the files in a folder; a link has none."""
     return 0 if folder.is_symlink() else sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -1,4 +1,5 @@
-"""What other code computed: named before it is used again, then computed again or accepted (`launch.other_code`)."""
+"""Handle results computed by other code: name them before they are used, then compute again or accept them
+(`launch.other_code`)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class OtherCode(NamedTuple):
 
 
 def other_code(runs: Iterable[PlannedRun], root: Path, until: str = "") -> list[OtherCode]:
-    """Stages of planned runs that other code computed and that would be used again, as far as the stage `until`."""
+    """Return stages of planned runs that other code computed and that would be used again, as far as stage `until`."""
     states = CodeStates(Path(root) / "runs")
     found: dict[Path, StageCode] = {}
     owners: dict[Path, list[PlannedRun]] = {}
@@ -47,14 +48,14 @@ def other_code(runs: Iterable[PlannedRun], root: Path, until: str = "") -> list[
 
 
 def run_folders(run: PlannedRun, root: Path, until: str = "") -> dict[str, Path]:
-    """Stage -> folder of a planned run, as far as the stage `until`."""
+    """Return stage -> folder of a planned run, as far as the stage `until`."""
     folders = stage_folders(Path(root) / "runs", run.plan)
     names = list(folders)
     return {name: folders[name] for name in (names[: names.index(until) + 1] if until in folders else names)}
 
 
 def with_policy(plan: StudyPlan, policy: Policy | None) -> StudyPlan:
-    """The plan with what the command line says of other code; None: it says nothing."""
+    """Apply the command line's choice about other code to the plan; None: no choice."""
     if policy is None:
         return plan
     launch = plan.runs[0].params.launch.model_copy(update={"other_code": policy})
@@ -63,15 +64,15 @@ def with_policy(plan: StudyPlan, policy: Policy | None) -> StudyPlan:
 
 
 def described(found: Sequence[OtherCode]) -> str:
-    """What other code computed, and how that code differs, in a line."""
+    """Describe the results of other code, and the changes of that code, in a line."""
     return changes_line([one.found for one in found], len({run.name for one in found for run in one.runs}))
 
 
 def settle_code(
     runs: Sequence[PlannedRun], root: Path, until: str = "", check: Callable[[], None] = lambda: None
 ) -> None:
-    """Do with what other code computed as `launch.other_code` says: stop, let it start from nothing, or accept it.
-    `check` is called before anything is written. UserError: it says stop, or a process works on such a stage."""
+    """Treat results of other code by `launch.other_code`: stop, delete them, or accept them. `check` is called before
+    anything is written. UserError: the setting is `stop`, or a process works on such a stage."""
     found = other_code(runs, root, until)
     policy = runs[0].params.launch.other_code if runs else "stop"
     if found and policy == "stop":
@@ -88,7 +89,7 @@ def settle_code(
         for run in one.runs:
             folders = run_folders(run, root, until)
             names = list(folders)
-            for stage in names[names.index(one.found.stage) :]:  # and what was computed from it
+            for stage in names[names.index(one.found.stage) :]:  # and the stages computed from it
                 _empty(folders[stage])
                 if stage == "prepare":
                     _remove_corpus(run, root)
@@ -103,7 +104,7 @@ def _remove_corpus(run: PlannedRun, root: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """Let a stage start from nothing. UserError: a process works on it."""
+    """Delete a stage's results so that it starts from nothing. UserError: a process works on it."""
     if not (folder / "config.yaml").exists():
         return
     with writing(folder):

@@ -1,8 +1,8 @@
 """`run(stage, ...)`: the default pipeline, a study of two cells that DVC runs stage by stage, with its exports.
 
-The study `default` is that of params.yaml. With other parameters the same cells are the study `scratch`, which exports
-nothing. What a stage needs and is missing is done before it. DVC versions copies, in data/ and models/:
-checkpoints stay in runs/, which is filled again from the copies where it was deleted.
+The study `default` uses params.yaml. With other parameters the same cells are the study `scratch`, which exports
+nothing. Missing inputs of a stage are computed before it. DVC versions copies, in data/ and models/:
+checkpoints stay in runs/, which is filled again from the copies if it was deleted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from realm_lab.tracking.study_record import DEFAULT, SCRATCH, check_study_name, 
 
 
 def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: OtherCodePolicy | None = None) -> None:
-    """Do the default pipeline as far as a stage, for every system and seed, and export what that stage made. UserError:
-    something in the input or in a run failed, or other code computed what would be used again; finished runs are kept.
-    """
+    """Run the default pipeline as far as a stage, for every system and seed, and export the results of that stage.
+    UserError: something in the input or in a run failed, or other code computed results that would be used again;
+    finished runs are kept."""
     check_corpus(params)
     with patience(f"study {name}: reading its inputs and code"):
         plan = replace(default_plan(params), name=name)
@@ -46,7 +46,7 @@ def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: Oth
 def run_named(
     stage: str, path: Path, root: Path, params_path: Path | None = None, policy: OtherCodePolicy | None = None
 ) -> None:
-    """The same for the study of a file, whose cells are those of the default pipeline; nothing is exported."""
+    """Do the same for a study file with the cells of the default pipeline; nothing is exported."""
     plan = plan_study(path, root, params_path=params_path)
     check_corpus(plan.runs[0].params)
     _run_plan(stage, plan, root, policy)
@@ -68,7 +68,7 @@ def _run_plan(stage: str, plan: StudyPlan, root: Path, policy: OtherCodePolicy |
         with _restorable(root), stoppable(), sweeping(root, plan.name), closing(launcher):
             launcher.submit(tasks)
             states = drive(launcher, tasks, root, wait_for_others=True, say_failures=False)
-        for task in tasks:  # what was kept and dropped of each corpus that was prepared now
+        for task in tasks:  # counts of kept and dropped texts of each newly prepared corpus
             path = stage_folder(root / "runs", "prepare", task.keys.get("prepare", "")) / "summary.md"
             if path.exists():
                 say(path.read_text(encoding="utf-8"))
@@ -83,7 +83,7 @@ def _run_plan(stage: str, plan: StudyPlan, root: Path, policy: OtherCodePolicy |
 
 @contextmanager
 def _restorable(root: Path) -> Iterator[None]:
-    """If a DVC experiment is stopped inside, say how params.yaml gets back what the experiment has changed there."""
+    """If a DVC experiment is stopped inside, print how to restore params.yaml from the experiment's changes."""
     try:
         yield
     except SystemExit:
@@ -93,7 +93,7 @@ def _restorable(root: Path) -> Iterator[None]:
 
 
 def show(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
-    """Print what `run` would do and what is there already; nothing is trained. UserError: as `run` says it first."""
+    """Print the work that `run` would do, and its state; nothing is trained. UserError: as `run` raises first."""
     records = (root / "data" / "records").glob("*/*")
     if absent := sum(not (root / "runs" / "stages" / record.name / "status.json").exists() for record in records):
         print(f"runs/ lacks {absent} finished stages, which DVC keeps: they are put back first")
@@ -107,19 +107,19 @@ def show_named(stage: str, path: Path, root: Path, params_path: Path | None = No
 
 
 def check_corpus(params: Params) -> None:
-    """UserError: nothing can be prepared, since the parameters name no passages, as the bare preset `paper`."""
+    """Raise a UserError if nothing can be prepared: the parameters name no passages, as the bare preset `paper`."""
     if params.corpus.source.name == "files" and not params.corpus.files.knowledge:
         raise UserError("parameter 'corpus.files.knowledge': no file of passages is named; name at least one")
 
 
 def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:
-    """The runs that have the stage: one without it waits for the verb of a stage that it has."""
+    """Return the runs that have the stage; a run without it waits for the command of a stage that it has."""
     return replace(plan, runs=tuple(run for run in plan.runs if stage == "prepare" or stage in run.plan.stages))
 
 
 def restore(plan: StudyPlan, root: Path) -> None:
-    """Record the default pipeline, and put back into runs/ what DVC keeps of it and runs/ lacks: where that folder was
-    deleted, or after a checkout on another machine, nothing is trained or measured again."""
+    """Record the default pipeline, and restore the parts of runs/ that DVC keeps, if they are missing: after that
+    folder was deleted, or after a checkout on another machine, nothing is trained or measured again."""
     _share_runs(root)
     record_study(plan, root)
     runs = root / "runs"
@@ -137,21 +137,22 @@ def restore(plan: StudyPlan, root: Path) -> None:
 
 
 def put_back(root: Path) -> None:
-    """Fill runs/ with what DVC keeps of the default pipeline, if that folder was deleted."""
+    """Fill runs/ from DVC's copies of the default pipeline, if that folder was deleted."""
     is_deleted = not (study_folder(root / "runs", DEFAULT) / "study.json").exists()
     if is_deleted and (root / "data" / "records").exists():
         restore(default_plan(load(root / "params.yaml")), root)
 
 
 def _project(root: Path) -> Path:
-    """The project of a folder in which DVC runs a queued experiment, PROJECT/.dvc/tmp/exps/...; else the folder."""
+    """Return the project of a folder of a queued DVC experiment, PROJECT/.dvc/tmp/exps/...; else the folder."""
     found = [path.parents[2] for path in root.resolve().parents if path.parts[-3:] == (".dvc", "tmp", "exps")]
     return found[0] if found else root
 
 
 def _share_runs(root: Path) -> None:
-    """A queued experiment works in a copy of the project that is deleted: its stages are kept in the project's runs/,
-    where it also finds what is done already. What is the copy's own is which runs are its default pipeline."""
+    """Share the project's runs/ with a queued experiment. It works in a copy of the project that is deleted later, so
+    its stages are kept in the project, and finished ones are found there. Only the list of its default runs is
+    separate."""
     runs, shared = root / "runs", _project(root) / "runs"
     for name in ("stages", "corpora", "embeddings", "bm25") if shared != runs else ():
         if not (runs / name).exists():
@@ -161,7 +162,7 @@ def _share_runs(root: Path) -> None:
 
 
 def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
-    """A DVC experiment is a study by its own name as well, whatever the next one makes of the default pipeline."""
+    """Record a DVC experiment as a study with its name, whatever the next one makes of the default pipeline."""
     remedy = "choose another with `dvc exp run --name`"
     if (project / "experiments" / f"{name}.yaml").exists() or name in (DEFAULT, SCRATCH):
         raise UserError(f"DVC experiment '{name}': a study has this name; {remedy}")
@@ -170,7 +171,7 @@ def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
 
 
 def _publish(stage: str, plan: StudyPlan, root: Path) -> None:
-    """What a finished stage gives to DVC and other tools."""
+    """Export a finished stage to DVC and other tools."""
     if stage == "prepare":
         _export_corpora(plan, root)
     else:
@@ -217,7 +218,7 @@ def _export_models(stage: str, plan: StudyPlan, root: Path) -> None:
 
 
 def _export_records(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Copy the records of a finished stage (metrics, results, code): they hold times, and are no input of a later
+    """Copy the records of a finished stage (metrics, results, code): they hold times, and are not inputs of a later
     stage."""
     records, kept = root / "data" / "records" / stage, set()
     for run in (run for run in plan.runs if stage == "prepare" or stage in run.plan.stages):
@@ -230,7 +231,7 @@ def _export_records(stage: str, plan: StudyPlan, root: Path) -> None:
 
 
 def _is_copy(folder: Path, source: Path, name: str) -> bool:
-    """True if a folder is a copy of `source`, as far as the file `name` tells."""
+    """True if a folder is a copy of `source`, judged by the file `name`."""
     return (folder / name).exists() and (folder / name).read_bytes() == (source / name).read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""From a study's file to its runs: every cell at every seed with its resolved parameters and keys."""
+"""Turn a study's file into its runs: every cell at every seed with its resolved parameters and keys."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_r
 from realm_lab.systems.registry import options_of, system_of, with_options
 from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 
-DEVICES = "auto", "cpu", "cuda"  # of any torch; a job may run where there is a GPU
+DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One cell at one seed. `changes`: how its parameters differ from the baseline's."""
+    """One cell at one seed. `changes`: its differences from the baseline's parameters."""
 
     cell: str
     seed: int
@@ -66,8 +66,8 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study with its cells, the baseline first, and its runs, cell by cell. `common`: what params.yaml and --set
-    change in the preset for every cell. `described`: what else its record says (StudyRecord)."""
+    """A study with its cells, the baseline first, and its runs, cell by cell. `common`: changes of the preset by
+    params.yaml and --set for every cell. `described`: further fields of its record (StudyRecord)."""
 
     name: str
     question: str
@@ -81,7 +81,7 @@ class StudyPlan:
 
     @property
     def baseline(self) -> Cell:
-        """The cell that the others are compared with."""
+        """The cell that all others are compared with."""
         return self.cells[0]
 
     def of(self, cell: str) -> list[PlannedRun]:
@@ -98,9 +98,9 @@ def plan_study(
 ) -> StudyPlan:
     """Plan the study of a file in the project `root`; nothing is written.
 
-    Cells change the parameters of `params_path` (default: the project's params.yaml). `seeds`: only the first so many
-    of the study's; 0, 1, ... where the study has fewer. `overrides` (dotted name -> value; `preset` too) hold for every
-    cell, over what the study sets. UserError: the study or a cell's parameters are wrong, or two cells are one run.
+    Cells change the parameters of `params_path` (default: the project's params.yaml). `seeds`: only the first ones
+    of the study; 0, 1, ... if the study has fewer. `overrides` (dotted name -> value; `preset` too) hold for every
+    cell and override the study. UserError: the study or a cell's parameters are wrong, or two cells are one run.
     """
     study, common = read_study_file(Path(path), Study), dict(overrides or {})
     preset = {"preset": name} if (name := common.pop("preset", study.preset)) else {}
@@ -158,7 +158,7 @@ def _runs(
     base: dict[str, Any],
     common: Mapping[str, Any],
 ) -> list[PlannedRun]:
-    """The runs of cells with their parameters. UserError: two cells are the same run."""
+    """Return the runs of cells with their parameters. UserError: two cells are the same run."""
     runs = []
     owners: dict[str, Cell] = {}  # run key -> its cell
     for cell, params in zip(cells, resolved, strict=True):
@@ -171,7 +171,7 @@ def _runs(
     return runs
 
 
-# What the report of the default run shows besides the figures of every study.
+# Extra metrics and figures of the report of the default run.
 DEFAULT_FIGURES = tuple(
     f"realm_lab.reporting.figures_training:{name}"
     for name in "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
@@ -179,7 +179,7 @@ DEFAULT_FIGURES = tuple(
 
 
 def default_plan(params: Params) -> StudyPlan:
-    """The default pipeline as a study: REALM beside its own warm start."""
+    """Return the default pipeline as a study: REALM and its warm start."""
     check_names(params)
     cells = tuple(Cell(name, system_of(name).title, name, {}, {}) for name in DEFAULT_SYSTEMS)
     runs = [
@@ -203,7 +203,7 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
 
 
 def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
-    """The study.json of a plan; nothing is written."""
+    """Return the study.json of a plan; nothing is written."""
     return StudyRecord(
         name=plan.name,
         question=plan.question,
@@ -220,7 +220,7 @@ def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
 
 
 def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) -> None:
-    """What the command line sets for every cell must be a parameter that no cell changes."""
+    """Check that settings of the command line for every cell are parameters that no cell changes."""
     check_overrides(common)
     for key in common:
         for cell in cells:
@@ -230,7 +230,7 @@ def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) ->
 
 
 def check_overrides(given: Mapping[str, Any]) -> None:
-    """Refuse what --set may not change in a study or a search."""
+    """Refuse parameters that --set may not change in a study or a search."""
     for key in given:
         if key == "seeds":
             raise UserError("--set seeds: change 'seeds' in the file, or give --seeds N to `sweep`")
@@ -239,20 +239,20 @@ def check_overrides(given: Mapping[str, Any]) -> None:
 
 
 def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Mapping[str, Any]) -> list[Params]:
-    """The parameters of each cell. What is wrong because of --set (`common`) alone is told of --set."""
+    """Return the parameters of each cell. Faults caused only by --set (`common`) are reported for --set."""
     try:
         return [_resolve(study, cell, source) for cell in cells]
     except UserError as error:
         if not common:
             raise
         for cell in cells_of(study):
-            _resolve(study, cell, source)  # what is wrong without --set is the file's
+            _resolve(study, cell, source)  # a fault without --set belongs to the file
         given = [f"{key}={show(value)}" for key, value in common.items()]
         raise UserError(f"--set {', '.join(given)}: {error.problem}", parameter=error.parameter) from None
 
 
 def _resolve(study: Study, cell: Cell, source: Source) -> Params:
-    """The parameters of a cell; what is wrong with them is said at the line that set it."""
+    """Return the parameters of a cell; errors point to the line that set the value."""
     try:
         params = resolve(laid_over(source.values, cell.overrides))
         check_names(params, cell.system)
@@ -261,7 +261,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
         names, message, unset = problem_of(error).parameters, problem_of(error).text, explain(error, source)
     except UserError as error:
         names, message, unset = (error.parameter,), str(error), placed(str(error), [error.parameter], source)
-    # what set it: the parameter itself, a section above it or a parameter in it; of several, the first that is named
+    # the setting: the parameter itself, a section above it or a parameter in it; of several, the first that is named
     near = [key for name in names if name for key in cell.overrides if is_same_or_inside(name, key)]
     own = [key for key in near if key in cell.places]
     if not near and any(names):  # of params.yaml itself
@@ -282,7 +282,7 @@ def check_names(params: Params, system: str = DEFAULT_SYSTEMS[-1]) -> None:
     training_objective("finetune.objective", params.finetune.objective)
     options_of(params, system)
     if params.launch.device not in DEVICES:
-        from realm_lab.core.process import device_named  # torch takes seconds, for rare names alone
+        from realm_lab.core.process import device_named  # torch takes seconds to import: only for rare names
 
         device_named(params.launch.device)
 
@@ -296,7 +296,8 @@ def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:
 
 
 def _overlap(study: Study, one: Cell, two: Cell, base: dict[str, Any], common: Mapping[str, Any]) -> UserError:
-    """Two cells that are one run: what they change matters to no stage of it, or params.yaml changes the same."""
+    """Raise a UserError for two cells that are one run: their changes affect no stage of it, or params.yaml makes the
+    same change."""
     place = next(iter(two.places.values()), ("cells", two.name))
     first, second = base | one.changes, base | two.changes
     said = ", ".join(

@@ -1,4 +1,4 @@
-"""The settings of your cluster, outside the study files: YAML with the keys of launcher.slurm, and --slurm."""
+"""Settings of your cluster, outside the study files: YAML with the keys of launcher.slurm, and --slurm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from realm_lab.runner.study import LauncherSettings, SlurmOptions
 def on_cluster(
     settings: LauncherSettings, root: Path, profile: str | None, given: Mapping[str, Any]
 ) -> LauncherSettings:
-    """A study's settings under those of a profile, and both under what is `given`. A profile is a file, or a name in
+    """Override a study's settings by a profile, and both by the `given` ones. A profile is a file, or a name in
     ROOT/profiles or ~/.config/realm_lab. UserError: no such file, or no such setting."""
     values, where = settings.slurm.model_dump(exclude_unset=True), "--slurm"
     if profile is not None:

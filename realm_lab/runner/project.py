@@ -16,14 +16,14 @@ HEAD = """\
 
 
 def project_pipeline(checkout: str) -> str:
-    """The text of a project's dvc.yaml, from that of the checkout."""
+    """Return the text of a project's dvc.yaml, made from the checkout's."""
     # The code of an installed package is no file of the project: `dvc repro` takes its digests each time (one second)
     return re.sub(r"deps: \[params\.yaml, realm_lab, .*", "deps: [params.yaml]\n    always_changed: true", checkout)
 
 
 def init(folder: Path, preset: str) -> None:
-    """Write params.yaml, dvc.yaml, experiments/, examples/ and DVC's own folder, in a Git repository or outside one.
-    UserError: a file or folder of these names is there already; nothing is written."""
+    """Write params.yaml, dvc.yaml, experiments/, examples/ and DVC's folder, in a Git repository or outside one.
+    UserError: a file or folder with one of these names already exists; nothing is written."""
     with needs("`realm-lab init`", "dvc"):
         from dvc.repo import Repo
 

@@ -1,7 +1,8 @@
-"""`realm-lab reproduce`: reports against themselves, the runs that are here, or a cell that is run again.
+"""`realm-lab reproduce`: compare reports with their data, with the runs that are here, or with a cell that is run
+again.
 
-A cell is run again by an ordinary sweep in a project of its own, with this one's study file, parameters, raw data and
-checkpoints; what has finished there is not run twice.
+A cell is run again by an ordinary sweep in a separate project, with this one's study file, parameters, raw data and
+checkpoints; finished runs there are not repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FILE_PRESETS = ("real", "paper")  # --quick runs the toy world of the preset smo
 def reproduce(
     root: Path, target: str | None = None, *, rerun: bool = False, is_quick: bool = False, scratch: Path | None = None
 ) -> int:
-    """Print what was compared; returns 1 where a number is off or a run failed. UserError: no such report or cell; a
+    """Print the comparison; returns 1 if a number is off or a run failed. UserError: no such report or cell; a
     new run without the name of a cell."""
     from realm_lab.reporting.frames import load_runs
     from realm_lab.reporting.rendered import stale
@@ -84,7 +85,7 @@ def _compare(
 
 
 def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick: bool, scratch: Path) -> pd.DataFrame:
-    """The results of the cell, run in `scratch`, with the smoke preset and one seed if `is_quick`."""
+    """Return the results of the cell, run in `scratch`, with the smoke preset and one seed if `is_quick`."""
     from realm_lab.reporting.frames import load_study
 
     folder = scratch / ("quick" if is_quick else "full")

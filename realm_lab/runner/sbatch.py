@@ -1,4 +1,4 @@
-"""Options of sbatch that realm_lab has settings for, or sets itself; nobody else may set them as well."""
+"""Options of sbatch that realm_lab has settings for, or sets itself. They may not be set a second time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = {
     "array": "array_parallelism",
 }
 RANKS = {"ntasks", "ntasks-per-node", "tasks-per-node"}  # as many as launch.ranks
-# What finds the jobs of a study again, and the options with which sbatch submits nothing or does not answer.
+# Options used to find the jobs of a study again, and options that make sbatch submit nothing or not answer.
 OURS = {"dependency", "job-name", "output", "error", "open-mode", "wrap", "test-only", "parsable", "quiet", "wait"}
 SHORT = {
     "p": "partition", "A": "account", "q": "qos", "C": "constraint", "N": "nodes", "c": "cpus-per-task", "t": "time",
@@ -33,7 +33,7 @@ SHORT = {
 
 
 def instead_of(option: str) -> str:
-    """What to do instead of giving this option to sbatch; "" if it may be given."""
+    """Return the setting to use instead of this option of sbatch; "" if the option may be used."""
     bare = option.lstrip("-").replace("_", "-")
     name = SHORT.get(bare, bare)
     if name in SETTINGS:
@@ -44,7 +44,7 @@ def instead_of(option: str) -> str:
 
 
 def no_setting(key: str, settings: Iterable[str]) -> str:
-    """What to write instead of a setting that there is not."""
+    """Return the setting to write instead of an unknown one."""
     near = nearest(key, settings)
     guess = f"did you mean '{near}'?" if near else f"an option of sbatch goes under additional: {{{key}: ...}}"
     return instead_of(key) or guess

@@ -1,9 +1,9 @@
-"""The scheduler: which task may start now, and why another may not; and the launchers of this machine.
+"""The scheduler decides which task may start now, and why another may not; and the launchers of this machine.
 
-A launcher is told all tasks at once. Whoever drives it calls `poll` until nothing waits or runs: each call collects
-what has ended and starts what may start. The run folders decide: a task whose stages another process has done meanwhile
+A launcher gets all tasks at once. Its caller calls `poll` until nothing waits or runs: each call collects
+ended tasks and starts ready ones. The run folders decide: a task whose stages another process has done meanwhile
 is complete without being started, and one whose stage another process works on waits for it. So two sweeps of one study
-share the work, and do nothing twice; a sweep that was killed goes on when it is run again.
+share the work and repeat nothing; a killed sweep continues when it is run again.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ class Launcher(Protocol):
     at_once: int | None  # tasks at a time, if that is not up to this machine
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse, before anything is written, what could not be started; a UserError."""
+        """Refuse tasks that could not be started, before anything is written; a UserError."""
 
     def preview(self, tasks: Sequence[Task]) -> list[str]:
-        """What `--dry-run` says of how tasks are started, line by line; a UserError as `check`, but for what this
-        machine lacks."""
+        """Return lines of `--dry-run` about how tasks are started; a UserError as in `check`, except for programs that
+        this machine lacks."""
 
     def try_out(self, tasks: Sequence[Task]) -> None:
-        """Refuse what a queue says that it would refuse; nothing is started. A UserError."""
+        """Refuse tasks that a queue would refuse; nothing is started. A UserError."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Take on tasks; returns at once. A task's `after` names tasks of this or an earlier submission; a name that is
-        in neither is complete already."""
+        """Accept tasks and return at once. A task's `after` names tasks of this or an earlier submission; a name that
+        is in neither is complete already."""
 
     def poll(self) -> dict[str, JobState]:
-        """The state of every task taken on, by name; where there is no daemon, also starts what is ready."""
+        """Return the state of every accepted task, by name; without a daemon, also start the ready ones."""
 
     def cancel(self, names: Collection[str]) -> None:
-        """Stop these tasks: running ones after a checkpoint; waits until local processes have ended."""
+        """Stop these tasks, running ones after a checkpoint; wait until local processes have ended."""
 
     def close(self) -> None:
-        """Give back what is held; local processes that still run are stopped after a checkpoint."""
+        """Release resources; local processes that still run are stopped after a checkpoint."""
 
 
 def make_launcher(name: str, settings: LauncherSettings, root: Path, study_name: str) -> Launcher:
-    """The launcher of that name: inline, local or slurm."""
+    """Return the launcher of that name: inline, local or slurm."""
     if name == "slurm":
         from realm_lab.runner.slurm import SlurmLauncher
 
@@ -72,7 +72,7 @@ def make_launcher(name: str, settings: LauncherSettings, root: Path, study_name:
 
 
 class Schedule:
-    """What the launchers of this machine have in common: tasks in order with their states, and which may start next."""
+    """Base of the launchers of this machine: tasks in order with their states, and the choice of the next one."""
 
     detached = False
     at_once: int | None = None
@@ -85,17 +85,17 @@ class Schedule:
         self._looked_at: dict[str, float] = {}
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Everything can be started here."""
+        """Accept everything."""
 
     def preview(self, tasks: Sequence[Task]) -> list[str]:
-        """Nothing needs to be said."""
+        """Return no lines."""
         return []
 
     def try_out(self, tasks: Sequence[Task]) -> None:
         """There is no queue."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Take on tasks; one that is already here and has ended badly begins again."""
+        """Accept tasks; one that already ended badly starts again."""
         for task in tasks:
             known = self.states.get(task.name)
             if known is None or known.state not in (*UNFINISHED, "COMPLETE"):
@@ -103,7 +103,7 @@ class Schedule:
                 self.states[task.name] = JobState("PENDING")
 
     def next_ready(self) -> Task | None:
-        """The first task that may start now. Those that may not get their reason; what cannot be run ends here."""
+        """Return the first task that may start now. The others get a reason; tasks that cannot run end here."""
         for name, state in self.states.items():
             if state.state == "PENDING":
                 found = self._why_not(self.tasks[name])
@@ -113,7 +113,7 @@ class Schedule:
         return None
 
     def _why_not(self, task: Task) -> JobState | None:
-        """What keeps a task from starting: the state that it has instead; None if nothing does."""
+        """Return the state that keeps a task from starting; None if nothing does."""
         before = [(self.tasks[name], self.states[name]) for name in task.after if name in self.states]
         for needed, state in before:
             if state.state in UNFINISHED:
@@ -137,13 +137,13 @@ class Schedule:
         return None
 
     def put_off(self, task: Task) -> None:
-        """Another process was quicker to begin it; it may be between two stages now."""
+        """Wait for another process that started it first; it may be between two stages now."""
         self._looked_at[task.name] = time.monotonic()
         other = self.other_writer(task) or "another process"
         self.states[task.name] = JobState("PENDING", reason=Reason(Cause.TAKEN, other))
 
     def other_writer(self, task: Task) -> str | None:
-        """The other process that works on a stage of the task, in words; None if there is none."""
+        """Describe the other process that works on a stage of the task; None if there is none."""
         for run in task.runs(self._root):
             holder = writer_of(run.path)
             if holder is not None and (holder.owner.pid, holder.owner.host) != (os.getpid(), socket.gethostname()):
@@ -151,7 +151,7 @@ class Schedule:
         return None
 
     def cancel(self, names: Collection[str]) -> None:
-        """Those of them that wait are not begun."""
+        """Drop waiting tasks."""
         for name, state in self.states.items():
             if name in names and state.state == "PENDING":
                 self.states[name] = JobState("CANCELLED", reason=Reason(Cause.CANCELLED))
@@ -161,13 +161,13 @@ class Schedule:
 
 
 class InlineLauncher(Schedule):
-    """One task after another in this process: each `poll` does one. A single process does every batch alone."""
+    """Runs one task after another in this process: each `poll` does one. A single process computes every batch."""
 
     name = "inline"
 
     def poll(self) -> dict[str, JobState]:
-        """Do the next task to its end; the states of all. SystemExit, KeyboardInterrupt: a signal stopped the task,
-        after a checkpoint where it was training."""
+        """Run the next task to its end, and return the states of all. SystemExit, KeyboardInterrupt: a signal stopped
+        the task, after a checkpoint if it was training."""
         task = self.next_ready()
         if task is not None:
             self._do(task)
@@ -198,8 +198,8 @@ class InlineLauncher(Schedule):
 
 
 def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> tuple[int, int]:
-    """(tasks at a time, cores of each process): as many tasks as there are cores (or GPUs, where there are any) for
-    their ranks, and never more cores in use than there are. `processes`, `threads`: what the user says, or 0."""
+    """Return (tasks at a time, cores of each process): as many tasks as there are cores (or GPUs, if there are any) for
+    their ranks, and never more cores in use than there are. `processes`, `threads`: the user's settings, or 0."""
     width = max(1, min(tasks, processes or (gpus or cores) // ranks))
     return width, threads or max(1, cores // (width * ranks))
 
@@ -211,7 +211,7 @@ class _Running(NamedTuple):
 
 
 class LocalLauncher(Schedule):
-    """A few tasks at a time, each in processes of its own, with the cores and GPUs of this machine shared out."""
+    """Runs a few tasks at a time, each in separate processes, with the cores and GPUs of this machine divided."""
 
     name = "local"
 
@@ -223,7 +223,7 @@ class LocalLauncher(Schedule):
         self._gpus: list[str] = []
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Take on tasks and share the machine out among all that are not finished."""
+        """Accept tasks and divide the machine among all that are not finished."""
         super().submit(tasks)
         names = [name for name, state in self.states.items() if state.state in UNFINISHED]
         if not names:
@@ -240,7 +240,7 @@ class LocalLauncher(Schedule):
         )
 
     def poll(self) -> dict[str, JobState]:
-        """Collect what has ended, start what is ready."""
+        """Collect ended tasks, start ready ones."""
         for item in [item for item in self._running if item.workers.has_ended]:
             self._running.remove(item)
             self._end(item, item.workers.reap())
@@ -252,8 +252,8 @@ class LocalLauncher(Schedule):
         return dict(self.states)
 
     def cancel(self, names: Collection[str]) -> None:
-        """Tasks that wait are not begun; those that run stop after a checkpoint, for which this waits. A second signal
-        while it waits ends the processes at once."""
+        """Drop waiting tasks, and wait until running ones have stopped after a checkpoint. A second signal
+        ends the processes at once."""
         super().cancel(names)
         items = [item for item in self._running if item.task.name in names]
         for item in items:

@@ -1,8 +1,8 @@
-"""`realm-lab search`: one process asks Optuna for trials, has them trained by a launcher, and tells how they ended.
+"""`realm-lab search`: one process asks Optuna for trials, trains them with a launcher, and reports their values back.
 
 A trial is a cell of the study that has the search's name, with a run for every seed. Trials are in Optuna's journal,
-which only this process writes; what a killed one left open is proposed again, and its runs go on from their
-checkpoints. trials.json says the same in plain data, for reports. The only file that imports optuna.
+which only this process writes; trials that a killed process left open are proposed again, and their runs resume from
+their checkpoints. trials.json has the same in plain data, for reports. The only file that imports optuna.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ STATES = {
     TrialState.FAIL: "failed",
 }
 CELL = "trial-{:03}"  # the name of a trial in the study
-CONTINUES = "continues"  # the number of an earlier trial with the same values that this one is in the place of
+CONTINUES = "continues"  # number of the earlier trial with the same values that this one continues
 ENOUGH_TRIALS = 50  # complete: an importance compares the best tenth with the rest
 
 
 @dataclass
 class OpenTrial:
-    """A trial under way with its runs, and what is left to do for them."""
+    """A running trial with its runs, and their remaining tasks."""
 
     trial: optuna.Trial
     runs: list[PlannedRun] = field(default_factory=list)
@@ -68,7 +68,7 @@ class OpenTrial:
 
 
 def search(request: Request) -> int:
-    """Do what the command line asks; returns the exit code: 0 when all trials have ended, the baseline well."""
+    """Run the command; returns the exit code: 0 when all trials have ended and the baseline is complete."""
     root = Path(request.root)
     if request.cancel:
         return cancel_study(Path(request.path).stem, root)
@@ -100,11 +100,11 @@ def search(request: Request) -> int:
 
 
 def open_study(plan: SearchPlan, root: Path) -> optuna.Study:
-    """The journal of the search's trials, made or gone on with. UserError: no journal of Optuna, or one of a search
+    """Create or continue the journal of the search's trials. UserError: not an Optuna journal, or one of a search
     with another space, metric, seeds or parameters."""
     path = study_folder(Path(root) / "runs", plan.name) / "optuna.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # what an owner left that was killed while it wrote: its lock, and half a line
+    # remains of an owner that was killed while it wrote: its lock, and half a line
     Path(f"{path}.lock").unlink(missing_ok=True)
     if path.exists() and not (text := path.read_bytes()).endswith(b"\n"):
         os.truncate(path, text.rfind(b"\n") + 1)
@@ -140,8 +140,8 @@ def open_study(plan: SearchPlan, root: Path) -> optuna.Study:
 
 
 class SearchOwner:
-    """The one process that asks and tells. Proposes the baseline, what a killed owner left open, and on request what
-    failed, before what the sampler proposes."""
+    """The process that owns the search. It proposes the baseline, trials that a killed owner left open, and on request
+    failed ones, before the proposals of the sampler."""
 
     def __init__(
         self, plan: SearchPlan, launcher: Launcher, root: Path, *, trials: int | None = None, retry_failed: bool = False
@@ -162,7 +162,7 @@ class SearchOwner:
                 self.study.tell(trial.number, state=TrialState.FAIL)
 
     def _check_code(self) -> None:
-        """Accept what other code computed, or stop. UserError: `fresh`, of trials from whose values others came."""
+        """Accept results of other code, or stop. UserError: `fresh`, since later trials depend on their values."""
         ended = [trial for trial in self.counted() if trial.state == TrialState.COMPLETE]
         runs = [run for trial in ended for run in self.plan.runs(CELL.format(trial.number), trial.params)]
         if runs and runs[0].params.launch.other_code == "fresh" and other_code(runs, self.root, self.plan.last_stage):
@@ -173,7 +173,7 @@ class SearchOwner:
         settle_code(runs, self.root, self.plan.last_stage)
 
     def drive(self, pause_seconds: float) -> None:
-        """Ask, train and tell until the trials are used up, or only those are left that somebody else stopped."""
+        """Ask, train and tell until no trials are left, or only those that another process stopped."""
         while True:
             before, self._jobs = self._jobs, self._launcher.poll()
             changed = sum(self._look_at(item) for item in list(self._open.values())) > 0
@@ -186,7 +186,7 @@ class SearchOwner:
                 time.sleep(pause_seconds)
 
     def counted(self) -> list[FrozenTrial]:
-        """All trials that were asked for, but those in whose place another is."""
+        """Return all requested trials, except those that a later one replaces."""
         trials = self.study.get_trials(deepcopy=False)
         replaced = {trial.user_attrs.get(CONTINUES) for trial in trials}
         return [trial for trial in trials if trial.state in STATES and trial.number not in replaced]
@@ -195,13 +195,13 @@ class SearchOwner:
         return next((trial for trial in self.counted() if trial.params == self.plan.baseline), None)
 
     def exit_code(self) -> int:
-        """0 when the baseline is complete and nothing was left."""
+        """Return 0 if the baseline is complete and nothing is left."""
         base = self.baseline()
         is_well = base is not None and base.state == TrialState.COMPLETE
         return int(not is_well or self._left > 0)
 
     def as_data(self) -> dict[str, Any]:
-        """The search and its trials in plain data, for trials.json."""
+        """Return the search and its trials in plain data, for trials.json."""
         counted = self.counted()
         trials = [
             {
@@ -223,11 +223,11 @@ class SearchOwner:
     def _may_ask(self) -> bool:
         base = self.baseline()
         if base is not None and base.state == TrialState.FAIL:
-            return False  # nothing could be compared with it; and what it shares with all trials has likely failed
+            return False  # nothing could be compared with it, and its shared stages have probably failed
         return len(self.counted()) < self._trials
 
     def _begin(self) -> None:
-        """Ask for a trial and give the launcher what is left to do for it."""
+        """Ask for a trial and give the launcher its remaining tasks."""
         number = len(self.study.get_trials(deepcopy=False))
         # seeded by the number, so that a search that was stopped proposes what it would have proposed
         self.study.sampler = TPESampler(seed=number) if self.plan.search.sampler == "tpe" else RandomSampler(number)
@@ -244,7 +244,7 @@ class SearchOwner:
         item.tasks = tasks_of(
             item.runs, states, retry_failed=self._retry, until=self.plan.last_stage, each_stage_alone=True
         )
-        # A queue may have them from before; what other trials share was given to the launcher with the first of them.
+        # A queue may have them from before; the launcher got tasks shared by several trials with the first of them.
         known = {task.name for other in self._open.values() if other is not item for task in other.tasks}
         known |= {name for name, state in self._jobs.items() if state.state in UNFINISHED}
         new = [task for task in item.tasks if task.name not in known]
@@ -253,7 +253,7 @@ class SearchOwner:
         self._record()  # not before: a queue may refuse them
 
     def _look_at(self, item: OpenTrial) -> bool:
-        """Tell a trial that has ended, or that is not worth going on with; True if so."""
+        """Tell Optuna about a trial that has ended, or that is not worth continuing; True if so."""
         last, states = self.plan.last_stage, StageStates(self.root / "runs")
         is_hopeless = self._is_hopeless(item)
         found = [state_of_run(run.plan, states, last) for run in item.runs]
@@ -275,7 +275,7 @@ class SearchOwner:
         return True
 
     def _is_hopeless(self, item: OpenTrial) -> bool:
-        """Report the mean over the seeds of every new step that all of them have reached; the baseline goes on."""
+        """Report the mean over the seeds of every new step that all of them have reached; the baseline continues."""
         if self.plan.search.pruning is None:
             return False
         curves = [self._curve(run) for run in item.runs]
@@ -289,7 +289,7 @@ class SearchOwner:
         return False
 
     def _curve(self, run: PlannedRun) -> dict[int, float]:
-        """step -> value of a run's pre-training so far."""
+        """Return step -> value of a run's pre-training so far."""
         path, name = stage_folder(self.root / "runs", "pretrain", run.plan.key("pretrain")), self.plan.curve
         return {row["step"]: row[name] for row in MetricLog(path / "metrics.jsonl").rows() if row.get(name) is not None}
 
@@ -308,7 +308,7 @@ class SearchOwner:
         return run_values(stages).get(self.plan.search.metric)
 
     def _tell(self, item: OpenTrial, state: TrialState, value: float | None = None, why: str = "") -> None:
-        """Tell how a trial ended, and stop what only it needed."""
+        """Tell how a trial ended, and stop tasks that only it needed."""
         if why:
             item.trial.set_user_attr("why", why)
         self.study.tell(item.trial, value, state)
@@ -323,7 +323,7 @@ class SearchOwner:
             self._launcher.cancel(spare)
 
     def _record(self) -> None:
-        """The trials as cells of a study, the baseline first, and in trials.json."""
+        """Write the trials as cells of a study, the baseline first, and to trials.json."""
         cells, runs, seen = [], [], set()
         for trial in sorted(self.counted(), key=lambda trial: (trial.params != self.plan.baseline, trial.number)):
             name = CELL.format(trial.number)
@@ -356,7 +356,7 @@ class SearchOwner:
 
 
 def _space(plan: SearchPlan) -> dict[str, BaseDistribution]:
-    """The space as Optuna has it."""
+    """Convert the space to Optuna's distributions."""
     found: dict[str, BaseDistribution] = {}
     for name, item in plan.search.space.items():
         if item.low is None or item.high is None:

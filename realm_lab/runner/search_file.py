@@ -1,4 +1,4 @@
-"""A search as a file: experiments/search-NAME.yaml -> Search, and the space of parameters that it looks through."""
+"""A search as a file: experiments/search-NAME.yaml -> Search, and its space of parameters."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from realm_lab.systems.registry import with_options
 
 
 class Pruning(Part):
-    """When a trial is stopped before its end: by the metric, or by the retrieval utility where that is no curve."""
+    """When a trial is stopped early: by the metric, or by the retrieval utility if the metric is not a curve."""
 
     after_steps: Annotated[int, Field(ge=1)]
-    """Steps of pre-training that every trial may do; after them it is looked at whenever it is evaluated."""
+    """Steps of pre-training that every trial may do; after them, every evaluation decides."""
     percentile: Annotated[float, Field(gt=0.0, lt=100.0)] = 50.0
-    """It ends when the best it had is worse than this percentile of what complete trials had at the same step."""
+    """A trial ends if its best value so far is worse than this percentile of complete trials at the same step."""
     min_trials: Annotated[int, Field(ge=1)] = 4
-    """So many other trials must be complete, and have been at that step."""
+    """At least this many other trials must be complete, and have reached that step."""
 
 
 class Dimension(Part):
@@ -65,7 +65,7 @@ class Dimension(Part):
 
 
 class Search(StudyFile):
-    """The keys of a search file, beside those that it shares with a study: question, preset, set, seeds, launcher."""
+    """The keys of a search file, besides those that it shares with a study: question, preset, set, seeds, launcher."""
 
     PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "pruning": Pruning, "space": Dimension}
 
@@ -73,21 +73,21 @@ class Search(StudyFile):
     """Parameter -> `{low, high}`, with `log: true` or a `step` if wanted, or `{choices: [...]}`. The parameters as they
     are, the first trial and baseline, must lie in it."""
     metric: str = "retrieval_utility"
-    """What is searched for, a mean over the seeds, of development data, of which more is better: a curve of
+    """The quantity to maximise, a mean over the seeds, measured on development data: a curve of
     pre-training (its last value), or a result such as `exact_match_dev`."""
     trials: Annotated[int, Field(ge=1)] = 20
-    """How many, the baseline, pruned and failed ones included."""
+    """Number of trials, including the baseline, pruned and failed ones."""
     parallel: Annotated[int, Field(ge=1)] = 1
-    """How many at a time."""
+    """Number of trials at a time."""
     sampler: Literal["tpe", "random"] = "tpe"
-    """Who proposes trials. (Every point of a grid: a study with `axes`.)"""
+    """Optuna sampler that proposes trials. (For a full grid, use a study with `axes`.)"""
     pruning: Pruning | None = None
-    """When a trial is stopped before its end; empty: never."""
+    """When to stop a trial early; empty: never."""
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A search over resolved parameters. `source`: those that every trial starts from, nothing validated."""
+    """A search over resolved parameters. `source`: the initial parameters of every trial, not validated."""
 
     search: Search
     source: dict[str, Any]
@@ -100,16 +100,16 @@ class SearchPlan:
 
     @property
     def curve(self) -> str:
-        """The curve of pre-training by which trials are pruned."""
+        """The curve of pre-training used for pruning."""
         return self.search.metric if self.search.metric in CURVES else "retrieval_utility"
 
     @property
     def last_stage(self) -> str:
-        """Of a trial: no fine-tuning is paid where the metric is a curve of pre-training."""
+        """The last stage of a trial: no fine-tuning is needed if the metric is a curve of pre-training."""
         return "pretrain" if self.search.metric in CURVES else "evaluate"
 
     def as_data(self) -> dict[str, Any]:
-        """The search in plain data."""
+        """Return the search in plain data."""
         search = self.search
         return {
             "name": self.name,
@@ -122,7 +122,7 @@ class SearchPlan:
         }
 
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
-        """The runs of a trial, one for every seed. UserError: this combination of values is none."""
+        """Return the runs of a trial, one for every seed. UserError: this combination of values is invalid."""
         params = _params(laid_over(self.source, values))
         base = with_options(flatten(self.base), values)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
@@ -133,10 +133,10 @@ class SearchPlan:
 def plan_search(
     path: Path, root: Path, *, params_path: Path | None = None, overrides: Mapping[str, Any] | None = None
 ) -> SearchPlan:
-    """A search with its space checked against the parameters; nothing is written. `overrides` (dotted name -> value;
-    `preset` too) hold for every trial, over what the file sets. UserError: one line with the file, the line, what is
-    wrong there, and the remedy: an unknown key or metric, a value that its parameter cannot have, or a baseline that is
-    not in the space."""
+    """Read a search and check its space against the parameters; nothing is written. `overrides` (dotted name -> value;
+    `preset` too) hold for every trial and override the file. UserError: one line with the file, the line, the fault
+    and the remedy: an unknown key or metric, a value that its parameter cannot have, or a baseline that is not in the
+    space."""
     search, given = read_study_file(Path(path), Search), dict(overrides or {})
     preset = {"preset": name} if (name := given.pop("preset", search.preset)) else {}
     check_overrides(given)
@@ -181,13 +181,13 @@ def plan_search(
 
 
 def chosen_by() -> dict[str, Metric]:
-    """The measures by which something may be chosen: of development data, and more is better."""
+    """Return the metrics that a choice may depend on: measured on development data, and larger is better."""
     entries = (*CURVES.values(), *METRICS.values())
     return {entry.name: entry for entry in entries if entry.split == "dev" and entry.better == "up"}
 
 
 def _check_metric(search: Search, corpus: Corpus) -> None:
-    """Refuse a choice by a measure that is not of development data, or of questions that the corpus does not have."""
+    """Refuse a metric that is not measured on development data, or needs questions that the corpus does not have."""
     known, reason = chosen_by(), "is not measured on development data"
     if search.metric in known and not corpus.has_dev_questions:
         known = {name: entry for name, entry in known.items() if entry.part == "own measurements"}

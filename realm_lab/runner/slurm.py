@@ -1,7 +1,7 @@
-"""Tasks as SLURM jobs, through submitit: an array for each wave of tasks, the next wave after the one before.
+"""Run tasks as SLURM jobs, through submitit: an array for each wave of tasks, each wave after the one before it.
 
-A wave is what may run at once. Each job does one task and, when SLURM stops it, comes back and goes on
-(slurm_job.py). `array_parallelism` bounds how many run at once. submitit leaves its own files in
+A wave is a set of tasks that may run at once. Each job does one task and, when SLURM stops it, is requeued and resumes
+(slurm_job.py). `array_parallelism` bounds how many run at once. submitit leaves files in
 runs/studies/<name>/slurm/: logs, the submitted scripts, and pickles of plain data, which only its jobs read.
 """
 
@@ -38,14 +38,14 @@ from realm_lab.tracking.study_record import study_folder
 PACKAGE = Path(realm_lab.__file__).resolve().parent
 MOST_ELEMENTS = 500  # of an array; SLURM's own MaxArraySize is 1001 unless configured
 NO_SBATCH = "no sbatch on this machine; submit from one that has it"
-# What submitit makes into something else than an option of that name.
+# Settings that submitit turns into something other than an option with that name.
 NO_FLAGS = {"setup", "srun_args", "additional_parameters", "signal_delay_s", "array_parallelism"}
 DEFAULT = "as the cluster has it"
 NEVER = 1_000_000  # of submitit's own count of time-outs, which would end a job
 
 
 class SlurmLauncher:
-    """Submits the tasks of a study, and says from anywhere how its jobs stand."""
+    """Submits the tasks of a study, and reports the state of its jobs from anywhere."""
 
     name = "slurm"
     detached = True
@@ -57,7 +57,7 @@ class SlurmLauncher:
         self._folder = study_folder(self._root / "runs", study)
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse where there is no SLURM or no submitit, and ranks that do not fit on the nodes."""
+        """Refuse if SLURM or submitit is missing, or if ranks do not fit on the nodes."""
         if shutil.which("sbatch") is None:
             raise UserError(f"launcher 'slurm': {NO_SBATCH}, or use local")
         with needs("launcher 'slurm'", "submitit"):
@@ -66,7 +66,7 @@ class SlurmLauncher:
             self._shape(task.ranks)
 
     def preview(self, tasks: Sequence[Task]) -> list[str]:
-        """What each job asks for, and how many jobs there are in which arrays. UserError: ranks that do not fit."""
+        """Describe the resources of each job, and the arrays. UserError: ranks that do not fit."""
         options, sizes = self._options, [len(array) for wave in waves(tasks) for array in arrays(wave)]
         wanted = {
             "partition": options.partition,
@@ -84,16 +84,16 @@ class SlurmLauncher:
         return lines if shutil.which("sbatch") else [*lines, f"WARNING: {NO_SBATCH}"]
 
     def try_out(self, tasks: Sequence[Task]) -> None:
-        """Ask sbatch, where it is here, whether it would take such jobs; nothing is submitted. UserError: it would not,
-        and why."""
+        """Ask sbatch, if it is here, whether it would accept such jobs; nothing is submitted. UserError: it would not,
+        with the reason."""
         for ranks in _shapes(tasks) if shutil.which("sbatch") else ():
             code, said = run_program("sbatch", "--test-only", *self._flags(ranks), "--wrap=true")
             if code and "error:" in said:
                 raise refusal(said)
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """One array for each wave, recorded in jobs.jsonl as soon as SLURM has it. UserError: no SLURM here, or it
-        refuses; what it took before stands."""
+        """Submit one array for each wave, recorded in jobs.jsonl as soon as SLURM has it. UserError: no SLURM here, or
+        it refuses; arrays that it accepted before stay submitted."""
         self.check(tasks)
         code = str(freeze_code(self._folder / "code"))
         jobs = {job.task: job.job for job in latest_jobs(self._root, self._study)}
@@ -111,11 +111,11 @@ class SlurmLauncher:
                 before = {ids[0].split("_")[0]}
 
     def poll(self) -> dict[str, JobState]:
-        """How the last job of each task stands, of this or an earlier submission."""
+        """Return the state of the last job of each task, of this or an earlier submission."""
         return job_states(self._root, self._study, latest_jobs(self._root, self._study))
 
     def cancel(self, names: Collection[str]) -> None:
-        """scancel for exactly these; running ones write a checkpoint, and none comes back."""
+        """Cancel exactly these; running ones write a checkpoint, and none is requeued."""
         jobs = {job.job for job in latest_jobs(self._root, self._study) if job.task in names}
         cancel(sorted(job for job, queued in look_up(jobs).items() if queued.is_live))
 
@@ -138,7 +138,7 @@ class SlurmLauncher:
         return [str(job.job_id) for job in jobs]
 
     def _shape(self, ranks: int) -> tuple[int, int]:
-        """(nodes, processes on each) of a job of `ranks` processes; a single process is on one node."""
+        """Return (nodes, processes on each) of a job of `ranks` processes; a single process is on one node."""
         nodes = 1 if ranks == 1 else self._options.nodes
         if ranks % nodes:
             raise UserError(
@@ -148,7 +148,7 @@ class SlurmLauncher:
         return nodes, ranks // nodes
 
     def _resources(self, ranks: int, code: str) -> dict[str, Any]:
-        """submitit's parameters for jobs of `ranks` processes that use the frozen code in folder `code`."""
+        """Return submitit's parameters for jobs of `ranks` processes that use the frozen code in folder `code`."""
         options = self._options
         nodes, tasks = self._shape(ranks)
         same = ("cpus_per_task", "partition", "account", "qos", "constraint", "signal_delay_s", "array_parallelism")
@@ -158,7 +158,7 @@ class SlurmLauncher:
             "export PYTHONSAFEPATH=1 TOKENIZERS_PARALLELISM=false",
             f"export OMP_NUM_THREADS={options.cpus_per_task}",
             "unset RANK WORLD_SIZE",
-            # where the ranks of a job meet
+            # the address for the ranks of a job to connect
             'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
         ]
@@ -168,7 +168,7 @@ class SlurmLauncher:
             "nodes": nodes,
             "ntasks_per_node": tasks,
             "time": options.timeout_min,
-            "wckey": None,  # submitit would send one of its own, which some clusters refuse
+            "wckey": None,  # submitit would send a default one, which some clusters refuse
             "setup": [*environment, *options.setup],
             # srun does not take --cpus-per-task from sbatch since SLURM 22.05.
             "srun_args": [f"--cpus-per-task={options.cpus_per_task}"],
@@ -181,7 +181,7 @@ class SlurmLauncher:
         }
 
     def _flags(self, ranks: int) -> list[str]:
-        """The options of sbatch for jobs of `ranks` processes."""
+        """Return the options of sbatch for jobs of `ranks` processes."""
         given = self._resources(ranks, "")
         given = {key: value for key, value in given.items() if key not in NO_FLAGS} | given["additional_parameters"]
         named = {key.replace("_", "-"): value for key, value in given.items() if value is not None}
@@ -195,12 +195,12 @@ class SlurmLauncher:
 
 
 def _shapes(tasks: Sequence[Task]) -> list[int]:
-    """How many processes tasks have, each number once."""
+    """Return the numbers of processes that tasks have, each once."""
     return sorted({task.ranks for task in tasks})
 
 
 def refusal(said: str) -> UserError:
-    """What sbatch says when it takes no job, in one line with the remedy."""
+    """Turn sbatch's refusal into one line with the remedy."""
     lines = [line for line in said.splitlines() if "error:" in line] or said.splitlines() or ["sbatch: no answer"]
     unreached = [line for line in lines if UNREACHED.search(line)]
     if unreached:
@@ -209,8 +209,8 @@ def refusal(said: str) -> UserError:
 
 
 def freeze_code(folder: Path) -> Path:
-    """Copy the package to `folder`/<digest>/realm_lab unless it is there, so that edits reach no job that waits;
-    returns the folder to put on PYTHONPATH."""
+    """Copy the package to `folder`/<digest>/realm_lab unless it exists, so that edits reach no job that waits;
+    returns the folder for PYTHONPATH."""
     files = [path for path in sorted(PACKAGE.rglob("*.*")) if path.is_file() and "__pycache__" not in path.parts]
     name = digest({path.relative_to(PACKAGE).as_posix(): digest_file(path) for path in files})[:KEY_LENGTH]
     target = folder.absolute() / name
@@ -221,7 +221,7 @@ def freeze_code(folder: Path) -> Path:
 
 
 def waves(tasks: Sequence[Task]) -> list[list[Task]]:
-    """Tasks by what they wait for: first those that wait for none of the others, then those that wait for the first.
+    """Group tasks by dependency: first those that wait for none of the others, then those that wait for the first.
     `tasks` are in topological order."""
     depth: dict[str, int] = {}
     for task in tasks:
@@ -231,7 +231,7 @@ def waves(tasks: Sequence[Task]) -> list[list[Task]]:
 
 
 def arrays(wave: Sequence[Task]) -> Iterator[list[Task]]:
-    """A wave in arrays: tasks of equally many processes, at most MOST_ELEMENTS."""
+    """Split a wave into arrays: tasks with the same number of processes, at most MOST_ELEMENTS."""
     for ranks in _shapes(wave):
         same = [task for task in wave if task.ranks == ranks]
         for start in range(0, len(same), MOST_ELEMENTS):

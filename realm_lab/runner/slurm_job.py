@@ -1,10 +1,10 @@
-"""What runs inside a SLURM job: the stages of one task, and what happens when SLURM wants the job to stop.
+"""The code inside a SLURM job: it runs the stages of one task, and handles SLURM's signals to stop.
 
 SLURM sends SIGUSR2 before a time limit and before a preemption, and SIGTERM when it ends the job (cancelled, requeued,
 preempted, out of time; SIGKILL follows). Either is noted, all ranks stop after the same step, and a checkpoint is
-written. Then the first rank puts the job back into the queue, but only while SLURM still calls it RUNNING: a job that
-SLURM is ending is COMPLETING already, and what becomes of it is decided. The same job then starts again and goes on.
-submitit's own handler, which would requeue in the middle of a step, is replaced.
+written. Then the first rank requeues the job, but only while SLURM still calls it RUNNING: a job that
+SLURM is ending is COMPLETING already, and its fate is decided. The same job then starts again and resumes.
+submitit's handler, which would requeue in the middle of a step, is replaced.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MOST_RESTARTS = 100  # of one job, which otherwise might come back for ever with
 
 
 def run_job(job: dict[str, Any]) -> None:
-    """Do the stages of one task; every rank calls this. `job` is plain data:
+    """Run the stages of one task; every rank calls this. `job` is plain data:
 
-    what the worker is told (stages, system, seed, params, root), `keys` of those stages, `requeue`, and the folder
+    the worker's arguments (stages, system, seed, params, root), `keys` of those stages, `requeue`, and the folder
     `ends` for the reason if it does no stage.
     """
     exit_on_signals()
@@ -56,7 +56,7 @@ def run_job(job: dict[str, Any]) -> None:
 
 
 def _what_is_missing(job: Mapping[str, Any]) -> Reason | None:
-    """Why the stages cannot be done: a file has changed, or a stage before them is not complete."""
+    """Return the reason why the stages cannot be run: a file has changed, or a stage before them is not complete."""
     from realm_lab.params.parameters import Params
     from realm_lab.systems.identity import plan_run
 
@@ -87,7 +87,7 @@ def _work(job: Mapping[str, Any]) -> None:
 
 
 def _state_in_the_end(runs: Path, stage: str, key: str) -> State:
-    """The state of a stage whose job has ended, once that is seen here."""
+    """Return the state of a stage whose job has ended, once it is visible here."""
 
     def now() -> State:
         return StageStates(runs).stage(stage, key).state
@@ -97,7 +97,7 @@ def _state_in_the_end(runs: Path, stage: str, key: str) -> State:
 
 
 def _stopped(*, is_queued_again: bool) -> None:
-    """The first rank puts the job back into the queue, or says why not."""
+    """On the first rank, requeue the job, or explain why not."""
     for number in STOP_SIGNALS:  # the requeue ends this job, and must not end the program that asks for it
         signal.signal(number, signal.SIG_IGN)
     if int(os.environ.get("SLURM_PROCID", "0")) != 0:

@@ -1,7 +1,7 @@
-"""The jobs of a study in SLURM: which were submitted (jobs.jsonl), and what squeue says about them.
+"""The jobs of a study in SLURM: the submitted ones (jobs.jsonl), and their states from squeue.
 
-How a job has ended is in the files of its stages, or in ends/ where it did none, and in its log; of a job that ended
-without a word there squeue tells for some minutes, and then sacct, where the cluster keeps accounts.
+The outcome of a job is in the files of its stages, or in ends/ if it did none, and in its log. For a job that ended
+without writing there, squeue has the state for some minutes, and then sacct, if the cluster keeps accounts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Queued(NamedTuple):
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """One line of jobs.jsonl: a task that was given to SLURM. `keys` maps stage -> key."""
+    """One line of jobs.jsonl: a task that was submitted to SLURM. `keys` maps stage -> key."""
 
     task: str
     keys: dict[str, str]
@@ -80,7 +80,7 @@ def record_jobs(root: Path, study: str, jobs: Iterable[SubmittedJob]) -> None:
 
 
 def latest_jobs(root: Path, study: str) -> list[SubmittedJob]:
-    """The last job of each task; a broken line is a UserError that names the file."""
+    """Return the last job of each task; a broken line is a UserError that names the file."""
     path = _jobs_path(root, study)
     if not path.exists():
         return []
@@ -93,9 +93,9 @@ def _jobs_path(root: Path, study: str) -> Path:
 
 
 def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobState]:
-    """Folder of a stage -> its newest job, over all studies. Asks SLURM only about stages that are not complete. Where
-    SLURM does not answer, that is said on standard error, and its jobs are left out. UserError: it does not answer and
-    `must_answer`: who submits would submit jobs twice."""
+    """Return folder of a stage -> its newest job, over all studies. SLURM is asked only about stages that are not
+    complete. If SLURM does not answer, a note goes to standard error, and its jobs are left out. UserError: it does not
+    answer and `must_answer`, because jobs would otherwise be submitted twice."""
     found: dict[str, JobState] = {}
     for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
         study = path.parent.name
@@ -113,7 +113,7 @@ def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobSta
 
 
 def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[str, JobState]:
-    """Task -> how its job stands: SLURM says whether it waits or runs, the stages' files how it has ended."""
+    """Return task -> state of its job: SLURM reports whether it waits or runs, the stages' files how it ended."""
     known = look_up({job.job for job in jobs})
     forgotten = [job for job in jobs if job.job not in known]
     known |= accounts({job.job for job in forgotten if not all(run.is_complete() for run in job.runs(root))})
@@ -145,15 +145,15 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
             why = read_record(ended, REASON)
         elif last:
             why = Reason(Cause.ERROR, detail=last)
-    elif last.startswith("slurmstepd"):  # killed in the middle of its work, and SLURM says why
+    elif last.startswith("slurmstepd"):  # killed in the middle of its work, with SLURM's reason
         why = replace(why, detail=last.partition("error: ")[2])
     may_go_on = why.cause is Cause.NEEDED and why.state != "FAILED"
     return JobState("CANCELLED" if may_go_on else "FAILED", job.job, why)
 
 
 def _last_words(log: Path) -> str | None:
-    """The last line of the first rank's log, without what srun adds, and without slurmstepd's note that a step was
-    cancelled, which may come before or after the reason."""
+    """Return the last line of the first rank's log, without srun's additions, and without slurmstepd's note that a step
+    was cancelled, which may come before or after the reason."""
     if not log.exists():
         return None
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -162,14 +162,14 @@ def _last_words(log: Path) -> str | None:
 
 
 def look_up(jobs: Collection[str]) -> dict[str, Queued]:
-    """What SLURM knows of these jobs (17 or 17_3); one that it has forgotten is left out. UserError: SLURM does not
-    answer, so that nothing is known; not where there is no SLURM at all."""
+    """Ask squeue about these jobs (17 or 17_3); forgotten ones are left out. UserError: SLURM does not
+    answer, so that nothing is known; not if there is no SLURM at all."""
     if not jobs or shutil.which("squeue") is None:
         return {}
     arrays = sorted({job.split("_")[0] for job in jobs}, key=int)
     how = ("--noheader", "--array", "--states=all", "--format=%i|%T|%r")
     code, text = run_program("squeue", *how, f"--jobs={','.join(arrays)}")
-    if code and "Invalid job id" not in text:  # said when the only job, or each of them, is forgotten
+    if code and "Invalid job id" not in text:  # the answer when the only job, or each of them, is forgotten
         raise UserError(f"squeue: {text.strip().splitlines()[-1] if text.strip() else 'no answer'}; try again later")
     lines = [] if code else [line.split("|") for line in text.splitlines()]
     return {line[0]: Queued(line[1], line[2]) for line in lines if len(line) == 3 and line[0] in jobs}
@@ -180,8 +180,8 @@ _asked: dict[str, float] = {}  # when sacct was asked last, by time.monotonic()
 
 
 def accounts(jobs: Collection[str]) -> dict[str, Queued]:
-    """How these jobs have ended, of which the controller knows nothing any more; those of which the accounts know no
-    end either, or not yet, are left out. Nothing where there are no accounts."""
+    """Ask sacct how jobs ended that the controller has forgotten; jobs without a recorded end are left out. Empty if
+    there are no accounts."""
     now = time.monotonic()
     open_ones = [job for job in jobs if job not in _ended and now - _asked.get(job, -math.inf) >= ASK_AGAIN_SECONDS]
     if open_ones and shutil.which("sacct") is not None:
@@ -190,7 +190,7 @@ def accounts(jobs: Collection[str]) -> dict[str, Queued]:
         how = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
         code, text = run_program("sacct", *how, f"--jobs={','.join(arrays)}")
         lines = [line.split("|") for line in text.splitlines() if not code and line.count("|") == 1]
-        said = {name.partition("[")[0]: words for name, words in lines}  # 17_[2-4]: elements that never began
+        said = {name.partition("[")[0]: words for name, words in lines}  # 17_[2-4]: elements that never started
         for job in open_ones:
             words = said.get(job) or said.get(f"{job.split('_')[0]}_") or "?"
             ended = Queued(words.split()[0], "")  # CANCELLED by 1000
@@ -200,13 +200,13 @@ def accounts(jobs: Collection[str]) -> dict[str, Queued]:
 
 
 def cancel(jobs: Iterable[str]) -> None:
-    """End exactly these; one that is over already is no error."""
+    """Cancel exactly these; one that is over already is no error."""
     if wanted := list(jobs):
         run_program("scancel", *wanted)
 
 
 def run_program(*command: str) -> tuple[int, str]:
-    """(exit code, what it said); a program that hangs or is missing is an error like any other."""
+    """Return (exit code, output); a program that hangs or is missing is an error like any other."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

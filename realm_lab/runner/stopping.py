@@ -1,4 +1,4 @@
-"""How a sweep is stopped: by Ctrl-C, by a signal, or by `sweep --cancel` from another terminal."""
+"""Stop a sweep: by Ctrl-C, by a signal, or by `sweep --cancel` from another terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 600.0
 
 
 class Stop:
-    """Which signal came first; 0 before one does."""
+    """The first signal; 0 before one comes."""
 
     number = 0
 
@@ -58,14 +58,14 @@ def stoppable() -> Iterator[Stop]:
 @contextmanager
 def sweeping(root: Path, study: str, *, alone: bool = False) -> Iterator[None]:
     """Inside, others can see that this process sweeps the study, and can stop it. UserError: `alone`, and another
-    process does so too."""
+    process sweeps it too."""
     name = "alone" if alone else f"{socket.gethostname()}-{os.getpid()}"
     with take(_folder(root, study), name, limit_seconds=NEVER_SILENT_SECONDS):
         yield
 
 
 def sweepers(root: Path, study: str) -> list[Holder]:
-    """The processes that sweep the study now; of those on other machines it is not known whether they still live."""
+    """Return the processes that sweep the study now; processes of other machines may have died unnoticed."""
     return [holder for holder in holders(_folder(root, study)) if not holder.owner.is_dead]
 
 

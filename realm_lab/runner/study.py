@@ -1,4 +1,4 @@
-"""A study as a file: experiments/NAME.yaml -> Study. What each key means is said below and in docs/studies.md."""
+"""A study as a file: experiments/NAME.yaml -> Study. The keys are explained below and in docs/studies.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LauncherName = Literal["inline", "local", "slurm"]
 
 
 class Part(BaseModel):
-    """A group of keys of a file: frozen, and a key it does not know is an error."""
+    """A group of keys of a file: frozen; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -47,11 +47,11 @@ class LocalOptions(Part):
     """Tasks in processes of this machine."""
 
     processes: Annotated[int, Field(ge=1)] | None = None
-    """How many tasks at a time; empty: `launch.processes`, else as many as there are cores or GPUs for them."""
+    """Number of tasks at a time; empty: `launch.processes`, else as many as there are cores or GPUs for them."""
 
 
 class SlurmOptions(Part):
-    """Resources of each job, and how jobs are queued. What is empty is left to the cluster."""
+    """Resources of each job, and queue settings. Empty keys are left to the cluster."""
 
     partition: str | None = None
     """Partition, or several with commas."""
@@ -64,7 +64,7 @@ class SlurmOptions(Part):
     nodes: Annotated[int, Field(ge=1)] = 1
     """Machines of a job; launch.ranks processes are shared out between them."""
     gpus_per_node: Annotated[int, Field(ge=0)] = 0
-    """GPUs of a job on each machine: one for each of its processes there."""
+    """GPUs per node, one per process there."""
     cpus_per_task: Annotated[int, Field(ge=1)] = 1
     """Cores, and threads, of each process."""
     mem_gb: Annotated[float, Field(ge=0.001)] | None = None
@@ -72,9 +72,9 @@ class SlurmOptions(Part):
     timeout_min: Annotated[int, Field(ge=1)] = 240
     """Time limit of a job. A run that needs more goes on in the same job, queued again."""
     signal_delay_s: Annotated[int, Field(ge=1)] = 120
-    """How long before the time limit a job is told to stop; it must finish a step and write a checkpoint meanwhile."""
+    """Time before the limit at which a job is asked to stop; it then finishes a step and writes a checkpoint."""
     requeue: bool = True
-    """A job that is told to stop goes back to the queue. Where a cluster never does that: false, and `sweep` again."""
+    """Requeue a job that is asked to stop. If a cluster never requeues: false, and run `sweep` again."""
     array_parallelism: Annotated[int, Field(ge=1)] = 64
     """Jobs of the study that run at once."""
     setup: list[str] = []
@@ -98,16 +98,16 @@ class LauncherSettings(Part):
     default: LauncherName = "local"
     """The launcher that is used unless the command line names another."""
     local: LocalOptions = LocalOptions()
-    """Of processes of this machine."""
+    """Settings for processes of this machine."""
     slurm: SlurmOptions = SlurmOptions()
-    """Of SLURM jobs."""
+    """Settings for SLURM jobs."""
 
 
 class CellEntry(Part):
     title: str = ""
-    """What tables and figures call it; empty: what it changes, as `parameter = value`."""
+    """Name in tables and figures; empty: its changes, as `parameter = value`."""
     system: ChoiceField = Choice(DEFAULT_SYSTEM)
-    """Which system is trained and evaluated: a registered one, or `package.module:Class`; with options of its own,
+    """System that is trained and evaluated: a registered one, or `package.module:Class`; with options,
     `{name: dpr, steps: 300}`."""
     set: dict[str, Any] = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""
@@ -116,7 +116,7 @@ class CellEntry(Part):
 
 
 class StudyFile(Part):
-    """What a study and a search have in common: their keys, and errors that name file and line."""
+    """Common part of a study and a search: their keys, and errors that name file and line."""
 
     PARTS: ClassVar[dict[str, type[BaseModel]]] = {
         "launcher": LauncherSettings,
@@ -125,23 +125,23 @@ class StudyFile(Part):
     }  # the groups of keys in the file
 
     question: Annotated[str, Field(min_length=1)]
-    """What the study asks, in one sentence; the report answers it."""
+    """The question of the study, in one sentence; the report answers it."""
     preset: str | None = None
     """Preset of the parameters; empty: that of params.yaml."""
     set: dict[str, Any] = {}
-    """Parameters of every cell, over those of params.yaml. The only place for `launch.*`."""
+    """Parameters of every cell, over those of params.yaml. `launch.*` may only be set here."""
     seeds: Seeds
-    """One run of each cell for every seed. Six are the fewest with which anything can be significant, however
+    """One run of each cell for every seed. At least six seeds are needed for significance, however
     many metrics and cells there are."""
     plugins: list[str] = []
-    """Modules of your own that register plug-ins, besides those that params.yaml lists."""
+    """Your modules that register plug-ins, besides those that params.yaml lists."""
     launcher: LauncherSettings = LauncherSettings()
-    """Settings of launchers: `local` and `slurm`, each with its own; `default` names the one that is used."""
+    """Settings of launchers, `local` and `slurm`; `default` names the one that is used."""
 
     @model_validator(mode="before")
     @classmethod
     def _empty_parts(cls, values: Any) -> Any:
-        """`realm:` with nothing below is a cell that changes nothing; `set:` with nothing below sets nothing."""
+        """Accept empty keys: `realm:` with nothing below is a cell without changes; an empty `set:` sets nothing."""
         if not isinstance(values, dict):
             return values
         filled = {key: value for key, value in values.items() if value is not None}
@@ -161,31 +161,31 @@ class StudyFile(Part):
         return self._path
 
     def problem(self, message: str, *keys: str | int) -> UserError:
-        """An error at a place of the file, which `keys` lead to as far as they are there."""
+        """Return an error at a position in the file; `keys` lead to it as far as they exist."""
         line = line_of(self._document, keys)
         return UserError(message, path=self._path, line=line)
 
     @contextmanager
     def at(self, *keys: str | int, prefix: str = "") -> Iterator[None]:
-        """A UserError inside is one at this place of the file."""
+        """Attach this position of the file to a UserError raised inside."""
         try:
             yield
         except UserError as error:
             raise self.problem(f"{prefix}{error}", *keys) from None
 
     def choose(self, name: str, known: Collection[str], problem: str, *keys: str | int) -> None:
-        """Refuse a name that is none of `known`, and suggest another."""
+        """Refuse a name that is not in `known`, and suggest another."""
         if name not in known:
             raise self.problem(f"{problem}; {suggestion(name, known)}", *keys)
 
     def refuse_twice(self, values: list[Any], *keys: str) -> None:
-        """Each value is listed once."""
+        """Check that each value is listed once."""
         for place, value in enumerate(values):
             if value in values[:place]:
                 raise self.problem(f"{'.'.join(keys)}: {show(value)} is listed twice; keep one", *keys, place)
 
     def read_from(self, path: Path, document: Any) -> None:
-        """Say which file it came from; then check what studies and searches have in common."""
+        """Attach the file to errors, and check the common part of studies and searches."""
         self._path, self._document = path, document
         with self.at("plugins"):
             import_modules("plugins", self.plugins)
@@ -201,32 +201,32 @@ class Study(StudyFile):
     baseline: str | dict[str, Any]
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
     cells: dict[str, CellEntry] = {}
-    """Named cells. Each says what it changes in the study's parameters."""
+    """Named cells, each with its changes of the study's parameters."""
     axes: dict[str, list[Any] | dict[str, Any]] = {}
-    """In the place of cells, every combination of the points of some axes. Axis -> its points: a parameter with a list
-    of values, or any name with named points, each of which says which parameters it sets."""
+    """Instead of cells: run every combination of these axis values. Axis -> its points: a parameter with a list
+    of values, or any name with named points, each with the parameters that it sets."""
     metrics: list[str] = ["exact_match", "recall_at_5", "retrieval_utility_end"]
-    """What is compared, the most important first: all cells in all of these are one family of tests. A metric of your
-    own is a `Metric` in a module, `package.module:NAME`."""
+    """Metrics to compare, the most important first: all cells in all of these are one family of tests. A custom
+    metric is a `Metric` in a module, `package.module:NAME`."""
     delta: dict[str, Annotated[float, Field(gt=0)]] = {}
-    """Metric -> the largest difference that does not matter, in its unit: the report says where a larger one is ruled
+    """Metric -> the largest difference that does not matter, in its unit: the report shows if a larger one is ruled
     out."""
     not_run: dict[str, Annotated[str, Field(min_length=1)]] = {}
-    """What a reader would look for and has no cell -> why it was not run; a table of the report."""
+    """Variants deliberately left out -> the reason; a table of the report."""
     figures: list[str] = []
-    """Figures of the study's own, `package.module:function`: called with its StudyFrames, it returns a figure."""
+    """Custom figures, `package.module:function`: called with the study's StudyFrames, it returns a figure."""
 
 
 File = TypeVar("File", bound=StudyFile)
 
 
 def check_parts(study: Study) -> None:
-    """Refuse a figure, a system or a published number that there is not."""
+    """Refuse an unknown figure, system or published number."""
     for place, name in enumerate(study.figures):
         with study.at("figures", place):
             if ":" not in name:
                 raise UserError(f"figures: '{name}' is no function; write package.module:function")
-            if not name.startswith("realm_lab."):  # of which importing costs a second, for matplotlib
+            if not name.startswith("realm_lab."):  # importing those takes a second, for matplotlib
                 own_code("figures", name, "study")
     for name, cell in study.cells.items():
         with study.at("cells", name, "system", prefix=f"cell '{name}': "):
@@ -237,7 +237,7 @@ def check_parts(study: Study) -> None:
 
 
 def metrics_of(study: Study) -> dict[str, Metric]:
-    """What a study compares: each metric as the file writes it -> its definition. The modules of the study's systems
+    """Return each metric of a study, as written in the file -> its definition. The modules of the study's systems
     and schemes are imported before, since they may register some. UserError: an unknown one, or one named twice."""
     found: dict[str, Metric] = {}
     names: list[str] = []
@@ -257,7 +257,7 @@ def metrics_of(study: Study) -> dict[str, Metric]:
 
 
 def _own_metric(text: str) -> Metric:
-    """A Metric of a user's module."""
+    """Return a Metric of a custom module."""
     entry = load_object("metrics", text)
     if not isinstance(entry, Metric) or entry.source != "results":
         raise UserError(f"metrics: '{text}' is no realm_lab.Metric of results; write NAME = Metric(name, title) there")
@@ -268,8 +268,8 @@ def _own_metric(text: str) -> Metric:
 
 
 def read_study_file(path: Path, model: type[File]) -> File:
-    """A study or a search, with what both have in common checked; its plug-ins are imported. UserError: one line with
-    the file, the line, what is wrong there, and the remedy."""
+    """Read a study or a search, check their common part, and import its plug-ins. UserError: one line with the file,
+    the line, the fault and the remedy."""
     document = read_yaml(path)
     try:
         study = model(**json.loads(json.dumps(document, default=str)))  # as Python's own containers and scalars
@@ -286,8 +286,8 @@ def with_plugins(source: Source, study: StudyFile) -> Source:
 
 
 def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, launch: bool = False) -> dict[str, Any]:
-    """Dotted name -> value of what a `set` or a point says, sections spelled out; `keys` lead to it in the file.
-    UserError: an unknown parameter, a section without a value, or one that is no part of a run's identity."""
+    """Return dotted name -> value of a `set` or a point, with sections spelled out; `keys` lead to it in the file.
+    UserError: an unknown parameter, a section without a value, or one that is not part of a run's identity."""
     found: dict[str, Any] = {}
     for name, value, place in _leaves(given, "", keys):
         _check_parameter(study, name, place, launch)
@@ -314,7 +314,7 @@ def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], 
 
 @functools.cache
 def _parameters() -> dict[str, str]:
-    """Every dotted name -> "" for a parameter, a parameter in it for a section."""
+    """Return every dotted name -> "" for a parameter, a parameter in it for a section."""
     names = parameter_fields()
     return {name: next((other for other in names if other.startswith(f"{name}.")), "") for name in names}
 
@@ -322,7 +322,7 @@ def _parameters() -> dict[str, str]:
 def _leaves(
     given: Mapping[str, Any], prefix: str, keys: tuple[str | int, ...]
 ) -> Iterator[tuple[str, Any, tuple[str | int, ...]]]:
-    """(dotted name, value, place) of everything in nested sections."""
+    """Yield (dotted name, value, keys) for everything in nested sections."""
     for key, value in given.items():
         name, place = f"{prefix}{key}", (*keys, key)
         is_section = _parameters().get(name) or name.partition(".")[0] == OPTIONS
@@ -334,7 +334,7 @@ def _leaves(
 
 
 def _explain(error: ValidationError, path: Path, document: Any, model: type[StudyFile]) -> str:
-    """The first thing wrong with a file, unknown keys before others."""
+    """Return the first fault of a file, unknown keys before others."""
     problems = error.errors()
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     inside, location = document, []

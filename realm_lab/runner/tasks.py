@@ -1,4 +1,4 @@
-"""From planned runs to the work that is left: chains of stages, what runs share done once, in an order that works."""
+"""Turn planned runs into tasks: unfinished stages, shared ones once, in topological order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Node = tuple[str, str]  # stage, key
 @dataclass(frozen=True)
 class Task:
     """Consecutive stages that one job does. Named after its last stage, so that it keeps its name while it advances.
-    `after` names the tasks that it needs. `cells`: of the runs that need it."""
+    `after` names the tasks that it needs; `cells` are the cells of its runs."""
 
     name: str
     stages: tuple[str, ...]
@@ -36,7 +36,7 @@ class Task:
         return self.at(*self.stages)
 
     def at(self, *stages: str) -> str:
-        """These stages of it, in words."""
+        """Describe these stages of it."""
         what = ", ".join(stage.replace("_", "-") for stage in stages)
         if len(self.cells) == 1:
             return f"{self.cells[0]} seed {self.seed}: {what}"
@@ -44,12 +44,12 @@ class Task:
 
     @property
     def ranks(self) -> int:
-        """The processes that it takes: several only where one of its stages can share its batches out."""
+        """The number of its processes: several only if one of its stages can divide its batches."""
         shared = {stage.name for stage in system_of(self.system).stages if stage.uses_ranks}
         return self.params.launch.ranks if shared & set(self.stages) else 1
 
     def runs(self, root: Path) -> list[StageRun]:
-        """The folders of its stages, which need not exist yet."""
+        """Return the folders of its stages, which need not exist yet."""
         return [StageRun(stage_folder(Path(root) / "runs", stage, self.keys[stage]), stage) for stage in self.stages]
 
     def is_done(self, root: Path) -> bool:
@@ -68,7 +68,7 @@ class Task:
 
 
 def state_of_run(plan: Plan, states: StageStates, until: str = "") -> RunState:
-    """The state of a planned run, as far as the stage `until`."""
+    """Return the state of a planned run, as far as the stage `until`."""
     names = list(plan.stages)
     names = names[: names.index(until) + 1] if until in names else names
     return states.run({name: plan.stages[name] for name in names}, plan.corpus_key)
@@ -82,9 +82,9 @@ def tasks_of(
     until: str = "",
     each_stage_alone: bool = False,
 ) -> list[Task]:
-    """What is not complete yet up to the stage `until` (""; to the end), each task after those that it needs. A stage
-    that failed, and what comes after it, is left out unless `retry_failed`. One that runs already is in: the launcher
-    waits for it. `each_stage_alone`: runs that come later may share any of them."""
+    """Return unfinished work up to the stage `until` (""; to the end), each task after those that it needs. A failed
+    stage, and the stages after it, are left out unless `retry_failed`. A running stage is included: the launcher
+    waits for it. `each_stage_alone`: one task per stage, since later runs may share any of them."""
     work = []
     for run in runs:
         if state_of_run(run.plan, states, until).state == "COMPLETE" and until != "prepare":
@@ -103,7 +103,7 @@ def tasks_of(
 
 
 def chains(work: Iterable[tuple[PlannedRun, list[str]]], each_stage_alone: bool = False) -> list[Task]:
-    """Tasks of runs with their stages to do, in order: shared beginnings first, then seed by seed."""
+    """Return tasks of runs with their unfinished stages, in order: shared stages first, then seed by seed."""
     owners: dict[Node, list[PlannedRun]] = {}
     above: dict[Node, Node | None] = {}
     below: dict[Node, list[Node]] = {}

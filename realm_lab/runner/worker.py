@@ -1,4 +1,4 @@
-"""One stage of one run, as a process of its own: `python -m realm_lab.runner.worker`.
+"""Run one stage of one run in a separate process: `python -m realm_lab.runner.worker`.
 
 The job is a line of JSON on standard input. A worker whose parent is gone stops, so that none is orphaned.
 """
@@ -43,9 +43,9 @@ from realm_lab.tracking.run_lease import TAKEN_CODE, writing
 
 
 def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:
-    """Run one stage unless it is complete; a failure is written into its status before it is raised. Where this process
-    is one of several ranks, all of them call this with the same arguments; what ranks cannot share the first does while
-    the others wait."""
+    """Run one stage unless it is complete; a failure is written into its status before it is raised. If this process
+    is one of several ranks, all of them call this with the same arguments; the first rank does work that cannot be
+    divided while the others wait."""
     limit_threads(params.launch.threads)
     connect(pick_device(params.launch.device))
     plan = plan_run(params, system, seed)
@@ -63,7 +63,7 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
                     on_first_rank(lambda: work(context, run))
                 else:
                     work(context, run)
-            on_first_rank(lambda: None)  # what it wrote is there for all
+            on_first_rank(lambda: None)  # its files are visible to all
         except (KeyboardInterrupt, SystemExit):
             if first:
                 run.preempt()
@@ -71,7 +71,7 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
         except BaseException as error:
             announce_failure(error)
             if first:
-                with suppress(DiskFull):  # the stage stays as it is, and is lost
+                with suppress(DiskFull):  # the stage stays as it is, and counts as interrupted
                     _note_failure(run, error)
             disconnect(failed=True)
             raise
@@ -85,8 +85,8 @@ def _note_failure(run: StageRun, error: BaseException) -> None:
 
 
 def _claim(context: Context, run: StageRun, claims: ExitStack) -> bool:
-    """True if there is work to do, which is then ours until `claims` ends. Removes what a killed process left, and
-    records the code. UserError: another process is at this work, or other code computed what it goes on from."""
+    """True if the stage must run; holds its lease until `claims` closes. Removes leftovers of a killed process and
+    records the code. UserError: another process works on it, or other code computed the inputs or checkpoint."""
     stage = run.stage
     if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
         return False
@@ -103,7 +103,7 @@ def _claim(context: Context, run: StageRun, claims: ExitStack) -> bool:
 
 def _record_code(context: Context, stage: str) -> None:
     """Write code.json of a stage that starts from nothing. UserError: the code has changed since the stages before it,
-    or its own checkpoint, were computed, and `launch.other_code` does not accept that."""
+    or its checkpoint, were computed, and `launch.other_code` does not accept that."""
     states, roots = CodeStates(context.runs), code_roots(context.params, context.plan.system)
     folders = stage_folders(context.runs, context.plan)
     folders = {name: folders[name] for name in list(folders)[: list(folders).index(stage) + 1]}
@@ -123,7 +123,7 @@ def main() -> int:
     """Read a job from standard input; a UserError is one line and code 2."""
     job = json.loads(sys.stdin.readline())
     exit_on_signals()
-    gc.freeze()  # what the imports made stays; to look through it for garbage again and again takes .8 s
+    gc.freeze()  # keep the imports out of garbage collection, which would take .8 s again and again
     threading.Thread(target=_stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         params = Params(**job["params"])

@@ -16,21 +16,21 @@ from typing import IO, Any, NamedTuple
 
 from realm_lab.tracking.run_dir import StageRun
 
-GRACE_SECONDS = 20.0  # for the other processes of a run of which one has failed
-# How a worker leaves that was asked to stop: after a checkpoint, or before it had begun.
+GRACE_SECONDS = 20.0  # for the other processes of a run after one has failed
+# Exit codes of a worker that was asked to stop: after a checkpoint, or before it started.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 STOPPED = {code for number in STOP_SIGNALS for code in (128 + number, -number)}
 
 
 class Outcome(NamedTuple):
-    """How the processes of a job ended: `code` is an exit code, negative for the signal that killed it."""
+    """Outcome of the processes of a job: `code` is an exit code, negative for the signal that killed it."""
 
     code: int
-    text: str  # what the one to blame wrote on standard error
+    text: str  # standard error of the process to blame
 
     @property
     def was_stopped(self) -> bool:
-        """Asked to stop by a signal, rather than failed or killed."""
+        """True if it was asked to stop by a signal, rather than failed or killed."""
         return self.code in STOPPED
 
     @property
@@ -47,8 +47,8 @@ class Workers:
         self, job: Mapping[str, Any], *, ranks: int = 1, threads: int, gpus: Sequence[str] | None = None, log: Path
     ):
         """Start `realm_lab.runner.worker` on a job, its JSON line. `threads` are the cores of each process, `gpus`
-        those that the job may see (None: as we do). What the processes write goes to `log` (-1, -2, ... for further
-        ranks)."""
+        the ones that the job may see (None: as this process). Output of the processes goes to `log` (-1, -2, ... for
+        further ranks)."""
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", **place}
@@ -66,12 +66,12 @@ class Workers:
                 stderr=errors,
                 text=True,
                 env=environment | {"RANK": str(rank)},
-                process_group=0,  # Ctrl-C in a terminal reaches us alone; we ask them to stop after a checkpoint
+                process_group=0,  # Ctrl-C in a terminal reaches only this process, which asks them to stop
             )
             self._processes.append(process)
             self._errors.append(errors)
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # the pipe stays open: its end tells a worker that we are gone
+            with contextlib.suppress(BrokenPipeError):  # the pipe stays open: its end shows a worker that we are gone
                 process.stdin.write(json.dumps(job) + "\n")
                 process.stdin.flush()
 
@@ -81,7 +81,7 @@ class Workers:
 
     @property
     def has_ended(self) -> bool:
-        """All have, or one has failed."""
+        """True if all have ended, or one has failed."""
         codes = [process.poll() for process in self._processes]
         return None not in codes or any(codes)
 
@@ -102,7 +102,7 @@ class Workers:
             process.kill()
 
     def reap(self) -> Outcome:
-        """How the processes ended, when all have, or one has failed: then the others end too."""
+        """Return the outcome when all have ended, or one has failed: then the others are ended too."""
         rank, code = _collect(self._processes)
         texts = []
         for errors in self._errors:
@@ -112,9 +112,9 @@ class Workers:
         return Outcome(code, texts[rank])
 
     def settle(self, run: StageRun, outcome: Outcome) -> None:
-        """Write the failure into a stage whose status still says that one of these processes works on it. So it does
-        where the first rank was stopped because another failed. A killed one stays as it is: it is lost, and goes on
-        from its checkpoint when it is run again."""
+        """Write the failure into a stage whose status still names one of these processes as working on it, for example
+        if the first rank was stopped because another failed. A killed process is left as it is: its stage counts as
+        interrupted, and resumes from its checkpoint when it is run again."""
         status = run.status()
         mine = status.pid in self.pids and status.host == socket.gethostname()
         if mine and status.state == "RUNNING" and outcome.code > 0 and not outcome.was_stopped:
@@ -130,15 +130,15 @@ def _free_port(ranks: int) -> int:
 
 
 def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
-    """(rank, exit code) to report of processes of which all have ended, or one has failed: then the others end too. The
-    one to blame is one that was killed, else rank 0, which knows what the others said, else who failed."""
+    """Return (rank, exit code) to report once all have ended, or one has failed: then the others are ended too. To
+    blame is one that was killed, else rank 0, which has the errors of the others, else the one that failed."""
     codes = [process.poll() for process in processes]
     for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
         deadline = time.monotonic() + GRACE_SECONDS
         while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
             time.sleep(0.05)
         for process in processes:
-            stop(process)  # nothing where it has ended
+            stop(process)  # no effect if it has ended
     for process in processes:
         process.wait()
         assert process.stdin is not None

@@ -1,4 +1,5 @@
-"""The files of studies that a command line describes: `sweep --axis ... --name NAME`, `pretrain --name NAME --set ...`.
+"""Write files of studies that a command line describes: `sweep --axis ... --name NAME`, `pretrain --name NAME --set
+...`.
 
 They are written into ROOT/experiments, to keep and to run again.
 """
@@ -35,10 +36,10 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 def write_axes(
     root: Path, name: str, axes: Sequence[str], seeds: int | None, params_path: Path | None, given: Mapping[str, Any]
 ) -> Path:
-    """The file of every combination of the values of some axes; the baseline has the first of each.
+    """Write the file of every combination of the values of some axes; the baseline has the first of each.
 
-    `axes`: KEY=VALUE,VALUE each. `seeds`: 0, 1, ..., so many; None: those of the parameters. `given`: what --set and
-    --preset say. UserError: an axis or name that is wrong, or another study has the name.
+    `axes`: KEY=VALUE,VALUE each. `seeds`: their number, 0, 1, ...; None: the parameters' seeds. `given`: the values of
+    --set and --preset. UserError: an axis or name that is wrong, or another study has the name.
     """
     points: dict[str, list[Any]] = {}
     for text in axes:
@@ -57,7 +58,8 @@ def write_axes(
 
 
 def write_named(root: Path, name: str, params_path: Path | None, given: Mapping[str, Any]) -> Path:
-    """The file of the default pipeline with other parameters; one that exists is returned if nothing is `given`."""
+    """Write the file of the default pipeline with other parameters; an existing one is returned if nothing is
+    `given`."""
     path = _path(root, name)
     if path.exists() and not given:
         return path
@@ -72,7 +74,7 @@ def write_named(root: Path, name: str, params_path: Path | None, given: Mapping[
 
 
 def _common(root: Path, seeds: int | None, params_path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the files have in common: preset, seeds and `set`."""
+    """Return the common part of the files: preset, seeds and `set`."""
     overrides = {key: value for key, value in given.items() if key not in ("preset", "seeds")}
     preset = {"preset": given["preset"]} if "preset" in given else {}
     chosen = list(range(seeds)) if seeds else load(params_path or root / "params.yaml", given).seeds
@@ -85,7 +87,7 @@ def _path(root: Path, name: str) -> Path:
 
 
 def _write(root: Path, name: str, document: Mapping[str, Any], params_path: Path | None, flag: str) -> Path:
-    """ROOT/experiments/NAME.yaml, of which nothing is left if it cannot be planned: what is wrong is in `flag`."""
+    """Write ROOT/experiments/NAME.yaml, and remove it if it cannot be planned: the fault is in `flag`."""
     path = _path(root, name)
     if not path.exists():
         write_text(path, _as_yaml(document))
@@ -101,7 +103,7 @@ def _write(root: Path, name: str, document: Mapping[str, Any], params_path: Path
 
 
 def _as_yaml(document: Mapping[str, Any]) -> str:
-    """Keys in their order; a list is a line."""
+    """Write keys in their order, each list on one line."""
     writer, text = YAML(typ="safe"), io.StringIO()
     writer.default_flow_style = None
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]

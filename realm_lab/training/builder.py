@@ -1,8 +1,8 @@
-"""A process beside the trainer, or on another machine, that embeds the corpus while training goes on (launch.builder).
+"""A separate process, on this or another machine, that embeds the corpus while training continues (launch.builder).
 
-It pays where an index may be late (pretrain.refresh.delay_steps), and changes no number. The trainer writes weights to
-`<run>/index/step-N/embedder` and a line with N to the process, which embeds and answers with N; the embeddings lie in
-`<run>/index/step-N/embeddings.safetensors` then. A builder that fails ends the run, which resumes when it is run again;
+It pays off if an index may be late (pretrain.refresh.delay_steps), and changes no number. The trainer writes weights to
+`<run>/index/step-N/embedder` and a line with N to the process, which embeds and answers with N; the embeddings are then
+in `<run>/index/step-N/embeddings.safetensors`. A builder that fails ends the run, which resumes when it is run again;
 without its trainer it reads the end of its input, and ends too.
 """
 
@@ -40,7 +40,7 @@ COMMAND = (sys.executable, "-m", "realm_lab.training.builder")
 
 
 class ProcessBuilder:
-    """The trainer's side. Of several ranks the first one has the process; all of them read what it wrote."""
+    """The trainer's side. Among several ranks the first one owns the process; all of them read its results."""
 
     def __init__(self, folder: Path, params: Params, corpus: Path, device: torch.device):
         self._folder, self._device = folder, device
@@ -52,7 +52,7 @@ class ProcessBuilder:
         job: dict[str, Any] = {"params": params.model_dump(mode="json"), **places}
         job["threads"] = torch.get_num_threads()  # as the trainer's, so that the numbers are the same
         begin = [] if params.launch.builder == "process" else shlex.split(params.launch.builder)
-        # With the variables of the trainer's job, srun would begin a step of that job.
+        # With the variables of the trainer's job, srun would start a step of that job.
         own = {name: value for name, value in os.environ.items() if not (begin and OF_JOB.match(name))}
         command, pipe = (*begin, *COMMAND, json.dumps(job)), subprocess.PIPE
         try:
@@ -63,7 +63,7 @@ class ProcessBuilder:
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
-            self._process.terminate()  # srun ends what it began
+            self._process.terminate()  # srun ends the processes that it started
             self._process.communicate()
 
     def submit(self, step: int, embedder: Embedder) -> None:
@@ -78,18 +78,18 @@ class ProcessBuilder:
             raise self._failure() from None
 
     def wait(self, step: int) -> Tensor:
-        """The embeddings of a submitted step, float32 [N, D]; older ones are deleted. UserError: the builder has
+        """Return the embeddings of a submitted step, float32 [N, D]; older ones are deleted. UserError: the builder has
         failed."""
         on_first_rank(lambda: self._wait(step))
         found = read_tensors(seen(_place(self._folder, step) / "embeddings.safetensors"))["embeddings"]
         if self._process is not None:
             for older in self._folder.glob("step-*"):
                 if older.name < _place(self._folder, step).name:
-                    shutil.rmtree(older, ignore_errors=True)  # but for files that are still read
+                    shutil.rmtree(older, ignore_errors=True)  # except files that are still being read
         return found.to(self._device)
 
     def _wait(self, step: int) -> None:
-        """Steps are answered in the order in which they were submitted."""
+        """Wait for the answer to a step; steps are answered in the order in which they were submitted."""
         assert self._process is not None
         assert self._process.stdout is not None
         answer = None
@@ -109,7 +109,7 @@ def _place(folder: Path, step: int) -> Path:
 
 
 def serve(job: dict[str, Any]) -> None:
-    """The builder's side: embed what is asked for until the input ends."""
+    """Run the builder's side: embed each requested step until the input ends."""
     params, folder = Params(**job["params"]), Path(job["folder"])
     limit_threads(job["threads"])
     corpus = PreparedCorpus(Path(job["corpus"]))

@@ -25,7 +25,7 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write `folder`/step-N and remove all but the newest KEPT."""
+    """Write `folder`/step-N and remove all checkpoints except the newest KEPT."""
     target = folder / f"step-{checkpoint.step:08d}"
     with atomic_directory(target) as scratch:
         write_tensors(scratch / "state.safetensors", checkpoint.tensors)
@@ -37,7 +37,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_newest(folder: Path) -> Checkpoint | None:
-    """The newest intact checkpoint; a broken one is named in a warning and the one before it is used."""
+    """Return the newest intact checkpoint; a broken one is named in a warning and the one before it is used."""
     for path in reversed(_existing(folder)):
         try:
             described = read_json(path / "checkpoint.json")
@@ -51,7 +51,7 @@ def load_newest(folder: Path) -> Checkpoint | None:
 
 
 def module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
-    """A module's parameters as `name.parameter`, each shared one once."""
+    """Return a module's parameters as `name.parameter`, each shared one once."""
     return {f"{name}.{key}": value.detach() for key, value in module.named_parameters()}
 
 

@@ -43,7 +43,7 @@ Spans = list[tuple[int, int]]
 
 
 class Found(NamedTuple):
-    """What was retrieved for some questions, and where the answers are in it."""
+    """Passages retrieved for some questions, and the positions of the answers in them."""
 
     queries: list[np.ndarray]
     rows_BC: np.ndarray  # best first; the first `candidates` are read
@@ -58,7 +58,7 @@ class Found(NamedTuple):
 
     @property
     def answerable_B(self) -> np.ndarray:
-        """Whether a passage that is read holds the answer."""
+        """True if a passage that is read contains the answer."""
         return np.array([any(row) for row in self.spans], bool)
 
 
@@ -66,7 +66,7 @@ class FinetuneTask(ModelsTask):
     """Open-QA fine-tuning as a task of the loop. The retriever must have an index, which is never rebuilt and in no
     checkpoint.
 
-    What does not train has no optimiser, gets no gradient, and drops nothing out.
+    Modules that are not trained have no optimiser, no gradient and no dropout.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class FinetuneTask(ModelsTask):
         self._models = TrainedModels.of(params, self._settings, reader, embedder, learns, False)
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step on -log p(y|x), or on another objective, with Lee's early loss -log p_early(a passage with an
-        answer|x) where asked for.
+        """Run one step on -log p(y|x), or on another objective, plus Lee's early loss -log p_early(a passage with an
+        answer|x) if configured.
 
         Each of a question's two terms is 0 without a positive (released code); the loss is the mean of their sum over
-        the questions with a positive. Without any there is no step at all, where in the released code Adam's moments
-        and the weight decay still move the weights.
+        the questions with a positive. Without any there is no step at all; in the released code Adam's moments
+        and the weight decay still move the weights then.
         """
         settings = self._settings
         chosen = self._order.take(step * settings.batch_size, settings.batch_size)
@@ -133,7 +133,7 @@ class FinetuneTask(ModelsTask):
         return values | self._models.step(step)
 
     def _find(self, numbers: np.ndarray) -> tuple[Found, Tensor]:
-        """What is retrieved for some training questions, and their vectors [B, D]."""
+        """Retrieve passages for some training questions, and return their vectors [B, D] as well."""
         settings = self._settings
         size = max(settings.candidates, settings.early_loss_candidates)
         if not len(numbers):  # more ranks than questions
@@ -154,17 +154,17 @@ class FinetuneTask(ModelsTask):
         return Found(queries, rows_BC, spans, early_BC), query_BD
 
     def _spans(self, row: int, number: int, query_length: int) -> Spans:
-        """The answer's spans in what the reader will see of a passage."""
+        """Return the answer's spans in the part of a passage that the reader will see."""
         if row < 0:
             return []
         body = self.retriever.passages.bodies[row][: self._longest - 3 - query_length]
         return find_answer(body, self._answers[number], self._settings.max_span_wordpieces)
 
     def _backward(self, found: Found, query_BD: Tensor, useful: np.ndarray, count: int) -> tuple[float, ...]:
-        """Gradients of the loss, `micro_batch` questions at a time; the sums of the objective, of log p_early and of
-        log p(y|x).
+        """Compute gradients of the loss, `micro_batch` questions at a time; return the sums of the objective, of
+        log p_early and of log p(y|x).
 
-        The questions' own graph is kept until the end, so that each is encoded (and drops out) once.
+        The graph of the questions is kept until the end, so that each is encoded (and drops out) once.
         """
         leaf_BD = query_BD.detach().requires_grad_(query_BD.requires_grad)
         at_once = self._params.launch.micro_batch or max(1, len(useful))
@@ -182,7 +182,7 @@ class FinetuneTask(ModelsTask):
         return tuple(sums_3.tolist())
 
     def _objectives(self, found: Found, query_BD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What is maximised, log p_early, and log p(y|x) for the log, [B] each; 0 where a question has no positive."""
+        """Return the objective, log p_early, and log p(y|x) for the log, [B] each; 0 if a question has no positive."""
         settings = self._settings
         score_BC = self.retriever.indexed_score(query_BD, found.rows_BC)
         places = np.flatnonzero(found.answerable_B)
@@ -203,9 +203,9 @@ class FinetuneTask(ModelsTask):
         return objective_B, log_early_B, marginal_B
 
     def _read(self, found: Found) -> tuple[Tensor, Tensor]:
-        """log p(y|z,x) and the reader's own logit of the passage, for every question and passage, [B, K] each.
+        """Return log p(y|z,x) and the reader's logit of the passage, for every question and passage, [B, K] each.
 
-        A passage without the answer is read only where that logit counts, which is NO_SCORE of what is not read.
+        A passage without the answer is read only if that logit counts; the logit is NO_SCORE for passages not read.
         """
         rows_BK = found.rows_BC[:, : self._settings.candidates]
         device = next(self.reader.parameters()).device

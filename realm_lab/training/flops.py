@@ -1,7 +1,7 @@
-"""Floating-point operations of pre-training, from lengths alone: the same on every machine, however work is cut.
+"""Compute floating-point operations of pre-training from lengths: the same on every machine, however work is split.
 
 Matrix products of whole layers are counted, two operations for a multiplication and an addition; the backward pass
-costs twice the forward pass. What is recomputed to save memory does not count.
+costs twice the forward pass. Recomputation to save memory does not count.
 """
 
 # Shapes: N passages, B sentences, K candidates, U distinct documents
@@ -22,7 +22,7 @@ SPECIALS = 3  # [CLS] x [SEP] z [SEP]
 
 
 def encoder_operations(shape: EncoderShape, lengths: np.ndarray) -> np.ndarray:
-    """Forward pass of each sequence, float64, of the shape of `lengths`."""
+    """Cost of the forward pass of each sequence, float64, of the shape of `lengths`."""
     length, hidden = np.asarray(lengths, np.float64), shape.hidden_size
     projections = 8.0 * length * hidden**2
     attention = 4.0 * length**2 * hidden
@@ -31,8 +31,8 @@ def encoder_operations(shape: EncoderShape, lengths: np.ndarray) -> np.ndarray:
 
 
 class PretrainingFlops:
-    """What a step costs, and what embedding a passage costs (`passage_N`). `reader` None: what a causal language model
-    read is looked up, which costs nothing here."""
+    """Cost of a step, and of embedding a passage (`passage_N`). `reader` None: a causal language model's numbers are
+    looked up, at no cost here."""
 
     def __init__(self, params: Params, passages: Passages, reader: EncoderShape | None, embedder: EncoderShape):
         self._settings, self._sentence_length = params.pretrain, params.corpus.sentence_length
@@ -43,7 +43,7 @@ class PretrainingFlops:
         self.passage_N = encoder_operations(self._embedder, np.minimum(params.corpus.passage_length, titled_N))
 
     def step(self, masked: Sequence[MaskedSentence], candidates_BK: np.ndarray) -> float:
-        """All operations of a training step over all ranks; a null document is read as an empty passage."""
+        """Return all operations of a training step over all ranks; a null document is read as an empty passage."""
         settings = self._settings
         queries_B = np.array([len(sentence.tokens) for sentence in masked])
         read = 0.0 if self._reader is None else self._read(self._reader, masked, queries_B, candidates_BK)
@@ -63,7 +63,8 @@ class PretrainingFlops:
     def _read(
         self, shape: EncoderShape, masked: Sequence[MaskedSentence], queries_B: np.ndarray, candidates_BK: np.ndarray
     ) -> float:
-        """The reader: every pair through the encoder, every masked word under every candidate through the head."""
+        """Return the reader's operations: every pair through the encoder, every masked word under every candidate
+        through the head."""
         masks_B = np.array([len(sentence.positions) for sentence in masked])
         bodies_BK = np.where(candidates_BK >= 0, self._body_N[candidates_BK.clip(min=0)], 0)
         pairs_BK = np.minimum(self._joined_length, queries_B[:, None] + bodies_BK + SPECIALS)

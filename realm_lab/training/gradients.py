@@ -1,4 +1,4 @@
-"""Gradients summed over the ranks while the backward pass still goes on."""
+"""Sum gradients over the ranks while the backward pass is still running."""
 
 # Shapes: U parameters of a bucket
 
@@ -20,9 +20,9 @@ class GradientSum:
     """The sum of one step's gradients over the ranks; every rank gets the same bits.
 
     Parameters are in buckets, from the last to the first, as a backward pass reaches them. A bucket is exchanged as
-    soon as all of its gradients are whole and the buckets before it are under way, so that all ranks exchange in one
-    order; what is then left, because a rank does not use some parameter, is exchanged by `finish`. With the gradients
-    of a bucket goes a number for each, whether it is there: what no rank used gets no gradient.
+    soon as all of its gradients are complete and the buckets before it are under way, so that all ranks exchange in one
+    order; `finish` exchanges the rest, if a rank does not use some parameter. With the gradients
+    of a bucket goes a number for each, whether it is present: a parameter that no rank used gets no gradient.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]):
@@ -39,7 +39,7 @@ class GradientSum:
 
     @contextmanager
     def during(self) -> Iterator[None]:
-        """Inside is the backward pass with which gradients become whole: the last one that reaches a parameter."""
+        """Inside is the backward pass that completes the gradients: the last one that reaches a parameter."""
         parameters = [parameter for bucket in self._buckets for parameter in bucket]
         hooks = [parameter.register_post_accumulate_grad_hook(self._note) for parameter in parameters]
         try:
@@ -62,7 +62,7 @@ class GradientSum:
         self._exchanged.append((flat, begin_sum_over_ranks_(flat)))
 
     def finish(self) -> None:
-        """Exchange what is left, and put the sums in the place of the gradients."""
+        """Exchange the remaining buckets, and replace the gradients by the sums."""
         while len(self._exchanged) < len(self._buckets):
             self._exchange_next()
         for bucket, (flat, wait) in zip(self._buckets, self._exchanged, strict=True):

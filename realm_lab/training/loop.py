@@ -30,25 +30,25 @@ COUNT_STEPS = 10  # counting operations may double a step's time, so every tenth
 
 
 class TrainingTask(Protocol):
-    """What a stage gives to the loop. A task may also have these methods:
+    """The interface between a stage and the loop. A task may also have these methods:
 
-    - `evaluate(step) -> dict` and `watch(step) -> dict`: metrics of the state after `step` finished steps, asked at the
-      start, at the end and every `evaluation_interval_steps` or `watch_interval_steps`; rank 0's are logged;
-    - `flags() -> Iterable[Flag]`: warnings for the run's status, asked after every step;
-    - `uncounted_flop() -> float`: operations so far of what its steps run in `core.flop.uncounted`.
+    - `evaluate(step) -> dict` and `watch(step) -> dict`: metrics of the state after `step` finished steps, called at
+      the start, at the end and every `evaluation_interval_steps` or `watch_interval_steps`; rank 0's are logged;
+    - `flags() -> Iterable[Flag]`: warnings for the run's status, called after every step;
+    - `uncounted_flop() -> float`: operations so far of its steps inside `core.flop.uncounted`.
     """
 
     seed: int
     total_steps: int
 
     def train_step(self, step: int) -> dict[str, float]:
-        """Run optimiser step `step` and return what is worth logging; `loss` is among it where there was one."""
+        """Run optimiser step `step` and return metrics to log, `loss` among them if there was one."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """The whole training state."""
+        """Return the whole training state."""
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore what `tensors` returned after `step` steps."""
+        """Restore the result of `tensors` after `step` steps."""
 
 
 def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.device) -> None:
@@ -56,13 +56,13 @@ def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.devic
     finite. SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
-    mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a process alone
+    mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a single process
     found = _resume(task, folder, device)
     step, flop = (found.step, found.flop) if found else (0, 0.0)
     if first:
         run.metrics.truncate_after(step if found else -1)
         run.start(task.total_steps)
-        run.count_flop(_operations(task, flop))  # of the checkpoint: what came after it is done again
+        run.count_flop(_operations(task, flop))  # of the checkpoint: later steps are done again
     if not found:
         _measure(task, run, 0)
 
@@ -103,14 +103,14 @@ def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.devic
                 saved_at = time.monotonic()
             if asked and not finished:
                 raise SystemExit(128 + (request.signal_number or 15))
-    if asked or request.signal_number:  # in the last step: for whoever goes on with another stage
+    if asked or request.signal_number:  # in the last step: for the process that continues with another stage
         handler = signal.getsignal(request.signal_number or signal.SIGTERM)
         if callable(handler):
             handler(request.signal_number or signal.SIGTERM, None)
 
 
 def _operations(task: TrainingTask, counted: float) -> float:
-    """All floating-point operations of a task; 0 where none are counted, because its code is compiled."""
+    """Return all floating-point operations of a task; 0 if none are counted, because its code is compiled."""
     return counted + task.uncounted_flop() if counted and hasattr(task, "uncounted_flop") else counted
 
 
@@ -130,7 +130,7 @@ def _resume(task: TrainingTask, folder: Path, device: torch.device) -> Checkpoin
 
 
 def _measure(task: TrainingTask, run: StageRun, step: int) -> None:
-    """Evaluate and watch where it is time: at the start, at the end, and in their intervals."""
+    """Evaluate and watch when it is time: at the start, at the end, and at their intervals."""
     for name, interval in (("evaluate", "evaluation_interval_steps"), ("watch", "watch_interval_steps")):
         if hasattr(task, name) and (step == task.total_steps or step % getattr(task, interval) == 0):
             values = getattr(task, name)(step)
@@ -139,7 +139,8 @@ def _measure(task: TrainingTask, run: StageRun, step: int) -> None:
 
 
 def _check_finite(values: Mapping[str, float], path: Path, step: int) -> None:
-    """A loss or a gradient that is not finite ends the run. The batch is a function of the seed and the step."""
+    """End the run with a UserError at a loss or a gradient that is not finite. The batch is a function of the seed and
+    the step."""
     for name, value in values.items():
         if (name == "loss" or name.startswith("gradient_norm")) and not math.isfinite(value):
             what = f"the {name.replace('_', ' ')} is {value} at step {step}"

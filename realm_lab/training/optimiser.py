@@ -20,7 +20,7 @@ BETA1, EPSILON, WEIGHT_DECAY, CLIP_NORM = 0.9, 1e-6, 0.01, 1.0  # BERT's
 
 
 class Recipe(NamedTuple):
-    """What the parameter `recipe` stands for."""
+    """The settings behind the parameter `recipe`."""
 
     beta2: float
     bias_correction: bool  # of Adam's moments: BERT's optimiser has none, which is felt in the first steps
@@ -31,8 +31,8 @@ RECIPES = {"bert": Recipe(0.999, False, True), "short": Recipe(0.98, True, False
 
 
 def learning_rate_factor(step: int, total_steps: int, settings: Optimiser) -> float:
-    """The share of the peak learning rate used in `step` (0-based): up over warmup_steps, then linearly down to
-    final_fraction at the last step. The first step of the warm-up has 1/warmup_steps, where BERT's has 0."""
+    """Return the share of the peak learning rate used in `step` (0-based): up over warmup_steps, then linearly down to
+    final_fraction at the last step. The first step of the warm-up has 1/warmup_steps; BERT's has 0."""
     if step < settings.warmup_steps:
         return (step + 1) / settings.warmup_steps
     start = 0 if RECIPES[settings.recipe].decays_from_start else settings.warmup_steps
@@ -41,7 +41,7 @@ def learning_rate_factor(step: int, total_steps: int, settings: Optimiser) -> fl
 
 
 class ScheduledAdamW:
-    """One group of parameters with its own learning rate, schedule and clipping."""
+    """A group of parameters with its learning rate, schedule and clipping."""
 
     def __init__(self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str]):
         self.name, self._settings, self._total_steps = name, settings, total_steps
@@ -64,7 +64,7 @@ class ScheduledAdamW:
     def step(self, step: int) -> dict[str, float]:
         """Clip and update; returns the learning rate used and the gradient norm before clipping.
 
-        Where the norm is not finite nothing is updated: the caller sees it in what is returned.
+        If the norm is not finite nothing is updated: the caller checks the returned norm.
         """
         rate = self._settings.learning_rate * learning_rate_factor(step, self._total_steps, self._settings)
         for group in self._adamw.param_groups:
@@ -77,7 +77,7 @@ class ScheduledAdamW:
         return {f"learning_rate_{self.name}": rate, f"gradient_norm_{self.name}": norm}
 
     def _skip_bias_correction(self) -> None:
-        """BERT's Adam: the corrections 1 - beta^t of the moments are exactly 1 after infinitely many steps."""
+        """Disable Adam's bias correction, as BERT does: 1 - beta^t is exactly 1 after infinitely many steps."""
         for parameter in self.named.values():
             if parameter.grad is not None and not self._adamw.state[parameter]:
                 self._adamw.state[parameter] = {
@@ -87,7 +87,7 @@ class ScheduledAdamW:
                 }
 
     def state(self) -> dict[str, Tensor]:
-        """Adam's moments by parameter name, for a checkpoint."""
+        """Return Adam's moments by parameter name, for a checkpoint."""
         return {
             f"{self.name}.{key}.{part}": value
             for key, parameter in self.named.items()
@@ -95,7 +95,7 @@ class ScheduledAdamW:
         }
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `state` returned."""
+        """Restore the result of `state`."""
         for key, parameter in self.named.items():
             prefix = f"{self.name}.{key}."
             parts = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -110,7 +110,7 @@ class TrainedModels:
     def of(
         cls, params: Params, settings: Pretrain | Finetune, reader: nn.Module, embedder: Embedder, *towers: bool
     ) -> TrainedModels:
-        """What a stage trains of them: its reader, and the query and the document tower as `towers` say."""
+        """Choose the modules that a stage trains: the reader, and the query and document tower by `towers`."""
         models = cls(reader, embedder)
         frozen = frozen_names(reader, params)
         models.train("reader", reader, settings.reader, settings.steps, frozen, settings.train_reader)
@@ -126,7 +126,7 @@ class TrainedModels:
     def train(
         self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str], trains: bool = True
     ) -> None:
-        """Train one of the two from now on, if it `trains`; what does not train gets no gradient."""
+        """Train one of the two from now on, if it `trains`; otherwise it gets no gradient."""
         for key, parameter in module.named_parameters():
             parameter.requires_grad_(trains and key not in frozen)
         if trains:
@@ -141,12 +141,12 @@ class TrainedModels:
 
     def backward(self, result: Tensor, gradient: Tensor | None = None, *, last: bool = True) -> None:
         """Add up gradients. In the `last` pass of a step that reaches a parameter the ranks sum its gradient meanwhile;
-        where no pass is said to be the last, `step` sums."""
+        if no pass is marked as the last, `step` sums."""
         with self._sum.during() if last else nullcontext():
             result.backward(gradient)
 
     def step(self, step: int) -> dict[str, float]:
-        """Sum the gradients over the ranks, and update; what the optimisers return."""
+        """Sum the gradients over the ranks, update, and return the results of the optimisers."""
         values: dict[str, float] = {}
         self._sum.finish()
         for optimiser in self.optimisers:
@@ -154,14 +154,14 @@ class TrainedModels:
         return values
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments, for a checkpoint."""
+        """Return weights and moments, for a checkpoint."""
         state = module_tensors("reader", self._reader) | module_tensors("embedder", self._embedder)
         for optimiser in self.optimisers:
             state |= optimiser.state()
         return state
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned."""
+        """Restore the result of `tensors`."""
         load_module("reader", self._reader, tensors)
         load_module("embedder", self._embedder, tensors)
         for optimiser in self.optimisers:
@@ -169,7 +169,7 @@ class TrainedModels:
 
 
 class ModelsTask:
-    """A task of the loop whose whole state is that of its models."""
+    """A task of the loop with no state besides its models."""
 
     _models: TrainedModels
 
@@ -178,5 +178,5 @@ class ModelsTask:
         return self._models.tensors()
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore what `tensors` returned."""
+        """Restore the result of `tensors`."""
         self._models.load(tensors)

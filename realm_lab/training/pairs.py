@@ -14,7 +14,7 @@ from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.inputs import Batch, join, pad_positions
 
-MASK_RATE = 0.15  # share of words masked where no salient span is (BERT)
+MASK_RATE = 0.15  # share of words masked in pairs without a masked salient span (BERT)
 REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
 READ_FRACTION = 0.5  # share of pairs with a picture in which all salient spans are masked: each must be read
 SALIENT_FRACTION = 0.5  # share of pairs in which a salient span is masked instead
@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 
 class ArticlePairs:
-    """Throw-away articles of the toy world. Unrelated: another fact of the same subject, or another article."""
+    """Filler articles of the toy world. Unrelated: another fact of the same subject, or another article."""
 
     def __init__(self, articles: Articles):
         self._articles = articles
@@ -48,8 +48,8 @@ class ArticlePairs:
 
 
 class Captions:
-    """Throw-away statements, and pictures of their subject: what the Inverse Cloze Task makes of a passage cannot be
-    made of a picture. It shows another fact, as a passage without the sentence does, or, as often as that is kept, the
+    """Filler statements, and pictures of their subject. The Inverse Cloze Task removes a sentence from its passage,
+    which is impossible in a picture. So the picture shows another fact, or, as often as the sentence is kept, the
     same."""
 
     def __init__(self, articles: Articles, vocabulary_size: int):
@@ -58,15 +58,15 @@ class Captions:
         self._items = np.flatnonzero(articles.other.values[first] >= vocabulary_size)
 
     def pair(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """A statement and a picture."""
+        """Return a statement and a picture."""
         item = self._items[generator.integers(len(self._items))]
         shown = self._articles.other if generator.random() < REMOVAL_RATE else self._articles.restated
         return np.asarray(self._articles.sentences[item]), np.asarray(shown[item])
 
 
 class PassagePairs:
-    """Sentences with a salient span. Related: the passage before or after its own in its article, because its own
-    holds the answer in the very sentence (its own only where the article has no other); unrelated: any."""
+    """Sentences with a salient span. Related: the passage before or after its origin in the article, because the origin
+    contains the answer in the very sentence (the origin only if the article has no other); unrelated: any."""
 
     def __init__(self, sentences: Sentences, passages: Passages):
         self._sentences, self._passages = sentences, passages
@@ -96,7 +96,7 @@ class MaskedPairs(NamedTuple):
     at_BM: Tensor  # int64
     targets_BM: Tensor  # int64
     is_masked_BM: Tensor  # bool: false in padding of the positions
-    masked_count: int  # in the whole batch, of which these may be a share
+    masked_count: int  # in the whole batch; these pairs may be a share of it
 
 
 class PairSampler:
@@ -117,9 +117,9 @@ class PairSampler:
     def batch(
         self, step: int, size: int, related_fraction: float, generator: np.random.Generator, part: slice = slice(None)
     ) -> MaskedPairs:
-        """Batch `step`: half salient spans of the first segment, half whole words of both segments.
+        """Draw batch `step`: half salient spans of the first segment, half whole words of both segments.
 
-        All is drawn, whatever the `part` of its pairs that is joined.
+        All random numbers are drawn, whatever the `part` of its pairs that is joined.
         """
         firsts, seconds, places, targets = [], [], [], []
         for item in self._order.take(step * size, size):
@@ -148,11 +148,11 @@ class PairSampler:
         return MaskedPairs(batch, at_BM, targets_BM, is_masked_BM, sum(len(positions) for positions in places))
 
     def _is_picture(self, tokens: np.ndarray) -> bool:
-        """Whether a segment has patches, which are no words and never masked."""
+        """True if a segment has patches, which are not words and never masked."""
         return len(tokens) > 0 and int(tokens[0]) >= len(self._continues)
 
     def _whole_words(self, tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Positions of a share of the words, every wordpiece of a chosen word, at least one word."""
+        """Return positions of a share of the words, every wordpiece of a chosen word, at least one word."""
         if not len(tokens) or self._is_picture(tokens):
             return np.empty(0, np.int64)
         starts = np.flatnonzero(~self._continues[tokens])

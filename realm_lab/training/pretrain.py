@@ -1,4 +1,4 @@
-"""REALM pre-training: mask, retrieve, read, marginal likelihood, step; the index is refreshed beside it (section 3).
+"""REALM pre-training: mask, retrieve, read, marginal likelihood, step, with refreshes of the index (section 3).
 
 One training step is `PretrainTask.train_step`. It calls, in this order: `QueryStream` (training/query_stream.py),
 `CandidatePolicy` (retrieval/candidates.py) with `Retriever` (retrieval/retriever.py), `CandidateReader`
@@ -44,7 +44,7 @@ Evaluation = Callable[[Retriever, AnyReader], dict[str, float]]
 
 
 class Objective(NamedTuple):
-    """What is trained, and what was read for it."""
+    """The objective of a batch, and the candidates that were read for it."""
 
     total: Tensor  # the sum over the sentences of log p(y|x) or what pretrain.objective names, nats
     candidates_BK: np.ndarray
@@ -96,17 +96,17 @@ class PretrainTask:
         )
 
     def _staleness_probe(self) -> StalenessProbe:
-        """Queries like those of training, always the same."""
+        """Return queries like those of training, always the same."""
         rows, queries = self._stream.sample(STALENESS_SENTENCES, "staleness-queries")
         return StalenessProbe(
             self._policy, queries, self._sentences.origins[rows], len(self.retriever.passages), self.seed
         )
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One optimiser step on log p(y|x) (Eq. 1) or another objective; `batch_size` sentences over all ranks."""
+        """Run one optimiser step on log p(y|x) (Eq. 1) or another objective; `batch_size` sentences over all ranks."""
         started, settings, launch = time.perf_counter(), self._settings, self._params.launch
 
-        # The index: of the weights of an earlier step, refreshed as the policy says.
+        # The index: with the weights of an earlier step, refreshed as the policy decides.
         self._index.before_step(step)
 
         # Mask. Every rank draws the whole batch and computes its share of it.
@@ -140,7 +140,7 @@ class PretrainTask:
         # Step: gradients are summed over the ranks, then clipped.
         stepped = self._models.step(step)
 
-        # Log the loss, what the step says about the retriever, the age of its index, and its cost.
+        # Log the loss, the health of the retriever, the age of its index, and its cost.
         sum_over_ranks_([total, health_2Q])
         values = {"loss": total.item(), **stepped}
         self._health = health_means(health_2Q, kinds)
@@ -151,22 +151,23 @@ class PretrainTask:
         return values
 
     def _batch(self, step: int) -> tuple[np.ndarray, list[MaskedSentence]]:
-        """The sentences of a step over all ranks, and what is masked in them."""
+        """Return the sentences of a step over all ranks, with their masks."""
         rows = self._stream.rows(step * self._settings.batch_size, self._settings.batch_size)
         generator = numpy_generator(self.seed, "pretrain-masks", step)
         return rows, [self._stream.masked(int(row), generator) for row in rows]
 
     def _kinds(self, rows: np.ndarray, masked: Sequence[MaskedSentence]) -> list[str]:
-        """The kind of each sentence: what the masked span is."""
+        """Return the kind of each sentence, the label of its masked span."""
         return [self._sentences.kind(int(row), one.positions) for row, one in zip(rows, masked, strict=True)]
 
     def _objective(
         self, rows: np.ndarray, masked: Sequence[MaskedSentence], kinds: Sequence[str], read_null: bool
     ) -> Objective:
-        """What is maximised for some sentences (sections 3.2 to 3.4); their health apart for each of `kinds`.
+        """Return the objective of some sentences (sections 3.2 to 3.4), and their health separately for each of
+        `kinds`.
 
         With `read_null`, and no null document among the candidates, they are read without a passage too, without a
-        gradient: what a passage is worth (Eq. 2) is measured against that.
+        gradient: the utility of a passage (Eq. 2) is measured against that.
         """
         # Retrieve: candidates by the index, p(z|x) by the current weights.
         exclude = self._policy.exclusion(self.retriever, self._sentences.origins[rows])
@@ -198,7 +199,7 @@ class PretrainTask:
         return Objective(objective_B.sum(), found.rows_BK, health_2Q)
 
     def watch(self, step: int) -> dict[str, float]:
-        """The probes after `step` finished steps, and whether the run has collapsed."""
+        """Run the probes after `step` finished steps, and check for a collapse."""
         probe = self._probe
         values: dict[str, float] = on_first_rank(lambda: probe.measure(self.reader)) if probe is not None else {}
         values |= self._index.measure_sample()
@@ -206,15 +207,15 @@ class PretrainTask:
         return values
 
     def flags(self) -> tuple[Flag, ...]:
-        """Warnings for the run's status."""
+        """Return warnings for the run's status."""
         return self._watch.flags()
 
     def uncounted_flop(self) -> float:
-        """Operations of refreshing the index, which another process may do."""
+        """Return operations of refreshing the index, which another process may do."""
         return self._index.refresh_flops
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Utility, likelihood and zero-shot recall on held-out text, with a fresh index."""
+        """Measure utility, likelihood and zero-shot recall on held-out text, with a fresh index."""
         fresh = self.retriever.searching_exactly()
         fresh.refresh(step)
         values = self._evaluation(fresh, self.reader) | self._index.measure(fresh)
@@ -222,7 +223,7 @@ class PretrainTask:
         return values
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights, moments, the index with the weights that made it, and refreshes under way."""
+        """Return weights, moments, the index with the weights that made it, and refreshes under way."""
         state = self._models.tensors()
         state["null_offset"] = torch.tensor(self.retriever.null_offset, dtype=torch.float64)
         return state | self._watch.state() | self._index.state()

@@ -1,5 +1,5 @@
-"""Two probes of pre-training on fixed held-out texts: what the reader gains from a good passage, and how far the index
-in use is from a fresh one."""
+"""Two probes of pre-training on fixed held-out texts: the reader's gain from a good passage, and the distance of the
+current index from a fresh one."""
 
 # Shapes: B queries or sentences, K candidates, M masked positions, N pairs of sentence and passage, P pool of passages,
 # D embedding size
@@ -36,14 +36,14 @@ DEPTH = 2  # times as many passages as are read: those that the index finds and 
 
 
 class ReaderProbe:
-    """What the reader gains from passages that nobody had to retrieve, on a fixed set of held-out sentences.
+    """Measures the reader's gain from given passages, without retrieval, on a fixed set of held-out sentences.
 
-    Each sentence has its first salient span masked (where gold passages are known, one whose kind is MAIN_KIND), and is
+    Each sentence has its first salient span masked (if gold passages are known, one whose kind is MAIN_KIND), and is
     read with
-      gold: the passage known to hold the answer (Sentences.gold); where none is known but the passage of origin is
-        (X = Z), another passage of the article of origin that holds the answer - never the origin, which holds the
-        sentence itself;
-      same article: a passage of that article that holds the answer nowhere (as wordpieces), nor is the origin;
+      gold: the passage known to contain the answer (Sentences.gold); if none is known but the passage of origin is
+        (X = Z), another passage of the article of origin that contains the answer - never the origin, which contains
+        the sentence itself;
+      same article: a passage of that article without the answer (as wordpieces), and not the origin;
       random: any passage of another article.
     Choices among several are drawn from `seed`; a sentence without such a passage does not count there.
     """
@@ -82,10 +82,10 @@ class ReaderProbe:
 
     @torch.no_grad()
     def measure(self, reader: AnyReader) -> dict[str, float]:
-        """`probe_gold_utility`, `probe_same_article_utility`, `probe_random_utility`: nats per masked wordpiece.
+        """Return `probe_gold_utility`, `probe_same_article_utility`, `probe_random_utility`: nats per masked wordpiece.
 
         log p(y|z,x) - log p(y|null,x), summed over the sentences that have such a passage and divided by their
-        masked wordpieces; left out where no sentence has one.
+        masked wordpieces; left out if no sentence has one.
         """
         size, rows_PB = len(self.masked), np.stack([self.rows[name] for name in PROBES])
         there_PB = rows_PB >= 0
@@ -108,9 +108,9 @@ class ReaderProbe:
 
 
 class StalenessProbe:
-    """What searching a fresh index would find for fixed queries, and how far the index in use is from it.
+    """Compares the current index with a fresh one for fixed queries.
 
-    `origins` are the passages that the queries come from, which are kept out as in training.
+    `origins` are the passages that the queries come from, which are excluded as in training.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class StalenessProbe:
 
     @torch.no_grad()
     def exact(self, retriever: Retriever, fresh: Retriever) -> Drift:
-        """Drift of the index of `retriever` from that of `fresh`, which the current weights made."""
+        """Return the drift of the index of `retriever` from the index of `fresh`, made by the current weights."""
         with evaluating(retriever.embedder):
             query_BD = retriever.embed_queries(self._queries)
             fresh_BK = self._find(fresh, query_BD, self._places)
@@ -133,9 +133,9 @@ class StalenessProbe:
 
     @torch.no_grad()
     def sampled(self, retriever: Retriever) -> tuple[Drift, np.ndarray]:
-        """The same with few fresh vectors, and which passages were embedded for it: a fixed sample, and what the index
-        finds, some way down. A fresh index is taken to find nothing outside of these: the overlap is never below the
-        exact one, and the more above it the fewer passages were looked at."""
+        """Estimate the same from few fresh vectors, and return the passages embedded for it: a fixed sample, and the
+        top results of the index. A fresh index is taken to find nothing outside of these: the overlap is never below
+        the exact one, and exceeds it more the fewer passages were embedded."""
         with evaluating(retriever.embedder):
             query_BD = retriever.embed_queries(self._queries)
             searched_BD = retriever.search_queries(self._queries, query_BD)
@@ -152,7 +152,7 @@ class StalenessProbe:
             return self._drift(retriever, query_BD, fresh_BK, fresh_vectors), pool_P
 
     def _exclusion(self, retriever: Retriever, pool_P: np.ndarray | None = None) -> Exclusion | None:
-        """What a query must not find in the whole corpus, or in a pool of its passages."""
+        """Return the rows that a query must not find, in the whole corpus or in a pool of its passages."""
         exclude = self._policy.exclusion(retriever, self._origins)
         if exclude is None or pool_P is None:
             return exclude
@@ -170,7 +170,7 @@ class StalenessProbe:
 
 
 def _scores(query_BD: Tensor, rows_BK: np.ndarray, vectors: Callable[[np.ndarray], Tensor]) -> Tensor:
-    """f(x, z), [B, K]; NO_SCORE where the row is negative."""
+    """Return f(x, z), [B, K]; NO_SCORE for negative rows."""
     there_BK = rows_BK >= 0
     query_M = to_device(np.nonzero(there_BK)[0], query_BD.device)
     vectors_MD = vectors(rows_BK[there_BK]).to(query_BD)

@@ -1,5 +1,4 @@
-"""The queries of pre-training: which sentence comes at which step, what is masked in it, and the null document that
-they start with."""
+"""The queries of pre-training: the sentences of each step, their masks, and the initial null document."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ CALIBRATION_SENTENCES = 64
 
 
 class QueryStream:
-    """An endless stream of sentences in shuffled epochs, addressed by position; its length is that of an epoch.
+    """An endless stream of sentences in shuffled epochs, addressed by position; its length is the length of an epoch.
 
-    An epoch holds each sentence with a salient span once (`salient`), each salient span once, so that a sentence comes
-    as often as it has spans (`by_span`; which of them is masked is up to the scheme), or each sentence once (`any`).
+    An epoch has each sentence with a salient span once (`salient`), each salient span once, so that a sentence comes
+    as often as it has spans (`by_span`; the scheme chooses the masked one), or each sentence once (`any`).
     The order is a pure function of the seed and the position, whatever the scheme masks and however many numbers it
-    draws; a mask depends on its sentence and the generator alone.
+    draws; a mask depends only on its sentence and the generator.
     """
 
     def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int, vocabulary: Sequence[str]):
@@ -47,14 +46,14 @@ class QueryStream:
         return self._count
 
     def rows(self, start: int, count: int) -> np.ndarray:
-        """Sentences at positions `start` to `start + count - 1` of the stream, int64 [count]."""
+        """Return sentences at positions `start` to `start + count - 1` of the stream, int64 [count]."""
         items = self._order.take(start, count)
         if self._by_span:
             return self._sentences.rows_of_spans(items)
         return items if self._rows is None else self._rows[items]
 
     def masked(self, row: int, generator: np.random.Generator) -> MaskedSentence:
-        """The sentence with what the scheme chose masked."""
+        """Mask the positions of a sentence that the scheme chose."""
         tokens, settings = self._sentences.tokens[row], self._settings
         request = MaskRequest(
             len(tokens),
@@ -68,17 +67,17 @@ class QueryStream:
         return mask(tokens, self._scheme(request, generator), self._mask_id, self._sentences.text(row))
 
     def sample(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The first sentences, masked for a purpose of their own: rows and queries."""
+        """Return the first sentences, masked with a separate generator: rows and queries."""
         rows = self.rows(0, min(count, len(self)))
         return rows, [self.masked(int(row), numpy_generator(self._seed, purpose, int(row))).tokens for row in rows]
 
     def origins(self, rows: np.ndarray) -> np.ndarray:
-        """The passages that sentences were taken from."""
+        """Return the passages that sentences were taken from."""
         return np.asarray(self._sentences.origins[rows])
 
 
 def place_null(settings: Pretrain, retriever: Retriever, stream: QueryStream) -> None:
-    """Put the null document where pre-training begins with it, by some training queries; the same at every call."""
+    """Initialise the null document with some training queries; the same at every call."""
     null_D, policy = retriever.embedder.null_vector, CandidatePolicy.of(settings)
     is_new = null_D is not None and not null_D.any()
     calibrates = settings.calibrate_null and policy.null

@@ -1,4 +1,4 @@
-"""The index beside training: refreshed when the policy asks, its age and drift measured, its state in checkpoints."""
+"""The index during training: refreshed when the policy asks, its age and drift measured, its state in checkpoints."""
 
 # Shapes: N passages, D embedding size
 
@@ -27,7 +27,7 @@ from realm_lab.training.probes import StalenessProbe
 
 
 class Pending(NamedTuple):
-    """A refresh under way. `embedder` holds the weights of that step, None where they are not needed later."""
+    """A refresh under way. `embedder` holds the weights of that step, None if they are not needed later."""
 
     embedder: Embedder | None
     asked_at: float  # time.monotonic(); NaN: in a process before this one
@@ -37,10 +37,10 @@ class RefreshedIndex:
     """The retriever's index while its embedder trains.
 
     A refresh that the policy asks for at step s is searched from step s + delay_steps on, not sooner and not later:
-    the trainer embeds then, or waits for the `builder`, so that runs do not depend on the speed of a machine. Where
-    nothing `moves`, because the document tower does not learn, the vectors stay and a refresh costs nothing. `cost_N`
-    are the floating-point operations of embedding each passage. The retriever's index is that of step 0. Call
-    `before_step` and `after_step` around every step; `metrics` and `measure` may be asked between steps.
+    the trainer embeds then, or waits for the `builder`, so that runs do not depend on the speed of a machine. If
+    nothing `moves`, because the document tower is not trained, the vectors stay and a refresh costs nothing. `cost_N`
+    are the floating-point operations of embedding each passage. The retriever's index starts at step 0. Call
+    `before_step` and `after_step` around every step; `metrics` and `measure` may be called between steps.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class RefreshedIndex:
         self._refreshes = 0  # indexes that came into use after the first
         self.refresh_flops = self._training_flops = 0.0  # floating-point operations so far
         self._age_sum, self._steps = 0.0, 0
-        self._made_at = self._started = time.monotonic()  # when the weights behind the index were those of the trainer
+        self._made_at = self._started = time.monotonic()  # the time when the trainer had the index's weights
         self._busy_seconds = 0.0
 
     def before_step(self, step: int) -> None:
-        """Refresh as the policy says after `step` finished steps."""
+        """Refresh as the policy decides after `step` finished steps."""
         started = time.monotonic()
         with uncounted():  # `refresh_flops` has them, wherever the index is built
             if step > 0:
@@ -76,11 +76,11 @@ class RefreshedIndex:
         self._busy_seconds += time.monotonic() - started
 
     def after_step(self, flops: float) -> None:
-        """The floating-point operations of the step, without refreshing."""
+        """Count the floating-point operations of the step, without refreshing."""
         self._training_flops += flops
 
     def _overlap(self) -> float:
-        """How much of the fresh top k the index finds, estimated on few fresh vectors, whose cost counts."""
+        """Estimate the share of the fresh top k that the index finds, on few fresh vectors, whose cost counts."""
         if not self._moves:
             return 1.0
 
@@ -93,7 +93,7 @@ class RefreshedIndex:
         return float(overlap)
 
     def _ask(self, step: int) -> None:
-        """Note a refresh, with a copy of the current weights where they are needed after this step."""
+        """Note a refresh, with a copy of the current weights if they are needed after this step."""
         current = self._retriever.embedder
         kept = self._retriever.stale_queries or (self._moves and self._delay_steps > 0)
         embedder = copy.deepcopy(current).requires_grad_(False).eval() if kept else None
@@ -118,11 +118,11 @@ class RefreshedIndex:
         self._pending = {other: kept for other, kept in self._pending.items() if other > step}
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Age of the index that step `step` searched, and what refreshing has cost so far; once for every step.
+        """Return the age of the index that step `step` searched, and the cost of refreshing so far; call it every step.
 
-        `index_staleness_steps_mean` is the mean over all steps so far: what is logged now and then may always fall on
-        the same place between two refreshes. Seconds and the share of time are of this process;
-        `index_staleness_seconds` is left out while the index is from before a resumed run began.
+        `index_staleness_steps_mean` is the mean over all steps so far: logging at intervals could always hit the same
+        point between two refreshes. Seconds and the share of time are measured in this process;
+        `index_staleness_seconds` is left out while the index is older than the start of a resumed run.
         """
         assert self._retriever.index is not None
         age, now = float(step - self._retriever.index.step), time.monotonic()
@@ -142,16 +142,16 @@ class RefreshedIndex:
         return values if recall is None else values | {"search_recall_at_8": recall}
 
     def measure(self, fresh: Retriever) -> dict[str, float]:
-        """Drift from a fresh index, which the current weights have just made."""
+        """Measure drift from a fresh index, which the current weights have just made."""
         return _named(self._probe.exact(self._retriever, fresh), "")
 
     def measure_sample(self) -> dict[str, float]:
-        """Drift estimated from few fresh vectors."""
+        """Estimate drift from few fresh vectors."""
         values: dict[str, float] = on_first_rank(lambda: _named(self._probe.sampled(self._retriever)[0], "_sampled"))
         return values
 
     def state(self) -> dict[str, Tensor]:
-        """For a checkpoint: the index with the weights behind it, and every refresh that is under way."""
+        """Return the state for a checkpoint: the index with its weights, and every refresh that is under way."""
         index, snapshot = self._retriever.index, self._retriever.snapshot
         assert index is not None
         sums = [self.refresh_flops, self._training_flops, self._age_sum, self._steps, self._refreshes]
@@ -169,7 +169,7 @@ class RefreshedIndex:
         return state
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned; refreshes under way are submitted again."""
+        """Restore the result of `state`; refreshes under way are submitted again."""
         self.refresh_flops, self._training_flops, self._age_sum, steps, refreshes = tensors["refresh.sums"].tolist()
         self._steps, self._refreshes, self._made_at = int(steps), int(refreshes), np.nan
         index = IndexGeneration(tensors["index.embeddings"], int(tensors["index.step"]))

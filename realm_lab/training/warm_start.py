@@ -25,7 +25,7 @@ from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.pairs import REMOVAL_RATE, Captions, PairSampler
 
-LAST_STEPS = 20  # over which the accuracy of an attempt, and that of the whole phase, is averaged
+LAST_STEPS = 20  # the accuracy of an attempt, and of the whole phase, is averaged over them
 LOW_ACCURACY = 0.5  # in the batch, at the end of the Inverse Cloze Task: below it the run is flagged,
 JUDGED_STEPS = 100  # unless it has fewer steps than this, as in a smoke test, which learns nothing on purpose
 
@@ -33,8 +33,8 @@ JUDGED_STEPS = 100  # unless it has fewer steps than this, as in a smoke test, w
 class WarmStartTask:
     """Two phases in one run: steps of the reader first, then steps of the embedder.
 
-    The embedder's phase can fall into a bad basin in its first steps, which more steps do not leave. With several
-    attempts its first quarter is done once for each of so many projections; then the whole of it for the best of them.
+    The embedder's phase can fall into a bad basin in its first steps and not leave it. With several attempts, its first
+    quarter is done once per attempt with a new projection; then the whole of it for the best one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class WarmStartTask:
         self._attempts = embedder_settings.attempts if embedder_settings.attempts > 1 else 0
         self._attempt_steps = -(-embedder_settings.steps // 4)
         self.total_steps = self.reader_steps + self._attempts * self._attempt_steps + embedder_settings.steps
-        self._accuracy_A = torch.zeros(self._attempts + 1, dtype=torch.float64)  # the last is that of the whole phase
+        self._accuracy_A = torch.zeros(self._attempts + 1, dtype=torch.float64)  # the last is for the whole phase
         self._flags: tuple[Flag, ...] = ()
         self._initial = {name: value.clone() for name, value in embedder.state_dict().items()}
         self._device = next(reader.parameters()).device
@@ -80,7 +80,7 @@ class WarmStartTask:
         self._models.train("reader", reader, self._settings.reader.optimiser, self.reader_steps, frozen)
 
     def train_step(self, step: int) -> dict[str, float]:
-        """A step of BERT training, or, once the reader is done, of the Inverse Cloze Task."""
+        """Run a step of BERT training, or, once the reader is done, of the Inverse Cloze Task."""
         if step < self.reader_steps:
             return self._reader_step(step)
         attempt, step, steps = self._place(step)
@@ -96,8 +96,8 @@ class WarmStartTask:
         return values
 
     def _place(self, step: int) -> tuple[int, int, int]:
-        """Which attempt a step of the embedder's phase belongs to (-1: the whole phase), its number there, and the
-        number of steps there."""
+        """Return the attempt that a step of the embedder's phase belongs to (-1: the whole phase), its number there,
+        and the number of steps there."""
         attempt, place = divmod(step - self.reader_steps, max(1, self._attempt_steps))
         if attempt < self._attempts:
             return attempt, place, self._attempt_steps
@@ -105,7 +105,7 @@ class WarmStartTask:
         return -1, place, self._settings.embedder.steps
 
     def _reader_step(self, step: int) -> dict[str, float]:
-        """Masked-language-model loss over masked positions (Devlin et al. 2018)."""
+        """Return the masked-language-model loss over masked positions (Devlin et al. 2018)."""
         settings = self._settings.reader
         helping = step < settings.related_only_fraction * self.reader_steps
         related_fraction = 1.0 if helping else settings.related_fraction
@@ -135,9 +135,9 @@ class WarmStartTask:
         return {"loss": total, "loss_mlm": total, "accuracy_mlm": right / count, **values}
 
     def _begin_embedder(self, attempt: int) -> None:
-        """Put the embedder to the start of an attempt, or of the whole phase with the best one's projection (-1).
+        """Reset the embedder to the start of an attempt, or of the whole phase with the best one's projection (-1).
 
-        The towers take over the reader's Transformer where the parameters say so.
+        The towers take over the reader's Transformer if the parameters ask for it.
         """
         settings = self._settings.embedder
         self.embedder.load_state_dict(self._initial)
@@ -152,9 +152,9 @@ class WarmStartTask:
         self._models.train("embedder", self.embedder, settings.optimiser, settings.steps, frozen)
 
     def _embedder_batch(self, step: int, mine: range) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-        """Sentences, titles and bodies of a rank's share of a step. All ranks draw the whole batch.
+        """Return sentences, titles and bodies of a rank's share of a step. All ranks draw the whole batch.
 
-        Where there are captions, every other pair is one with its picture, and all are where no passage can be used.
+        If there are captions, every other pair is one with its picture, and all are if no passage can be used.
         """
         settings = self._settings.embedder
         generator = numpy_generator(self.seed, "inverse-cloze-sentences", step)
@@ -179,7 +179,8 @@ class WarmStartTask:
         return queries, titles, bodies
 
     def _embedder_step(self, step: int) -> dict[str, float]:
-        """In-batch softmax from a sentence to its passage, the sentence removed at REMOVAL_RATE (Lee et al. 2019).
+        """Return the in-batch softmax from a sentence to its passage, the sentence removed at REMOVAL_RATE (Lee et al.
+        2019).
 
         The passages of all ranks are each other's negatives.
         """
@@ -206,21 +207,21 @@ class WarmStartTask:
         return {"loss": total, "loss_ict": total, "accuracy_ict": right / size, **values}
 
     def flags(self) -> tuple[Flag, ...]:
-        """Warnings for the run's status."""
+        """Return warnings for the run's status."""
         return self._flags
 
     def finish(self) -> None:
-        """After the last step: the temperature of the retriever (W_input scaled by query_scale)."""
+        """After the last step, set the temperature of the retriever (W_input scaled by query_scale)."""
         if not self._settings.embedder.steps:
             self._begin_embedder(-1)
         self.embedder.query_projection.weight.data.mul_(self._settings.embedder.query_scale)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights of both, the moments of the present phase, and the accuracy of each attempt."""
+        """Return weights of both, the moments of the present phase, and the accuracy of each attempt."""
         return self._models.tensors() | {"accuracy_ict": self._accuracy_A}
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore what `tensors` returned."""
+        """Restore the result of `tensors`."""
         self._accuracy_A = tensors["accuracy_ict"].cpu().clone()
         if step > self.reader_steps:
             self._begin_embedder(-1)

@@ -22,8 +22,8 @@ QUANTITIES = (
     "candidate_entropy",  # of p(z|x), nats
     "candidate_entropy_fraction",  # as a share of log k, k the candidates there are
     "score_spread",  # standard deviation of f(x,z) over passages
-    "gold_among_candidates",  # where the gold passage is known
-    "null_probability",  # where the null document is a candidate
+    "gold_among_candidates",  # if the gold passage is known
+    "null_probability",  # if the null document is a candidate
     "retrieval_utility_train",  # sum_z p(z|x) RU(z|x), nats, where something was read without a passage
 )
 START = tuple(name for metric, items, _ in RETRIEVAL for name in (metric, items))
@@ -31,12 +31,12 @@ BY_KIND = ("gold_among_candidates", "null_probability")  # also by the kind of t
 
 
 def quantities(kinds: Sequence[str]) -> list[str]:
-    """The names of what `candidate_health` sums, where the sentences are of these kinds."""
+    """Return the names of the sums in `candidate_health` for sentences of these kinds."""
     return [*QUANTITIES, *(f"{name}_{kind}" for name in BY_KIND for kind in kinds)]
 
 
 def health_means(health_2Q: Tensor, kinds: Sequence[str] = ()) -> dict[str, float]:
-    """Means by name of what `candidate_health` sums; what no sentence entered is left out."""
+    """Return means by name of the sums in `candidate_health`; names without a sentence are left out."""
     sums = zip(quantities(kinds), *health_2Q.tolist(), strict=True)
     return {name: value / count for name, value, count in sums if count}
 
@@ -50,10 +50,10 @@ def candidate_health(
     kind_B: Sequence[str] = (),
     kinds: Sequence[str] = (),
 ) -> Tensor:
-    """What the numbers of a training step say about the retriever: sums over the sentences and how many entered each,
+    """Return indicators of the retriever's health in a training step: sums over the sentences and counts of each,
     float64 [2, Q] in the order of `quantities(kinds)`, so that micro-batches and ranks add up.
 
-    `log_reader_BK` is log p(y|z,x); `log_null_B` is log p(y|null,x), None where nothing was read without a passage;
+    `log_reader_BK` is log p(y|z,x); `log_null_B` is log p(y|null,x), None if nothing was read without a passage;
     -1 in `gold_B` is an unknown gold passage; `kind_B` is the kind of each sentence, one of `kinds`.
     """
     rows_BK, score_BK, log_prior_BK = candidates
@@ -87,11 +87,11 @@ def candidate_health(
 
 
 class CollapseWatch:
-    """Bounds with patience: a flag is up once a quantity was out of its bounds at every look for `patience_steps`.
+    """Bounds with patience: a flag is raised once a quantity was out of its bounds in every update of `patience_steps`.
 
-    A look is a call of `update` that has a value of the quantity; one look inside the bounds starts the count anew.
-    Values of single batches are noisy, so a run near a bound may go in and out of it and is not flagged. Held-out
-    retrieval is bounded by half of its value at step 0, and what is lost at the last step is flagged without patience.
+    Only calls of `update` with a value of the quantity count; one value inside the bounds restarts the count.
+    Values of single batches are noisy, so a run near a bound may cross it and not be flagged. The bound of held-out
+    retrieval is half of its value at step 0; if it is out of bounds at the last step, it is flagged without patience.
     """
 
     def __init__(self, patience_steps: int, total_steps: int, bounds: Sequence[Bound] = BOUNDS):
@@ -121,7 +121,7 @@ class CollapseWatch:
             self._seen.append(-1)
 
     def flags(self) -> tuple[Flag, ...]:
-        """The flags that are up, for example "collapsed: p(null|x) above 0.99 since step 1200"."""
+        """Return the raised flags, for example "collapsed: p(null|x) above 0.99 since step 1200"."""
         return tuple(
             Flag(COLLAPSED, f"collapsed: {bound.quantity} {bound.crossed} since step {since}")
             for bound, since, seen in zip(self._bounds, self._since, self._seen, strict=True)
@@ -138,6 +138,6 @@ class CollapseWatch:
         }
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
+        """Restore the result of `state`."""
         self._bound_retrieval(dict(zip(START, tensors["watch.start"].tolist(), strict=True)))
         self._since, self._seen = tensors["watch"].tolist()

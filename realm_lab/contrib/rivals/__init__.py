@@ -1,1 +1,1 @@
-"""The other systems of the paper's Table 1 and what came after it, for comparisons."""
+"""The other systems of the paper's Table 1 and later ones, for comparisons."""

@@ -1,9 +1,9 @@
 """BM25 with the reader of DPR (Karpukhin et al. 2020, section 6.1 and the row BM25 of Table 4): the reader selects a
-passage by its [CLS] and answers with the best span of it. What separates it from `dpr` is retrieval alone.
+passage by its [CLS] and answers with the best span of it. It differs from `dpr` only in retrieval.
 
-Simplified: the span head is that of all systems here, one softmax over the spans of a passage, where the paper has
+Simplified: the span head is the same in all systems here, one softmax over the spans of a passage; the paper has
 two, over starts and ends. A question without a passage with its answer among the first 100 is left out of the step that
-it is drawn in, which `answerable_fraction` shows.
+it is drawn in; `answerable_fraction` counts it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Closed-book question answering (Roberts et al. 2020; the T5 rows of Guu et al. 2020, Table 1): no retrieval, facts
-live in weights.
+are stored in weights.
 
-Span corruption on the pre-training corpus X and on the passages of Z, which nothing else would show to the model; then
-salient spans of X; then questions. What Z states is answered as far as the weights hold it, and a corpus update changes
+Span corruption on the pre-training corpus X and on the passages of Z, which the model would not see otherwise; then
+salient spans of X; then questions. Facts of Z are answered as far as the weights hold them, and a corpus update changes
 nothing.
 
 Simplified: one model from scratch (or from model.checkpoint) of the size of the other systems' encoder, with a decoder
 of that size, instead of T5; BERT's post-norm layers with absolute positions; one [MASK] for T5's numbered sentinels;
 AdamW with warm-up and decay instead of Adafactor at a constant learning rate; no mixture of tasks; the first answer is
-the target, and the answer is decoded from wordpieces, in lower case where the tokenizer is.
+the target, and the answer is decoded from wordpieces, in lower case if the tokenizer is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ClosedBookOptions(Section):
     question_steps: NonNegative = 10_000
     """Steps on questions (Roberts et al. 2020)."""
     batch_size: Positive = 384
-    """Texts a step (the paper's 196,608 tokens in texts of 512)."""
+    """Texts per step (the paper's 196,608 tokens in texts of 512)."""
     learning_rate: Fraction = 1e-3
     """Peak learning rate of each stage (the paper's, constant)."""
 
@@ -55,7 +55,7 @@ def _stage(name: str, work: str, *more: str) -> Stage:
 
 
 class ClosedBook(System):
-    """An encoder-decoder that reads the question alone."""
+    """An encoder-decoder that reads only the question."""
 
     name = "closed_book"
     title = "closed book"
@@ -71,7 +71,7 @@ class ClosedBook(System):
 
     @cached_property
     def model(self) -> Generator:
-        """The fine-tuned encoder-decoder."""
+        """Return the fine-tuned encoder-decoder."""
         return load_generator(self.context, "finetune").to(self.context.device).eval()
 
     def answer(
@@ -91,7 +91,7 @@ class ClosedBook(System):
         return [self.model]
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
-        """Itself: it reads no corpus."""
+        """Return itself: it reads no corpus."""
         return self
 
 
@@ -114,7 +114,7 @@ def corrupt(context: Context, run: StageRun) -> None:
 
 
 def write_salient_spans(context: Context, run: StageRun) -> None:
-    """A salient span of a sentence of X is left out, and to be written (Roberts et al. 2020)."""
+    """Remove a salient span from a sentence of X, to be generated (Roberts et al. 2020)."""
     from realm_lab.contrib.rivals.training.generation import blank
 
     sentences = context.sentences()

@@ -1,7 +1,7 @@
-"""DPR (Karpukhin et al. 2020): towers trained on questions with their passages, then a reader on what they find.
+"""DPR (Karpukhin et al. 2020): towers trained on questions with their passages, then a reader on retrieved passages.
 
-Simplified: the towers come from the warm start, not from BERT alone, and have its projection; the reader is that of
-`bm25_dpr_reader`; one epoch order instead of the paper's choice of a checkpoint by its validation rank. The peak
+Simplified: the towers come from the warm start, not from plain BERT, and have its projection; the reader is
+`bm25_dpr_reader`'s; one epoch order instead of the paper's choice of a checkpoint by its validation rank. The peak
 learning rate is finetune.retriever's.
 """
 
@@ -29,11 +29,11 @@ class DprOptions(SelectingOptions):
     steps: NonNegative = 18_400
     """Optimiser steps of the towers (40 epochs of the paper's 58,880 questions)."""
     batch_size: Positive = 128
-    """Questions a step, which are each other's negatives (the paper's)."""
+    """Questions per step, which are each other's negatives (the paper's)."""
 
 
 class Dpr(SelectsPassage, DenseRetriever):
-    """Dense retrieval that learns from questions alone."""
+    """Dense retrieval trained only on questions."""
 
     name = "dpr"
     title = "DPR"

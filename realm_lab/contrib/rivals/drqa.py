@@ -2,13 +2,13 @@
 unnormalised exp(start + end) of all passages.
 
 The ranking is the released one (tfidf.py); its paragraphs are the passages of the corpus. Passages are retrieved in
-their order in the best article, then in the second, so that recall@k is that of k passages of few articles.
+their order in the best article, then in the second, so that recall@k counts k passages of few articles.
 
-Simplified: words are the wordpieces of the corpus, whose vectors start at random and all learn, where the paper has
-GloVe's, fixed but for the 1,000 most frequent in questions; one feature says that a wordpiece is in the question, and
-there are no lemmas, parts of speech or entities (the released multitask model has none either); examples are the gold
-passages and those of distant supervision together, without its filter by named entities and lengths of paragraphs;
-AdamW with a constant learning rate and clipping at 1, where the paper has Adamax and 10; a fixed number of steps; the
+Simplified: words are the wordpieces of the corpus, whose vectors start at random and are all trained; the paper has
+GloVe's, fixed except for the 1,000 most frequent in questions. One feature marks wordpieces of the question, and
+there are no lemmas, parts of speech or entities (the released multitask model has none either). Examples are the gold
+passages and those of distant supervision together, without its filter by named entities and lengths of paragraphs.
+AdamW with a constant learning rate and clipping at 1; the paper has Adamax and 10. A fixed number of steps; the
 longest answer is finetune.max_span_wordpieces (the paper's 15 words).
 """
 
@@ -41,19 +41,19 @@ class DrqaOptions(Section):
     """`system_options.drqa`."""
 
     articles: Positive = 5
-    """Articles whose passages are read of each question (the paper's)."""
+    """Articles whose passages are read per question (the paper's)."""
     steps: NonNegative = 240_000
     """Optimiser steps (40 epochs of the released multitask model's 192,396 examples)."""
     batch_size: Positive = 32
-    """Examples a step (the released code's)."""
+    """Examples per step (the released code's)."""
     learning_rate: Fraction = 2e-3
-    """Constant (the released code's, of Adamax)."""
+    """Constant learning rate (the released code's, for Adamax)."""
     embedding_size: Positive = 300
-    """Of a word vector (the paper's)."""
+    """Size of a word vector (the paper's)."""
     hidden_size: Positive = 128
-    """Of each LSTM, one direction (the paper's)."""
+    """Size of each LSTM, per direction (the paper's)."""
     dropout: Dropout = 0.4
-    """On word vectors, and on what goes into and out of the LSTMs (the released code's)."""
+    """Dropout on word vectors, and on inputs and outputs of the LSTMs (the released code's)."""
 
 
 class Drqa(PassageSystem):
@@ -80,7 +80,7 @@ class Drqa(PassageSystem):
 
     @cached_property
     def tfidf(self) -> TfidfArticles:
-        """The index over the articles."""
+        """Return the index over the articles."""
         from realm_lab.contrib.rivals.tfidf import TfidfArticles
 
         return TfidfArticles(self.passages)
@@ -123,7 +123,7 @@ class Drqa(PassageSystem):
 
 
 def new_reader(context: Context, own: DrqaOptions) -> DocumentReader:
-    """A reader drawn from the run's seed."""
+    """Build a reader with weights drawn from the run's seed."""
     import torch
 
     from realm_lab.contrib.rivals.models.document_reader import DocumentReader
@@ -136,7 +136,7 @@ def new_reader(context: Context, own: DrqaOptions) -> DocumentReader:
 
 
 def train_reader(context: Context, run: StageRun) -> None:
-    """Train the reader on passages of the training questions that hold the answer."""
+    """Train the reader on passages of the training questions that contain the answer."""
     from realm_lab.contrib.rivals.tfidf import STOP_WORDS
     from realm_lab.contrib.rivals.training.document_reader import DocumentReaderTask, distant_examples
     from realm_lab.corpus.vocabulary import wordpieces_by_id

@@ -1,5 +1,5 @@
-"""A frozen sentence-embedding folder as the retriever (Reimers and Gurevych 2019, and what came after), and the span
-reader, fine-tuned on what it finds. Nothing of the folder is trained.
+"""A frozen sentence-embedding folder as the retriever (Reimers and Gurevych 2019, and later models), and the span
+reader, fine-tuned on the retrieved passages. Nothing of the folder is trained.
 
 Simplified: a passage is its prefix, title and body as one text, whatever its authors did with titles.
 """
@@ -40,27 +40,28 @@ class EmbeddingOptions(Section):
     folder: Annotated[str, FOLDER]
     """Hugging Face folder of a BERT with WordPiece."""
     pooling: Literal["mean", "cls"] = "mean"
-    """Of the last hidden states, [CLS] and [SEP] included, or that of [CLS]. If it is not given, that of the folder."""
+    """Mean of the last hidden states, [CLS] and [SEP] included, or the state of [CLS]. Default: the folder's
+    setting."""
     query_prefix: str = ""
-    """Before each question, such as "query: " (E5)."""
+    """Text before each question, such as "query: " (E5)."""
     passage_prefix: str = ""
-    """Before each passage, such as "passage: " (E5)."""
+    """Text before each passage, such as "passage: " (E5)."""
     normalise: bool = True
-    """Vectors of length 1: the cosine, not the inner product. If it is not given, that of the folder."""
+    """Scale vectors to length 1: the cosine, not the inner product. Default: the folder's setting."""
     temperature: Annotated[float, Field(gt=0.0)] = 0.05
     """p(z|x) is the softmax of the scores divided by it (Sentence-BERT trains with 0.05)."""
 
     @model_validator(mode="before")
     @classmethod
     def _as_in_the_folder(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """So the key has what is done, whether the parameters or the folder ask for it."""
+        """Fill in the folder's settings, so that the key is the same whether parameters or folder ask for them."""
         return folder_settings(Path(str(given.get("folder"))), given) | given
 
 
 def folder_settings(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Pooling and normalisation as sentence-transformers' files in a folder describe them; nothing without such files.
+    """Read pooling and normalisation from sentence-transformers' files in a folder; empty without such files.
 
-    ValueError: they describe what is not supported, and `given` has nothing else.
+    ValueError: they need unsupported settings, and `given` does not replace them.
     """
     path = folder / "modules.json"
     modules = read_json(path) if path.is_file() else []
@@ -115,7 +116,7 @@ class Embedding(SpanReader):
 
     @cached_property
     def vectors_ND(self) -> Embeddings:
-        """The passages' vectors: from the store, or embedded now."""
+        """Return the passages' vectors: from the store, or embedded now."""
         from realm_lab.core.files import digest
         from realm_lab.retrieval.embeddings import Identity
         from realm_lab.systems.context import embedding_store

@@ -1,11 +1,11 @@
-"""Fusion-in-Decoder (Izacard and Grave 2021): the question is read with each passage apart, and one decoder looks at
-the states of all of them, so that it can put together what several passages say.
+"""Fusion-in-Decoder (Izacard and Grave 2021): the question is read with each passage separately, and one decoder
+attends to the states of all of them, so that it can combine several passages.
 
-The passages are BM25's or those of the warm start's towers. With `retriever: distilled` the query tower learns from
+The passages come from BM25 or from the warm start's towers. With `retriever: distilled` the query tower learns from
 the decoder's attention (Izacard and Grave 2021b).
 
 Simplified: the encoder of the warm start with a decoder that learned to write from its pairs (`denoise`), instead of
-T5; passages without titles, as all systems here read them; AdamW with warm-up and decay instead of Adam at a constant
+T5; passages without titles, as in all systems here; AdamW with warm-up and decay instead of Adam at a constant
 learning rate; the first answer is the target. Attention is distilled in the second half of the reader's steps, with
 one frozen index of the warm start, instead of in rounds of reader, retriever and new passages; p(z|x) is the softmax of
 f(x, z), not of f(x, z) over the square root of its size.
@@ -34,13 +34,13 @@ class FidOptions(WriterOptions):
     steps: NonNegative = 10_000
     """Steps on questions (the paper's)."""
     batch_size: Positive = 64
-    """Questions a step (the paper's)."""
+    """Questions per step (the paper's)."""
     learning_rate: Fraction = 1e-4
-    """Peak learning rate of these (the paper's, constant); that of a query tower is finetune.retriever's."""
+    """Peak learning rate of these (the paper's, constant); a query tower uses finetune.retriever's."""
     passages: Candidates = 100
     """Passages read for each question (the paper's)."""
     retriever: Literal["bm25", "warm_start", "distilled"] = "bm25"
-    """Whose passages are read (the paper: BM25's or DPR's); `distilled`: the query tower learns from attention."""
+    """Source of passages (the paper: BM25 or DPR); `distilled`: the query tower learns from attention."""
 
 
 class Fid(PassageWriter):

@@ -1,4 +1,5 @@
-"""What systems that write their answer share. Heavy imports are inside, so that declaring a system costs nothing."""
+"""Base classes of systems that write their answer. Heavy imports are inside, so that declaring a system costs
+nothing."""
 
 # Shapes: Q questions, K passages
 
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
     from realm_lab.systems.context import Context, Knowledge
     from realm_lab.tracking.run_dir import StageRun
 
-OTHER_PASSAGES = 3  # beside the one that helps, in `denoise`
+OTHER_PASSAGES = 3  # besides the one that helps, in `denoise`
 
 
 class WriterOptions(Section):
     """Options of the systems that write from passages."""
 
     denoise_steps: NonNegative = 1_000_000
-    """Steps in which the decoder learns to write, where the papers have the pre-training of T5 or BART."""
+    """Steps in which the decoder learns to write; the papers have the pre-training of T5 or BART."""
     denoise_batch_size: Positive = 128
-    """Texts a step of these."""
+    """Texts per step of these."""
     denoise_learning_rate: Fraction = 1e-3
     """Peak learning rate of these."""
 
@@ -60,10 +61,10 @@ FINETUNE = Stage(
 
 
 class PassageWriter(PassageSystem, ABC):
-    """An encoder-decoder that writes from passages; a subclass says how, and where its passages are from.
+    """An encoder-decoder that writes from passages; subclasses choose the method and the passages.
 
-    Its options are WriterOptions with `steps`, `batch_size`, `learning_rate` and `passages`. The models are those that
-    training left and `knowledge` is the run's own corpus, unless others are given.
+    Its options are WriterOptions with `steps`, `batch_size`, `learning_rate` and `passages`. The models are those
+    after training and `knowledge` is the run's corpus, unless others are given.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class PassageWriter(PassageSystem, ABC):
     @property
     @abstractmethod
     def objective(self) -> str | None:
-        """That of `RetrievingTask`, by which the query tower learns with the reader; None: no tower learns."""
+        """Loss of `RetrievingTask` that trains the query tower with the reader; None: no tower is trained."""
 
     @abstractmethod
     def write(self, examples: Sequence[Example], log_prior_QK: Tensor) -> Iterable[Written]:
-        """The answer to each question."""
+        """Return the answer to each question."""
 
     @cached_property
     def model(self) -> Generator:
@@ -92,14 +93,14 @@ class PassageWriter(PassageSystem, ABC):
 
     @cached_property
     def embedder(self) -> Embedder:
-        """The towers of the retriever."""
+        """Return the towers of the retriever."""
         stage = "finetune" if self.objective else "warm_start"
         found = self._embedder or self.context.load_embedder(stage)[0]
         return found.to(self.context.device).eval()
 
     @cached_property
     def retriever(self) -> Retriever:
-        """Searches the embeddings by the document tower."""
+        """Search the embeddings by the document tower."""
         return self.context.retriever(self.embedder, knowledge=self._knowledge)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
@@ -140,14 +141,14 @@ class PassageWriter(PassageSystem, ABC):
 
 
 def load_generator(context: Context, stage: str) -> Generator:
-    """The encoder-decoder that a stage left, on the CPU."""
+    """Return the encoder-decoder of a stage, on the CPU."""
     from realm_lab.contrib.rivals.models.generators import read_generator
 
     return read_generator(context.model_folder(stage) / "generator")
 
 
 def learn(context: Context, run: StageRun, task: GenerationTask, embedder: Embedder | None = None) -> None:
-    """Train the encoder-decoder of a task, and export it, with the embedder where that learns too."""
+    """Train the encoder-decoder of a task, and export it, with the embedder if that is trained too."""
     from realm_lab.contrib.rivals.models.generators import write_generator
     from realm_lab.models.folders import write_embedder
     from realm_lab.systems.stages.ending import compile_encoders, end_stage
@@ -165,7 +166,7 @@ def learn(context: Context, run: StageRun, task: GenerationTask, embedder: Embed
 
 
 def question_examples(context: Context) -> list[Example]:
-    """The training questions, each with its first answer. UserError: there are none."""
+    """Return the training questions, each with its first answer. UserError: there are none."""
     from realm_lab.contrib.rivals.models.decoder import Example
     from realm_lab.errors import UserError
 
@@ -200,10 +201,10 @@ def finetune(context: Context, run: StageRun) -> None:
 
 
 def denoise(context: Context, run: StageRun) -> None:
-    """The warm start's encoder and a new decoder learn to write a salient span of a sentence, left out there, from a
-    passage that can help: the pairs of the reader's warm start. Where a pair has no such span, spans of any words. In
-    the second half of the steps that passage is among others that cannot help; with these from the first step a decoder
-    of the toy world often did not learn to copy in 600 steps."""
+    """Train the warm start's encoder and a new decoder to write a salient span of a sentence, removed there, from a
+    passage that can help: the pairs of the reader's warm start. If a pair has no such span, spans of any words are
+    used. In the second half of the steps that passage is among others that cannot help. With these from the first step,
+    a decoder of the toy world often did not learn to copy in 600 steps."""
     from realm_lab.contrib.rivals.models.generators import new_generator
     from realm_lab.contrib.rivals.training.generation import GenerationTask, blank, corrupt_spans, drawing
     from realm_lab.training.pairs import ArticlePairs, PassagePairs

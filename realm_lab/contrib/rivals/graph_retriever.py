@@ -1,7 +1,7 @@
-"""GraphRetriever (Min et al. 2019): passages of BM25 and what they link to, judged together by their relations.
+"""GraphRetriever (Min et al. 2019): passages of BM25 and linked passages, judged together by their relations.
 
-The first passages of BM25 and, hop by hop, those that they link to are a graph; each passage's vector is mixed with
-those of the passages it is related to before one is chosen (models/graphs.py). The paper's reader was never released.
+The first passages of BM25 and, hop by hop, the passages that they link to form a graph; each passage's vector is mixed
+with the vectors of related passages before one is chosen (models/graphs.py). The paper's reader was never released.
 Simplified: seeds are passages of BM25, without entity linking; an edge is a title that a passage names
 (links.py), not a relation of Wikidata, so that there are three relations: links to, is linked from, has the same
 title; the choice of a passage and the spans have an encoder each, trained one after the other, the first with the
@@ -33,17 +33,17 @@ class GraphRetrieverOptions(LinkedOptions):
     negatives: Positive = 100
     """Passages of a question's graph in a step that are neither of its path nor hold the answer."""
     seeds: Positive = 10
-    """Passages of BM25 that the graph begins with (10 titles of TF-IDF in the released code)."""
+    """Passages of BM25 at the start of the graph (10 titles of TF-IDF in the released code)."""
     hops: NonNegative = 2
     """Links between a seed and a passage of the graph, at most (released code)."""
     passages: Positive = 100
-    """Passages of a graph; what the links leave free is filled up by BM25 (released code)."""
+    """Passages of a graph; BM25 fills the rest after the links (released code)."""
     layers: NonNegative = 2
-    """Mixings; 0: every passage is judged alone (ParReader++, the paper's baseline)."""
+    """Mixing layers; 0: every passage is judged separately (ParReader++, the paper's baseline)."""
 
 
 class GraphRetriever(LinkedReader):
-    """Passages that are told of each other before one is chosen."""
+    """Exchanges information between passages before one is chosen."""
 
     name = "graph_retriever"
     title = "GraphRetriever"
@@ -56,8 +56,8 @@ class GraphRetriever(LinkedReader):
         return GraphModel(encoder, self.own.layers, generator)
 
     def graph(self, bm25: np.ndarray) -> np.ndarray:
-        """The rows of a graph: the seeds, what they link to, what that links to, then the other passages of BM25; of
-        each hop the best by BM25's order first, then in the order of the passages that link to them."""
+        """Return the rows of a graph: the seeds, passages that they link to, passages linked from those, then the other
+        passages of BM25; within a hop the best by BM25's order first, then in the order of their linking passages."""
         import numpy as np
 
         own, place = self.own, {int(row): number for number, row in enumerate(bm25)}
@@ -72,7 +72,8 @@ class GraphRetriever(LinkedReader):
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
-        """A gold path is read in any case, and its end is the positive; else those of the graph with the answer are."""
+        """Choose examples: a gold path is always read, and its end is the positive; otherwise passages with the
+        answer."""
         import numpy as np
 
         from realm_lab.contrib.rivals.training.linked import Example
@@ -97,7 +98,7 @@ class GraphRetriever(LinkedReader):
         return torch.from_numpy(self.links.relations(rows_P)).to(like.device)
 
     def search(self, tokens: np.ndarray, bm25: np.ndarray) -> tuple[list[int], list[float]]:
-        """The passages of the graph with their logits, the likeliest choice first."""
+        """Return the passages of the graph with their logits, the most likely choice first."""
         import torch
 
         rows_P = self.graph(bm25)

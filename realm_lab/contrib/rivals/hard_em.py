@@ -1,9 +1,9 @@
-"""Hard EM (Min et al. 2019): the answer occurs in a passage several times, and the reader finds out which place is
-meant. BM25 finds the passages; `variant` is the paper's comparison: hard EM, the first place alone, or all (MML).
+"""Hard EM (Min et al. 2019): the answer occurs in a passage several times, and the reader learns which occurrence is
+meant. BM25 finds the passages; `variant` is the paper's comparison: hard EM, only the first occurrence, or all (MML).
 
 Simplified: BM25 over passages, not TF-IDF over articles and then BM25 over their paragraphs; a passage is chosen by the
-softmax of a head over [CLS] among the positive and its negatives, where the paper has for each passage by itself a
-class "no answer" over the maximum of all positions, and classes "yes" and "no", which no question here has.
+softmax of a head over [CLS] among the positive and its negatives; the paper has a separate class "no answer" per
+passage over the maximum of all positions, and classes "yes" and "no", which no question here has.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class HardEmOptions(SelectingOptions):
     """`system_options.hard_em`."""
 
     negatives: NonNegative = 1
-    """As of the other systems whose reader selects the passage (the code's)."""
+    """Passages without the answer that the reader is trained on (the code's)."""
     variant: Literal["hard_em", "first_only", "mml"] = "hard_em"
-    """Which of the answer's places in a passage count: the likeliest, the first, or all by their sum."""
+    """Occurrences of the answer that count: the most likely one, the first, or all by their sum."""
     tau_steps: Positive = 8000
-    """A step t is one of the likeliest place with probability min(t / tau, 0.8), before that mostly of the sum (8000:
+    """Step t uses the most likely occurrence with probability min(t / tau, 0.8), otherwise the sum (8000:
     the paper's for Natural Questions)."""
 
 
 class HardEm(SelectsPassage, Bm25Reader):
-    """BM25 and a reader that learns from the likeliest place of the answer."""
+    """BM25 and a reader trained on the most likely occurrence of the answer."""
 
     name = "hard_em"
     title = "hard EM"

@@ -1,5 +1,5 @@
-"""What systems share that begin with BM25 and follow links (links.py): a retriever in a stage of its own,
-trained on the passages of each question, then the span reader on what it finds. Nothing is registered here."""
+"""Base of systems that start from BM25 and follow links (links.py): a retriever in a separate stage,
+trained on the passages of each question, then the span reader on its results. Nothing is registered here."""
 
 from __future__ import annotations
 
@@ -48,39 +48,39 @@ class LinkedOptions(Section):
     steps: NonNegative = 29_700
     """Optimiser steps of the retriever (3 epochs of 79,168 questions)."""
     batch_size: Positive = 8
-    """Questions a step (PathRetriever's released code)."""
+    """Questions per step (PathRetriever's released code)."""
 
 
 class LinkedReader(Bm25Reader, ABC):
-    """A subclass says what its model is, what it learns from, and how it retrieves."""
+    """Base class; subclasses define the model, its training examples and its retrieval."""
 
-    depth: ClassVar[int] = 100  # passages of BM25 that there are to begin with, and to find the answer in
+    depth: ClassVar[int] = 100  # passages of BM25 to start from, and to find the answer in
 
     @abstractmethod
     def new_model(self, encoder: Encoder, generator: torch.Generator) -> Any:
-        """The untrained model, its encoder being that of the warm start's reader."""
+        """Return the untrained model, its encoder copied from the warm start's reader."""
 
     @abstractmethod
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
-        """What is learned from a question, if anything: its path, which is gold, or else the best passage of BM25 with
-        the answer, or empty; what BM25 finds; and the passages near it that hold the answer."""
+        """Return the training example of a question, if there is one: its path, which is gold, or else the best passage
+        of BM25 with the answer, or empty; the results of BM25; and nearby passages that contain the answer."""
 
     @abstractmethod
     def loss(self, model: Any, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
-        """Of one example."""
+        """Return the loss of one example."""
 
     @abstractmethod
     def search(self, tokens: np.ndarray, bm25: np.ndarray) -> Any:
-        """What the trained model finds for the wordpieces of a question and its best rows of BM25; best first."""
+        """Return the trained model's results for the wordpieces of a question and its best rows of BM25; best first."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)
         self._found: dict[str, Any] = {}
 
     def found(self, questions: Sequence[str]) -> list[Any]:
-        """`search` of each question, done once."""
+        """Run `search` for each question, once."""
         new = [question for question in dict.fromkeys(questions) if question not in self._found]
         if new:
             found_QK = self.bm25.search(new, self.depth).rows_QK
@@ -90,7 +90,7 @@ class LinkedReader(Bm25Reader, ABC):
 
     @cached_property
     def links(self) -> Links:
-        """The links of the knowledge corpus that is read."""
+        """Return the links of the knowledge corpus."""
         import numpy as np
 
         from realm_lab.contrib.rivals.links import Links
@@ -101,7 +101,7 @@ class LinkedReader(Bm25Reader, ABC):
         return Links(self.passages, continues, self.context.special.unk)
 
     def initial_model(self) -> Any:
-        """The model before its training, on the device."""
+        """Return the model before its training, on the device."""
         import torch
 
         from realm_lab.core.seeding import derive_seed
@@ -125,13 +125,13 @@ class LinkedReader(Bm25Reader, ABC):
         return [self.models.reader, self.model]
 
     def pair_encoder(self, model: Any) -> PairEncoder:
-        """The model's encoder with the passages that are read."""
+        """Return the model's encoder with the passages."""
         from realm_lab.contrib.rivals.models.pair_encoder import PairEncoder
 
         return PairEncoder(self.context.params, model.encoder, self.passages, self.context.special)
 
     def examples(self, questions: Questions) -> list[Example]:
-        """All training questions that something can be learned from."""
+        """Return all training questions with an example."""
         import numpy as np
 
         from realm_lab.models.spans import holds_answer
@@ -152,7 +152,7 @@ class LinkedReader(Bm25Reader, ABC):
 
 
 def train_retriever(context: Context, run: StageRun) -> None:
-    """Train a system's own model; the reader of the warm start is what fine-tuning begins with."""
+    """Train a system's model; fine-tuning starts with the reader of the warm start."""
     from realm_lab.contrib.rivals.training.linked import LinkedTask
     from realm_lab.core.digests import write_digests
     from realm_lab.core.files import atomic_directory

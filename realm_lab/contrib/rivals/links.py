@@ -1,7 +1,7 @@
 """Links between passages: a passage links to every passage whose title its body names.
 
-One rule for every corpus: the toy world's articles and a file's have titles, and few files tell their links. It reads
-the stored wordpieces, so that an updated corpus has its own links and no prepared corpus need know of them. A title
+One rule for every corpus: the toy world's articles and a file's have titles, and few files contain their links. It
+reads the stored wordpieces, so that links of an updated corpus are current and no prepared corpus stores them. A title
 that is an ordinary word is named often; none is left out.
 """
 
@@ -21,7 +21,7 @@ AT_ONCE = 1 << 18  # passages
 class Links:
     """The links of a corpus.
 
-    `continues` has for each wordpiece of the vocabulary whether it goes on with a word. No text names a title with the
+    `continues` marks each wordpiece of the vocabulary that continues a word. No text names a title with the
     `unknown` one, which may be any word.
     """
 
@@ -37,11 +37,11 @@ class Links:
         self._named = _grouped(pairs[:, 0], pairs[:, 1], len(passages))
 
     def _mentions(self, passages: Passages, start: int) -> np.ndarray:
-        """(row, title) of AT_ONCE passages from `start`, sorted, each once."""
+        """Return (row, title) of AT_ONCE passages from `start`, sorted, each once."""
         offsets = np.asarray(passages.bodies.offsets[start : start + AT_ONCE + 1])
         tokens_T, offsets = np.asarray(passages.bodies.values[offsets[0] : offsets[-1]]), offsets - offsets[0]
         row_T = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        begins_T = np.append(~self._continues[tokens_T], True)  # whether a word may begin here, and after the last
+        begins_T = np.append(~self._continues[tokens_T], True)  # true if a word may start here, and after the last
         begins_T[offsets] = True
         windows_T, found = np.zeros(len(tokens_T), np.uint64), [np.empty((0, 2), np.int64)]
         for length in range(1, int(self._lengths.max(initial=0)) + 1):
@@ -57,16 +57,16 @@ class Links:
 
     @property
     def passages_without(self) -> int:
-        """Passages that link to none."""
+        """Return passages without links."""
         return int((self._named.lengths == 0).sum())
 
     def of(self, row: int) -> np.ndarray:
-        """Rows of the passages that a passage links to, by title, int64."""
+        """Return rows of the passages that a passage links to, by title, int64."""
         return np.concatenate([np.empty(0, np.int64), *(self._rows[title] for title in self._named[row])])
 
     def relations(self, rows_N: np.ndarray) -> np.ndarray:
-        """Of each pair of some passages, bool [3, N, N]: whether the first links to the second, the second to the
-        first, and whether both have one title."""
+        """Return relations of each pair of some passages, bool [3, N, N]: the first links to the second, the second to
+        the first, and both have one title."""
         title_N = self.title_of[rows_N]
         to_NN = np.stack([np.isin(title_N, self._named[row]) for row in rows_N])
         same_NN = (title_N[:, None] == title_N) & ~np.eye(len(rows_N), dtype=bool)
@@ -74,7 +74,7 @@ class Links:
 
 
 def _hash(passages: Passages, row: int, unknown: int) -> np.uint64:
-    """Of a title's wordpieces; of its text where they do not tell it from others."""
+    """Return a hash of a title's wordpieces; of its text if the wordpieces do not distinguish it from others."""
     tokens, value = passages.titles[row], np.uint64(0)
     if unknown in tokens:
         return np.uint64(text_hash(passages.text.row(row)["title"]))
@@ -85,7 +85,7 @@ def _hash(passages: Passages, row: int, unknown: int) -> np.uint64:
 
 
 def _grouped(keys: np.ndarray, values: np.ndarray, size: int) -> Ragged:
-    """The values of each key from 0 to size, in their order."""
+    """Return the values of each key from 0 to size, in their order."""
     order = np.argsort(keys, kind="stable")
     offsets = np.concatenate([[0], np.bincount(keys, minlength=size).cumsum()])
     return Ragged.of(offsets, values[order])

@@ -2,12 +2,12 @@
 
 As in the released code: a question is encoded with each passage, the states are normalised, every step is a binary
 choice, a learned vector ends the path, and the two best candidates of a step stay for the next (models/paths.py).
-Simplified: links are titles that a passage names (links.py), not hyperlinks, at most LINKED of a passage; paths
-begin with passages of BM25, not with those of TF-IDF's articles; a path of the greatest length is scored with its end
-too; the encoder begins as the warm start's reader, with the learning rate of finetune.reader. The reader sees the
-passages of a path as one text, from the last to the first, and weighs paths by one softmax over the spans of all, the
-paths' log-probabilities added (`finetune.softmax: joint`), not by a head for "answerable". Without gold paths, a path
-is the gold passage or else the best of BM25 with the answer.
+Simplified: links are titles that a passage names (links.py), not hyperlinks, at most LINKED per passage; paths
+start with passages of BM25, not of TF-IDF's articles; a path of the greatest length is scored with its end
+too; the encoder is initialised by the warm start's reader, with the learning rate of finetune.reader. The reader sees
+the passages of a path as one text, from the last to the first, and weighs paths by one softmax over the spans of all,
+the paths' log-probabilities added (`finetune.softmax: joint`), not by a head for "answerable". Without gold paths, a
+path is the gold passage or else the best of BM25 with the answer.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class PathRetrieverOptions(LinkedOptions):
     negatives: Positive = 79
     """Passages of a question in a step that are not of its path (released code, for Natural Questions: 80 with it)."""
     first: Positive = 20
-    """Passages of BM25 with which a path may begin (20 articles of TF-IDF in the released code)."""
+    """Passages of BM25 that a path may start with (20 articles of TF-IDF in the released code)."""
     beam: Positive = 8
     """Paths that are followed (released code); finetune.candidates of them are read."""
     longest: Positive = 2
-    """Passages of the longest path (released code, for Natural Questions: 3 steps, of which the last is the end)."""
+    """Passages of the longest path (released code, for Natural Questions: 3 steps, the last one being the end)."""
 
 
 class PathRetriever(LinkedReader):
@@ -63,7 +63,7 @@ class PathRetriever(LinkedReader):
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
-        """Negatives are what BM25 finds and what the passages of the path and the first of BM25 link to."""
+        """Use as negatives the results of BM25 and passages linked from the path and from BM25's first ones."""
         import numpy as np
 
         from realm_lab.contrib.rivals.training.linked import Example
@@ -78,7 +78,7 @@ class PathRetriever(LinkedReader):
         return model.loss(vectors_PD, len(example.kept))
 
     def search(self, tokens: np.ndarray, bm25: np.ndarray) -> list[Path]:
-        """The best paths, best first."""
+        """Return the best paths, best first."""
         from realm_lab.contrib.rivals.models.paths import best_paths
 
         encoder, own = self.pair_encoder(self.model), self.own
@@ -93,7 +93,7 @@ class PathRetriever(LinkedReader):
         return best_paths(self.model, encode, bm25[: own.first].tolist(), linked, own.beam, own.longest)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        """The passages of the best paths, of each path from its last to its first, which the last needs."""
+        """Return the passages of the best paths, each path from its last to its first."""
         found = []
         for paths in self.found(questions):
             scores: dict[int, float] = {}
@@ -104,7 +104,7 @@ class PathRetriever(LinkedReader):
         return Retrieved.padded(found, k)
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[JoinedPassages, Retrieved]:
-        """Paths as passages: the bodies of each, from its last to its first."""
+        """Return paths as passages: the bodies of each, from its last to its first."""
         from realm_lab.corpus.joined import JoinedPassages
 
         numbers: dict[tuple[int, ...], int] = {}
@@ -117,7 +117,7 @@ class PathRetriever(LinkedReader):
     def answer(
         self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
     ) -> list[Answer]:
-        """From the best paths; a candidate's row is the passage of its path that holds the span."""
+        """Answer from the best paths; a candidate's row is the passage of its path that contains the span."""
         answers = super().answer(questions, retrieved, k)
         if retrieved is not None:
             return answers

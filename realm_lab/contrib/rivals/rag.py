@@ -1,12 +1,12 @@
-"""RAG (Lewis et al. 2020): a decoder writes behind each passage apart, and the answer is marginal over the passages of
-a retriever whose query tower learns with it.
+"""RAG (Lewis et al. 2020): a decoder writes after each passage separately, and the answer is marginal over the passages
+of a retriever whose query tower is trained with it.
 
-Decoding is greedy. RAG-Token takes the likeliest word of the marginal at each place. RAG-Sequence writes one answer
-from each passage and takes that of largest marginal probability, each answer scored under every passage (the paper's
-"thorough decoding", with beams of 1).
+Decoding is greedy. RAG-Token takes the most likely word of the marginal at each position. RAG-Sequence writes one
+answer from each passage and takes the one of largest marginal probability, each answer scored under every passage (the
+paper's "thorough decoding", with beams of 1).
 
 Simplified: the encoder of the warm start with a decoder that learned to write from its pairs (`denoise`), instead of
-BART; the warm start's towers instead of DPR's; passages without titles, as all systems here read them; the first answer
+BART; the warm start's towers instead of DPR's; passages without titles, as in all systems here; the first answer
 is the target.
 """
 
@@ -33,14 +33,14 @@ class RagOptions(WriterOptions):
     steps: NonNegative = 10_000
     """Steps on questions (the paper names none; Fusion-in-Decoder's)."""
     batch_size: Positive = 64
-    """Questions a step (the paper names none; Fusion-in-Decoder's)."""
+    """Questions per step (the paper names none; Fusion-in-Decoder's)."""
     learning_rate: Fraction = 3e-5
     """Peak learning rate of the reader (the paper names none; BART's); that of the query tower is
     finetune.retriever's."""
     passages: Candidates = 5
     """Passages read for each question (the paper: 5 or 10)."""
     marginal: Literal["sequence", "token"] = "sequence"
-    """Whether a passage is behind the whole answer or behind each word (section 2.1)."""
+    """Marginalise once per answer (`sequence`) or once per word (`token`; section 2.1)."""
 
 
 class Rag(PassageWriter):

@@ -1,4 +1,4 @@
-"""What systems share whose reader selects the passage that it answers from (Karpukhin et al. 2020, section 6.1)."""
+"""Base of systems whose reader selects the passage that it answers from (Karpukhin et al. 2020, section 6.1)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ FINETUNE_SELECTING = Stage(
 
 
 class SelectingOptions(Section):
-    """Of systems whose reader selects the passage."""
+    """Options of systems whose reader selects the passage."""
 
     negatives: NonNegative = 23
-    """Passages without the answer that are read beside the one with it, of each question in training (the paper's)."""
+    """Passages without the answer that are read with the one that has it, per question in training (the paper's)."""
 
 
 class SelectsPassage(SpanReader):
-    """Put before the class that retrieves; `finetune.candidates` passages are read of a question in evaluation."""
+    """Mixin before the class that retrieves; `finetune.candidates` passages are read per question in evaluation."""
 
     fixed: ClassVar = {"softmax": "selected", "objective": Choice("marginal")}
 
     def task(self) -> MakeTask:
-        """What trains the reader."""
+        """Return the training task of the reader."""
         from realm_lab.contrib.rivals.training.selection import SelectionTask
 
         return SelectionTask

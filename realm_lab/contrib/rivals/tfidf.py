@@ -2,7 +2,7 @@
 
 A text is decomposed (NFD), cut into runs of letters and digits and single other characters, and lower-cased; an n-gram
 with a stop word or punctuation in it is dropped, the rest are counted by murmurhash3 mod 2^24. The weight of a bucket
-is log(1 + count) times log((N - N_t + 0.5) / (N_t + 0.5)), or 0 where that is negative; texts and questions have the
+is log(1 + count) times log((N - N_t + 0.5) / (N_t + 0.5)), or 0 if that is negative; texts and questions have the
 same weights, so that the second factor enters squared, and no length is normalised.
 """
 
@@ -30,7 +30,7 @@ STOP_WORDS = frozenset(STOPWORDS_EN_PLUS)  # NLTK's, as there
 
 
 def terms(text: str) -> list[str]:
-    """The unigrams and bigrams of a text that count."""
+    """Return the unigrams and bigrams of a text without stop words and punctuation."""
     words = [word.lower() for word in WORD.findall(unicodedata.normalize("NFD", text))]
     kept = [word not in STOP_WORDS and not PUNCTUATION.fullmatch(word) for word in words]
     unigrams = [word for word, keep in zip(words, kept, strict=True) if keep]
@@ -50,12 +50,12 @@ class TfidfTexts:
         self._weights_UN.eliminate_zeros()
 
     def _weights(self, columns: np.ndarray, owners: np.ndarray, counts: np.ndarray, size: int) -> csr_array:
-        """Of texts or questions, [U, size]."""
+        """Return the weights of texts or questions, [U, size]."""
         values = np.log1p(counts) * self._idf_U[columns]
         return csr_array((values, (columns, owners)), shape=(len(self._used_U), size))
 
     def search(self, questions: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each question the best `depth` texts, and their scores; those of score 0 are not found. Of equal scores
+        """Return the best `depth` texts of each question, and their scores; score 0 is not a result. Among equal scores
         the earlier text is first."""
         found = []
         for start in range(0, len(questions), AT_ONCE):
@@ -83,7 +83,7 @@ class TfidfArticles:
         self._index = TfidfTexts([" ".join([titles[rows[0]], *(bodies[row] for row in rows)]) for rows in self._rows])
 
     def search(self, questions: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each question the passages of its best `depth` articles, best article first, and each one's score."""
+        """Return the passages of the best `depth` articles of each question, best article first, with scores."""
         found = []
         for articles, scores in self._index.search(questions, depth):
             rows = [self._rows[article] for article in articles]
@@ -93,7 +93,7 @@ class TfidfArticles:
 
 
 def _counts(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The buckets of some texts: whose, which, and how often."""
+    """Return the buckets of some texts: text number, bucket and count."""
     hashed = [np.array([mmh3.hash(term, seed=0, signed=False) for term in terms(text)], int) for text in texts]
     parts = [np.unique(buckets % BUCKETS, return_counts=True) for buckets in hashed]
     owners = np.repeat(np.arange(len(texts)), [len(buckets) for buckets, _ in parts])

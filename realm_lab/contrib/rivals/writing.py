@@ -31,7 +31,7 @@ class Written(NamedTuple):
 def write_together(
     params: Params, model: Generator, special: SpecialIds, examples: Sequence[Example]
 ) -> Iterator[Written]:
-    """Greedy answers, each from all of its passages together, or from the question alone."""
+    """Write greedy answers, each from all of its passages together, or only from the question."""
     passages = max(1, len(examples[0].seconds)) if examples else 1
     for _, source in _encoded(params, model, special, examples, passages):
         with autocast(source.mask_BS.device, params.model.precision):
@@ -49,7 +49,7 @@ def write_marginal(
     log_prior_QK: Tensor,
     marginal: str,
 ) -> Iterator[Written]:
-    """Answers of RAG. `sequence`: of the greedy answers from each passage alone, that of largest
+    """Write RAG's answers. `sequence`: the greedy answer of one passage with the largest
     p(y|x) = sum_z p(z|x) p(y|z,x), each scored under every passage; `token`: greedy by the marginal of each word."""
     longest, passages = params.finetune.max_span_wordpieces, log_prior_QK.shape[1]
     for part, source in _encoded(params, model, special, examples, 1, passages):
@@ -72,7 +72,7 @@ def write_marginal(
 def answer_of(
     tokenizer: Tokenizer, passages: Passages, written: Written, rows_K: np.ndarray, log_prior_K: np.ndarray
 ) -> Answer:
-    """A written answer with its passages; its source is the likeliest of those that hold it, else of all."""
+    """Return a written answer with its passages; its source is the most likely one that contains it, else of all."""
     text, candidates = tokenizer.decode(list(written.wordpieces)), []
     for row, log_prior, log_reader in zip(rows_K.tolist(), log_prior_K, written.log_reader_K, strict=True):
         if row >= 0:
@@ -91,7 +91,7 @@ def _encoded(
     joined: int,
     passages: int | None = None,
 ) -> Iterator[tuple[slice, Source]]:
-    """States of questions in parts of at most launch.token_budget wordpieces, those of every `joined` passages as one
+    """Encode questions in parts of at most launch.token_budget wordpieces, the states of every `joined` passages as one
     source."""
     longest = params.corpus.sentence_length + params.corpus.passage_length
     size = max(1, params.launch.token_budget // (longest * (passages or joined)))
@@ -105,7 +105,7 @@ def _encoded(
 
 
 def _scores(model: Generator, source: Source, text_BT: Tensor, special: SpecialIds) -> Tensor:
-    """log p(y|z,x) of one text for each question under each of its passages, [B, K]."""
+    """Return log p(y|z,x) of one text for each question under each of its passages, [B, K]."""
     text_NT = text_BT.repeat_interleave(len(source.mask_BS) // len(text_BT), 0)
     log_probs_NT, _ = model.target_log_probs(source, text_NT)
     return (log_probs_NT * (text_NT[:, 1:] != special.pad)).sum(1).view(len(text_BT), -1)

@@ -1,8 +1,8 @@
 """An encoder-decoder that writes its answer, p(y|x, z_1..z_S): the encoder of all systems here, and a causal decoder.
 
-A decoder layer is BERT's with causal self-attention and, behind it, cross-attention to the encoder's states (Vaswani et
-al. 2017), as deep and wide as the encoder; its word embeddings are the encoder's, at both ends. A text begins with
-[CLS] and ends with [SEP] (as in Rothe et al. 2020), so that the wordpieces serve as they are.
+A decoder layer is BERT's with causal self-attention followed by cross-attention to the encoder's states (Vaswani et
+al. 2017), as deep and wide as the encoder; its word embeddings are the encoder's, at both ends. A text starts with
+[CLS] and ends with [SEP] (as in Rothe et al. 2020), so that the wordpieces are used unchanged.
 """
 
 # Shapes: B texts, T wordpieces of a text with [CLS] and [SEP], P those before, S states looked at, D hidden size,
@@ -26,29 +26,29 @@ Heads = tuple[Tensor, Tensor]  # keys and values, [B, H, L, E] each
 
 
 class Source(NamedTuple):
-    """What a decoder looks at."""
+    """Encoder states that a decoder attends to."""
 
     states_BSD: Tensor
     mask_BS: Tensor  # bool: true at real states
 
 
 class Cache(NamedTuple):
-    """What was computed for the wordpieces before, by layer."""
+    """Keys and values of the previous wordpieces, by layer."""
 
     own: list[Heads]  # of the text so far
     source: list[Heads]  # of the states looked at
 
 
 class Example(NamedTuple):
-    """What is read and written."""
+    """Input and output texts."""
 
     first: np.ndarray  # wordpieces of a question, or of a text with blanks
-    seconds: Sequence[np.ndarray]  # of the passages read with it, each in a sequence of its own; () for none
+    seconds: Sequence[np.ndarray]  # of the passages read with it, each in a separate sequence; () for none
     target: np.ndarray = np.empty(0, np.int64)  # of the text to write
 
 
 def join_examples(examples: Sequence[Example], special: SpecialIds, longest: int) -> Batch:
-    """The sequences of examples with equally many passages, in order."""
+    """Return the sequences of examples with equally many passages, in order."""
     if not examples[0].seconds:
         return join([example.first for example in examples], None, special, longest)
     firsts = [example.first for example in examples for _ in example.seconds]
@@ -56,7 +56,7 @@ def join_examples(examples: Sequence[Example], special: SpecialIds, longest: int
 
 
 def pad_texts(targets: Sequence[np.ndarray], special: SpecialIds, longest: int) -> Tensor:
-    """[CLS] text [SEP] of each, cut to `longest` wordpieces with both and padded, int64 [B, T]."""
+    """Return [CLS] text [SEP] of each, cut to `longest` wordpieces with both and padded, int64 [B, T]."""
     rows = [[special.cls, *target[: longest - 2].tolist(), special.sep] for target in targets]
     width = max(map(len, rows))
     return torch.tensor([row + [special.pad] * (width - len(row)) for row in rows])
@@ -74,12 +74,12 @@ class DecoderBlock(Block):
         self.cross_norm = nn.LayerNorm(size, eps=shape.layer_norm_epsilon)
 
     def source_heads(self, states_BSD: Tensor) -> Heads:
-        """Keys and values of the cross-attention, the same at every step."""
+        """Return keys and values of the cross-attention, the same at every step."""
         key, value = self.cross_key_value(states_BSD).chunk(2, -1)
         return self._split(key), self._split(value)
 
     def own_heads(self, hidden_BTD: Tensor, before: Heads | None) -> tuple[Tensor, Heads]:
-        """Queries of the self-attention, with keys and values of all wordpieces so far."""
+        """Return queries of the self-attention, with keys and values of all wordpieces so far."""
         query, key, value = (self._split(part) for part in self.qkv(hidden_BTD).chunk(3, -1))
         if before is not None:
             key, value = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
@@ -88,8 +88,8 @@ class DecoderBlock(Block):
     def decode(
         self, hidden_BTD: Tensor, query: Tensor, own: Heads, bias_11TL: Tensor, source: Heads, bias_B11S: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Hidden states after the layer [B, T, D], and the cross-attention's logits of the first of them, before the
-        softmax and without the bias, [B, H, S]."""
+        """Return hidden states after the layer [B, T, D], and the cross-attention's logits of the first of them, before
+        the softmax and without the bias, [B, H, S]."""
         context = self.attention_output(self._attend(query, *own, bias_11TL))
         hidden = self.attention_norm(hidden_BTD + functional.dropout(context, self.dropout, self.training))
         query = self._split(self.cross_query(hidden))
@@ -111,13 +111,13 @@ class Generator(nn.Module):
         self.word_bias = nn.Parameter(torch.zeros(shape.vocabulary_size))
 
     def encode(self, batch: Batch, joined: int = 1) -> Source:
-        """States of the sequences; those of every `joined` neighbours are one long source (Fusion-in-Decoder)."""
+        """Encode the sequences; the states of every `joined` neighbours form one long source (Fusion-in-Decoder)."""
         states_NLD = self.encoder(*batch)
         rows = len(states_NLD) // joined
         return Source(states_NLD.view(rows, -1, states_NLD.shape[-1]), batch.mask_BL.view(rows, -1))
 
     def forward(self, words_BT: Tensor, source: Source, cache: Cache | None = None) -> tuple[Tensor, Cache, Tensor]:
-        """Hidden states of wordpieces behind those of the cache [B, T, D], the cache with them, and the mean over
+        """Return hidden states of wordpieces after those of the cache [B, T, D], the cache with them, and the mean over
         layers and heads of the cross-attention's logits of the first of them [B, S]."""
         seen = cache.own[0][0].shape[2] if cache else 0
         length = words_BT.shape[1]
@@ -139,15 +139,15 @@ class Generator(nn.Module):
         return hidden, Cache(own, sources), torch.stack(logits).mean(0)
 
     def word_log_probs(self, hidden: Tensor) -> Tensor:
-        """log p(w|...) of every word, float32 under bfloat16 as well, [..., V]."""
+        """Return log p(w|...) of every word, float32 under bfloat16 as well, [..., V]."""
         with torch.autocast(hidden.device.type, enabled=False):
             features = hidden.to(self.word_bias.dtype)
             logits = functional.linear(features, self.encoder.word_embeddings.weight, self.word_bias)
         return logits.log_softmax(-1)
 
     def target_log_probs(self, source: Source, text_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(y_t|y_<t, source) of each wordpiece behind [CLS], teacher-forced, [B, T - 1]; and the cross-attention's
-        logits of the first step, [B, S]."""
+        """Return log p(y_t|y_<t, source) of each wordpiece after [CLS], teacher-forced, [B, T - 1]; and the
+        cross-attention's logits of the first step, [B, S]."""
         hidden, _, logits_BS = self(text_BT[:, :-1], source)
         return self.word_log_probs(hidden).gather(-1, text_BT[:, 1:, None])[..., 0], logits_BS
 
@@ -185,7 +185,7 @@ def write(
 
 
 def initialise_generator(model: Generator, generator: torch.Generator) -> None:
-    """Initial weights of the decoder, as the encoder's are for training from scratch; those of the encoder stay."""
+    """Initialise the decoder as the encoder is for training from scratch; the encoder's weights stay."""
     initialise_blocks(model.blocks, ("attention_output", "cross_output", "output"), generator)
     shape = model.encoder.shape
     model.target_positions.weight.data.copy_(torch.from_numpy(sinusoids(shape.positions, shape.hidden_size)))

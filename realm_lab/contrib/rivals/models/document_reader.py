@@ -21,7 +21,7 @@ class Segment(NamedTuple):
 
     tokens_NP: Tensor
     mask_NP: Tensor
-    at_NP: Tensor  # where each is in the joined sequence
+    at_NP: Tensor  # position of each in the joined sequence
 
 
 class Endpoints(NamedTuple):
@@ -33,7 +33,7 @@ class Endpoints(NamedTuple):
 
 
 class StackedLstm(nn.Module):
-    """Bidirectional LSTMs on each other; the output is that of all of them side by side."""
+    """Stacked bidirectional LSTMs; the output concatenates all of them."""
 
     def __init__(self, input_size: int, hidden_size: int, layers: int, dropout: float):
         super().__init__()
@@ -53,10 +53,10 @@ class StackedLstm(nn.Module):
 
 
 class DocumentReader(nn.Module):
-    """Where an answer starts and where it ends, of pairs joined as [CLS] x [SEP] z [SEP].
+    """Finds start and end of an answer, in pairs joined as [CLS] x [SEP] z [SEP].
 
-    A wordpiece of the passage is its vector, the question aligned to it, whether it is in the question, and its share
-    of the passage.
+    The input of a passage's wordpiece is its vector, the question aligned to it, a flag for wordpieces of the question,
+    and its frequency in the passage.
     """
 
     LAYERS = 3
@@ -73,7 +73,7 @@ class DocumentReader(nn.Module):
         self.start, self.end = nn.Linear(size, size), nn.Linear(size, size)
 
     def endpoints(self, batch: Batch) -> Endpoints:
-        """Scores of starts and ends; the softmax over a passage of each is p(start) and p(end)."""
+        """Return scores of starts and ends; the softmax over a passage of each is p(start) and p(end)."""
         question, passage = _segment(batch, 0), _segment(batch, 1)
         question_NQE, passage_NPE = (
             functional.dropout(self.words(part.tokens_NP), self.dropout, self.training) for part in (question, passage)
@@ -91,7 +91,8 @@ class DocumentReader(nn.Module):
         return Endpoints(start_NP, end_NP, passage)
 
     def span_logits(self, batch: Batch, max_width: int) -> Tensor:
-        """Start plus end of every span inside the passage, float32 [N, L, W], laid out as `Reader.span_logits`."""
+        """Return start plus end of every span inside the passage, float32 [N, L, W], laid out as
+        `Reader.span_logits`."""
         start_NP, end_NP, passage = self.endpoints(batch)
         logits_NLW = start_NP.new_full((*batch.tokens_BL.shape, max_width), NO_SPAN)
         for width in range(min(max_width, start_NP.shape[1])):
@@ -103,7 +104,7 @@ class DocumentReader(nn.Module):
         return logits_NLW
 
     def _aligned(self, passage_NPE: Tensor, question_NQE: Tensor, mask_NQ: Tensor) -> Tensor:
-        """The question as each word of the passage attends to it, by one projection of both."""
+        """Return the question as each word of the passage attends to it, by one projection of both."""
         score_NPQ: Tensor = self.align(passage_NPE).relu() @ self.align(question_NQE).relu().transpose(1, 2)
         return score_NPQ.masked_fill(~mask_NQ[:, None], NO_SPAN).softmax(2) @ question_NQE
 
@@ -119,7 +120,7 @@ def _segment(batch: Batch, number: int) -> Segment:
 
 
 def _counted(passage: Segment, question: Segment) -> Tensor:
-    """Whether each wordpiece of the passage is in the question, and its share of the passage, [N, P, 2]."""
+    """Return, per wordpiece of the passage, a flag for those in the question, and its frequency, [N, P, 2]."""
     shared, own = (
         (passage.tokens_NP[:, :, None] == part.tokens_NP[:, None]) & part.mask_NP[:, None]
         for part in (question, passage)

@@ -25,7 +25,7 @@ DECODER_FILE = "decoder.safetensors"
 
 
 def new_generator(encoder: Encoder, seed: int) -> Generator:
-    """An encoder-decoder with a copy of the encoder's weights and a decoder drawn from the seed."""
+    """Build an encoder-decoder with a copy of the encoder's weights and a decoder drawn from the seed."""
     generator = Generator(encoder.shape)
     generator.encoder.load_state_dict(encoder.state_dict())
     initialise_generator(generator, torch.Generator().manual_seed(derive_seed(seed, "initial-decoder")))
@@ -33,13 +33,13 @@ def new_generator(encoder: Encoder, seed: int) -> Generator:
 
 
 def write_generator(generator: Generator, folder: Path) -> None:
-    """Save an encoder-decoder: its encoder as a BertModel folder, and the decoder beside it."""
+    """Save an encoder-decoder: its encoder as a BertModel folder, and the decoder next to it."""
     write_tower(folder, generator.encoder, None)
     write_tensors(folder / DECODER_FILE, named_tensors(generator, _of_decoder(generator)))
 
 
 def read_generator(folder: Path) -> Generator:
-    """Load what write_generator saved."""
+    """Load a folder of write_generator."""
     shape, weights = read_checkpoint(folder)
     generator = Generator(shape)
     from_bert(generator.encoder, weights, folder)

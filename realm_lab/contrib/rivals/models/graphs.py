@@ -1,8 +1,8 @@
-"""Passages that are told of each other before one is chosen (Min et al. 2019, "Knowledge Guided Text Retrieval ...").
+"""Exchange information between passages before one is chosen (Min et al. 2019, "Knowledge Guided Text Retrieval ...").
 
 z is the [CLS] of the question with a passage. A layer is z' = relu(W_0 z + sum over relations r of the mean of W_r z_j
 over the passages j in relation r to it); a passage is chosen by the softmax of w . z. Without layers each passage is
-judged alone, and chosen among all (the paper's ParReader++).
+judged separately, and chosen among all (the paper's ParReader++).
 """
 
 # Shapes: N passages, R relations, D hidden size
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from realm_lab.models.encoder import Encoder
 
-RELATIONS = 3  # to what it links to, what links to it, what has its title (links.py)
+RELATIONS = 3  # links to, is linked from, has the same title (links.py)
 
 
 class GraphModel(nn.Module):
@@ -34,7 +34,7 @@ class GraphModel(nn.Module):
                 nn.init.zeros_(linear.bias)
 
     def forward(self, vectors_ND: Tensor, relations_RNN: Tensor) -> Tensor:
-        """The logit of each passage of a question, [N]; `relations_RNN[r, i, j]`: j is in relation r to i."""
+        """Return the logit of each passage of a question, [N]; `relations_RNN[r, i, j]`: j is in relation r to i."""
         mean_RNN = relations_RNN.float() / relations_RNN.sum(2, keepdim=True).clamp(min=1)
         for own, related in zip(self.own, self.related, strict=True):
             sent_RND = torch.stack(related(vectors_ND).chunk(RELATIONS, dim=1))
@@ -43,6 +43,6 @@ class GraphModel(nn.Module):
         return chosen_N1[:, 0]
 
     def loss(self, vectors_ND: Tensor, relations_RNN: Tensor, positive_N: Tensor) -> Tensor:
-        """-log of the probability that a passage with the answer is chosen."""
+        """Return -log of the probability that a passage with the answer is chosen."""
         log_prob_N: Tensor = self(vectors_ND, relations_RNN).log_softmax(0)
         return -log_prob_N[positive_N].logsumexp(0)

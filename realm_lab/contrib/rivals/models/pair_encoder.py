@@ -1,4 +1,5 @@
-"""Questions with passages through one Transformer: the [CLS] of [CLS] x [SEP] z [SEP], in groups of similar length."""
+"""Encode questions with passages by one Transformer: the [CLS] of [CLS] x [SEP] z [SEP], in groups of similar
+length."""
 
 # Shapes: N pairs (question, passage), D hidden size
 
@@ -29,7 +30,7 @@ class PairEncoder:
         self._device = next(encoder.parameters()).device
 
     def vectors(self, queries: Sequence[np.ndarray], rows: Sequence[int]) -> Tensor:
-        """The vector of each question with its passage, float32 [N, D]; differentiable."""
+        """Return the vector of each question with its passage, float32 [N, D]; differentiable."""
         bodies = [self._passages.bodies[row] for row in rows]
         lengths = [min(self._longest, len(q) + len(body) + 3) for q, body in zip(queries, bodies, strict=True)]
         groups, parts = length_groups(lengths, self._launch.token_budget), []

@@ -1,9 +1,9 @@
-"""Paths of passages, scored and searched step by step (Asai et al. 2020, "Learning to Retrieve Reasoning Paths ...").
+"""Score and search paths of passages step by step (Asai et al. 2020, "Learning to Retrieve Reasoning Paths ...").
 
-A passage's vector w is the [CLS] of the question with it; what was read so far is a state h. Each step scores every
-candidate by P(p | h) = sigmoid(w . h + b), and so the end of the evidence, a learned vector; a path's probability is
-the product of its steps. h' = g a / |a| with a = W [h; w] and a learned g (section 3.1; the released code has no other
-non-linearity).
+A passage's vector w is the [CLS] of the question with it; a state h summarises the passages so far. Each step scores
+every candidate by P(p | h) = sigmoid(w . h + b), and also the end of the evidence, a learned vector; a path's
+probability is the product of its steps. h' = g a / |a| with a = W [h; w] and a learned g (section 3.1; the released
+code has no other non-linearity).
 """
 
 # Shapes: P passages, T passages of a path, D hidden size, C candidates
@@ -44,23 +44,23 @@ class PathModel(nn.Module):
         self.gain, self.bias = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
 
     def end_vector(self) -> Tensor:
-        """The end of the evidence among the candidates, [D]: through BERT's last LayerNorm, as every passage is."""
+        """Return the vector for the end of the evidence, [D]: through BERT's last LayerNorm, as every passage is."""
         last = self.encoder.blocks[-1]
         assert isinstance(last, Block)
         end_D: Tensor = last.output_norm(self.end)
         return end_D
 
     def next_state(self, state_D: Tensor, vector_D: Tensor) -> Tensor:
-        """The state after one more passage, of length `gain`."""
+        """Return the state after one more passage, of length `gain`."""
         return self.gain * functional.normalize(self.transition(torch.cat([state_D, vector_D])), dim=0)
 
     def logits(self, state_D: Tensor, vectors_CD: Tensor) -> Tensor:
-        """Of each candidate of a step, [C]."""
+        """Return the logit of each candidate of a step, [C]."""
         return vectors_CD @ functional.dropout(state_D, self._dropout, self.training) + self.bias
 
     def loss(self, vectors_PD: Tensor, length: int) -> Tensor:
-        """Binary cross-entropy of a gold path, whose passages are the first `length`: at each of its steps against the
-        passages that are not of it and the end, then the end against them; the mean over steps and candidates."""
+        """Return the binary cross-entropy of a gold path, whose passages are the first `length`: at each of its steps
+        against the other passages and the end, then the end against them; the mean over steps and candidates."""
         candidates_CD = torch.cat([vectors_PD, self.end_vector()[None]])
         states: list[Tensor] = [self.start]
         wanted = [*range(length), len(vectors_PD)]
@@ -90,10 +90,10 @@ def best_paths(
     beam: int,
     longest: int,
 ) -> list[Path]:
-    """Beam search for the paths of largest probability, best first, at most `beam`.
+    """Search the paths of largest probability with a beam, best first, at most `beam`.
 
-    A path begins with one of `first`; it goes on to what its last passage links to or to the best two of the step
-    before, or ends. Of `longest` passages it can only end. `encode` gives the vectors of passages, [C, D].
+    A path starts with one of `first`; it continues with passages linked from its last one or with the best two of the
+    step before, or ends. With `longest` passages it can only end. `encode` gives the vectors of passages, [C, D].
     """
     vectors: dict[int, Tensor] = {}
     end_D, ended = model.end_vector(), list[Path]()

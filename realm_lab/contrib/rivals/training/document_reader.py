@@ -1,4 +1,4 @@
-"""Training of DrQA's document reader (Chen et al. 2017, sections 3.2 and 4.4), with passages that hold the answer as
+"""Training of DrQA's document reader (Chen et al. 2017, sections 3.2 and 4.4), with passages that contain the answer as
 examples (distant supervision)."""
 
 # Shapes: N examples, P positions of a passage, R passages
@@ -48,10 +48,10 @@ def distant_examples(
     max_width: int,
     read: int,
 ) -> list[Example]:
-    """At most EXAMPLES of a question: of each of its gold passages and of `rows`, best first, that holds the answer,
-    the place whose surroundings share most unigrams and bigrams with the question, and at least one. Those with an
-    `ignored` wordpiece, of stop words and punctuation, do not count. The reader sees the first `read` wordpieces of a
-    passage."""
+    """Return at most EXAMPLES of a question: from each of its gold passages and of `rows`, best first, that contain the
+    answer, the occurrence whose surroundings share most unigrams and bigrams with the question, and at least one. Those
+    with an `ignored` wordpiece, of stop words and punctuation, do not count. The reader sees the first `read`
+    wordpieces of a passage."""
     examples: list[Example] = []
     for number, found_R in enumerate(rows):
         query, first = questions.tokens[number], len(examples)
@@ -75,7 +75,7 @@ def _ngrams(tokens: np.ndarray, ignored: frozenset[int]) -> set[tuple[int, ...]]
 
 
 class DocumentReaderTask(ModelsTask):
-    """-log p(start) - log p(end), each a softmax over its passage."""
+    """Return -log p(start) - log p(end), each a softmax over its passage."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class DocumentReaderTask(ModelsTask):
         self._models.train("document_reader", reader, settings, steps, set())
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step on the mean over a batch of examples."""
+        """Run one step on the mean over a batch of examples."""
         chosen = self._order.take(step * self._batch_size, self._batch_size).tolist()
         examples = [self._examples[place] for place in chosen]
         corpus, device = self._params.corpus, self._reader.words.weight.device

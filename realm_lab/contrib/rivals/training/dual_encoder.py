@@ -29,7 +29,7 @@ Answers = Sequence[Sequence[np.ndarray]]  # of each question, the wordpieces of 
 
 
 class LabelledPassages(NamedTuple):
-    """For each question that can be trained on, in order: its number, and a row of the knowledge corpus each."""
+    """The usable questions, in order: their numbers, and a row of the knowledge corpus each."""
 
     questions: np.ndarray
     positives: np.ndarray
@@ -37,8 +37,9 @@ class LabelledPassages(NamedTuple):
 
 
 def label(questions: Questions, answers: Answers, passages: Passages, found_QK: np.ndarray) -> LabelledPassages:
-    """The positive of a question is its first gold passage, else the best of BM25 (`found_QK`) that holds an answer;
-    a question with neither is left out. The negative is the best of BM25 that holds none and is no gold passage."""
+    """Choose examples. The positive of a question is its first gold passage, else the best of BM25 (`found_QK`) with an
+    answer; a question with neither is left out. The negative is the best of BM25 without an answer, not a gold
+    passage."""
     labelled = []
     for number, rows_K in enumerate(found_QK):
         rows, gold = rows_K[rows_K >= 0], questions.gold[number]
@@ -53,8 +54,8 @@ def label(questions: Questions, answers: Answers, passages: Passages, found_QK: 
 class DualEncoderTask(ModelsTask):
     """In-batch softmax from a question to its positive, among the positives and negatives of all questions of a step.
 
-    A passage of another question that holds an answer to this one is no negative: the paper says nothing of it, and in
-    a small corpus there are many. The reader is carried along untrained.
+    A passage of another question that contains an answer to this one is not a negative: the paper does not mention it,
+    and in a small corpus there are many. The reader is carried along untrained.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class DualEncoderTask(ModelsTask):
         self._models.train("retriever", embedder, settings.retriever, steps, frozen_names(embedder, params))
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step on the mean of -log p(positive | question), the passages of all ranks being each other's
+        """Run one step on the mean of -log p(positive | question); the passages of all ranks are each other's
         negatives."""
         size = self._batch_size
         chosen = self._order.take(step * size, size)
@@ -108,7 +109,7 @@ class DualEncoderTask(ModelsTask):
         return {"loss": total, "accuracy_in_batch": right / size, **self._models.step(step)}
 
     def _embed(self, numbers: np.ndarray, positives: np.ndarray, negatives: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Own questions [B, D], and the passages of all ranks, positives first, [G, D]."""
+        """Return this rank's questions [B, D], and the passages of all ranks, positives first, [G, D]."""
         rows = [*positives, *negatives[negatives != NO_ROW]]
         titles, bodies = ([part[row] for row in rows] for part in (self._passages.titles, self._passages.bodies))
         queries, corpus = [self._questions.tokens[int(number)] for number in numbers], self._params.corpus
@@ -121,7 +122,7 @@ class DualEncoderTask(ModelsTask):
         return query_BD, torch.cat([gather_rows(part) for part in parts])
 
     def _excluded(self, number: int, place: int, rows_G: np.ndarray) -> np.ndarray:
-        """Which passages are no negatives of a question and not its own positive, the one at `place`, bool [G]."""
+        """Mark passages that are neither negatives of a question nor its positive, the one at `place`, bool [G]."""
         excluded_G: np.ndarray = holds_answer(self._passages.bodies, rows_G, self._answers[number]) | (
             rows_G == rows_G[place]
         )

@@ -23,7 +23,7 @@ NOISE_DENSITY, MEAN_SPAN_LENGTH = 0.15, 3.0  # T5's (Raffel et al. 2020, section
 
 
 class GenerationTask(ModelsTask):
-    """-log p(text|what is read), mean over the examples of a step, as a task of the loop."""
+    """-log p(text|input), mean over the examples of a step, as a task of the loop."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class GenerationTask(ModelsTask):
         self._models.train("reader", model, short_optimiser(learning_rate, steps), steps, frozen_names(model, params))
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step; `launch.micro_batch` examples at a time."""
+        """Run one step; `launch.micro_batch` examples at a time."""
         examples = self._draw(step)
         self.model.train()
         self._models.zero_grad()
@@ -58,13 +58,13 @@ class GenerationTask(ModelsTask):
         return {"loss": total, **self._models.step(step)}
 
     def _objective(self, examples: Sequence[Example]) -> Tensor:
-        """log p(text|...) of each, [B], nats; all passages of an example are read together."""
+        """Return log p(text|...) of each, [B], nats; all passages of an example are read together."""
         log_probs_BT, real_BT, _ = self._read(examples, max(1, len(examples[0].seconds)))
         return (log_probs_BT * real_BT).sum(1)
 
     def _read(self, examples: Sequence[Example], joined: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """log p of each word of the text, [N, T] for N = B * passages / `joined` sources; which words are real; and the
-        first step's logits of the cross-attention with which states are real, [N, S] both."""
+        """Return log p of each word of the text, [N, T] for N = B * passages / `joined` sources; a mask of real words;
+        and the first step's logits of the cross-attention with a mask of real states, [N, S] both."""
         batch = join_examples(examples, self._special, self._longest).to(self._device)
         text_BT = pad_texts([example.target for example in examples], self._special, self.model.encoder.shape.positions)
         text_NT = text_BT.repeat_interleave(len(batch.tokens_BL) // (joined * len(examples)), 0).to(self._device)
@@ -75,7 +75,7 @@ class GenerationTask(ModelsTask):
 
 
 def short_optimiser(learning_rate: float, steps: int) -> Optimiser:
-    """A learning rate that rises for a twentieth of the steps and falls to a tenth."""
+    """Return a learning rate that rises for a twentieth of the steps and falls to a tenth."""
     return Optimiser(learning_rate=learning_rate, warmup_steps=steps // 20, final_fraction=0.1, recipe="short")
 
 
@@ -93,23 +93,22 @@ def drawing(
 
 
 def corrupt_spans(tokens: np.ndarray, special: SpecialIds, generator: np.random.Generator) -> Example:
-    """T5's span corruption: spans of 3 wordpieces on average, 15 % of all, are left out, and to be written in order.
+    """Corrupt spans as T5 does: spans of 3 wordpieces on average, 15 % of all, are removed, and to be written in order.
 
-    T5 numbers what takes the place of a span; the vocabulary of BERT has one [MASK] for all, so their order tells them
-    apart.
+    T5 numbers the replaced spans; the vocabulary of BERT has one [MASK] for all, so they are identified by their order.
     """
     length = len(tokens)
     noise = max(1, round(NOISE_DENSITY * length))
     count = max(1, min(round(noise / MEAN_SPAN_LENGTH), length - noise + 1))
     widths = _parts(noise, count, generator)
     gaps = _parts(length - noise + 2, count + 1, generator)
-    gaps[[0, -1]] -= 1  # a text may begin or end with a span
+    gaps[[0, -1]] -= 1  # a text may start or end with a span
     starts = np.cumsum(gaps[:-1]) + np.cumsum(widths) - widths
     return blank(tokens, np.stack([starts, starts + widths], 1), special)
 
 
 def blank(tokens: np.ndarray, spans: np.ndarray, special: SpecialIds) -> Example:
-    """A text with one [MASK] in the place of each span [first, end); the target is the spans with [MASK] between."""
+    """Return a text with one [MASK] for each span [first, end); the target is the spans with [MASK] between."""
     mask = np.array([special.mask])
     read: list[np.ndarray] = []
     written: list[np.ndarray] = []
@@ -122,6 +121,6 @@ def blank(tokens: np.ndarray, spans: np.ndarray, special: SpecialIds) -> Example
 
 
 def _parts(total: int, count: int, generator: np.random.Generator) -> np.ndarray:
-    """`total` cut into `count` parts of at least 1, every way equally likely."""
+    """Cut `total` into `count` parts of at least 1, every way equally likely."""
     cuts = np.sort(generator.choice(total - 1, count - 1, replace=False)) + 1
     return np.diff(np.concatenate([[0], cuts, [total]]))

@@ -1,4 +1,4 @@
-"""Learning from answers of which only one place is right (Min et al. 2019): hard EM, the first place, or the sum."""
+"""Learn from answers with only one right occurrence (Min et al. 2019): hard EM, the first occurrence, or the sum."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Variant = Literal["hard_em", "first_only", "mml"]
 
 
 class HardEmTask(SelectionTask):
-    """The solutions of a question are the answer's spans in its positive; what is maximised is one of
+    """The solutions of a question are the answer's spans in its positive; the objective is one of
 
     mml         log sum_s p(s|z,x), the marginal likelihood;
     first_only  log p(s_1|z,x) of the first of them;
-    hard_em     log max_s p(s|z,x), in a step t with probability min(t / tau, MOST_HARD), else that of mml.
+    hard_em     log max_s p(s|z,x), in a step t with probability min(t / tau, MOST_HARD), else the same as mml.
 
     `marginal_log_likelihood` in the log is the same quantity as the loss.
     """
@@ -28,7 +28,7 @@ class HardEmTask(SelectionTask):
         self._variant, self._tau_steps = variant, tau_steps
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step, with whether it was a hard one."""
+        """Run one step, and report if it was a hard one."""
         drawn = numpy_generator(self.seed, "hard-update", step).random()
         hard = self._variant == "hard_em" and drawn < min(step / self._tau_steps, MOST_HARD)
         self._over_spans = best_answer_log_probs if hard else answer_log_probs

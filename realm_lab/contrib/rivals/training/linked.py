@@ -26,11 +26,11 @@ class Example(NamedTuple):
     number: int  # of the question
     kept: np.ndarray  # passages that every step reads; of a path in its order
     positives: np.ndarray  # those that answer
-    others: np.ndarray  # negatives, of which a step reads some
+    others: np.ndarray  # negatives; a step reads some of them
 
 
 class Settings(Protocol):
-    """What the options of a system say of the training."""
+    """Settings of the training from a system's options."""
 
     steps: int
     batch_size: int
@@ -38,11 +38,11 @@ class Settings(Protocol):
 
 
 Loss = Callable[[Tensor, np.ndarray, Example], Tensor]
-"""Of the vectors [P, D] and rows [P] of an example's passages, the kept ones first."""
+"""Loss of the vectors [P, D] and rows [P] of an example's passages, the kept ones first."""
 
 
 class LinkedTask(ModelsTask):
-    """The mean of a loss over questions, each with its passages: those that are kept and some negatives, drawn anew in
+    """The mean of a loss over questions, each with its passages: the kept ones and some negatives, drawn again in
     every step."""
 
     def __init__(
@@ -65,7 +65,7 @@ class LinkedTask(ModelsTask):
         self._models.train("retriever", model, params.finetune.reader, settings.steps, frozen)
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step on the mean loss of `batch_size` questions."""
+        """Run one step on the mean loss of `batch_size` questions."""
         size = self._settings.batch_size
         mine = self._order.take(step * size, size)[share(size)]
         self._model.train()
@@ -78,14 +78,14 @@ class LinkedTask(ModelsTask):
         return {"loss": summed(total)[0], **self._models.step(step)}
 
     def _sum(self, examples: Sequence[Example], step: int) -> Tensor:
-        """The sum of some questions' losses."""
+        """Return the sum of some questions' losses."""
         rows = [self._rows(example, step) for example in examples]
         queries = [self._questions.tokens[e.number] for e, own in zip(examples, rows, strict=True) for _ in own]
         vectors = self._encoder.vectors(queries, np.concatenate(rows).tolist()).split([len(own) for own in rows])
         return torch.stack([self._loss(*each) for each in zip(vectors, rows, examples, strict=True)]).sum()
 
     def _rows(self, example: Example, step: int) -> np.ndarray:
-        """The passages of a question in a step, int64 [P]."""
+        """Return the passages of a question in a step, int64 [P]."""
         rng = numpy_generator(self.seed, "linked-negatives", step, example.number)
         count = min(self._settings.negatives, len(example.others))
         return np.concatenate([example.kept, rng.choice(example.others, count, replace=False)])

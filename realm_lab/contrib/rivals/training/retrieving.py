@@ -1,4 +1,4 @@
-"""Training of an encoder-decoder with a dense retriever that learns: RAG, and attention distillation."""
+"""Training of an encoder-decoder with a trained dense retriever: RAG, and attention distillation."""
 
 # Shapes: B examples, K passages, N = B * K, T wordpieces of a text behind [CLS], S states of a source, L positions
 
@@ -22,14 +22,14 @@ from realm_lab.retrieval.retriever import Retriever
 
 
 class RetrievingTask(GenerationTask):
-    """The query tower learns with the reader; the document vectors and their index do not. `objective`:
+    """The query tower is trained with the reader; the document vectors and their index are not. `objective`:
 
     - `sequence`: log sum_z p(z|x) prod_t p(y_t|y_<t, z, x) (RAG-Sequence; Lewis et al. 2020, section 2.1);
     - `token`: sum_t log sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token);
     - `distilled`: log p(y|x, all passages), by the decoder, minus KL(sg(t) || p(z|x)) for the retriever, t the softmax
       of the attention that the passages get (Izacard and Grave 2021b). Only in the second half of the steps: the
-      attention of a reader that had not learned to answer ranked passages worse than BM25 on the toy world. (That alone
-      did not make it work there: docs/systems.md.)
+      attention of a reader that had not learned to answer ranked passages worse than BM25 on the toy world. (This
+      was not enough to make it work there: docs/systems.md.)
     """
 
     def __init__(self, params: Params, *given: Any, retriever: Retriever, passages: int, objective: str):
@@ -40,7 +40,7 @@ class RetrievingTask(GenerationTask):
         self._models.train("retriever", embedder, settings, self.total_steps, frozen)
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step; `launch.micro_batch` examples at a time."""
+        """Run one step; `launch.micro_batch` examples at a time."""
         self._teaches = 2 * step >= self.total_steps
         return super().train_step(step)
 
@@ -61,7 +61,7 @@ class RetrievingTask(GenerationTask):
 
 
 def with_passages(examples: Sequence[Example], passages: Passages, rows_BK: np.ndarray) -> list[Example]:
-    """Examples that read those passages; a negative row reads an empty one."""
+    """Return examples that read those passages; a negative row reads an empty one."""
     return [
         example._replace(seconds=[passages.bodies[row] if row >= 0 else NO_TOKENS for row in rows_K])
         for example, rows_K in zip(examples, rows_BK, strict=True)
@@ -69,7 +69,7 @@ def with_passages(examples: Sequence[Example], passages: Passages, rows_BK: np.n
 
 
 def rag_log_likelihood(kind: str, log_prior_BK: Tensor, log_probs_NT: Tensor, real_NT: Tensor) -> Tensor:
-    """log p(y|x) of RAG-Sequence or RAG-Token from what is written behind each passage, [B], nats."""
+    """Return log p(y|x) of RAG-Sequence or RAG-Token from the words written after each passage, [B], nats."""
     log_probs_BKT = log_probs_NT.view(*log_prior_BK.shape, -1)
     real_BKT = real_NT.view_as(log_probs_BKT)
     if kind == "token":
@@ -78,7 +78,7 @@ def rag_log_likelihood(kind: str, log_prior_BK: Tensor, log_probs_NT: Tensor, re
 
 
 def passage_attention(logits_BS: Tensor, mask_BS: Tensor, passages: int) -> Tensor:
-    """How much a passage's states are attended to when the first word is written: the mean of the cross-attention's
-    logits before the softmax, over its states (Izacard and Grave 2021b, section 3.2). Returns [B, K]."""
+    """Return the attention to a passage's states when the first word is written: the mean of the cross-attention's
+    logits before the softmax, over its states (Izacard and Grave 2021b, section 3.2). Shape [B, K]."""
     logits_BKL, real_BKL = (part.view(len(logits_BS), passages, -1) for part in (logits_BS, mask_BS))
     return (logits_BKL * real_BKL).sum(2) / real_BKL.sum(2)

@@ -20,17 +20,17 @@ DEPTH = 100  # passages found in which positives and negatives are drawn (the pa
 
 
 class SelectionTask(FinetuneTask):
-    """-log p(z+|x) - log p(y|z+,x) for a positive z+ among `finetune.candidates` - 1 negatives, all drawn anew in every
-    step from the first DEPTH passages: one that holds the answer, and others that do not.
+    """-log p(z+|x) - log p(y|z+,x) for a positive z+ among `finetune.candidates` - 1 negatives, all drawn again in
+    every step from the first DEPTH passages: one that contains the answer, and others that do not.
 
-    That is the marginal likelihood of FinetuneTask over these passages, p(z|x) being that of the passage-selection head
-    (`finetune.softmax: selected`), since the answer is in one of them alone.
+    This is the marginal likelihood of FinetuneTask over these passages, with p(z|x) from the passage-selection head
+    (`finetune.softmax: selected`), since the answer is in only one of them.
     """
 
     _step = 0
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step; a question without a positive is left out of it."""
+        """Run one step; a question without a positive is left out of it."""
         self._step = step
         return super().train_step(step)
 
@@ -49,7 +49,7 @@ class SelectionTask(FinetuneTask):
         return Found(queries, rows_BK, spans, np.zeros((len(numbers), 0), bool)), query_BD
 
     def _draw(self, number: int, rows_C: np.ndarray) -> tuple[list[int], Any]:
-        """A positive with negatives behind it, and the answer's spans in the positive; neither where there is none."""
+        """Return a positive followed by negatives, and the answer's spans in the positive; empty if there is none."""
         rng = numpy_generator(self.seed, "passages-read", self._step, number)
         held_C = holds_answer(self.retriever.passages.bodies, rows_C, self._answers[number])
         length = len(self._questions.tokens[number])
