@@ -99,6 +99,7 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
     common = {key: value for key, value in cells[0].overrides.items() if key.startswith("launch.")}
     return {
         "question": plan.question,
+        "preset": plan.runs[0].params.preset,
         "seeds": [plan.seeds[0]],
         "set": common | {"launch.log_interval_steps": 1},
         "baseline": cells[0].name,

@@ -38,6 +38,13 @@ def test_cells_stay_different_where_all_of_them_are_small(planned: Planned, tmp_
     assert len({run.run_key for run in again.runs}) == len(again.runs) == 6, "one seed"
 
 
+def test_a_small_study_has_the_preset_of_its_study(planned: Planned, tmp_path: Path) -> None:
+    study, path = "preset: toy\nbaseline: warm\ncells: {warm: {system: warm_start}}\n", tmp_path / "small.yaml"
+    path.write_text(json.dumps(_small(planned(study))))
+    (run,) = plan_study(path, tmp_path, params_path=PARAMETERS).runs
+    assert run.params.preset == "toy"
+
+
 def test_a_whole_run_takes_what_its_parts_took(planned: Planned, tmp_path: Path) -> None:
     """A small pre-training of ten seconds: 1 s around it, four steps of 1 s, one refresh of 3 s, two evaluations."""
     whole = "baseline: a\ncells: {a: {set: {pretrain.steps: 100, pretrain.refresh.interval_steps: 10}}}\n"
