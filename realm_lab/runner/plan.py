@@ -127,7 +127,7 @@ def plan_study(
     chosen = _seeds(study, seeds)
     runs = _runs(study, cells, resolved, chosen, base, everywhere)
     metrics = metrics_of(study)
-    described = study.model_dump(include={"not_run", "figures"}) | {
+    described = study.model_dump(include={"not_run", "figures", "note", "tags"}) | {
         "plugins": resolved[0].plugins,
         "metrics": [metric.name for metric in metrics.values()],
         "delta": {metrics[text].name: value for text, value in study.delta.items()},

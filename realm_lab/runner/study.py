@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ from realm_lab.systems.registry import system_of
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
 LauncherName = Literal["inline", "local", "slurm"]
+TAG = re.compile(r"(?!realm\.|mlflow\.)[\w.\- :/]{1,250}")  # what MLflow takes, except what a mirror writes itself
 
 
 class Part(BaseModel):
@@ -213,6 +215,10 @@ class Study(StudyFile):
     out."""
     not_run: dict[str, Annotated[str, Field(min_length=1)]] = {}
     """Variants deliberately left out -> the reason; a table of the report."""
+    note: str = ""
+    """A note for people, shown in MLflow under the question."""
+    tags: dict[str, str] = {}
+    """Tags of the study and its runs in MLflow: name -> value."""
     figures: list[str] = []
     """Custom figures, `package.module:function`: called with the study's StudyFrames, it returns a figure."""
 
@@ -228,6 +234,10 @@ def check_parts(study: Study) -> None:
                 raise UserError(f"figures: '{name}' is no function; write package.module:function")
             if not name.startswith("realm_lab."):  # importing those takes a second, for matplotlib
                 own_code("figures", name, "study")
+    for name in study.tags:
+        if not TAG.fullmatch(name):
+            rules = "letters, digits and _ - . / : blank, and neither realm. nor mlflow. in front"
+            raise study.problem(f"tags: '{name}' is no name of a tag; write {rules}", "tags", name)
     for name, cell in study.cells.items():
         with study.at("cells", name, "system", prefix=f"cell '{name}': "):
             system_of(cell.system.name)

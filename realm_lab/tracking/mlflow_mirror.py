@@ -23,7 +23,7 @@ from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError, needs
 from realm_lab.tracking.code_record import CodeStates, code_reader
 from realm_lab.tracking.run_dir import stage_of
-from realm_lab.tracking.saved_view import VIEW_TAG, link, saved_view
+from realm_lab.tracking.saved_view import link, saved_views
 from realm_lab.tracking.study_record import Studies, StudyRecord
 from realm_lab.tracking.tracking_store import default_uri, one_line
 from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, Member, read_groups, read_run, read_study
@@ -176,7 +176,7 @@ class Mirror:
             name,
             _about(name),
             self.runs.parent / "mlartifacts" / name,
-            {VIEW_TAG: saved_view(study)} if study else {},
+            saved_views(study) if study else {},
         )
         self._links[name] = link(experiment)
         shown = self._store.shown(experiment)

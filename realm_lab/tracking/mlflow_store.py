@@ -12,14 +12,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import atomic_write, digest_file, write_text
 from realm_lab.errors import UserError
+from realm_lab.tracking.data_inputs import DataInput
 from realm_lab.tracking.tracking_store import check_database, is_server, one_line, without_password
-from realm_lab.tracking.views import Point, View
+from realm_lab.tracking.views import View
 
 # Before the import below: MLflow reads these when it is loaded.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -30,11 +31,12 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
 
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModelOutput, Metric, Param, Run, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 from sqlalchemy.exc import SQLAlchemyError
 
-MAX_METRICS, MAX_PARAMS = 1000, 100  # of one log_batch call
+MAX_METRICS, MAX_PARAMS = 900, 100  # of one log_batch call, which takes a thousand of both together
 MAX_RUNS = 50_000  # of one search, the most that MLflow allows
 STATUS_OF = {
     "PENDING": "SCHEDULED",
@@ -55,6 +57,7 @@ KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, betw
 MARK = "mlflow.realm_lab.mirrored"  # what has been sent; empty while something is being sent
 KEY = "mlflow.realm_lab.key"
 SOURCE = "mlflow.realm_lab.source"  # whose view it is: several folders of runs may share a server
+GIVEN = "mlflow.realm_lab.tags"  # the names of tags that are ours as well: those of the study, and that of its groups
 
 StoreError = MlflowException  # the store refused something or does not answer
 
@@ -111,6 +114,7 @@ class Store:
         was done: created, updated, recreated or nothing."""
         before = dict(run.data.tags) if run else {}
         tags = view.tags | {KEY: view.key, SOURCE: self._source, NOTE: _note(view.note, before.get(NOTE, ""))}
+        tags[GIVEN] = json.dumps([name for name in view.tags if not name.startswith(OURS)])
         tags |= {"mlflow.parentRunId": parent} if parent else {}
         tags |= {name: before[name] for name in CHOSEN if name in before}
         what = "created"
@@ -119,7 +123,7 @@ class Store:
                 return run.info.run_id, "updated" if self._fill(run, view, tags) else "nothing"
             self.delete(run)
             what = "recreated"
-            tags |= {name: value for name, value in before.items() if not name.startswith(OURS)}
+            tags |= {name: before[name] for name in before if not name.startswith(OURS) and name not in _given(before)}
         run = self._client.create_run(experiment, start_time=view.started_ms, tags=tags, run_name=view.name)
         self._fill(run, view, tags)
         return run.info.run_id, what
@@ -140,7 +144,8 @@ class Store:
         late = [RunTag(name, value) for name, value in tags.items() if shown.get(name) != value]
         if late:
             client.log_batch(run_id, tags=late)
-        stale = [name for name in shown if name.startswith("realm.") and name not in tags]
+        given = _given(shown)
+        stale = [name for name in shown if (name.startswith("realm.") or name in given) and name not in tags]
         for name in stale:
             client.delete_tag(run_id, name)
         status, ended = STATUS_OF[view.state], view.ended_ms or run.info.end_time
@@ -157,13 +162,14 @@ class Store:
         if mark:
             client.set_tag(run_id, MARK, "")
         params = [Param(name, value) for name, value in view.params.items() if name not in run.data.params]
-        for start in range(0, len(params), MAX_PARAMS):
-            client.log_batch(run_id, params=params[start : start + MAX_PARAMS])
         sent = {stage: count for stage, (count, _) in mark.get("points", {}).items()}
         new = [point for stage, points in view.points.items() for point in points[sent.get(stage, 0) :]]
         metrics = [Metric(point.name, point.value, point.time_ms, point.step) for point in new]
-        for start in range(0, len(metrics), MAX_METRICS):
-            client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS])
+        for number in range(max(-(-len(metrics) // MAX_METRICS), -(-len(params) // MAX_PARAMS))):
+            some = metrics[number * MAX_METRICS : (number + 1) * MAX_METRICS]
+            client.log_batch(run_id, some, params[number * MAX_PARAMS : (number + 1) * MAX_PARAMS])
+        if view.inputs and not mark.get("inputs"):
+            client.log_inputs(run_id, [_dataset_input(data) for data in view.inputs])
         self.points += len(metrics)
         known = mark.get("files", {})
         with tempfile.TemporaryDirectory() as scratch:  # one call for all: MLflow takes a folder
@@ -240,11 +246,25 @@ def _mark_of(view: View) -> dict[str, Any]:
     points = {stage: [len(points), _digest(points)] for stage, points in view.points.items()}
     files = {name: digest_file(path)[:8] for name, path in view.files.items()}
     files |= {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in view.texts.items()}
-    return {"points": points, "files": files, "model": view.model is not None}
+    inputs = _digest(view.inputs) if view.inputs else ""
+    return {"points": points, "files": files, "inputs": inputs, "model": view.model is not None}
 
 
-def _digest(points: list[Point]) -> str:
-    return hashlib.sha256(repr([tuple(point) for point in points]).encode()).hexdigest()[:16]
+def _digest(rows: Sequence[tuple[Any, ...]]) -> str:
+    return hashlib.sha256(repr([tuple(row) for row in rows]).encode()).hexdigest()[:16]
+
+
+def _dataset_input(data: DataInput) -> DatasetInput:
+    """A data set as a run's input, with its counts as the profile."""
+    columns = [{"name": name, "type": "string"} for name in data.columns]
+    schema, profile = json.dumps({"mlflow_colspec": columns}), json.dumps(data.counts)
+    dataset = Dataset(data.name, data.digest, "local", json.dumps({"uri": data.source}), schema, profile)
+    return DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, data.use)])
+
+
+def _given(tags: Mapping[str, str]) -> list[str]:
+    """The names among a run's tags that the mirror gave besides those of OURS."""
+    return list(json.loads(tags.get(GIVEN, "[]")))
 
 
 def _contradicts(run: Run, view: View) -> bool:
@@ -253,6 +273,8 @@ def _contradicts(run: Run, view: View) -> bool:
     if not mark or run.info.start_time != view.started_ms or not mark["files"].keys() <= {*view.files, *view.texts}:
         return True
     if any(view.params.get(name) != value for name, value in run.data.params.items()):
+        return True
+    if mark.get("inputs") and view.inputs and mark["inputs"] != _digest(view.inputs):
         return True
     return any(
         _digest(view.points.get(stage, [])[:count]) != digest for stage, (count, digest) in mark["points"].items()

@@ -1,4 +1,4 @@
-"""The view of a study that MLflow's interface opens by a link: runs by cell, headline columns, the curves first.
+"""The views of a study that MLflow's interface opens by a link: its runs by cell, and by what the cells change.
 
 MLflow keeps such views in tags of the experiment and writes them in its own browser code; what is here was read in
 version 3.17. A version that does not know it shows the plain list of runs.
@@ -11,26 +11,39 @@ import functools
 import itertools
 import json
 import zlib
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from realm_lab.tracking.study_record import StudyRecord
 
-VIEW = "realm_lab"  # the view's id
-VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+BY_CELL, BY_PARAMETER = "realm_lab", "realm_lab_parameters"  # ids of the two views
+SHARED = "mlflow.sharedViewState."  # the tag of a view, with its id
 HEADLINES = ("exact_match", "recall_at_5", "retrieval_utility")
 COLUMNS = 4  # at most, of parameters
+AXES = 8  # at most, of parameters in parallel coordinates
 # MLflow colours a group by a hash of its name, with these 29 colours (mlflow/server/js: shared/building_blocks).
 PALETTE = (
     "a6630c c83243 b45091 8a63bf 434a93 137dae 04867d 308613 facb66 1f272d 445461 5f7281 8396a5 93320b be501e de7921 "
     "f2be88 115026 277c43 3ba65e 8ddda8 9e102c c82d4c e65b77 f792a6 0e538b 2272b4 4299e0 8acaff"
 ).split()
-GROUP_TAGS = ("realm.cell", *(f"realm.cell.{number}" for number in range(2, 30)))
+# Names of a tag with the cell, for people; MLflow hashes them too.
+GROUP_NAMES = tuple(
+    pattern.format(word=word)
+    for pattern in ("{word}", "{word} of {{study}}", "{{study}}: {word}", "{{study}}, {word}", "{word} in {{study}}")
+    for word in ("cell", "cell name", "name of the cell", "cells", "Cell")
+)
 
 
-def link(experiment: str) -> str:
-    """The path of the view in MLflow's interface."""
+class Grouping(NamedTuple):
+    """What MLflow groups the runs of a study by: a parameter or a tag, and its name."""
+
+    mode: Literal["param", "tag"]
+    name: str
+
+
+def link(experiment: str, view: str = BY_CELL) -> str:
+    """The path of a view in MLflow's interface."""
     return (
-        f"/#/experiments/{experiment}/runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey={VIEW}"
+        f"/#/experiments/{experiment}/runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey={view}"
     )
 
 
@@ -39,41 +52,65 @@ def changed_parameters(study: StudyRecord) -> list[str]:
     return list(dict.fromkeys(name for cell in study.cells for name in cell.changes))
 
 
-def group_tag(study: StudyRecord) -> str:
-    """The tag to group by: `realm.cell`, or a copy under a name by which MLflow's colours of the cells differ more."""
-    return _group_tag(tuple(cell.name for cell in study.cells))
+def grouping(study: StudyRecord) -> Grouping:
+    """What to group the runs of a study by: the parameter `cell`, or a tag with the same under a name by which MLflow's
+    colours of the cells differ more."""
+    return _grouping(study.name, tuple(cell.name for cell in study.cells))
 
 
 @functools.cache
-def _group_tag(cells: tuple[str, ...]) -> str:
-    def distance(tag: str) -> float:
-        colors = [bytes.fromhex(color(tag, cell)[1:]) for cell in cells]
+def _grouping(study: str, cells: tuple[str, ...]) -> Grouping:
+    def distance(group: Grouping) -> float:
+        colors = [bytes.fromhex(color(group, cell)[1:]) for cell in cells]
         pairs = itertools.combinations(colors, 2)
         return min((sum((a - b) ** 2 for a, b in zip(*pair, strict=True)) for pair in pairs), default=0)
 
     enough = 100**2
+    groups = [Grouping("param", "cell"), *(Grouping("tag", name.format(study=study)) for name in GROUP_NAMES)]
     return next(
-        (tag for tag in GROUP_TAGS if distance(tag) >= enough),
-        max(GROUP_TAGS, key=lambda tag: len({color(tag, cell) for cell in cells})),
+        (group for group in groups if distance(group) >= enough),
+        max(groups, key=lambda group: len({color(group, cell) for cell in cells})),
     )
 
 
-def color(tag: str, cell: str) -> str:
+def color(group: Grouping, cell: str) -> str:
     """The colour that MLflow gives to the group of a cell, #rrggbb."""
     low = high = 0
-    for character in f"tag.{tag}.{cell}":
+    for character in f"{group.mode}.{group.name}.{cell}":
         low = (low + ord(character)) % 255
         high = (high + low) % 255
     return "#" + PALETTE[(low | high << 8) % len(PALETTE)]
 
 
-def saved_view(study: StudyRecord) -> str:
-    """The value of VIEW_TAG for a study; the same for the same study."""
-    section = {"uuid": VIEW, "name": "Headline metrics", "display": True, "isReordered": True}
-    group = {"mode": "tag", "groupByData": group_tag(study)}
-    columns = [f"metrics.`{name}`" for name in HEADLINES]
-    columns += [f"params.`{name}`" for name in changed_parameters(study)[:COLUMNS]]
-    columns += ["tags.`realm.seed`", "tags.`realm.changes`"]
+def saved_views(study: StudyRecord) -> dict[str, str]:
+    """The tags of the experiment with the views of a study; the same for the same study."""
+    changed, group = changed_parameters(study), grouping(study)
+    metrics = [f"metrics.`{name}`" for name in HEADLINES]
+    curves = [_chart("LINE", f"pretrain/{name}") for name in ("retrieval_utility", "recall_at_5")]
+    by_cell = _view(
+        "by cell",
+        [*metrics, *(f"params.`{name}`" for name in changed[:COLUMNS]), "params.`seed`", "tags.`realm.changes`"],
+        [*curves, *(_chart("BAR", name) for name in HEADLINES)],
+        {"aggregateFunction": "average", "groupByKeys": [{"mode": group.mode, "groupByData": group.name}]},
+    )
+    axes = changed[:AXES] or ["cell"]
+    parallel = _chart("PARALLEL", HEADLINES[0]) | {
+        "selectedParams": axes,
+        "selectedMetrics": list(HEADLINES),
+        "showAllRuns": False,
+    }
+    by_parameter = _view(
+        "by parameter",
+        ["attributes.`Dataset`", *metrics, *(f"params.`{name}`" for name in dict.fromkeys(("cell", "seed", *axes)))],
+        [parallel, *curves],
+        None,
+    )
+    return {f"{SHARED}{BY_CELL}": by_cell, f"{SHARED}{BY_PARAMETER}": by_parameter}
+
+
+def _view(name: str, columns: list[str], charts: list[dict[str, Any]], group: dict[str, Any] | None) -> str:
+    """A view as MLflow keeps it: the columns of its table and the cards of its charts."""
+    section = {"uuid": BY_CELL, "name": "Headline metrics", "display": True, "isReordered": True}
     state = {
         "searchFilter": 'tags.realm.kind = "run"',
         "orderByKey": f"metrics.`{HEADLINES[0]}`",
@@ -82,24 +119,20 @@ def saved_view(study: StudyRecord) -> str:
         "selectedColumns": columns,
         "columnOrder": columns,  # without an order, MLflow does not look at the widths
         "columnWidths": dict.fromkeys(columns, 140) | {"tags.`realm.changes`": 300},
-        "groupBy": {"aggregateFunction": "average", "groupByKeys": [group]},
+        "groupBy": group,
         "runsHiddenMode": "SHOW_ALL",
         "isAccordionReordered": True,
         "compareRunSections": [section],
-        "compareRunCharts": [
-            *(_chart("LINE", f"pretrain/{name}") for name in ("retrieval_utility", "recall_at_5")),
-            *(_chart("BAR", name) for name in HEADLINES),
-        ],
+        "compareRunCharts": charts,
     }
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
-    name = {"name": "by cell", "createdAt": 0, "updatedAt": 0}
-    return json.dumps(name | {"state": f"deflate;{packed}"})
+    return json.dumps({"name": name, "createdAt": 0, "updatedAt": 0, "state": f"deflate;{packed}"})
 
 
 def _chart(kind: str, metric: str) -> dict[str, Any]:
-    """A card of the chart view: a curve for each cell, or a bar."""
-    card = {"type": kind, "uuid": f"{VIEW}-{metric}", "metricSectionId": VIEW, "deleted": False, "isGenerated": False}
-    card |= {"metricKey": metric, "runsCountToCompare": 100}
+    """A card of the chart view: a curve, a bar, or parallel coordinates."""
+    card: dict[str, Any] = {"type": kind, "uuid": f"{BY_CELL}-{kind}-{metric}", "metricSectionId": BY_CELL}
+    card |= {"deleted": False, "isGenerated": False, "metricKey": metric, "runsCountToCompare": 100}
     if kind == "LINE":
         card |= {"selectedMetricKeys": [metric], "lineSmoothness": 0, "xAxisKey": "step", "xAxisScaleType": "linear"}
         card |= {"scaleType": "linear", "yAxisKey": "metric", "yAxisExpressions": [], "range": {}}

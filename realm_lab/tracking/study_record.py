@@ -66,6 +66,8 @@ class StudyRecord:
     not_run: dict[str, str] = field(default_factory=dict)  # what a reader would look for -> why it has no cell
     own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
     plugins: tuple[str, ...] = ()  # modules that register what it names
+    note: str = ""  # of people, about the whole study
+    tags: dict[str, str] = field(default_factory=dict)  # of people, for trackers
     common: dict[str, Any] = field(default_factory=dict)  # what params.yaml and --set change in the preset, everywhere
     format: int = 1
 

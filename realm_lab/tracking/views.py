@@ -11,17 +11,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
-from realm_lab.params.load import flatten, preset_values, resolve, show
+from realm_lab.params.load import flatten, show
 from realm_lab.tracking.code_record import CodeStates, accepted_lines, changes_line, stages_of_record
+from realm_lab.tracking.data_inputs import DataInput, data_inputs
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run_record_paths, stage_of
 from realm_lab.tracking.run_values import run_values
-from realm_lab.tracking.saved_view import HEADLINES, changed_parameters, color, group_tag
+from realm_lab.tracking.saved_view import HEADLINES, color, grouping
 from realm_lab.tracking.state import STATES, RunState, StageState, run_state
 from realm_lab.tracking.study_record import DEFAULT, STUDY_RECORD, Studies, StudyCell, StudyRecord, study_folder
 
@@ -31,6 +32,7 @@ MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000  # of MLflow 3 (mlflow/utils/vali
 BEGINNINGS = ("prepare", "warm_start")  # stages that runs share: not part of a run's duration
 HEADLINE = "headline"  # beside the stages in `points`: what is shown at the top level, and below SYSTEM
 SYSTEM = "system"  # the folder that MLflow's page of a run shows as system metrics
+VALUES = "values.json"  # the table of everything that was measured once
 COSTS = (
     *("wall_seconds", "device_hours", "training_teraflop"),
     *("peak_memory_gibibytes", "energy_kilojoules", "parameters"),
@@ -63,6 +65,7 @@ class View:
     note: str  # Markdown
     tags: dict[str, str]
     params: dict[str, str] = field(default_factory=dict)
+    inputs: tuple[DataInput, ...] = ()
     points: dict[str, list[Point]] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)  # artifact path -> file
     texts: dict[str, str] = field(default_factory=dict)  # artifact path -> content
@@ -149,21 +152,25 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
         "realm.accepted_code": " ".join(accepted_lines(used)),
         "realm.error": state.error or "",
         "mlflow.source.name": "realm_lab",
+        "mlflow.loggedArtifacts": json.dumps([{"path": VALUES, "type": "table"}]),
     }
     if study and cell:
-        group = group_tag(study)
-        tags |= {group: cell.name, "mlflow.runColor": color(group, cell.name)}
+        group = grouping(study)
+        tags |= study.tags | ({group.name: cell.name} if group.mode == "tag" else {})
+        tags["mlflow.runColor"] = color(group, cell.name)
     mark = "COLLAPSED " if state.has_collapsed else "FLAGGED " if flags else ""
     files = {"run.json": runs / record.name / "run.json"}
     for stage, run in stages.items():
         names = ("config.yaml", "env.json", "results.json", "eval/predictions.jsonl")
         files |= {f"{stage}/{name}": run.path / name for name in names if (run.path / name).exists()}
     everything = flatten({**record.params, "inputs": record.inputs})
+    params = flatten(record.params) | {"seed": record.seed, "system": record.system}
+    params["cell"] = cell.name if cell else record.system
     points = {stage: _points(run, state.stages[stage]) for stage, run in stages.items()}
     started_ms, ended_ms = _own_times(state)
     model = None
     if state.state == "COMPLETE":
-        points[HEADLINE] = _headline(stages, _times([state])[1] or 0)
+        points = {HEADLINE: _headline(stages, study.metrics if study else (), _times([state])[1] or 0)} | points
         model = next((run.path / "model" for run in reversed(stages.values()) if (run.path / "model").is_dir()), None)
     if model and sum(path.stat().st_size for path in model.rglob("*")) > MODEL_BYTES:
         model = None
@@ -175,33 +182,36 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
         ended_ms=ended_ms if state.state in ("COMPLETE", "FAILED") else None,
         note=f"Record: `runs/{record.name}/run.json`",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
-        params={metric_name(name): cut(show(value), MAX_PARAM) for name, value in _params(record, study).items()},
+        params={metric_name(name): cut(show(value), MAX_PARAM) for name, value in params.items()},
+        inputs=data_inputs(runs, record),
         points=points,
         files=files,
-        texts={"params.yaml": "".join(f"{name}: {json.dumps(value)}\n" for name, value in everything.items())},
+        texts={
+            "params.yaml": "".join(f"{name}: {json.dumps(value)}\n" for name, value in everything.items()),
+            VALUES: _values(stages, state),
+        },
         model=model,
     )
 
 
-def _params(record: RunRecord, study: StudyRecord | None) -> dict[str, Any]:
-    """The parameters that differ from the run's preset, and those that a cell of the study changes."""
-    varied = tuple(f"{name}." for name in (changed_parameters(study) if study else ()))
-    usual = _usual(record.preset)
-    values = flatten(record.params)
-    return {name: v for name, v in values.items() if f"{name}.".startswith(varied) or v != usual.get(name, ...)}
-
-
-@functools.cache
-def _usual(preset: str) -> dict[str, Any]:
-    return flatten(resolve(preset_values(preset) | {"preset": preset}))
-
-
-def _headline(stages: dict[str, StageRun], time_ms: int) -> list[Point]:
-    """The headline metrics of a complete run and what it took, named and computed as in results.csv."""
+def _headline(stages: dict[str, StageRun], of_study: Sequence[str], time_ms: int) -> list[Point]:
+    """The numbers of a complete run that are metrics, named and computed as in results.csv: the headline ones, those of
+    development data, what the run took, and those that its study compares."""
     values = run_values(stages)
-    names = {metric.name: metric.name for metric in METRICS.values() if metric.headline}
+    names = {metric.name: metric.name for metric in METRICS.values() if metric.headline or metric.split == "dev"}
     names |= {name: f"{SYSTEM}/{name}" for name in COSTS}
-    return [Point(shown, values[name], time_ms, 0) for name, shown in names.items() if name in values]
+    names |= {name: name for name in of_study if name not in names}
+    return [Point(metric_name(shown), values[name], time_ms, 0) for name, shown in names.items() if name in values]
+
+
+def _values(stages: dict[str, StageRun], state: RunState) -> str:
+    """Everything that the complete stages of a run measured once, as a table of MLflow."""
+    rows: list[list[str | float]] = []
+    for stage, run in stages.items():
+        if state.stages[stage].state == "COMPLETE":
+            rows += [[stage, name, value] for name, value in scalars(run.results(), "/")]
+            rows.append([stage, "minutes", state.stages[stage].status.wall_seconds / 60])
+    return json.dumps({"columns": ["stage", "name", "value"], "data": rows})
 
 
 def _own_times(state: RunState) -> tuple[int | None, int | None]:
@@ -244,23 +254,13 @@ def settled_step(run: StageRun, state: StageState) -> float:
 
 
 def _points(run: StageRun, state: StageState) -> list[Point]:
-    """The settled points of a stage in order; those of a complete one end with its results and its time, at step 0."""
+    """The settled points of a stage in order."""
     last = settled_step(run, state)  # before the lines are read: what is logged meanwhile is later
     points = []
     for row in itertools.takewhile(lambda row: row["step"] <= last, run.metrics.rows()):
         time_ms = milliseconds(row["time"])
         values = {name: value for name, value in row.items() if name not in RESERVED}
         points += [Point(f"{run.stage}/{metric_name(n)}", v, time_ms, row["step"]) for n, v in scalars(values, "/")]
-    if state.state == "COMPLETE":
-        time_ms = milliseconds(state.status.finished_at or 0)
-        curves = {point.name for point in points}
-        for name, value in scalars(run.results(), "/"):
-            # A final score must not become one more point of the curve with its name.
-            full = f"{run.stage}/{metric_name(name)}"
-            full = f"{run.stage}/final_{metric_name(name)}" if full in curves else full
-            # Step 0, at which MLflow draws bars to compare; at any other step, an empty plot with one dot.
-            points.append(Point(full, value, time_ms, 0))
-        points.append(Point(f"{SYSTEM}/{run.stage}_minutes", state.status.wall_seconds / 60, time_ms, 0))
     return points
 
 
@@ -282,6 +282,7 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
         "realm.state": "COMPLETE" if is_complete else next((s for s in STATES[:-1] if s in found), "PENDING"),
         "mlflow.source.name": "realm_lab",
         "mlflow.user": _users(runs, members),
+        **study.tags,
     }
     folder = runs.parent / "reports" / study.name
     reported = [*folder.glob("report.md"), *folder.glob("results.csv"), *folder.glob("figures/*.png")]
@@ -292,7 +293,7 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
         state=tags["realm.state"],
         started_ms=started_ms,
         ended_ms=ended_ms if is_complete else None,
-        note=f"**{study.question}**",
+        note=f"**{study.question}**" + (f"\n\n{study.note}" if study.note else ""),
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
         points={cell.name: _means(runs, study, cell.name, members) for cell in study.cells},
         files=page | {path.relative_to(folder).as_posix(): path for path in reported},

@@ -31,6 +31,9 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+CORPUS = key_of("corpus")
+
+
 def write_points(log: MetricLog, rows: list[dict[str, float]]) -> None:
     """Rows with times of their own; `MetricLog.log` would write the clock's."""
     log.path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,15 +105,23 @@ def record_of(system: str, seed: int, stages: dict[str, str]) -> RunRecord:
         params={
             "preset": "toy",
             "pretrain": {"masking": masking, "steps": 200, "reader": {"learning_rate": 3e-5}},
-            "corpus": {"files": {"knowledge": []}, "toy": {"world_seed": None}},
+            "corpus": {"source": "toy", "files": {"knowledge": []}, "toy": {"world_seed": None}},
         },
-        inputs={"corpus": key_of("corpus")},
+        inputs={"corpus": CORPUS},
         stages=stages,
     )
 
 
+def prepare(runs: Path) -> None:
+    """The corpus of all runs, as far as the mirror looks at it."""
+    counts = {"passages": 2048, "sentences": 3936, "questions_test": 648}
+    stage = StageRun.open(runs, "prepare", CORPUS, {"stage": "prepare", "key": CORPUS})
+    (stage.path / "results.json").write_text(json.dumps({"counts": counts, "dropped": {}, "digest": CORPUS}))
+
+
 def make_run(runs: Path, system: str, seed: int, study: str | None = "default") -> RunRecord:
     """One finished run, of a study unless that is None; the warm start is shared by all runs of the seed."""
+    prepare(runs)
     plan = ["warm_start", *(["pretrain"] if system != "warm_start" else []), "finetune", "evaluate"]
     folders: dict[str, str] = {}
     began_at = BEGAN_AT + 1000 * seed
@@ -183,6 +194,7 @@ def heard_of(stage: StageRun, seconds_ago: float = 0.0) -> None:
 
 def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = None) -> tuple[RunRecord, StageRun]:
     """A run whose pretrain is under way at `last_step`, on another host; its checkpoint is there too, or earlier."""
+    prepare(runs)
     key = key_of("live")
     stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
     write_points(stage.metrics, pretrain_rows("realm", 0, 0, last_step, BEGAN_AT))

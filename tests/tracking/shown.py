@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,7 +31,13 @@ def _content(client: MlflowClient, run: Any, names: dict[str, str]) -> dict[str,
     histories = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
     folder = Path(urlsplit(run.info.artifact_uri).path)
     files = [path for path in folder.rglob("*") if path.is_file()]
+    values = folder / "values.json"
     return {
+        "inputs": {
+            item.dataset.name: (item.dataset.digest, item.tags[0].value, json.loads(item.dataset.profile))
+            for item in run.inputs.dataset_inputs
+        },
+        "values": json.loads(values.read_text())["data"] if values.exists() else [],
         "status": run.info.status,
         "times": (run.info.start_time, run.info.end_time),
         "params": run.data.params,

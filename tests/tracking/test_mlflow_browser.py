@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+from mlflow import MlflowClient
 
 from realm_lab.tracking.mlflow_mirror import mirror
+from realm_lab.tracking.saved_view import BY_PARAMETER, link
 from tests.tracking import made_runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -24,6 +27,7 @@ class Served(NamedTuple):
 
     url: str
     experiment: str
+    uri: str  # of the store
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def server(pictures: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> It
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     mirror(folder / "runs", uri)
     with pictures.served(uri) as url:
-        yield Served(url, pictures.experiment_of(uri, "default"))
+        yield Served(url, pictures.experiment_of(uri, "default"), uri)
 
 
 @pytest.fixture
@@ -70,16 +74,45 @@ def test_the_list_of_the_same_view_has_the_metrics_as_columns(
     names = page.get_by_role("link", name=re.compile(r"-s\d$")).all_inner_texts()
     assert sorted(names) == RUNS
     headers = {header.strip() for header in page.locator(".ag-header-cell").all_inner_texts()}
-    columns = {"exact_match", "recall_at_5", "retrieval_utility", "pretrain.masking", "realm.seed", "realm.changes"}
+    columns = {"exact_match", "recall_at_5", "retrieval_utility", "pretrain.masking", "seed", "realm.changes"}
     assert columns <= headers
+
+
+def test_a_search_by_a_parameter_finds_its_runs_with_their_data_and_parallel_coordinates(
+    page: Any, server: Served, pictures: ModuleType
+) -> None:
+    page.goto(server.url + link(server.experiment, BY_PARAMETER), wait_until="domcontentloaded")
+    pictures.close_assistant(page)
+    parallel = page.get_by_test_id("experiment-view-compare-runs-card").filter(
+        has=page.get_by_text("Parallel Coordinates")
+    )
+    for axis in ("pretrain.masking", "exact_match"):
+        parallel.get_by_text(axis).first.wait_for()
+    page.goto(server.url + link(server.experiment, BY_PARAMETER).replace("CHART", "TABLE"))
+    page.get_by_text("toy corpus").first.wait_for()
+    search = page.get_by_placeholder("metrics.rmse").first
+    search.fill("params.`pretrain.masking` = 'random_token' and params.seed = '1'")
+    search.press("Enter")
+    page.get_by_role("link", name="realm-s0").wait_for(state="detached")
+    assert page.get_by_role("link", name=re.compile(r"-s\d$")).all_inner_texts() == ["random_mask-s1"]
+
+
+def test_four_runs_are_compared_by_the_parameters_that_differ(page: Any, server: Served) -> None:
+    found = MlflowClient(tracking_uri=server.uri).search_runs([server.experiment], "params.system = 'realm'")
+    ids = json.dumps([run.info.run_id for run in found])
+    page.goto(f"{server.url}/#/compare-runs?runs={ids}&experiments={json.dumps([server.experiment])}")
+    for text in ("Comparing 4 Runs", "pretrain.masking", "random_token", "salient_span"):
+        page.get_by_text(text).first.wait_for()
 
 
 def test_the_page_of_a_run_tells_its_story(page: Any, server: Served, pictures: ModuleType) -> None:
     pictures.open_view(page, server.url, server.experiment)
     page.get_by_role("link", name="random_mask-s0").click()
     page.get_by_text("Record: ").wait_for()
-    for text in ("realm.changes", "evaluate/bm25/recall_at_5", "pretrain.masking"):
+    for text in ("realm.changes", "pretrain.masking", "toy corpus"):
         page.get_by_text(text).first.wait_for()
+    page.get_by_role("tab", name="Model metrics").click()
+    first = page.get_by_test_id("experiment-view-compare-runs-card").first
+    first.locator(".scatterlayer .js-line").first.wait_for()  # a curve, no bar
     page.get_by_role("tab", name="System metrics").click()
-    for name in ("peak_memory_gibibytes", "pretrain_minutes"):
-        page.get_by_text(name).first.wait_for()
+    page.get_by_text("peak_memory_gibibytes").first.wait_for()

@@ -60,22 +60,33 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     assert run["status"] == "FINISHED"
     # Pre-training begins at 200; the warm start before it is shared. Its stages took 90, 100 and 20 seconds.
     assert run["times"] == ((BEGAN_AT + 200) * 1000, (BEGAN_AT + 200 + 210) * 1000)
-    # What differs from the preset; masking and world_seed do not.
-    assert run["params"] == {"pretrain.reader.learning_rate": "3e-05", "pretrain.steps": "200"}
+    # All parameters, also those that are as the preset has them.
+    identity = {"seed": "0", "system": "realm", "cell": "realm", "preset": "toy"}
+    corpus = {"corpus.source": "toy", "corpus.files.knowledge": "[]", "corpus.toy.world_seed": "none"}
+    pretrain = {"masking": "salient_span", "reader.learning_rate": "3e-05", "steps": "200"}
+    assert run["params"] == identity | corpus | {f"pretrain.{name}": value for name, value in pretrain.items()}
+    assert run["inputs"] == {
+        "toy corpus": (made_runs.CORPUS[:12], "training", {"passages": 2048, "sentences": 3936}),
+        "toy questions": (made_runs.CORPUS[:12], "evaluation", {"questions_test": 648}),
+    }
     tags = {"run_key": record.run_key, "cell": "realm", "study": "default", "seed": "0", "state": "COMPLETE"}
     tags |= {"git_commit": "0123456789abcdef0123456789abcdef01234567", "system": "realm", "changes": "nothing"}
     assert {f"realm.{name}": value for name, value in tags.items()}.items() <= run["tags"].items()
     assert run["tags"]["mlflow.parentRunId"] == "default"
-    pretrain = stage_of(runs, record, "pretrain")
-    assert pretrain is not None
-    assert points_of(pretrain).items() <= run["points"].items()
-    assert run["points"]["evaluate/bm25/recall_at_5"] == [(0, (BEGAN_AT + 420) * 1000, 0.71)]
-    assert "evaluate/bm25/gold_recall_at_5" not in run["points"]  # null
-    assert [value for _, _, value in run["points"]["pretrain/final_retrieval_utility"]] == [0.8]  # not on the curve
+    stage = stage_of(runs, record, "pretrain")
+    assert stage is not None
+    curves = {name: points for name, points in run["points"].items() if name.startswith("pretrain/")}
+    assert curves == points_of(stage)
     assert {name for name in run["points"] if "/" not in name} == {"exact_match", "recall_at_5", "retrieval_utility"}
-    took = {name: points[0][2] for name, points in run["points"].items() if name.startswith("system/")}
+    assert [name for name in run["points"] if name.startswith("evaluate/")] == []
+    values = {(row[0], row[1]): row[2] for row in run["values"]}
+    assert values["evaluate", "bm25/recall_at_5"] == 0.71
+    assert values["pretrain", "retrieval_utility"] == 0.8  # the last point of its curve is not this one
+    assert ("evaluate", "bm25/gold_recall_at_5") not in values  # null
     minutes = {"warm_start": 100 / 60, "pretrain": 1.5, "finetune": 100 / 60, "evaluate": 20 / 60}
-    assert took == {f"system/{stage}_minutes": pytest.approx(value) for stage, value in minutes.items()} | {
+    assert {stage: value for (stage, name), value in values.items() if name == "minutes"} == minutes
+    took = {name: points[0][2] for name, points in run["points"].items() if name.startswith("system/")}
+    assert took == {
         "system/wall_seconds": 310.0,
         "system/device_hours": pytest.approx(310 / 3600),
         "system/training_teraflop": 4.0,
@@ -185,8 +196,9 @@ def mirror_dying(runs: Path, uri: str, monkeypatch: pytest.MonkeyPatch, instant:
 
         return call
 
+    calling = "create_run delete_run log_batch log_inputs log_artifacts set_tag update_run set_terminated"
     with monkeypatch.context() as patch:
-        for name in "create_run delete_run log_batch log_artifacts set_tag update_run set_terminated".split():
+        for name in calling.split():
             patch.setattr(MlflowClient, name, dying(getattr(MlflowClient, name)))
         try:
             Mirror(runs, uri).update()

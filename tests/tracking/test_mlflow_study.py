@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +17,7 @@ from realm_lab.cli import main
 from realm_lab.tracking import saved_view
 from realm_lab.tracking.mlflow_mirror import Mirror, mirror
 from realm_lab.tracking.run_dir import stage_of
+from realm_lab.tracking.study_record import Studies, write_study_record
 from realm_lab.tracking.tracking_store import default_uri
 from tests.tracking import made_runs, shown
 
@@ -54,11 +57,11 @@ def test_the_saved_view_of_a_study_groups_its_runs_by_cell_in_colors_of_their_ow
     assert summary.links == {"default": saved_view.link(experiment.experiment_id)}
     assert main(["mirror", "--root", str(runs.parent), "--uri", summary.uri, "--address", "http://10.0.0.1:7/"]) == 0
     assert f"  default: http://10.0.0.1:7{summary.links['default']}\n" in capsys.readouterr().out
-    packed = json.loads(experiment.tags["mlflow.sharedViewState.realm_lab"])["state"].removeprefix("deflate;")
-    view = json.loads(zlib.decompress(base64.b64decode(packed)))
+    view = _view(experiment.tags, saved_view.BY_CELL)
     (key,) = view["groupBy"]["groupByKeys"]
     found = shown.content(runs).values()
-    assert {run["tags"][key["groupByData"]] for run in found} == set(made_runs.SYSTEMS)
+    kind = {"param": "params", "tag": "tags"}[key["mode"]]
+    assert {run[kind][key["groupByData"]] for run in found} == set(made_runs.SYSTEMS)
     assert len({run["tags"]["mlflow.runColor"] for run in found}) == 3
     columns = ["metrics.`exact_match`", "metrics.`recall_at_5`", "metrics.`retrieval_utility`"]
     assert view["selectedColumns"][:4] == [*columns, "params.`pretrain.masking`"]
@@ -66,6 +69,43 @@ def test_the_saved_view_of_a_study_groups_its_runs_by_cell_in_colors_of_their_ow
         "pretrain/retrieval_utility",
         "pretrain/recall_at_5",
     ]
+    other = _view(experiment.tags, saved_view.BY_PARAMETER)
+    assert (other["groupBy"], other["compareRunCharts"][0]["selectedParams"]) == (None, ["pretrain.masking"])
+    assert all(other["compareRunCharts"][0]["selectedParams"][0] in run["params"] for run in found)
+
+
+def _view(tags: dict[str, str], name: str) -> dict[str, Any]:
+    """A saved view, unpacked."""
+    packed = json.loads(tags[f"mlflow.sharedViewState.{name}"])["state"].removeprefix("deflate;")
+    return dict(json.loads(zlib.decompress(base64.b64decode(packed))))
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 10])
+def test_a_group_has_a_name_for_people_and_colors_that_differ(runs: Path, count: int) -> None:
+    for number in range(count):
+        made_runs.add_to_study(runs, made_runs.record_of("realm", number, {}), cell=f"steps={number}", study="steps")
+    study = Studies(runs).read("steps")
+    group = saved_view.grouping(study)
+    assert "realm." not in group.name
+    assert len({saved_view.color(group, cell.name) for cell in study.cells}) == count + 1  # and that of the baseline
+
+
+def test_tags_and_the_note_of_a_study_are_those_of_its_runs_until_it_has_others(runs: Path) -> None:
+    made_runs.make_runs(runs, systems=("realm",), seeds=(0,))
+    study = Studies(runs).read("default")
+    write_study_record(runs, replace(study, tags={"project": "masks", "who": "ada"}, note="Begun in *May*."))
+    mirror(runs)
+    client, run = shown.client_of(runs), shown.run_ids(runs)["realm-s0"]
+    client.set_tag(run, "mine", "kept")
+    for kind in ("run", "study"):
+        [found] = shown.content(runs, kind=kind).values()
+        assert {"project": "masks", "who": "ada"}.items() <= found["tags"].items()
+    assert "Begun in *May*." in found["tags"]["mlflow.note.content"]
+    write_study_record(runs, replace(study, tags={"project": "spans"}))
+    mirror(runs)
+    [found] = shown.content(runs).values()
+    assert (found["tags"]["project"], found["tags"]["mine"], "who" in found["tags"]) == ("spans", "kept", False)
+    assert shown.run_ids(runs)["realm-s0"] == run
 
 
 def test_the_trained_model_is_a_logged_model_that_transformers_opens(
