@@ -300,7 +300,7 @@ class Finetune(Section):
     """p(z|x) times p(span|z,x) (Guu, section 3.2), one softmax over the spans of all passages (Lee; code), or p(z|x) by
     a head of the reader over [CLS] instead of the retriever (Karpukhin et al. 2020, section 6.1)."""
     objective: Annotated[ChoiceField, neutral("marginal")] = Choice("marginal")
-    """As in pretrain. The early loss is added to any."""
+    """Objective, as in pretrain. The early loss is added to any."""
     early_loss_candidates: NonNegative = 5000
     """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
     train_reader: bool = True

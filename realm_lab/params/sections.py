@@ -112,7 +112,8 @@ class Refresh(Section):
     """Refresh of the MIPS index while the weights move, and its delay."""
 
     policy: ChoiceField = Choice("interval")
-    """`interval`: every `interval_steps` (Guu, section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`:
+    """Refresh policy: `interval`, `schedule`, `drift`, `budget` or `never`. `interval`: every `interval_steps` (Guu,
+    section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`:
     pairs [from_step, interval], each valid until the next; a refresh is made at each from_step above 0, then in its
     interval; the interval 0 makes none. `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh
     when the index finds a smaller share of the fresh top k of some fixed queries; that share is estimated, from above,
