@@ -52,6 +52,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "compare masking/salient_span masking/random_span": "two cells, over all seeds",
         "compare default/realm-s0 default/realm-s1": "two runs",
     },
+    "calibrate": {"calibrate table2": "from its runs, or its report", "calibrate table2 --json": "for other programs"},
     "verdict": {
         "verdict runs.csv --cell variant --metric accuracy --baseline sgd": "a table with a row for each run",
         "verdict sqlite:///mlflow.db --experiment mine --cell variant --metric accuracy --baseline sgd": "MLflow",

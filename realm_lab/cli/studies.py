@@ -1,4 +1,4 @@
-"""The commands for studies: `sweep`, `search`, `status`, `compare` and `reproduce`."""
+"""The commands for studies: `sweep`, `search`, `status`, `compare`, `calibrate` and `reproduce`."""
 
 from __future__ import annotations
 
@@ -62,6 +62,11 @@ def add_studies(add: Add, add_inspect: Add) -> None:
     compare.add_argument("--out", type=Path, metavar="DIR", help="where the page goes (default: ROOT/reports/compare)")
     add_json(compare)
 
+    text = "simulate how often a study's tests give false alarms, for differences as skewed as its own"
+    calibrate = add_inspect("calibrate", _run_calibrate, text)
+    calibrate.add_argument("study", help="its name")
+    add_json(calibrate)
+
     text = "check reports against the runs here, or run one cell again: OK, within noise or off"
     again = add_inspect("reproduce", _run_reproduce, text)
     again.add_argument("target", nargs="?", metavar="STUDY[/CELL]", help="default: every report")
@@ -71,6 +76,13 @@ def add_studies(add: Add, add_inspect: Add) -> None:
     text = "smoke test only: the smoke preset, one seed, no comparison of numbers"
     again.add_argument("--quick", action="store_true", help=text)
     again.add_argument("--scratch", type=Path, metavar="DIR", help="where to run (default: ROOT/runs/reproduce)")
+
+
+def _run_calibrate(options: argparse.Namespace) -> None:
+    from realm_lab.reporting.calibrated import show_calibration
+    from realm_lab.runner.default_study import studies_of
+
+    show_calibration(studies_of(options.root), options.root, options.study, as_json=options.json)
 
 
 def _run_reproduce(options: argparse.Namespace) -> int:

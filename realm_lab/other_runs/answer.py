@@ -15,9 +15,20 @@ from typing import Any, NamedTuple
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric
 from realm_lab.other_runs.rows import Row, Rows, rows_of
+from realm_lab.statistics.calibration import Calibration, calibrate
 from realm_lab.statistics.family import Finding, judge
 from realm_lab.statistics.paired import compare
-from realm_lab.statistics.wording import NOTHING, detectable, in_short, interval, needed, number, p_text, signed
+from realm_lab.statistics.wording import (
+    NOTHING,
+    detectable,
+    false_alarms,
+    in_short,
+    interval,
+    needed,
+    number,
+    p_text,
+    signed,
+)
 
 NO_VALUE = frozenset(("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "infinity", "-infinity"))
 STATUS = ("status", "state")  # columns, in lower case
@@ -72,7 +83,14 @@ class Answer:
     def as_json(self) -> dict[str, Any]:
         """Every field: metric -> cell -> finding or gap."""
         found = {one.metric.name: {cell.cell: cell.as_json() for cell in one.cells} for one in self.metrics}
-        return {"cell": self.cell, "pair": self.pair, "baseline": self.baseline.cell, "metrics": found}
+        names = {"cell": self.cell, "pair": self.pair, "baseline": self.baseline.cell}
+        return names | {"calibration": self.calibration and self.calibration.as_json(), "metrics": found}
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """False alarms of the family; None if it has too few pairs for any."""
+        findings = [cell.finding for one in self.metrics for cell in one.cells if cell.finding]
+        return calibrate([found.comparison.by_seed for found in findings])
 
     def markdown(self) -> str:
         """A section for each metric: a sentence, a table, and the runs that are left out."""
@@ -90,8 +108,11 @@ class Answer:
         lines.append(
             f"Differences are paired by {self.pair}. p: exact sign-flip test, corrected over {tests} "
             f"test{'s' * (tests != 1)} (step-down max-T); in brackets the smallest p that so many pairs can give. "
-            "Intervals: Student's t. Minimum detectable difference: with 80 % power."
+            "Intervals: Student's t. Minimum detectable difference: with 80 % power. Skewed: this test alone gives "
+            "more than 7.5 % false alarms."
         )
+        if self.calibration:
+            lines.append(false_alarms(self.calibration))
         return "\n".join(lines) + "\n"
 
     def rows(self, one: MetricAnswer) -> list[dict[str, str]]:

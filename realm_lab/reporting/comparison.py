@@ -186,6 +186,16 @@ def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
     }
 
 
+def family_of(results: Sequence[MetricResult]) -> list[tuple[Metric, StudyCell, Finding]]:
+    """The findings that are one family of tests: all but the exploratory ones."""
+    return [
+        (result.metric, cell.cell, cell.finding)
+        for result in results
+        for cell in result.cells
+        if cell.finding and not cell.finding.is_exploratory
+    ]
+
+
 def gaps_as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
     """The cells without a finding: metric -> cell -> gap and reason."""
     found = {

@@ -25,6 +25,7 @@ from realm_lab.reporting.rendering import render, seeds_text
 from realm_lab.reporting.report_data import KEYS, Report, load_report, plain
 from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import sketches
+from realm_lab.statistics.wording import false_alarms
 from realm_lab.tracking.study_record import DEFAULT
 
 LAST = ("cost", "staleness")  # figures that come after those of the study's own
@@ -111,6 +112,7 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         "figures": [*first, *own, *last],
         "cells": cells,
         "comparisons": report.comparisons,
+        "calibration": report.calibration and report.calibration.as_json(),
         "gaps": gaps_as_json(report.compared),
         "flags": report.flags,
         "axis_effects": [effect.as_json() for effect in report.axis_effects],
@@ -133,6 +135,7 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
         template,
         title=data["title"],
         summary=summary,
+        calibration=false_alarms(report.calibration) if report.calibration else "",
         rest=report.verdict.rest,
         baseline=record.cell(record.baseline).title,
         seeds=seeds_text(record.seeds),

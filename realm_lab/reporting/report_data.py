@@ -28,6 +28,7 @@ from realm_lab.reporting.comparison import (
     as_json,
     axis_effects,
     compare_cells,
+    family_of,
     question_intervals,
 )
 from realm_lab.reporting.confounds import confounds, reader_notes, rounding_notes
@@ -41,6 +42,7 @@ from realm_lab.reporting.frames import (
     results_text,
 )
 from realm_lab.reporting.verdict import Verdict, verdict
+from realm_lab.statistics.calibration import Calibration, calibrate
 from realm_lab.statistics.intervals import Interval
 from realm_lab.tracking.study_record import DEFAULT, SCRATCH, STUDY_RECORD, StudyRecord
 
@@ -87,6 +89,11 @@ class Report:
     def verdict(self) -> Verdict:
         """The answer in words."""
         return verdict(self.record, self.compared)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """False alarms of the study's family; None if it has too few seeds for any."""
+        return calibrate([found.comparison.by_seed for _, _, found in family_of(self.compared)])
 
     @property
     def axis_effects(self) -> list[AxisEffect]:

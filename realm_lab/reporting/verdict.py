@@ -13,7 +13,7 @@ from realm_lab.reporting.interactions import Interaction, interactions
 from realm_lab.reporting.rendering import render, words
 from realm_lab.statistics.family import Finding, Kind
 from realm_lab.statistics.paired import FEWEST_SEEDS
-from realm_lab.statistics.wording import bound, number, signed
+from realm_lab.statistics.wording import bound, number, percent, signed
 from realm_lab.tracking.study_record import StudyRecord
 
 
@@ -61,6 +61,11 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
         cells=len(others),
         gaps=[{"title": cell.cell.title, "gap": cell.gap, "why": cell.reason} for cell in others if cell.gap],
         needed=FEWEST_SEEDS,
+        skewed=[
+            {"title": cell.cell.title, "value": percent(cell.finding.false_alarms)}
+            for cell in others
+            if cell.finding and cell.finding.is_significant and cell.finding.is_skewed
+        ],
         axes=[_axis(study, axis, effects) for axis in study.axes] if effects else [],
         interactions=_sides([(one.finding, *_effect(study, one)) for one in mine]),
         elsewhere=[] if effects else _elsewhere(results),

@@ -11,8 +11,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from realm_lab.metrics import Metric
+from realm_lab.statistics.calibration import SUSPECT, calibrate
 from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD, Interval, t_interval
-from realm_lab.statistics.paired import Comparison, holm, step_down_max_t
+from realm_lab.statistics.paired import FEWEST_SEEDS, Comparison, holm, step_down_max_t
 from realm_lab.statistics.power import EQUIVALENCE_LEVEL, detectable_difference, equivalence_p, needed_seeds
 
 ALPHA = 0.05
@@ -42,6 +43,7 @@ class Finding(NamedTuple):
     equivalence_p: float | None  # corrected
     is_exploratory: bool  # in a family separate from the study's
     span: float  # the largest possible difference
+    false_alarms: float | None = None  # of this test alone, with the skewness of its differences; None: too few seeds
     per_example: Interval | None = None  # bootstrap over clusters of questions: other questions, these very models
 
     @property
@@ -98,6 +100,11 @@ class Finding(NamedTuple):
         return Kind.TOO_FEW_SEEDS
 
     @property
+    def is_skewed(self) -> bool:
+        """True if the test alone gives more than 7.5 % false alarms, as its differences are so skewed."""
+        return self.false_alarms is not None and self.false_alarms > SUSPECT
+
+    @property
     def is_significant(self) -> bool:
         """True for a difference that is larger than chance."""
         return self.kind in (Kind.LOWER, Kind.HIGHER)
@@ -133,6 +140,7 @@ class Finding(NamedTuple):
             "tests": self.tests,
             "corrected_p": self.corrected_p,
             "smallest_corrected_p": found.smallest_p,
+            "false_alarms": self.false_alarms,
             "detectable_difference": self.detectable_difference,
             "needed_seeds": self.needed_seeds,
             "bound": self.bound,
@@ -150,8 +158,10 @@ def judge(
 ) -> dict[Key, Finding]:
     """A family of comparisons; `largest`: metric -> the largest difference that does not matter. A difference of
     differences can be two `spans` of its metric."""
-    deltas = [dict(zip(comparison.seeds, comparison.deltas, strict=True)) for _, comparison in found.values()]
+    deltas = [comparison.by_seed for _, comparison in found.values()]
     corrected = dict(zip(found, step_down_max_t(deltas), strict=True))
+    calibrated = calibrate(deltas)
+    alarms = dict(zip(found, calibrated.alone, strict=True)) if calibrated else {}
     alike = {
         key: equivalence_p(comparison.deltas, largest[metric.name])
         for key, (metric, comparison) in found.items()
@@ -168,6 +178,7 @@ def judge(
             equivalence.get(key),
             is_exploratory,
             spans * metric.span,
+            alarms[key].rate if key in alarms and len(comparison.deltas) >= FEWEST_SEEDS else None,
         )
         for key, (metric, comparison) in found.items()
     }

@@ -36,6 +36,11 @@ class Comparison(NamedTuple):
     p: float  # exact sign-flip test, two-sided, of this comparison alone
     smallest_p: float  # that any data could have given with this many seeds
 
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """seed -> delta."""
+        return dict(zip(self.seeds, self.deltas, strict=True))
+
 
 def compare(cell: Mapping[int, float], baseline: Mapping[int, float]) -> Comparison | None:
     """Paired deltas cell - baseline by seed; None where they share no seed."""

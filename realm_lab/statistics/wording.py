@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from realm_lab.statistics.calibration import Calibration
 from realm_lab.statistics.family import ALPHA, Finding, Kind
 from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD, Interval
 from realm_lab.statistics.paired import FEWEST_SEEDS
@@ -19,6 +20,11 @@ def number(value: float | None, digits: int = 3) -> str:
         return NOTHING
     text = f"{value:.{digits}f}"
     return (text.removeprefix("-") if float(text) == 0.0 else text).replace("-", MINUS)
+
+
+def percent(share: float | None) -> str:
+    """A share as "7.2 %"; a dash for none."""
+    return NOTHING if share is None else f"{number(100 * share, 1)} %"
 
 
 def signed(value: float | None, digits: int = 3) -> str:
@@ -37,6 +43,7 @@ def interval(found: Interval | None, digits: int = 3) -> str:
 def in_short(finding: Finding) -> str:
     """A finding in a few words, for a table."""
     seeds, way = finding.seeds, finding.direction
+    skewed = ", skewed" * (finding.is_skewed and finding.is_significant)
     if finding.kind is Kind.ONE_PAIR:
         return f"{way} in one pair of models"
     if finding.kind is Kind.TOO_FEW_SEEDS:
@@ -44,8 +51,8 @@ def in_short(finding: Finding) -> str:
             return "one seed"
         return f"{way} in {'both' if seeds == 2 else f'all {seeds}'} seeds" if way else str(finding.kind)
     if finding.corrected_p <= ALPHA and finding.equivalent_within is not None:
-        return f"{finding.kind}, within ±{bound(finding)}"
-    return str(finding.kind)
+        return f"{finding.kind}, within ±{bound(finding)}{skewed}"
+    return f"{finding.kind}{skewed}"
 
 
 def bound(finding: Finding) -> str:
@@ -71,3 +78,12 @@ def needed(finding: Finding) -> str:
     if finding.seeds < FEWEST_FOR_SPREAD:
         return NOTHING
     return f"> {MOST_SEEDS}" if finding.needed_seeds is None else str(finding.needed_seeds)
+
+
+def false_alarms(calibration: Calibration) -> str:
+    """The rate of the whole family in one sentence."""
+    rate, error = calibration.any
+    return (
+        f"With differences as skewed as these but without any effect, {percent(rate)} of simulated studies have a "
+        f"significant difference somewhere (standard error {percent(error)}; nominal 5 %)."
+    )

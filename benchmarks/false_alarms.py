@@ -1,0 +1,68 @@
+"""Studies without any effect, eight cells times two metrics with eight seeds: how many have a false difference?
+
+`python -m benchmarks.false_alarms` simulates 2,000 with normal differences, and 2,000 with the skewness of comparisons
+of the committed studies, and prints the rates next to what `realm-lab calibrate` states. The tests that judge the
+studies are those of a report (`step_down_max_t`), one study at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from realm_lab.statistics.calibration import calibrate, skewed
+from realm_lab.statistics.paired import step_down_max_t
+
+REPORTS = Path(__file__).parents[1] / "reports" / "reference"
+SEEDS, CELLS, METRICS = 8, 8, 2
+FAMILIES = 50  # of recorded comparisons
+
+
+class Found(NamedTuple):
+    """The share of studies with a false difference, its standard error, and what `calibrate` states on average."""
+
+    rate: float
+    error: float
+    stated: float
+
+
+def recorded() -> list[np.ndarray]:
+    """The differences of every committed comparison of eight seeds, exploratory ones too."""
+    found = []
+    for path in sorted(REPORTS.glob("*/summary.json")):
+        for cells in json.loads(path.read_text(encoding="utf-8"))["comparisons"].values():
+            found += [np.array([*one["deltas"].values()]) for one in cells.values() if one["n"] == SEEDS]
+    return [deltas for deltas in found if np.ptp(deltas) > 0]
+
+
+def simulated(studies: int) -> tuple[Found, Found]:
+    """(normal, skewed)."""
+    generator = np.random.default_rng(0)
+    tests = CELLS * METRICS
+    # half of the variance is the baseline's, as both cells of a comparison have as much
+    normal = generator.normal(size=(studies, SEEDS, tests)) + generator.normal(size=(studies, SEEDS, 1))
+    pool = recorded()
+    drawn, stated = [], []
+    for _ in range(FAMILIES):
+        family = np.stack([pool[one] for one in generator.integers(0, len(pool), tests)], axis=1)
+        drawn.append(skewed(family, studies // FAMILIES, generator))
+        found = calibrate([dict(enumerate(map(float, column))) for column in family.T])
+        assert found is not None
+        stated.append(found.any.rate)
+    return _judged(normal, 0.05), _judged(np.concatenate(drawn), float(np.mean(stated)))
+
+
+def _judged(studies: np.ndarray, stated: float) -> Found:
+    alarms = [min(step_down_max_t([dict(enumerate(test)) for test in study.T])) <= 0.05 for study in studies]
+    rate = float(np.mean(alarms))
+    return Found(rate, math.sqrt(max(rate * (1 - rate), 1 / len(alarms)) / len(alarms)), stated)
+
+
+if __name__ == "__main__":
+    for name, one in zip(("normal", "skewed"), simulated(int((*sys.argv, 2000)[1])), strict=False):
+        print(f"{name}: {one.rate:.3f} ± {one.error:.3f}, stated {one.stated:.3f}")
