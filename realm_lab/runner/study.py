@@ -1,4 +1,4 @@
-"""A study as a file: experiments/NAME.yaml -> Study. The keys are explained below and in docs/studies.md."""
+"""A study as a file: experiments/NAME.yaml -> Study. The keys are explained below and in docs/study_file.md."""
 
 from __future__ import annotations
 

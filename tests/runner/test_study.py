@@ -270,7 +270,7 @@ def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> 
 
 
 def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository: Path) -> None:
-    page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "study_file.md").read_text(encoding="utf-8")
     for model in (Study, CellEntry, Search, Pruning):
         for name, field in model.model_fields.items():
             assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, f"{model.__name__}.{name}"

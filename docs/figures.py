@@ -1,0 +1,183 @@
+"""Draw the figures of README.md and the site from the committed results: `python docs/figures.py`.
+
+method.svg: the method. read-a-figure.png: an annotated figure of differences. results.svg: three results.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from statistics import mean
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from scipy.stats import t as student
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "reports" / "reference"
+BLUE, ORANGE, GREY, INK = "#0072b2", "#d55e00", "#8a949e", "#1f2933"
+STYLE = {"svg.hashsalt": "realm_lab", "svg.fonttype": "path", "font.family": "sans-serif", "font.size": 10}
+
+# Three results: title, then study, cell and label of each bar.
+RESULTS = [
+    (
+        "The retriever carries the gain",
+        [
+            ("table2", "realm", "REALM"),
+            ("table2", "realm_encoder", "warm start's retriever"),
+            ("table2", "warm_start", "warm start"),
+        ],
+    ),
+    (
+        "Mask salient spans",
+        [
+            ("masking", "salient_span", "salient spans"),
+            ("masking", "random_token", "random tokens"),
+            ("masking", "random_span", "random spans"),
+        ],
+    ),
+    (
+        "No gain yet on SQuAD (recall@5)",
+        [
+            ("real_recall", "realm", "REALM"),
+            ("real_recall", "longer", "more Inverse Cloze Task"),
+            ("real_recall", "warm_start", "warm start"),
+        ],
+    ),
+]
+
+
+def values(study: str, cell: str, metric: str) -> list[float]:
+    """Read a metric of a cell, one value per seed."""
+    with open(REFERENCE / study / "results.csv", encoding="utf-8", newline="") as file:
+        return [float(row[metric]) for row in csv.DictReader(file) if row["cell"] == cell and row[metric]]
+
+
+def draw_results(path: Path) -> None:
+    """Draw three small plots: a bar for the mean of each cell, a dot per seed."""
+    figure, axes = plt.subplots(1, 3, figsize=(11, 1.9), constrained_layout=True)
+    for axis, (title, bars) in zip(axes, RESULTS, strict=True):
+        metric = "recall_at_5" if "recall" in title else "exact_match"
+        for row, (study, cell, _) in enumerate(bars):
+            found = values(study, cell, metric)
+            axis.barh(row, mean(found), color=BLUE if row == 0 else "#b8c0c8", height=0.66)
+            axis.plot(found, np.full(len(found), row), ".", color=INK, markersize=4)
+            axis.text(1.03, row, f"{mean(found):.3f}".lstrip("0"), va="center")
+        axis.set(xlim=(0, 1), yticks=range(len(bars)), yticklabels=[label for *_, label in bars], xticks=[0, 0.5, 1])
+        axis.set_title(title, fontsize=10, fontweight="bold", loc="left")
+        axis.invert_yaxis()
+        axis.tick_params(left=False)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def _box(axis: plt.Axes, x: float, y: float, text: str, color: str = INK, width: float = 1.9) -> None:
+    axis.add_patch(
+        FancyBboxPatch(
+            (x - width / 2, y - 0.33), width, 0.66, boxstyle="round,pad=0.06", facecolor="#f4f6f8", edgecolor=color
+        )
+    )
+    axis.text(x, y, text, ha="center", va="center", color=INK, fontsize=9.5)
+
+
+def _arrow(
+    axis: plt.Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    text: str = "",
+    color: str = INK,
+    bend: float = 0,
+) -> None:
+    style = f"arc3,rad={bend}"
+    axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=12, color=color, connectionstyle=style))
+    if text:
+        axis.text(
+            (start[0] + end[0]) / 2,
+            (start[1] + end[1]) / 2 + 0.2 + 5.6 * bend,
+            text,
+            ha="center",
+            color=color,
+            fontsize=8.5,
+        )
+
+
+def draw_method(path: Path) -> None:
+    """Draw one step of pre-training: mask, retrieve, read, marginalise, and refresh the index now and then."""
+    figure, axis = plt.subplots(figsize=(10, 3.3), constrained_layout=True)
+    axis.set(xlim=(-0.1, 13.1), ylim=(-0.75, 3.55))
+    axis.axis("off")
+    top, low = 2.1, 0.2
+    _box(axis, 1.2, top, "masked sentence x\n“... mayor of [MASK] ...”", width=2.4)
+    _box(axis, 4.2, top, "query tower\nEmbed_input(x)", BLUE)
+    _box(axis, 7.0, top, "top k passages z\n+ null document ∅")
+    _box(axis, 9.6, top, "reader\np(y|z,x)", BLUE)
+    _box(axis, 12.0, top, "Σ p(y|z,x) p(z|x)\n= p(y|x)", ORANGE)
+    _box(axis, 7.0, low, "index, may be stale", GREY)
+    _box(axis, 4.2, low, "document tower\nEmbed_doc(z)", BLUE)
+    _box(axis, 1.2, low, "knowledge corpus Z", GREY, width=2.4)
+    _arrow(axis, (2.5, top), (3.15, top))
+    _arrow(axis, (5.25, top), (5.95, top), "MIPS")
+    _arrow(axis, (8.05, top), (8.55, top))
+    _arrow(axis, (10.65, top), (10.95, top))
+    _arrow(axis, (2.5, low), (3.15, low))
+    _arrow(axis, (5.25, low), (5.95, low), "refresh", ORANGE)
+    _arrow(axis, (7.0, low + 0.45), (7.0, top - 0.45))
+    _arrow(axis, (12.0, top + 0.45), (4.2, top + 0.45), "gradient: passages that help are scored higher", ORANGE, 0.12)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def draw_reading(path: Path) -> None:
+    """Draw differences of study table2 from its baseline, with notes on the parts of such a figure."""
+    cells = {
+        "realm_retriever": "REALM retriever + baseline encoder",
+        "warm_start": "baseline (warm start only)",
+        "stale_30x": "30x stale index",
+    }
+    baseline = np.array(values("table2", "realm", "exact_match"))
+    figure, axis = plt.subplots(figsize=(9.5, 4.2), constrained_layout=True)
+    axis.axvline(0, color=INK, linewidth=1)
+    for row, cell in enumerate(cells):
+        deltas = np.array(values("table2", cell, "exact_match")) - baseline
+        half = student.ppf(0.975, len(deltas) - 1) * deltas.std(ddof=1) / len(deltas) ** 0.5
+        axis.plot([deltas.mean() - half, deltas.mean() + half], [row, row], color=BLUE, linewidth=2.5)
+        axis.plot(deltas.mean(), row, "o", color=BLUE, markersize=8)
+        axis.plot(deltas, np.full(len(deltas), row + 0.2), "|", color=INK, markersize=8)
+    axis.set(
+        xlabel="difference from REALM in exact match",
+        ylim=(3.0, -1.0),
+        xlim=(-0.75, 0.32),
+        yticks=range(3),
+        yticklabels=cells.values(),
+    )
+    axis.spines[["top", "right"]].set_visible(False)
+    notes = [
+        ("zero: the baseline itself", (0.0, -0.75), (0.07, -0.75)),
+        ("narrow interval around zero:\na large difference is unlikely", (0.012, 0.02), (0.09, 0.05)),
+        ("dot: mean over the seeds", (-0.55, 0.93), (-0.62, 0.35)),
+        ("line: 95 % interval", (-0.49, 0.98), (-0.36, 0.6)),
+        ("tick: one seed, paired\nwith the baseline's same seed", (-0.42, 1.2), (-0.36, 1.35)),
+        ("all ticks on one side:\na significant difference", (-0.6, 1.25), (-0.72, 1.95)),
+        ("ticks spread widely:\nan uncertain mean", (-0.08, 2.2), (0.05, 2.45)),
+    ]
+    for text, point, place in notes:
+        arrow = {"arrowstyle": "-|>", "color": ORANGE}
+        axis.annotate(text, point, place, color=ORANGE, fontsize=9.5, arrowprops=arrow, va="center")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Write all figures next to this file."""
+    folder = Path(__file__).parent
+    with mpl.rc_context(STYLE):
+        draw_method(folder / "method.svg")
+        draw_results(folder / "results.svg")
+        draw_reading(folder / "read-a-figure.png")
+
+
+if __name__ == "__main__":
+    main()
