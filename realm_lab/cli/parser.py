@@ -119,7 +119,9 @@ def build_parser() -> Parser:
 
     def adder(group: str) -> Add:
         def add(name: str, run: Callable[[argparse.Namespace], int | None], summary: str) -> argparse.ArgumentParser:
-            verb = verbs.add_parser(name, description=summary[0].upper() + summary[1:], allow_abbrev=False)
+            verb = verbs.add_parser(
+                name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False
+            )
             verb.set_defaults(run=run)
             listed.setdefault(group, []).append(f"  {name:<12}{summary}")
             return verb
@@ -140,6 +142,15 @@ def build_parser() -> Parser:
         add_examples(name, verb)
     groups = "\n\n".join("\n".join([f"{group}:", *lines]) for group, lines in listed.items())
     parser.epilog = f"{groups}\n\n`{PROGRAM} VERB --help` explains a verb; start with `{PROGRAM} doctor`."
+    return parser
+
+
+def completion() -> Parser:
+    """Return the command line for shtab, which writes the completions of a shell; it leaves out what has no help."""
+    parser = build_parser()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            action.help = None
     return parser
 
 

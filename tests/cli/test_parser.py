@@ -15,9 +15,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import shtab
 
 from realm_lab import cli
 from realm_lab.cli.examples import EXAMPLES
+from realm_lab.cli.parser import completion
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner.sweep import Request, mirroring
@@ -77,6 +79,20 @@ def test_help_names_every_verb(tmp_path: Path) -> None:
     groups = re.findall(r"^(\w+):$", done.stdout, re.MULTILINE)
     assert groups == ["options", "start", "pipeline", "studies", "inspect", "tools"]
     assert realm_lab(cwd=tmp_path).stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("sw", "sweep"), ("sweep --la", "--launcher"), ("sweep --launcher sl", "slurm"), ("index bu", "build")],
+)
+def test_bash_completes_verbs_options_and_choices(words: str, completed: str) -> None:
+    typed = ["realm-lab", *words.split(" ")]
+    script = shtab.complete(completion(), "bash")
+    function = script.rpartition("-F ")[2].split()[0]
+    ask = f"COMP_WORDS=({shlex.join(typed)}); COMP_CWORD={len(typed) - 1}; {function}"
+    command = f'{script}\n{ask}; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [completed]
 
 
 @pytest.mark.parametrize("verb", VERBS)
