@@ -78,6 +78,7 @@ class StudyPlan:
     common: dict[str, Any] = field(default_factory=dict)
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
     source: Path | None = None
+    on_finish: str = ""
 
     @property
     def baseline(self) -> Cell:
@@ -147,6 +148,7 @@ def plan_study(
         everywhere,
         study.launcher,
         Path(path),
+        study.on_finish,
     )
 
 

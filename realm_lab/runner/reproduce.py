@@ -114,5 +114,5 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
             inputs.parent.mkdir(parents=True, exist_ok=True)
             os.symlink(path.resolve(), inputs)
     say(f"{study}/{cell} is run again in {folder}")
-    sweep(Request(folder / "experiments" / f"{study}.yaml", folder, cells=(cell,), force=True))
+    sweep(Request(folder / "experiments" / f"{study}.yaml", folder, cells=(cell,), force=True, on_finish=False))
     return load_study(folder / "runs", study).results

@@ -219,6 +219,8 @@ class Study(StudyFile):
     """A note for people, shown in MLflow under the question."""
     tags: dict[str, str] = {}
     """Tags of the study and its runs in MLflow: name -> value."""
+    on_finish: str = ""
+    """Command or webhook (a URL) to call when the study ends; it gets the verdict as JSON."""
     figures: list[str] = []
     """Custom figures, `package.module:function`: called with the study's StudyFrames, it returns a figure."""
 

@@ -18,6 +18,7 @@ from typing import Any
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError, suggestion
 from realm_lab.params.parameters import OtherCodePolicy
+from realm_lab.runner.on_finish import call, message
 from realm_lab.runner.other_code import described, other_code, settle_code, with_policy
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.preview import in_every_cell, plan_as_json, show_plan
@@ -58,6 +59,7 @@ class Request:
     profile: str | None = None  # of a cluster
     slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
     other_code: OtherCodePolicy | None = None  # None: as launch.other_code says
+    on_finish: bool = True  # call what the study names when it ends
 
     def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
         """The launcher that is asked for: SLURM where its settings are given, else the study's."""
@@ -194,7 +196,7 @@ def _follow(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request:
         say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
         return 128 + stop.number
     if request.follow or _counts(plan, root)["COMPLETE"] == len(plan.runs):
-        return _finish(plan, request, root)
+        return _finish(plan, request, root, tasks)
     say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
     if request.as_json:
         print(json.dumps(plan_as_json(plan, root), indent=2))
@@ -211,7 +213,7 @@ def _run(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request: Re
     except SystemExit as left:
         say(f"stopped after checkpoints; `realm-lab sweep {request.path}` goes on from there")
         return 128 + stop.number if stop.number else int(left.code or 0)  # of a training loop that noted the signal
-    return _finish(plan, request, root)
+    return _finish(plan, request, root, tasks)
 
 
 def drive(
@@ -263,11 +265,14 @@ def mirroring(request: Request, root: Path) -> Iterator[None]:
     subprocess.run(command, check=False)
 
 
-def _finish(plan: StudyPlan, request: Request, root: Path) -> int:
-    """Collect the results and say how many runs are in which state."""
-    from realm_lab.reporting.report import write_study_report  # pandas and matplotlib take a second to import
+def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]) -> int:
+    """Collect the results and say how many runs are in which state. `tasks`: what was done for that."""
+    # pandas and matplotlib take a second to import
+    from realm_lab.reporting.frames import read_summary
+    from realm_lab.reporting.report import write_study_report
 
     say(f"study {plan.name}: writing its report")
+    before = read_summary(root / "reports" / plan.name).get("coverage")
     folder = write_study_report(root, plan.name, force=request.force)
     if request.as_json:
         print(json.dumps(plan_as_json(plan, root), indent=2))
@@ -275,6 +280,10 @@ def _finish(plan: StudyPlan, request: Request, root: Path) -> int:
     if lead := read_json(folder / "summary.json")["lead"]:
         say(lead)
     say(f"study {plan.name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
+    is_news = tasks or before != read_summary(folder)["coverage"]
+    if plan.on_finish and request.on_finish and is_news:
+        if problem := call(plan.on_finish, message(plan.name, folder, {str(s): n for s, n in counts.items()}), root):
+            say(problem)
     return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
 
 
