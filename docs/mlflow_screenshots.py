@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from realm_lab.tracking.mlflow_mirror import mirror
+from realm_lab.tracking.mirror import mirror
 from realm_lab.tracking.saved_view import HEADLINES, link
 
 START_SECONDS = 180

@@ -18,6 +18,8 @@ _PUBLIC = {
     "sweep": "api",
     "verdict": "other_runs.answer",
     "Metric": "metrics",
+    "Prediction": "tracking.computed",
+    "computes": "tracking.computed",
     "MaskRequest": "masking",
     "Section": "params.sections",
     "System": "systems.registry",

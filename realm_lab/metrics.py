@@ -3,7 +3,8 @@
 Studies, reports, MLflow, `compare` and search read this registry, and nothing else lists metrics. Adding one
 takes an entry here and the computation that writes it under the same name, either into the results of a system's
 evaluate stage (`source="results"`) or into the metrics of its pre-training (`source="curve"`). A value without an entry
-is still collected and shown under its name. A study names a custom metric as `package.module:NAME`.
+is still collected and shown under its name. A study names a custom metric as `package.module:NAME`;
+one that a function computes from predictions is in tracking/computed.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from realm_lab.core.plugins import ChoiceField
 
 Source = Literal["results", "curve", "run"]
 Split = Literal["test", "dev", "train", ""]
@@ -41,6 +44,7 @@ class Metric:
     low: float | None = None
     high: float | None = None
     part: Part = "own measurements"
+    choice: ChoiceField | None = None  # the code that computes it from predictions (tracking/computed.py)
 
     @property
     def key(self) -> str:

@@ -20,15 +20,18 @@ def add_mirror(add: Add) -> None:
     mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
     text = "address of the MLflow server that will show the store, for the links (default: the store, if it is one)"
     mirror.add_argument("--address", metavar="URL", help=text)
+    text = "another tracker than MLflow: NAME, package.module:Class or '{name: NAME, OPTION: VALUE}'"
+    mirror.add_argument("--tracker", metavar="TRACKER", help=text)
 
 
 def _run_mirror(options: argparse.Namespace) -> int:
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
     asked = options.params or options.preset or options.overrides or (options.root / "params.yaml").exists()
-    if not uri and asked:
-        uri = params_of(options).launch.tracking_uri
+    params = params_of(options) if asked and (options.tracker or not uri) else None  # plug-ins may register a tracker
+    uri = uri or (params.launch.tracking_uri if params else None)
+    from realm_lab.params.load import chosen
     from realm_lab.runner.default_study import studies_of
-    from realm_lab.tracking.mlflow_mirror import mirror
+    from realm_lab.tracking.mirror import mirror
     from realm_lab.tracking.tracking_store import is_server
 
     def page(report: Path) -> str:
@@ -36,7 +39,10 @@ def _run_mirror(options: argparse.Namespace) -> int:
 
         return page_of(report)
 
-    summary = mirror(options.root / "runs", uri, options.follow, page=page, studies=studies_of(options.root))
+    tracker = chosen("--tracker", options.tracker) if options.tracker else None
+    summary = mirror(
+        options.root / "runs", uri, options.follow, page=page, studies=studies_of(options.root), tracker=tracker
+    )
     print(summary)
     address = options.address or (summary.uri if is_server(summary.uri) else "")
     if summary.links and not address:

@@ -20,6 +20,7 @@ import importlib.metadata
 import inspect
 import json
 import math
+import re
 import sys
 import traceback
 import typing
@@ -60,6 +61,12 @@ class Choice:
     def plain(self) -> str | dict[str, Any]:
         """The written form; only the name if no option is given."""
         return {"name": self.name, **self.options} if self.options else self.name
+
+
+def option_suffix(choice: Choice) -> str:
+    """The options as the end of a name, `_per_token`; "" if there are none."""
+    text = "".join(f"_{option}_{value}" for option, value in choice.options.items())
+    return re.sub(r"[^\w.-]+", "_", text).rstrip("_")
 
 
 ChoiceField = Annotated[

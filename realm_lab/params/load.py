@@ -184,6 +184,16 @@ def parse_override(text: str, flag: str = "--set", example: str = "pretrain.step
     return key.strip(), parse_yaml(value, f"{flag} {cut(text)}", "safe")
 
 
+def chosen(flag: str, text: str) -> Choice:
+    """Read a plug-in that a flag names, `NAME` or `{name: NAME, OPTION: VALUE}`. UserError: it is neither."""
+    try:
+        return Choice.read(text if text[:1] != "{" else parse_yaml(text, f"{flag} {cut(text)}", "safe"))
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{flag} {cut(text)}: {error}") from None
+
+
 def explain(error: ValidationError, source: Source, overrides: Mapping[str, Any] | None = None) -> UserError:
     """Attach the origin to pydantic's error; a contradiction also shows the values that the preset chose."""
     found = problem_of(error)

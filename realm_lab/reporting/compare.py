@@ -86,7 +86,9 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     if len(members) == len(sides):  # a run against a run: one pair, whatever their seeds
         members = [replace(member, seed=members[0].seed) for member in members]
     everything = tuple(sorted({member.seed for member in members}))
-    study = load_runs(runs, StudyRecord("compare", "", titles[0], tuple(cells), everything, tuple(members)))
+    own = tuple(metric for metric in METRICS.values() if metric.choice is not None)  # of the studies of the sides
+    design = StudyRecord("compare", "", titles[0], tuple(cells), everything, tuple(members), own_metrics=own)
+    study = load_runs(runs, design)
     for title in alone:
         study.problems.append(
             f"{title} has no seed in common with {titles[0]}: the difference holds that of the seeds."

@@ -18,6 +18,7 @@ import pandas as pd
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
+from realm_lab.tracking.computed import computed_values
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record
 from realm_lab.tracking.run_values import run_values
@@ -221,6 +222,9 @@ def _read_run(
             run.environments[name] = stage.environment()
         if run.state.state == "COMPLETE":
             run.values.update(run_values(stages))
+            computed, failures = computed_values(study.own_metrics, stages)
+            run.values.update(computed)
+            problems += [failure for failure in failures if failure not in problems]
             run.not_measured.update([*stages.values()][-1].results().get("not_measured") or {})
     except (UserError, OSError, TypeError, ValueError, AttributeError) as error:
         problems.append(relative(error, runs))

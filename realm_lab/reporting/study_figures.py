@@ -14,7 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from realm_lab.core.plugins import own_code
+from realm_lab.core.plugins import Choice, option_suffix
+from realm_lab.errors import UserError
 from realm_lab.metrics import Metric, curve
 from realm_lab.reporting.comparison import points_of
 from realm_lab.reporting.figures import (
@@ -33,6 +34,7 @@ from realm_lab.reporting.figures import (
     plane_figure,
 )
 from realm_lab.reporting.frames import StudyFrames
+from realm_lab.reporting.own_figures import FIGURES
 from realm_lab.reporting.rendering import seeds_text, words
 from realm_lab.reporting.report_data import Report
 from realm_lab.tracking.study_record import StudyRecord
@@ -88,23 +90,26 @@ def own_figures(study: StudyFrames, *, is_paper: bool = False) -> list[tuple[dic
     found = []
     record = _labelled(study.record)
     shown, note = (study, "") if record == study.record else (replace(study, record=record), NAMES)
-    for name in study.record.figures:
+    for choice in study.record.figures:
         try:
-            sketch = own_sketch(name, shown)
+            sketch = own_sketch(choice, shown)
             sketch = sketch._replace(caption=sketch.caption + note)
             if drawing := draw(sketch, is_paper=is_paper):
                 found.append((sketch.entry, drawing))
+        except UserError as error:
+            study.problems.append(str(error))
         except Exception as error:  # of the user's code, which must not take the report away
-            study.problems.append(f"figure '{name}' failed: {type(error).__name__}: {error}")
+            study.problems.append(f"figure '{choice.name}' failed: {type(error).__name__}: {error}")
     return found
 
 
-def own_sketch(name: str, study: StudyFrames) -> Sketch:
-    """A figure that a study names, `package.module:function`."""
-    function = own_code("figures", name)
-    caption = " ".join((inspect.getdoc(function) or name).split("\n\n")[0].split())
+def own_sketch(choice: Choice, study: StudyFrames) -> Sketch:
+    """A figure that a study names by its code; its options are in its name."""
+    chosen = FIGURES.choose("figures", choice)
+    function = chosen.load()
+    caption = " ".join((inspect.getdoc(function) or choice.name).split("\n\n")[0].split())
     alt = caption.partition(". ")[0].rstrip(".")
-    return Sketch(function.__name__, caption, alt, lambda: function(study))
+    return Sketch(f"{function.__name__}{option_suffix(choice)}", caption, alt, lambda: chosen(study))
 
 
 def study_curves(study: StudyFrames) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from realm_lab.core.plugins import Choice
 from realm_lab.core.records import problem_of
 from realm_lab.corpus.sources import corpus_source
 from realm_lab.corpus.taggers import corpus_tagger
@@ -33,6 +34,7 @@ from realm_lab.params.load import (
     suggest_parameter,
 )
 from realm_lab.params.parameters import Params
+from realm_lab.reporting.own_figures import known_anywhere
 from realm_lab.retrieval.backends import check_search
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.cells import Cell, Place, cells_of, value_in_name
@@ -128,11 +130,11 @@ def plan_study(
     chosen = _seeds(study, seeds)
     runs = _runs(study, cells, resolved, chosen, base, everywhere)
     metrics = metrics_of(study)
-    described = study.model_dump(include={"not_run", "figures", "note", "tags"}) | {
-        "plugins": resolved[0].plugins,
-        "metrics": [metric.name for metric in metrics.values()],
+    described = study.model_dump(include={"not_run", "note", "tags"}) | {
+        "figures": tuple(known_anywhere("figures", choice) for choice in study.figures),
+        "metrics": list(dict.fromkeys(metric.name for metric in metrics.values())),
         "delta": {metrics[text].name: value for text, value in study.delta.items()},
-        "own_metrics": tuple(metric for metric in metrics.values() if metric.name in METRICS.keys() - BUILT_IN),
+        "own_metrics": tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
     }
     if len(study.axes) > 1:
         described["axes"] = {
@@ -175,7 +177,7 @@ def _runs(
 
 # Extra metrics and figures of the report of the default run.
 DEFAULT_FIGURES = tuple(
-    f"realm_lab.reporting.figures_training:{name}"
+    Choice(f"realm_lab.reporting.figures_training:{name}")
     for name in "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
 )
 
@@ -190,7 +192,7 @@ def default_plan(params: Params) -> StudyPlan:
         for seed in params.seeds
     ]
     question = "What does REALM pre-training add to its own warm start?"
-    described = {"figures": DEFAULT_FIGURES, "plugins": params.plugins}
+    described = {"figures": DEFAULT_FIGURES}
     return StudyPlan(DEFAULT, question, cells, tuple(params.seeds), tuple(runs), described, beyond_preset(params))
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from realm_lab.core.plugins import Choice, ChoiceField, import_modules, load_object, own_code
+from realm_lab.core.plugins import Choice, ChoiceField, import_modules, import_plugins, load_object
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric, learn, metric, of_kind
@@ -28,10 +28,12 @@ from realm_lab.params.load import (
     suggest_parameter,
 )
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
+from realm_lab.reporting.own_figures import known_anywhere
 from realm_lab.reporting.published import published
 from realm_lab.runner.sbatch import instead_of, no_setting
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
+from realm_lab.tracking.computed import COMPUTED, definition
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
@@ -207,9 +209,10 @@ class Study(StudyFile):
     axes: dict[str, list[Any] | dict[str, Any]] = {}
     """Instead of cells: run every combination of these axis values. Axis -> its points: a parameter with a list
     of values, or any name with named points, each with the parameters that it sets."""
-    metrics: list[str] = ["exact_match", "recall_at_5", "retrieval_utility_end"]
-    """Metrics to compare, the most important first: all cells in all of these are one family of tests. A custom
-    metric is a `Metric` in a module, `package.module:NAME`."""
+    metrics: list[ChoiceField] = [Choice("exact_match"), Choice("recall_at_5"), Choice("retrieval_utility_end")]
+    """Metrics to compare, the most important first: all cells in all of these are one family of tests. A custom metric
+    is `package.module:NAME`: a function of the predictions, which may have options (`{name: ..., OPTION: VALUE}`), or a
+    `Metric` that a system measures."""
     delta: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Metric -> the largest difference that does not matter, in its unit: the report shows if a larger one is ruled
     out."""
@@ -221,8 +224,9 @@ class Study(StudyFile):
     """Tags of the study and its runs in MLflow: name -> value."""
     on_finish: str = ""
     """Command or webhook (a URL) to call when the study ends; it gets the verdict as JSON."""
-    figures: list[str] = []
-    """Custom figures, `package.module:function`: called with the study's StudyFrames, it returns a figure."""
+    figures: list[ChoiceField] = []
+    """More figures: the name of one, or `package.module:function`, which is called with the StudyFrames of the study
+    and its options, and returns a figure of matplotlib."""
 
 
 File = TypeVar("File", bound=StudyFile)
@@ -230,12 +234,9 @@ File = TypeVar("File", bound=StudyFile)
 
 def check_parts(study: Study) -> None:
     """Refuse an unknown figure, system or published number."""
-    for place, name in enumerate(study.figures):
+    for place, choice in enumerate(study.figures):
         with study.at("figures", place):
-            if ":" not in name:
-                raise UserError(f"figures: '{name}' is no function; write package.module:function")
-            if not name.startswith("realm_lab."):  # importing those takes a second, for matplotlib
-                own_code("figures", name, "study")
+            known_anywhere("figures", choice)
     for name in study.tags:
         if not TAG.fullmatch(name):
             rules = "letters, digits and _ - . / : blank, and neither realm. nor mlflow. in front"
@@ -249,32 +250,37 @@ def check_parts(study: Study) -> None:
 
 
 def metrics_of(study: Study) -> dict[str, Metric]:
-    """Return each metric of a study, as written in the file -> its definition. The modules of the study's systems
-    and schemes are imported before, since they may register some. UserError: an unknown one, or one named twice."""
-    found: dict[str, Metric] = {}
-    names: list[str] = []
-    for place, text in enumerate(study.metrics):
-        if ":" in text:
-            with study.at("metrics", place):
-                found[text] = _own_metric(text)
-        else:
-            if not of_kind(text, "results"):
-                study.choose(text, METRICS, f"metrics: unknown metric '{text}'", "metrics", place)
-            found[text] = metric(text)
-        names.append(found[text].name)
-    study.refuse_twice(names, "metrics")
+    """Return the definition of each metric of a study, by its name and as the file writes it. The modules of the
+    study's systems and schemes are imported before, since they may register some. UserError: an unknown one, or one
+    named twice."""
+    found: list[Metric] = []
+    for place, choice in enumerate(study.metrics):
+        with study.at("metrics", place):
+            found.append(_metric(choice))
+    study.refuse_twice([metric.name for metric in found], "metrics")
+    named = {choice.name: metric for choice, metric in zip(study.metrics, found, strict=True)}
+    named |= {metric.name: metric for metric in found}
     for text in study.delta:
-        study.choose(text, found, f"delta: '{text}' is none of the study's metrics", "delta", text)
-    return found
+        study.choose(text, named, f"delta: '{text}' is none of the study's metrics", "delta", text)
+    return named
 
 
-def _own_metric(text: str) -> Metric:
-    """Return a Metric of a custom module."""
-    entry = load_object("metrics", text)
-    if not isinstance(entry, Metric) or entry.source != "results":
-        raise UserError(f"metrics: '{text}' is no realm_lab.Metric of results; write NAME = Metric(name, title) there")
+def _metric(choice: Choice) -> Metric:
+    """The metric that a study names."""
+    name = choice.name
+    if not choice.options and (name in METRICS or of_kind(name, "results")):
+        return metric(name)
+    entry = load_object("metrics", name) if ":" in name else None
+    if not isinstance(entry, Metric):
+        import_plugins()
+        known = {*METRICS, *COMPUTED}
+        if ":" not in name and name not in COMPUTED:
+            raise UserError(f"metrics: unknown metric '{name}'; {suggestion(name, sorted(known))}")
+        entry = definition("metrics", choice)
+    elif choice.options or entry.source != "results":
+        raise UserError(f"metrics: '{name}' is a realm_lab.Metric, which has no options and is of source 'results'")
     if METRICS.get(entry.name, entry) != entry:
-        raise UserError(f"metrics: '{text}': another metric is called '{entry.name}'; choose another name")
+        raise UserError(f"metrics: '{name}': another metric is called '{entry.name}'; choose another name")
     learn([entry])
     return entry
 

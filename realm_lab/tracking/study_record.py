@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from realm_lab.core.files import read_json, write_json
 from realm_lab.core.names import check_name
+from realm_lab.core.plugins import ChoiceField
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.metrics import Metric, learn
@@ -60,12 +61,11 @@ class StudyRecord:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
     source: str = ""  # the study's file, relative to the project
     last_stage: str = ""  # where its runs end, if that is before evaluate: a search may need no fine-tuning
-    figures: tuple[str, ...] = ()  # of its own, `package.module:function`, as reporting/study_figures.py says
+    figures: tuple[ChoiceField, ...] = ()  # more figures, by their code, as reporting/study_figures.py says
     exploratory: tuple[str, ...] = ()  # metrics that are shown beside the others, each a family of tests of its own
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     not_run: dict[str, str] = field(default_factory=dict)  # what a reader would look for -> why it has no cell
     own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
-    plugins: tuple[str, ...] = ()  # modules that register what it names
     note: str = ""  # of people, about the whole study
     tags: dict[str, str] = field(default_factory=dict)  # of people, for trackers
     common: dict[str, Any] = field(default_factory=dict)  # what params.yaml and --set change in the preset, everywhere

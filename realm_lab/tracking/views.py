@@ -18,6 +18,7 @@ from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.params.load import flatten, show
 from realm_lab.tracking.code_record import CodeStates, accepted_lines, changes_line, stages_of_record
+from realm_lab.tracking.computed import computed_values
 from realm_lab.tracking.data_inputs import DataInput, data_inputs
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run_record_paths, stage_of
@@ -70,6 +71,7 @@ class View:
     files: dict[str, Path] = field(default_factory=dict)  # artifact path -> file
     texts: dict[str, str] = field(default_factory=dict)  # artifact path -> content
     model: Path | None = None  # the trained model's folder, once the run is complete
+    study: StudyRecord | None = None  # of a study as a whole
 
 
 class Member(NamedTuple):
@@ -170,7 +172,10 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
     started_ms, ended_ms = _own_times(state)
     model = None
     if state.state == "COMPLETE":
-        points = {HEADLINE: _headline(stages, study.metrics if study else (), _times([state])[1] or 0)} | points
+        computed, problems = computed_values(study.own_metrics, stages) if study else ({}, [])
+        compared = study.metrics if study else ()
+        points = {HEADLINE: _headline(stages, computed, compared, _times([state])[1] or 0)} | points
+        tags["realm.problems"] = "; ".join(problems)
         model = next((run.path / "model" for run in reversed(stages.values()) if (run.path / "model").is_dir()), None)
     if model and sum(path.stat().st_size for path in model.rglob("*")) > MODEL_BYTES:
         model = None
@@ -194,10 +199,12 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
     )
 
 
-def _headline(stages: dict[str, StageRun], of_study: Sequence[str], time_ms: int) -> list[Point]:
+def _headline(
+    stages: dict[str, StageRun], computed: dict[str, float], of_study: Sequence[str], time_ms: int
+) -> list[Point]:
     """The numbers of a complete run that are metrics, named and computed as in results.csv: the headline ones, those of
     development data, what the run took, and those that its study compares."""
-    values = run_values(stages)
+    values = run_values(stages) | computed
     names = {metric.name: metric.name for metric in METRICS.values() if metric.headline or metric.split == "dev"}
     names |= {name: f"{SYSTEM}/{name}" for name in COSTS}
     names |= {name: name for name in of_study if name not in names}
@@ -286,7 +293,6 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
     }
     folder = runs.parent / "reports" / study.name
     reported = [*folder.glob("report.md"), *folder.glob("results.csv"), *folder.glob("figures/*.png")]
-    page = {"report.html": folder / "report.md"} if (folder / "report.md").exists() else {}  # made when it is sent
     return View(
         key=STUDY_KEY,
         name=study.name,
@@ -296,8 +302,9 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
         note=f"**{study.question}**" + (f"\n\n{study.note}" if study.note else ""),
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
         points={cell.name: _means(runs, study, cell.name, members) for cell in study.cells},
-        files=page | {path.relative_to(folder).as_posix(): path for path in reported},
+        files={path.relative_to(folder).as_posix(): path for path in reported},
         texts={"study.json": STUDY_RECORD.dump_json(study, indent=2).decode()},
+        study=study,
     )
 
 

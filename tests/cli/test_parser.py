@@ -212,11 +212,11 @@ class Recorder:
 def test_the_tracking_store_is_the_nearest_one_named(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from realm_lab.tracking.mlflow_mirror import MirrorSummary
+    from realm_lab.tracking.mirror import MirrorSummary
 
     summary = MirrorSummary("sqlite:///here", {"COMPLETE": 2})
     mirror = Recorder(summary)
-    monkeypatch.setattr("realm_lab.tracking.mlflow_mirror.mirror", mirror)
+    monkeypatch.setattr("realm_lab.tracking.mirror.mirror", mirror)
     root = ["mirror", "--root", str(project)]
     assert cli.main(root) == 0
     (project / "params.yaml").write_text("launch: {tracking_uri: 'http://params:1'}\n")

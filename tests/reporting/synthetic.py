@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import digest, write_json, write_text
+from realm_lab.core.plugins import Choice
 from realm_lab.params import load as config
 from realm_lab.runner.plan import DEFAULT_FIGURES as FIGURES
 from realm_lab.tracking.code_record import CodeStates, stages_of_record
@@ -63,7 +64,7 @@ def make_study(
     name: str = "table",
     cells: tuple[StudyCell, ...] = CELLS,
     skip: tuple[tuple[str, int], ...] = (),
-    figures: tuple[str, ...] = (),
+    figures: tuple[Choice, ...] = (),
 ) -> StudyRecord:
     """Complete runs of each cell and seed, but those of `skip`, which have no stages yet."""
     params = config.resolve(config.preset_values("toy")).model_dump(mode="json")

@@ -15,6 +15,7 @@ from scipy import stats
 
 from realm_lab.cli import main
 from realm_lab.core.files import read_json
+from realm_lab.core.plugins import Choice
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS, Metric, register_metric
 from realm_lab.reporting.comparison import Scores, as_json, compare_cells, question_intervals
@@ -258,12 +259,12 @@ def test_what_was_not_run_and_what_holds_in_every_cell_is_said(tmp_path: Path, s
 
 
 def test_a_study_may_have_figures_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
-    own = tuple(f"tests.reporting.test_report:{name}" for name in ("toy_figure", "broken_figure", "missing"))
+    own = tuple(Choice(f"tests.reporting.test_report:{name}") for name in ("toy_figure", "broken_figure", "missing"))
     write_study_record(tmp_path / "runs", replace(study, figures=own))
     text = report(tmp_path)
     assert "*Seeds of the study, drawn by its own figure.*" in text
     assert (tmp_path / "reports/table/figures/toy_figure.png").read_bytes().startswith(b"\x89PNG")
-    assert "broken_figure' failed: RuntimeError: no such luck" in text
+    assert "failed with RuntimeError in test_report.py" in text.replace("\\_", "_")
     assert "no function or class 'missing'" in text.replace("\\_", "_")
     write_study_record(tmp_path / "runs", study)
     report(tmp_path)

@@ -19,7 +19,7 @@ from types import ModuleType
 import psutil
 import pytest
 
-from realm_lab.tracking.mlflow_mirror import mirror
+from realm_lab.tracking.mirror import mirror
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.state import UNFINISHED
 from tests.runner.test_sweep import LONG, make_project, outcomes, stages, start, sweep_here

@@ -87,7 +87,11 @@ REFUSALS = [
         "parameter 'plugins': 'no_such_lab': module 'no_such_lab' cannot be imported",
     ),
     (GOOD + "preset: toi\n", 7, "unknown preset 'toi'; did you mean 'toy'"),
-    (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "unknown metric 'recall_at5'; did you mean 'recall_at_5'"),
+    (
+        GOOD + "metrics: [exact_match, recall_at5]\n",
+        7,
+        "metrics: unknown metric 'recall_at5'; did you mean 'recall_at_5'",
+    ),
     (GOOD + "set: {launch.device: tpu}\n", 7, "'launch.device': torch knows no device 'tpu'; use auto, cpu or cuda"),
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is listed twice"),
     (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "none of the study's metrics; did you mean 'exact_match'"),
@@ -192,7 +196,7 @@ def figure(): ...
         ),
         (GOOD + "figures:\n  - own_parts:figure\n", 8, "'own_parts:figure' takes (), but it is called with (study)"),
         (GOOD + "figures: [own_parts:figur]\n", 7, "no function or class 'figur'"),
-        (GOOD + "figures: [figure]\n", 7, "write package.module:function"),
+        (GOOD + "figures: [figure]\n", 7, "parameter 'figures': no figure 'figure'"),
     ],
 )
 def test_code_of_a_user_that_cannot_be_called_is_refused_before_any_work(
@@ -235,12 +239,12 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
         assert METRICS["brevity"].unit == "words", "the record is enough to show it"
         for name, message in (
             ("taken", "another metric is called 'f1'"),
-            ("curve", "is no realm_lab.Metric of results"),
-            ("mask", "is no realm_lab.Metric of results"),
-            ("gone", "is no realm_lab.Metric of results"),
+            ("curve", "is of source 'results'"),
+            ("mask", "'own_metrics:mask' takes (request, generator), but it is called with (predictions)"),
+            ("gone", "no function or class 'gone'"),
         ):
             found = refusal(write(GOOD + f"metrics: [own_metrics:{name}]\n"))
-            assert found.startswith("study.yaml, line 7: metrics: 'own_metrics:")
+            assert found.startswith("study.yaml, line 7: ")
             assert message in found
         assert "brevity is listed twice" in refusal(write(GOOD + "metrics: [brevity, own_metrics:brevity]\n"))
     finally:

@@ -18,7 +18,7 @@ from realm_lab.cli import main
 from realm_lab.core.files import read_json
 from realm_lab.runner.status import study_status
 from realm_lab.runner.stopping import sweepers
-from realm_lab.tracking.mlflow_mirror import mirror
+from realm_lab.tracking.mirror import mirror
 from realm_lab.tracking.run_dir import StageRun, read_run_record
 from realm_lab.tracking.study_record import read_study_record
 from tests.runner.made_search import write_search

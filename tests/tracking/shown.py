@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from mlflow import MlflowClient
+
+from realm_lab.tracking.mlflow_tracker import MlflowOptions, MlflowTracker
+
+
+def opener(runs: Path, uri: str) -> Callable[[], MlflowTracker]:
+    """Makes the tracker of a mirror."""
+    return lambda: MlflowTracker(runs, MlflowOptions(uri=uri))
 
 
 def client_of(runs: Path, uri: str | None = None) -> MlflowClient:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from mlflow import MlflowClient
 
-from realm_lab.tracking.mlflow_mirror import mirror
+from realm_lab.tracking.mirror import mirror
 from realm_lab.tracking.saved_view import BY_PARAMETER, link
 from tests.tracking import made_runs
 

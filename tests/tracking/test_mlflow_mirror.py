@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from realm_lab.tracking.mlflow_mirror import Mirror, mirror
+from realm_lab.tracking.mirror import Mirror, mirror
 from realm_lab.tracking.run_dir import StageRun, stage_of, write_run_record
 from realm_lab.tracking.study_record import read_study_record, write_study_record
 from realm_lab.tracking.tracking_store import default_uri
@@ -117,7 +117,7 @@ def test_many_mirrors_leave_the_same_database_and_a_deleted_one_is_built_again(r
     assert mirror(runs).created == 3
     once = dump(runs)
     for _ in range(3):
-        again = Mirror(runs, default_uri(runs)).update()
+        again = Mirror(runs, shown.opener(runs, default_uri(runs))).update()
         assert (again.created, again.updated, again.recreated, again.points) == (0, 0, 0, 0)
     assert dump(runs) == once
     # Under another name, since this process keeps connections to the old file.
@@ -134,7 +134,7 @@ def test_a_mirror_with_nothing_new_does_not_open_the_store(runs: Path, monkeypat
     first = mirror(runs)
     nothing = replace(first, created=0, points=0)
     with monkeypatch.context() as patch:
-        patch.setattr("realm_lab.tracking.mlflow_mirror.Mirror", None)
+        patch.setattr("realm_lab.tracking.mirror.Mirror", None)
         assert mirror(runs) == nothing
     client, run = shown.client_of(runs), next(iter(shown.run_ids(runs).values()))
     client.delete_run(run)  # by a person, in MLflow
@@ -145,7 +145,7 @@ def test_a_mirror_with_nothing_new_does_not_open_the_store(runs: Path, monkeypat
         path.write_text(path.read_text() + " " if path.exists() else "# new")
         assert mirror(runs).updated <= 1
         with monkeypatch.context() as patch:
-            patch.setattr("realm_lab.tracking.mlflow_mirror.Mirror", None)
+            patch.setattr("realm_lab.tracking.mirror.Mirror", None)
             assert mirror(runs) == nothing
 
 
@@ -201,7 +201,7 @@ def mirror_dying(runs: Path, uri: str, monkeypatch: pytest.MonkeyPatch, instant:
         for name in calling.split():
             patch.setattr(MlflowClient, name, dying(getattr(MlflowClient, name)))
         try:
-            Mirror(runs, uri).update()
+            Mirror(runs, shown.opener(runs, uri)).update()
         except KeyboardInterrupt:
             return False
     return True
@@ -230,7 +230,7 @@ def test_what_has_not_begun_is_scheduled_in_its_study_and_stays_one_run(runs: Pa
 
 def test_a_running_run_grows_by_checkpoints_and_ends(runs: Path) -> None:
     _, stage = made_runs.begin_pretrain(runs, 100)
-    view = Mirror(runs, default_uri(runs))
+    view = Mirror(runs, shown.opener(runs, default_uri(runs)))
     view.update()
     run = only_run(runs)
     assert (run["status"], run["times"]) == ("RUNNING", (BEGAN_AT * 1000, None))
@@ -359,7 +359,7 @@ def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:
 
 def test_what_a_study_no_longer_has_is_shown_as_unplanned(runs: Path) -> None:
     first, second = made_runs.make_runs(runs, systems=("realm",))
-    view = Mirror(runs, default_uri(runs))  # one that follows
+    view = Mirror(runs, shown.opener(runs, default_uri(runs)))  # one that follows
     view.update()
     design = read_study_record(runs.joinpath(*STUDY))
     write_study_record(runs, replace(design, seeds=(0,), runs=design.runs[:1]))
@@ -396,7 +396,7 @@ def test_follow_ends_when_all_runs_are_final_or_with_control_c(runs: Path, monke
     def control_c(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("realm_lab.tracking.mlflow_mirror.time.sleep", control_c)
+    monkeypatch.setattr("realm_lab.tracking.mirror.time.sleep", control_c)
     assert mirror(runs, follow=True).states == {"RUNNING": 1}
     slept: list[float] = []
 
@@ -406,7 +406,7 @@ def test_follow_ends_when_all_runs_are_final_or_with_control_c(runs: Path, monke
             grow(stage, 200)
             made_runs.complete(stage, 200, {}, BEGAN_AT, 90.0)
 
-    monkeypatch.setattr("realm_lab.tracking.mlflow_mirror.time.sleep", work_instead)
+    monkeypatch.setattr("realm_lab.tracking.mirror.time.sleep", work_instead)
     assert mirror(runs, follow=True, interval_seconds=7.0).states == {"COMPLETE": 1}
     assert slept == [7.0, 7.0]
     assert points_of(stage).items() <= only_run(runs)["points"].items()

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, event
 from realm_lab import cli
 from realm_lab.errors import UserError
 from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.mlflow_mirror import mirror
+from realm_lab.tracking.mirror import mirror
 from realm_lab.tracking.tracking_store import without_password
 from tests.tracking import made_runs, shown
 
@@ -46,7 +46,7 @@ for attempt in (0, 1) if resumes else (0,):
     else:
         run.finish({"steps": 400})
 """
-MIRROR = "import sys; from pathlib import Path; from realm_lab.tracking.mlflow_mirror import mirror; " + (
+MIRROR = "import sys; from pathlib import Path; from realm_lab.tracking.mirror import mirror; " + (
     "print(mirror(Path(sys.argv[1]), sys.argv[2]).created)"
 )
 

@@ -15,7 +15,7 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from realm_lab.cli import main
 from realm_lab.tracking import saved_view
-from realm_lab.tracking.mlflow_mirror import Mirror, mirror
+from realm_lab.tracking.mirror import Mirror, mirror
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.study_record import Studies, write_study_record
 from realm_lab.tracking.tracking_store import default_uri
@@ -120,7 +120,7 @@ def test_the_trained_model_is_a_logged_model_that_transformers_opens(
         patch.setattr("realm_lab.tracking.views.MODEL_BYTES", 10)
         mirror(runs)
         assert shown.logged_models(runs) == []
-    Mirror(runs, default_uri(runs)).update()
+    Mirror(runs, shown.opener(runs, default_uri(runs))).update()
     (model,) = shown.logged_models(runs)
     assert (model.name, model.source_run_id) == ("realm-s0", shown.run_ids(runs)["realm-s0"])
     folder = Path(urlsplit(model.artifact_location).path) / "reader"

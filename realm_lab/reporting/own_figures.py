@@ -1,0 +1,22 @@
+"""The kind of plug-in for figures of a study. No matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from realm_lab.core.plugins import Choice, Kind
+
+FIGURES: Kind[Callable[..., Any]] = Kind("figure", "function", "study")
+register_figure = FIGURES.register  # makes a figure selectable in the `figures` of a study
+OF_TRAINING = "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update"
+for _name in (*OF_TRAINING.split(), "quality_over_drift"):
+    FIGURES.declare(_name, f"realm_lab.reporting.figures_training:{_name}")
+
+
+def known_anywhere(parameter: str, choice: Choice) -> Choice:
+    """A figure that `parameter` names, by its code: its name is known only where its plug-in is imported. UserError:
+    there is none, it cannot be called, or a wrong option."""
+    if choice.name.startswith("realm_lab.") and not choice.options:
+        return choice  # importing matplotlib takes a second
+    return Choice(FIGURES.choose(parameter, choice).target, choice.options)

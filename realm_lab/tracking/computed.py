@@ -1,0 +1,95 @@
+"""Metrics that a custom function computes from the predictions of a run, when a report is written or mirrored.
+
+A study names such a function in `metrics`, as `package.module:function` or `{name: ..., OPTION: VALUE}`, or by the name
+under which `@computes(Metric(...))` registered it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from realm_lab.core.files import read_json_lines
+from realm_lab.core.plugins import Choice, Kind, option_suffix
+from realm_lab.errors import UserError
+from realm_lab.metrics import BUILT_IN, Metric
+from realm_lab.params.load import show
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.run_values import finite
+
+
+class Prediction(NamedTuple):
+    """A test question with the answer of a system. `passages` are the ids of those that were read, best first; `row`
+    has everything that predictions.jsonl records."""
+
+    id: str
+    question: str
+    references: tuple[str, ...]
+    answer: str
+    passages: tuple[str, ...]
+    row: Mapping[str, Any]
+
+
+Function = Callable[..., float]
+COMPUTED: Kind[Function] = Kind("metric", "function", "predictions")
+
+
+def computes(entry: Metric) -> Callable[[Function], Function]:
+    """Return a decorator that registers a function of predictions, list[Prediction] -> float, as the metric `entry`.
+    UserError: the name is taken."""
+
+    def add(code: Function) -> Function:
+        if entry.name in BUILT_IN:
+            raise UserError(f"metric '{entry.name}' is one of realm_lab; choose another name")
+        COMPUTED.register(entry.name)(code)
+        code.metric = entry  # type: ignore[attr-defined]
+        return code
+
+    return add
+
+
+def definition(parameter: str, choice: Choice) -> Metric:
+    """The metric that `parameter` names by its code, options in its name and title. UserError: no such function, it
+    cannot be called, or a wrong option."""
+    chosen = COMPUTED.choose(parameter, choice)
+    name = choice.name.rpartition(":")[2]
+    entry = getattr(chosen.load(), "metric", None) or Metric(name, name.replace("_", " "), better="")
+    options = ", ".join(f"{option} = {show(value)}" for option, value in choice.options.items())
+    return replace(
+        entry,
+        name=f"{entry.name}{option_suffix(choice)}",
+        title=f"{entry.title} ({options})" if options else entry.title,
+        part="answers",
+        choice=Choice(chosen.target, choice.options),  # a name is known only where its plug-in is imported
+    )
+
+
+def computed_values(metrics: Iterable[Metric], stages: Mapping[str, StageRun]) -> tuple[dict[str, float], list[str]]:
+    """Compute those of `metrics` that have code, for a complete run. Returns the finite values by name, and a sentence
+    for each that failed. A run without answers has none."""
+    wanted = [metric for metric in metrics if metric.choice is not None]
+    path = [*stages.values()][-1].path / "eval" / "predictions.jsonl"
+    if not wanted or not path.exists():
+        return {}, []
+    predictions = [_prediction(row) for row in read_json_lines(path) if "prediction" in row]
+    values: dict[str, float] = {}
+    problems: list[str] = []
+    for metric in wanted if predictions else ():
+        assert metric.choice is not None
+        try:
+            returned = COMPUTED.choose("metrics", metric.choice)(predictions)
+            value = finite(returned.item() if hasattr(returned, "item") else returned)
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        if value is None:
+            problems.append(f"metric '{metric.name}' returned {returned!r}; return a finite number")
+        else:
+            values[metric.name] = value
+    return values, problems
+
+
+def _prediction(row: Mapping[str, Any]) -> Prediction:
+    read = tuple(row.get("retrieved", ()))
+    return Prediction(row["id"], row["question"], tuple(row["answers"]), row["prediction"], read, row)

@@ -1,0 +1,104 @@
+"""MLflow as a tracker: an experiment for each study, a run for it as a whole, below it its runs."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from realm_lab.core.files import write_text
+from realm_lab.errors import needs
+from realm_lab.params.sections import Section
+from realm_lab.tracking.mirror import Tracker, TrackerError
+from realm_lab.tracking.saved_view import link, saved_views
+from realm_lab.tracking.tracking_store import default_uri, one_line
+from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, View
+
+
+class MlflowOptions(Section):
+    """Options of the tracker `mlflow`."""
+
+    uri: str = ""
+    """Tracking store; empty: mlflow.db next to the runs."""
+
+
+class MlflowTracker(Tracker):
+    """MLflow, which can be deleted and built again. `page`: makes a page (HTML) of a report.md, to be shown with it."""
+
+    def __init__(self, runs: Path, options: MlflowOptions, page: Callable[[Path], str] | None = None) -> None:
+        with needs("`realm-lab mirror`", "mlflow"):
+            from realm_lab.tracking.mlflow_store import Store
+
+        self._runs, self._has_pages = runs, page is not None
+        self._store = Store(options.uri or default_uri(runs), _source(runs), page)
+        self.where = self._store.uri
+        self.links: dict[str, str] = {}
+        self.points = 0
+        self._opened: dict[str, tuple[str, dict[str, Any]]] = {}  # study -> its experiment, and the runs of it by key
+        self._parents: dict[str, str] = {}  # study -> the run that shows it as a whole
+
+    def studies(self) -> list[str]:
+        with _one_line():
+            return self._store.experiments()
+
+    def show(self, study: str, view: View) -> str:
+        with _one_line():
+            experiment, shown = self._open(study, view)
+            run = shown.pop(view.key, None)
+            if view.key != STUDY_KEY:
+                done = self._store.show(experiment, run, view, self._parents.get(study))[1]
+                self.points = self._store.points
+                return done
+            if self._has_pages and "report.md" in view.files:
+                view.files["report.html"] = view.files["report.md"]  # the page is made when it is sent
+            self._parents[study], _ = self._store.show(experiment, run, view, None)
+            return ""
+
+    def keep(self, study: str, keys: Collection[str]) -> int:
+        removed = 0
+        with _one_line():
+            _, shown = self._open(study)
+            for run in (run for key, run in shown.items() if key not in keys):
+                self._store.delete(run)
+                removed += run.data.tags["realm.kind"] == "run"
+        return removed
+
+    def close(self, study: str) -> None:
+        self._opened.pop(study, None)
+        self._parents.pop(study, None)
+
+    def _open(self, study: str, view: View | None = None) -> tuple[str, dict[str, Any]]:
+        """Find the experiment of a study, and what is shown in it."""
+        if study not in self._opened:
+            tags = saved_views(view.study) if view and view.study else {}
+            folder = self._runs.parent / "mlartifacts" / study
+            experiment = self._store.experiment(study, _about(study), folder, tags)
+            self.links[study] = link(experiment)
+            self._opened[study] = experiment, self._store.shown(experiment)
+        return self._opened[study]
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn an error of the store into one line."""
+    from realm_lab.tracking.mlflow_store import StoreError
+
+    try:
+        yield
+    except StoreError as error:
+        raise TrackerError(one_line(error)) from None
+
+
+def _about(name: str) -> str:
+    what = f"Runs of the study `{name}`" if name != UNPLANNED else "Runs that no study mentions any more"
+    return f"{what}, mirrored by `realm-lab mirror`. Open the saved view *by cell* to compare its cells."
+
+
+def _source(runs: Path) -> str:
+    """A name for this folder of runs that moves with it."""
+    path = runs / ".mirror_id"
+    if not path.exists():
+        write_text(path, uuid.uuid4().hex + "\n")
+    return path.read_text(encoding="utf-8").strip()
