@@ -20,10 +20,21 @@ PACKAGE = REPOSITORY / "realm_lab"
 
 # From the bottom: a package may import those before it.
 PACKAGES = (
-    "errors core params metrics statistics tracking corpus masking models retrieval evaluation training reporting "
-    "other_runs systems contrib runner planner api cli __main__"
+    "errors core params metrics statistics tracking corpus worlds masking models retrieval evaluation training "
+    "reporting other_runs systems contrib runner planner api cli __main__"
 ).split()
-TORCH_FREE = ("errors", "params", "metrics", "statistics", "tracking", "corpus", "reporting", "other_runs", "cli")
+TORCH_FREE = (
+    "errors",
+    "params",
+    "metrics",
+    "statistics",
+    "tracking",
+    "corpus",
+    "worlds",
+    "reporting",
+    "other_runs",
+    "cli",
+)
 ONLY_DOOR = {
     "mlflow": "realm_lab.tracking.mlflow_store",
     "matplotlib": "realm_lab.reporting.figures",

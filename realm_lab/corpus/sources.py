@@ -88,7 +88,7 @@ class Source(Protocol):
 
 CORPUS_SOURCES: Kind[Callable[..., Source]] = Kind("corpus source", "Class", "request")
 CORPUS_SOURCES.declare("files", "realm_lab.corpus.files_corpus:FilesCorpus")
-CORPUS_SOURCES.declare("toy", "realm_lab.corpus.toy_source:ToySource", "realm_lab.params.corpus:ToyWorld")
+CORPUS_SOURCES.declare("toy", "realm_lab.worlds.source:ToySource", "realm_lab.worlds.settings:WorldOptions")
 register_source = CORPUS_SOURCES.register  # makes a source selectable as `corpus.source: NAME`
 
 

@@ -1,90 +1,14 @@
-"""The parameters of the corpus: the toy world (corpus/toy_world.py), text files, and how either is cut."""
+"""The parameters of the corpus: its source, text files, and how texts are cut."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from realm_lab.core.plugins import Choice, ChoiceField
 from realm_lab.core.records import Contradiction
-from realm_lab.params.sections import OBSERVES, Fraction, NonNegative, Positive, Section, neutral
-
-EASY_WORLD = {
-    "entities_per_name": 1,
-    "unanswerable_fraction": 0.0,
-    "syntax_fraction": 0.0,
-    "salient": "both",
-    "asked_relations": "all",
-    "question_articles": 0.0,
-    "question_sentences": 0.0,
-}
-
-
-class ToyWorld(Section):
-    """The embedded world of entities and facts that needs no download. In the sharp world, whose knobs are below, a
-    retriever must learn more than names, a stale index misses passages, and some masks no passage can fill."""
-
-    world: Annotated[Literal["sharp", "easy"], OBSERVES] = "sharp"
-    """`easy`: the knobs from entities_per_name to question_sentences that are not named are off, for smoke tests. Names
-    then find their passages, and every mask can be filled."""
-    entities: Annotated[int, Field(ge=40, le=4_000_000, multiple_of=4)] = 256
-    """Entities of four types; each has an article of several passages."""
-    entities_per_name: Annotated[int, Field(ge=1, le=4), neutral(1)] = 3
-    """Entities, of as many types, that bear one name: the more, the less a name alone finds."""
-    unanswerable_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.3
-    """Share of the sentences of X whose masked value no passage states: half are about names that Z lacks, half about
-    nobody who is named ("this town"). Only X that is another corpus than Z has them."""
-    syntax_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.1
-    """Share of the other sentences of X in which an ordinary word is the salient span: the sentence alone tells it."""
-    salient: Annotated[Literal["object", "both"], neutral("both")] = "object"
-    """Which names of a sentence about a fact are salient: its value, or its subject as well, which no query tells."""
-    asked_relations: Annotated[Literal["half", "all"], neutral("all")] = "half"
-    """The relations of each type that training questions ask for; development and test ask for all."""
-    question_articles: Annotated[Fraction, neutral(0.0)] = 0.2
-    """Share of the throw-away passages that hold a question, so that its words are known before fine-tuning."""
-    question_sentences: Annotated[Fraction, neutral(0.0)] = 0.1
-    """Share of the sentences of X about facts that are a question and its answer, so that queries hold questions."""
-    fillers_per_entity: NonNegative = 2
-    """Passages of each article that hold no fact."""
-    articles: Positive = 70_000
-    """Throw-away articles from which the reader learns to copy in its warm start."""
-    changed_fraction: Fraction = 0.5
-    """Share of the facts that the corpus update changes (Guu, Table 4)."""
-    restate_facts: Annotated[bool, neutral(False)] = False
-    """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
-    exists outside the passage that a query comes from."""
-    triples: Annotated[Literal["none", "half", "all", "both"], neutral("none")] = "none"
-    """Facts that Z states as a triple, "kelbo | mayor | nofmez .", in place of a sentence: none, half of each entity's,
-    or all. `both`: each fact in both forms, a passage each."""
-    triple_cards: Annotated[bool, neutral(False)] = False
-    """Whether the triples of an entity are one passage, and not each beside a sentence without a fact as others are."""
-    bystanders: Annotated[Fraction, neutral(0.0)] = 0.0
-    """Share of the sentences of X about facts that also name another entity of the subject's type, of which the same
-    relations are known: before ("reporters from ... wrote") or behind ("says an old guide of ...")."""
-    second_language: Annotated[Literal["none", "names_shared", "transliterated"], neutral("none")] = "none"
-    """Of X, held-out sentences and questions: another word for each word, and every sentence backwards. Names and years
-    are the same (names_shared), or in other letters, so that the languages share no wordpiece."""
-    knowledge_language: Annotated[Literal["first", "second", "both"], neutral("first")] = "first"
-    """The language of Z where there are two; `both`: each passage in each."""
-    sentence_fraction: Annotated[float, Field(gt=0.0, le=1.0), neutral(1.0)] = 1.0
-    """Share of the training sentences that X has, where it is another corpus than Z: few are a low resource."""
-    pictures: Annotated[Literal["none", "facts", "captioned", "shuffled"], neutral("none")] = "none"
-    """Facts that Z draws as pictures without a word (model.pictures reads them): none; each of the `facts` in place of
-    its sentence; `captioned`, beside it, a passage each; or `shuffled`, each with a value that is drawn by lot, so that
-    no passage tells a fact."""
-    hops: Annotated[Literal[1, 2], neutral(1)] = 1
-    """Facts that a question takes: one, or two, of which the first names whom the second is about: "who is the mayor of
-    the birthplace of ...". Of each value that is an entity two facts are asked for."""
-    world_seed: NonNegative | None = None
-    """Seed of the world; empty: each run seed has a world of its own."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _easy(cls, values: Any) -> Any:
-        is_easy = isinstance(values, dict) and values.get("world") == "easy"
-        return EASY_WORLD | values if is_easy else values
-
+from realm_lab.params.sections import Positive, Section, neutral
 
 PageKind = Literal["list", "index", "outline", "disambiguation"]
 

@@ -44,11 +44,6 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "corpus.source.salient": "object",
     "corpus.source.asked_relations": "half",
     "corpus.source.world_seed": 3,
-    "corpus.source.triples": "half",
-    "corpus.source.triple_cards": None,  # of triples
-    "corpus.source.pictures": "facts",
-    "corpus.source.second_language": "names_shared",
-    "corpus.source.knowledge_language": None,  # of a second language
     "tokenizer.checkpoint": None,
     "model.checkpoint": None,
     "warm_start.embedder.initial_encoder": "scratch",

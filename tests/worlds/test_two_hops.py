@@ -11,10 +11,10 @@ import pytest
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.records import SPLITS, Split
 from realm_lab.corpus.store import PreparedCorpus
-from realm_lab.corpus.toy_language import RELATIONS, template_words
-from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.params.corpus import ToyWorld as Settings
+from realm_lab.worlds.language import RELATIONS, template_words
+from realm_lab.worlds.settings import WorldOptions as Settings
+from realm_lab.worlds.world import ToyWorld
 from tests.tiny_system import tiny_params
 
 ONE, WORLD = (ToyWorld(Settings(world="easy", entities=80, hops=hops), 0) for hops in (1, 2))

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from realm_lab.contrib.section6.settings import BilingualOptions
+from realm_lab.contrib.section6.triples import of_toy
 from realm_lab.core.seeding import numpy_generator
-from realm_lab.corpus.records import Question, Sentence, Span
-from realm_lab.corpus.toy_language import template_words, triple_words
-from realm_lab.corpus.toy_sentences import Article
-from realm_lab.corpus.toy_world import ToyWorld
-from realm_lab.params.corpus import ToyWorld as Settings
+from realm_lab.corpus.records import Question, Sentence, Span, Split
+from realm_lab.corpus.sources import SourceRequest
+from realm_lab.errors import UserError
+from realm_lab.params.corpus import Corpus
+from realm_lab.worlds.language import template_words
+from realm_lab.worlds.sentences import Article
+from realm_lab.worlds.settings import WorldOptions
+from realm_lab.worlds.source import ToySource
+from realm_lab.worlds.world import ToyWorld
 
 LETTERS = str.maketrans("abcdefghijklmnopqrstuvwxyz0123456789.?;|", "абвгдежзиклмнопрстуфхцчшщъ٠١٢٣٤٥٦٧٨٩۔؟؛¦")
 
@@ -25,12 +31,12 @@ TRANSLATED = "translated"  # form of the passages in the second language
 
 
 class BilingualWorld(ToyWorld):
-    """The world of some settings and a seed, told in two languages."""
+    """The world of some options and a seed, told in two languages."""
 
-    def __init__(self, settings: Settings, seed: int):
-        super().__init__(settings, seed)
-        self._words = frozenset([*template_words(), *triple_words()])
-        self._shares_names = settings.second_language == "names_shared"
+    def __init__(self, options: BilingualOptions, seed: int):
+        super().__init__(options, seed)
+        self._words, self._language = frozenset(template_words()), options.knowledge_language
+        self._shares_names = options.second_language == "names_shared"
 
     @property
     def vocabulary(self) -> list[str]:
@@ -67,7 +73,7 @@ class BilingualWorld(ToyWorld):
     def written(self, value: str) -> tuple[str, ...]:
         """A value in each language, that of Z first."""
         both = (value, self._word(value))
-        return tuple(dict.fromkeys(both[::-1] if self.settings.knowledge_language == "second" else both))
+        return tuple(dict.fromkeys(both[::-1] if self._language == "second" else both))
 
     def title(self, entity: int, form: str) -> str:
         name = super().title(entity, form)
@@ -84,7 +90,7 @@ class BilingualWorld(ToyWorld):
 
     def _of_knowledge(self, first: list[Item], second: list[Item]) -> list[Item]:
         """Of an entity's passages in the two languages those that Z has."""
-        return {"first": first, "second": second, "both": first + second}[self.settings.knowledge_language]
+        return {"first": first, "second": second, "both": first + second}[self._language]
 
     def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
         return ((self._translated(sentence), gold) for sentence, gold in super().sentences(split))
@@ -101,3 +107,29 @@ class BilingualWorld(ToyWorld):
                 yield Article(sentence, restated, other)
             else:
                 yield Article(self._translated(sentence), self.translated(restated), self.translated(other))
+
+
+class BilingualSource(ToySource):
+    """The world of a seed in two languages, with a share of the training sentences."""
+
+    def __init__(self, request: SourceRequest, options: BilingualOptions):
+        super().__init__(request, options, BilingualWorld(options, request.seed))
+        self._share = options.sentence_fraction
+
+    @classmethod
+    def identity(cls, corpus: Corpus, options: WorldOptions, seed: int) -> dict[str, Any]:
+        """That of the toy world. UserError: X is Z, and so not in another language."""
+        refuse_same(corpus)
+        return of_toy(super().identity(corpus, options, seed))
+
+    def sentences(self, split: Split) -> Iterator[tuple[Sentence, int]]:
+        rng, told = numpy_generator(self.world.seed, "sentence-fraction"), super().sentences(split)
+        return told if split != "train" or self._share == 1.0 else (each for each in told if rng.random() < self._share)
+
+
+def refuse_same(corpus: Corpus) -> None:
+    """UserError: X is Z."""
+    if corpus.pretrain_corpus == "same":
+        remedy = "set corpus.pretrain_corpus to separate"
+        problem = f"corpus.source: {corpus.source.name} has another X than Z"
+        raise UserError(problem, parameter="corpus.pretrain_corpus", remedy=remedy)

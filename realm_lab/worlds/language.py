@@ -22,11 +22,6 @@ class Relation(NamedTuple):
     question_news: str
     described: tuple[str, ...]  # its value in the two styles of questions, where that is an entity; known words alone
 
-    @property
-    def triple(self) -> str:
-        """The wording of a knowledge base."""
-        return f"{{s}} | {self.name} | {{o}} ."
-
 
 POOL_SIZE = 40
 POOLS = ("currency", "language", "river", "team", "instrument", "product")
@@ -217,11 +212,6 @@ BYSTANDERS = (
     "an old guide of {f} says {news} .",
     "everybody in {f} knows {news} .",
 )
-
-
-def triple_words() -> list[str]:
-    """What triples have beside template_words()."""
-    return sorted({";", "|", *(one.name for found in RELATIONS.values() for one in found)} - {*template_words()})
 
 
 def template_words() -> list[str]:

@@ -16,8 +16,8 @@ from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.records import SPLITS
 from realm_lab.corpus.sources import source_options
 from realm_lab.corpus.store import NO_ROW, Sentences
-from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.parameters import Params
+from realm_lab.worlds.world import ToyWorld
 from tests.corpus.preparing import Prepared, made, tree
 
 

@@ -8,16 +8,23 @@ with noise. The passage has neither title nor text, so that a name is found by r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from realm_lab.contrib.section6.bilingual import refuse_same
+from realm_lab.contrib.section6.settings import DrawnOptions
+from realm_lab.contrib.section6.triples import TripleWorld, of_toy, wording
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.pictures import SIDE, cut_patches
 from realm_lab.corpus.records import PICTURE, Passage, Sentence
-from realm_lab.corpus.toy_language import RELATIONS, TYPES, Relation, template_words
-from realm_lab.corpus.toy_sentences import fill
-from realm_lab.corpus.toy_world import ToyWorld
-from realm_lab.params.corpus import ToyWorld as Settings
+from realm_lab.corpus.sources import SourceRequest
+from realm_lab.errors import UserError
+from realm_lab.params.corpus import Corpus
+from realm_lab.worlds.language import RELATIONS, TYPES, Relation, template_words
+from realm_lab.worlds.sentences import fill
+from realm_lab.worlds.settings import WorldOptions
+from realm_lab.worlds.source import ToySource
 
 WAYS = 3  # in which each piece is drawn
 NOISE = 12.0  # standard deviation of the noise, of 255
@@ -35,12 +42,12 @@ GLYPHS = dict(
 )
 
 
-class PictureWorld(ToyWorld):
-    """The world of some settings and a seed whose facts are drawn: what other worlds say as triples."""
+class DrawnWorld(TripleWorld):
+    """The world of some options and a seed whose facts are drawn: triples in another world."""
 
-    def __init__(self, settings: Settings, seed: int):
-        triples = "both" if settings.pictures == "captioned" else "all"
-        super().__init__(settings.model_copy(update={"triples": triples}), seed)
+    def __init__(self, options: DrawnOptions, seed: int):
+        super().__init__(options, seed, "both" if options.pictures == "captioned" else "all")
+        self._is_shuffled = options.pictures == "shuffled"
 
     @property
     def vocabulary(self) -> list[str]:
@@ -62,26 +69,50 @@ class PictureWorld(ToyWorld):
             if form == PICTURE:
                 relation, *values = told[facts[0]]
                 value = values[version]
-                if self.settings.pictures == "shuffled":
-                    value = self._draw(relation, entity, rng).text
-                bodies[place] = [fill(relation.triple, {}, s=self.subject(entity), o=value)]
+                if self._is_shuffled:
+                    value = self.draw(relation, entity, rng).text
+                bodies[place] = [fill(wording(relation), {}, s=self.subject(entity), o=value)]
         return bodies, restated
 
     def passages(self, version: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
         for passage, sentences in super().passages(version):
             yield (passage._replace(body="") if passage.form == PICTURE else passage), sentences
 
-    def _beside_filler(
+    def beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator
     ) -> str:
         """A picture stands alone."""
-        return text if MARK in text else super()._beside_filler(text, relation, kind, subject, named, rng)
+        return text if MARK in text else super().beside_filler(text, relation, kind, subject, named, rng)
+
+
+class DrawnSource(ToySource):
+    """The world of a seed in images."""
+
+    def __init__(self, request: SourceRequest, options: DrawnOptions):
+        world = DrawnWorld(options, request.seed)
+        super().__init__(request, options, world)
+        self._painter = Painter(world, self.tokenizer.get_vocab_size())
+        self.patches = self._painter.patches
+
+    @classmethod
+    def identity(cls, corpus: Corpus, options: WorldOptions, seed: int) -> dict[str, Any]:
+        """That of the toy world. UserError: X is Z, which has no sentences, or questions take two hops."""
+        refuse_same(corpus)
+        if options.hops != 1:
+            raise UserError("corpus.source: drawn has facts of one hop; set hops to 1", parameter="corpus.source.hops")
+        return of_toy(super().identity(corpus, options, seed))
+
+    def parts(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        """The wordpieces of each text, or, of one that is drawn, the patches of each row of its picture."""
+        drawn = {text: self._painter.rows(text) for text in texts if MARK in text}
+        written = iter(super().parts([text for text in texts if text not in drawn]))
+        return [drawn[text] if text in drawn else next(written) for text in texts]
 
 
 class Painter:
     """Draws triples of a world, each always alike; `patches` are all that there are, uint8 [patches, PATCH_VALUES]."""
 
-    def __init__(self, world: PictureWorld, first_id: int):
+    def __init__(self, world: DrawnWorld, first_id: int):
         self._pieces, self._first_id, self._seed = world.pieces_per_name, first_id, world.seed
         self._rng = numpy_generator(world.seed, "painter")
         names = sorted({piece.removeprefix("##") for piece in world.name_pieces})

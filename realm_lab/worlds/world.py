@@ -24,7 +24,7 @@ import numpy as np
 from realm_lab.core.seeding import derive_seed, numpy_generator
 from realm_lab.corpus.records import Passage, Question, Sentence
 from realm_lab.corpus.store import NO_ROW
-from realm_lab.corpus.toy_language import (
+from realm_lab.worlds.language import (
     BYSTANDERS,
     FACTS,
     FILLERS,
@@ -35,17 +35,13 @@ from realm_lab.corpus.toy_language import (
     UNNAMED,
     Relation,
     template_words,
-    triple_words,
 )
-from realm_lab.corpus.toy_names import SYLLABLES, Permutation, syllables
-from realm_lab.corpus.toy_sentences import SALIENT, Article, fill, fill_card, one_of, two_of, with_tail, with_word, year
-from realm_lab.params.corpus import ToyWorld as Settings
+from realm_lab.worlds.names import SYLLABLES, Permutation, syllables
+from realm_lab.worlds.sentences import SALIENT, Article, Structured, fill, one_of, two_of, with_tail, with_word, year
+from realm_lab.worlds.settings import WorldOptions
 
 NAMES_KEPT = 1 << 16  # names remembered, so that a large world stays in bounded memory
 HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test
-# Of throw-away articles, news and others alike: a reader that sees less text does not learn to copy, and one that
-# copies from any triple or picture, whatever its relation, makes every wrong one worse than none.
-TRIPLE_SHARE = 0.4
 CHAINS = 2  # questions of two hops about each value that is an entity
 
 
@@ -70,7 +66,7 @@ class Chain(NamedTuple):
 class ToyWorld:
     """The world of some settings and a seed."""
 
-    def __init__(self, settings: Settings, seed: int):
+    def __init__(self, settings: WorldOptions, seed: int):
         self.settings, self.seed, self.entities = settings, seed, settings.entities
         drawn = syllables()
         self._first, self._second = drawn[:SYLLABLES], drawn[SYLLABLES:]
@@ -86,8 +82,7 @@ class ToyWorld:
     @property
     def vocabulary(self) -> list[str]:
         """WordPiece vocabulary under which every name is `pieces_per_name` pieces and every year two."""
-        triples = triple_words() if self.settings.triples != "none" else ()
-        return [*template_words(), *self.name_pieces, *triples]
+        return [*template_words(), *self.name_pieces]
 
     @property
     def name_pieces(self) -> list[str]:
@@ -127,14 +122,14 @@ class ToyWorld:
         rng = numpy_generator(self.seed, "facts", entity)
         known = []
         for relation in RELATIONS[self.type_of(entity)]:
-            value = self._draw(relation, entity, rng)
+            value = self.draw(relation, entity, rng)
             other = value
             while other == value:
-                other = self._draw(relation, entity, rng)
+                other = self.draw(relation, entity, rng)
             known.append((relation, value, other if rng.random() < self.settings.changed_fraction else value))
         return known
 
-    def _draw(self, relation: Relation, entity: int, rng: np.random.Generator) -> Value:
+    def draw(self, relation: Relation, entity: int, rng: np.random.Generator) -> Value:
         kind, _, pool = relation.value.partition(":")
         if kind == "year":
             return Value(year(rng), None)
@@ -155,22 +150,16 @@ class ToyWorld:
         """Passages under one title; those of entity e are rows e * passages_per_entity and on."""
         return len(self.stated(0))
 
-    def _forms(self, entity: int) -> tuple[list[int], list[int]]:
-        """The facts of an entity that Z states as sentences, and those that it states as triples."""
-        every, share = [*range(FACTS)], self.settings.triples
-        if share == "half":
-            drawn = numpy_generator(self.seed, "triples", entity).permutation(FACTS).tolist()
-            return sorted(drawn[FACTS // 2 :]), sorted(drawn[: FACTS // 2])
-        return [] if share == "all" else every, [] if share == "none" else every
+    def in_sentences(self, entity: int) -> list[int]:
+        """The facts of an entity that Z states as sentences."""
+        return [*range(FACTS)]
 
     def stated(self, entity: int) -> list[tuple[str, list[int]]]:
-        """The form of each passage of an entity, and the facts that it states: those with sentences, fillers, those
-        that restate facts, and those with triples."""
-        sentences, triples = self._forms(entity)
-        cards = [("card", triples)] if self.settings.triple_cards else [("triple", [fact]) for fact in triples]
-        text = [[fact] for fact in sentences] + [[]] * self.settings.fillers_per_entity
+        """The form of each passage of an entity, and the facts that it states: the facts in sentences, fillers, and
+        those that restate facts."""
+        text = [[fact] for fact in self.in_sentences(entity)] + [[]] * self.settings.fillers_per_entity
         text += [[fact] for fact in range(FACTS)] if self.settings.restate_facts else []
-        return [("text", facts) for facts in text] + (cards if triples else [])
+        return [("text", facts) for facts in text]
 
     def gold_rows(self, entity: int, fact: int) -> list[int]:
         """Rows of the passages that state a fact of an entity."""
@@ -204,29 +193,24 @@ class ToyWorld:
         """The sentences of each passage of an entity, and each of its facts in its other wording of Z."""
         subject, kind = self.subject(entity), self.type_of(entity)
         rng = numpy_generator(self.seed, "passages", entity)
-        pairs: list[list[Sentence]] = []  # a sentence with the fact, and one without
-        triples: list[list[Sentence]] = []  # the same with the fact as a triple
-        card: list[tuple[str, str]] = []
-        restated: list[Sentence] = []
-        told, structured = self._forms(entity)
-        for number, (relation, old, new) in enumerate(self.facts(entity)):
-            value, chosen = (old, new)[version], int(rng.integers(2))
-            fact = fill(relation.encyclopedia[chosen], self._salient, s=subject, o=value)
-            restated.append(fill(relation.encyclopedia[1 - chosen], self._salient, s=subject, o=value))
-            pairs.append(self._beside(fact, kind, entity, rng))
-            triple = fill(relation.triple, self._salient, s=subject, o=value)
-            triples.append([triple if sentence is fact else sentence for sentence in pairs[-1]])
-            card += [(relation.triple, value)] if number in structured else []
-        bodies = [pairs[number] for number in told]
+        pairs, restated = self.pairs(entity, version, rng)
+        bodies = [pairs[number] for number in self.in_sentences(entity)]
         for _ in range(self.settings.fillers_per_entity):
             bodies.append([self._filler(kind, entity, subject, rng) for _ in range(2)])
         if self.settings.restate_facts:
             bodies += [self._beside(again, kind, entity, rng) for again in restated]
-        if self.settings.triple_cards:
-            bodies += [fill_card(card, self._salient, subject)] if card else []
-        else:
-            bodies += [triples[number] for number in structured]
         return bodies, restated
+
+    def pairs(self, entity: int, version: int, rng: np.random.Generator) -> tuple[list[list[Sentence]], list[Sentence]]:
+        """For each fact a sentence with it and one without, and the fact in its other wording."""
+        subject, kind = self.subject(entity), self.type_of(entity)
+        pairs, restated = [], []
+        for relation, old, new in self.facts(entity):
+            value, chosen = (old, new)[version], int(rng.integers(2))
+            fact = fill(relation.encyclopedia[chosen], self.salient, s=subject, o=value)
+            restated.append(fill(relation.encyclopedia[1 - chosen], self.salient, s=subject, o=value))
+            pairs.append(self._beside(fact, kind, entity, rng))
+        return pairs, restated
 
     def _beside(self, fact: Sentence, kind: str, entity: int, rng: np.random.Generator) -> list[Sentence]:
         """A fact and a filler, in either order."""
@@ -243,7 +227,7 @@ class ToyWorld:
         return fill(one_of(FILLERS[kind], rng), {}, s=subject, f=self.subject(self._another(kind, entity, rng)))
 
     @property
-    def _salient(self) -> dict[str, str]:
+    def salient(self) -> dict[str, str]:
         """Role -> label of the names of a fact that are salient spans."""
         return {"o": "object"} if self.settings.salient == "object" else {"s": "subject", "o": "object"}
 
@@ -277,7 +261,7 @@ class ToyWorld:
                         if self.settings.bystanders and bystanders.random() < self.settings.bystanders:
                             text = one_of(BYSTANDERS, bystanders).replace("{news}", wording)
                             named = {"f": self.subject(self._another(kind, entity, bystanders))}
-                        yield fill(text, self._salient, s=subject, o=value, **named), gold
+                        yield fill(text, self.salient, s=subject, o=value, **named), gold
                     while others.random() < unanswerable:
                         yield self._unanswerable(kind, entity, others), NO_ROW
 
@@ -287,10 +271,10 @@ class ToyWorld:
         text = with_tail(one_of(relation.news, rng), True, rng)
         subject, label = UNNAMED[kind], "unnamed"
         if rng.random() < 0.5:
-            subject, label = self.name(self._throw_away(rng, 1)[0]), "unknown"
-        return fill(text, {"o": label}, s=subject, o=self._draw(relation, entity, rng).text)
+            subject, label = self.name(self.throw_away(rng, 1)[0]), "unknown"
+        return fill(text, {"o": label}, s=subject, o=self.draw(relation, entity, rng).text)
 
-    def _throw_away(self, rng: np.random.Generator, count: int) -> list[int]:
+    def throw_away(self, rng: np.random.Generator, count: int) -> list[int]:
         """Numbers of names that nothing in the world bears."""
         first, last = self.entities + POOL_SIZE * len(POOLS), SYLLABLES**self.pieces_per_name
         numbers: list[int] = rng.integers(first, last, size=count).tolist()
@@ -354,42 +338,38 @@ class ToyWorld:
                 yield Chain(f"{self._article(entity)}/{first}/{second}", texts, *end)
 
     def articles(self, count: int) -> Iterator[Article]:
-        """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world. Where
-        Z has triples, TRIPLE_SHARE of them, of news too, restate their facts as triples, or on a card with others."""
-        rng, others = numpy_generator(self.seed, "articles"), numpy_generator(self.seed, "triple-articles")
+        """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world."""
+        rng = numpy_generator(self.seed, "articles")
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]
-            subject, value, other, third, fourth = map(self.name, self._throw_away(rng, 5))
+            subject, value, other, third, fourth = map(self.name, self.throw_away(rng, 5))
             relation, another = two_of(RELATIONS[kind], rng)
             news = rng.random() < 0.5
             one, two = two_of(relation.news if news else relation.encyclopedia, rng)
             value = year(rng) if relation.value == "year" else value
             sentence = fill(with_tail(one, news, rng), SALIENT, s=subject, o=value)
-            drawn = self.settings.triples != "none" and others.random() < TRIPLE_SHARE
-            if drawn and self.settings.triple_cards:
-                told = [self._throw_away_card(subject, kind, {relation.name: fact}, others) for fact in (value, "")]
-                yield Article(sentence, *told)
+            form = self.structured(kind, subject, value, relation, another)
+            if form and form.is_whole:
+                yield Article(sentence, form.restated, form.other)
                 continue
-            triples = (relation.triple, another.triple) if drawn else None
-            restated = (triples[0] if triples else with_tail(two, news, rng)).format(s=subject, o=value)
+            restated = (form.restated if form else with_tail(two, news, rng)).format(s=subject, o=value)
             other = year(rng) if another.value == "year" else other
             choices = another.news if news else another.encyclopedia
             different = with_tail(one_of(choices, rng), news, rng)
-            different = (triples[1] if triples else different).format(s=subject, o=other)
+            different = (form.other if form else different).format(s=subject, o=other)
             yield Article(
                 sentence,
-                self._beside_filler(restated, relation, kind, subject, third, rng),
-                self._beside_filler(different, another, kind, subject, fourth, rng),
+                self.beside_filler(restated, relation, kind, subject, third, rng),
+                self.beside_filler(different, another, kind, subject, fourth, rng),
             )
 
-    def _throw_away_card(self, subject: str, kind: str, known: dict[str, str], rng: np.random.Generator) -> str:
-        """A card with values that are drawn but for those that are known; of "" it says nothing."""
-        names = map(self.name, self._throw_away(rng, FACTS))
-        drawn = {r: year(rng) if r.value == "year" else name for r, name in zip(RELATIONS[kind], names, strict=True)}
-        told = [(relation.triple, known.get(relation.name, value)) for relation, value in drawn.items()]
-        return " ".join(sentence.text for sentence in fill_card([fact for fact in told if fact[1]], {}, subject))
+    def structured(
+        self, kind: str, subject: str, value: str, relation: Relation, another: Relation
+    ) -> Structured | None:
+        """Other forms of the facts of the next throw-away article; None: they are sentences."""
+        return None
 
-    def _beside_filler(
+    def beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator
     ) -> str:
         """A statement beside a filler, or, so often as the settings say, behind the question that it answers."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from realm_lab.corpus.records import Sentence, Span
-from realm_lab.corpus.toy_language import TAILS
+from realm_lab.worlds.language import TAILS
 
 FIRST_YEAR, LAST_YEAR = 1700, 1999
 SALIENT = {"s": "subject", "o": "object"}  # role -> label
@@ -24,6 +24,14 @@ class Article(NamedTuple):
     sentence: Sentence
     restated: str
     other: str
+
+
+class Structured(NamedTuple):
+    """Other forms of the passages of a throw-away article: wordings with {s} and {o}, or whole texts."""
+
+    restated: str
+    other: str
+    is_whole: bool
 
 
 def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
@@ -54,16 +62,6 @@ def fill(wording: str, salient: Mapping[str, str], **names: str) -> Sentence:
             spans.append(Span(place + longer, place + longer + len(names[role]), salient[role]))
         longer += len(names[role]) - len("{s}")
     return Sentence(wording.format(**names), tuple(spans))
-
-
-def fill_card(triples: Sequence[tuple[str, str]], salient: Mapping[str, str], subject: str) -> list[Sentence]:
-    """Triples of one subject, which is named in the first alone, from their wordings and values."""
-    sentences = []
-    for number, (wording, value) in enumerate(triples, 1):
-        wording = wording if number == 1 else wording.removeprefix("{s} | ")
-        wording = wording if number == len(triples) else wording.removesuffix(".") + ";"
-        sentences.append(fill(wording, salient, s=subject, o=value))
-    return sentences
 
 
 def with_word(text: str, wording: str, rng: np.random.Generator, **names: str) -> Sentence:

@@ -14,12 +14,12 @@ from tokenizers import Tokenizer
 
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.records import SPLITS, Passage, Question, Sentence
-from realm_lab.corpus.toy_language import POOL_SIZE, POOLS, RELATIONS, TAILS, TYPES
-from realm_lab.corpus.toy_names import SYLLABLES, Permutation
-from realm_lab.corpus.toy_sentences import Article
-from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.params.corpus import ToyWorld as Settings
+from realm_lab.worlds.language import POOL_SIZE, POOLS, RELATIONS, TAILS, TYPES
+from realm_lab.worlds.names import SYLLABLES, Permutation
+from realm_lab.worlds.sentences import Article
+from realm_lab.worlds.settings import WorldOptions as Settings
+from realm_lab.worlds.world import ToyWorld
 
 # Words that say nothing about a relation: the only ones that news and encyclopedia may share.
 STOP_WORDS = frozenset("the of in is was a an at by from with as to who what when where ? .".split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from realm_lab.core.seeding import derive_seed, numpy_generator
-from realm_lab.corpus.toy_language import template_words
+from realm_lab.worlds.language import template_words
 
 SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
 

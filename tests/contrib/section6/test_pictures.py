@@ -18,7 +18,10 @@ from realm_lab.params.load import load
 from realm_lab.systems.context import open_run
 from tests.whole import Whole
 
-PICTURES = {"corpus.source.pictures": "facts", "corpus.source.fillers_per_entity": 0, "model.pictures": True}
+PICTURES = {
+    "corpus.source": {"name": "drawn", "world": "easy", "entities": 40, "articles": 120, "fillers_per_entity": 0},
+    "model.pictures": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ def drawn(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     study: dict[str, Any] = {"question": "Does it see?", "seeds": [0], "baseline": "pictures", "cells": cells}
     study |= {
         "set": {"launch.builder": "process"},
-        "figures": ["realm_lab.reporting.figures_pictures:retrieved_pictures"],
+        "figures": ["realm_lab.contrib.section6.figures:retrieved_pictures"],
     }
     (whole.root / "experiments" / "drawn.yaml").write_text(json.dumps(study))
     assert main(["sweep", "drawn", "--launcher", "inline", "--root", str(whole.root)]) == 0

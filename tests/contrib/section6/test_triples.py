@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from realm_lab.contrib.section6.settings import TripleOptions
+from realm_lab.contrib.section6.triples import TRIPLE_SHARE, TripleWorld
 from realm_lab.corpus.records import SPLITS
-from realm_lab.corpus.toy_world import TRIPLE_SHARE, ToyWorld
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.params.corpus import ToyWorld as Settings
+from realm_lab.worlds.world import ToyWorld
 from tests.corpus.preparing import made
 from tests.tiny_system import tiny_params
 
@@ -21,7 +22,8 @@ TRIPLE = re.compile(r"(\w+) \| (\w+) \| (\w+) \.")
 
 
 def world(**settings: Any) -> ToyWorld:
-    return ToyWorld(Settings(entities=80, **settings), seed=3)
+    options = TripleOptions(**{"entities": 80, "triples": "none", **settings})
+    return TripleWorld(options, 3, options.triples, options.triple_cards)
 
 
 def stated(bodies: list[str], rows: list[int], relation: str, subject: str, value: str, form: str) -> int:
@@ -140,9 +142,11 @@ def test_a_bystander_is_of_the_subjects_type_and_nothing_else_moves() -> None:
 
 
 def test_the_prepared_corpus_knows_the_form_of_each_passage(tmp_path: Path) -> None:
-    toy = {"triples": "both", "articles": 20}
     params = tiny_params(
-        corpus={"source": {"name": "toy", "world": "easy", "entities": 40, **toy}, "passage_length": 40}
+        corpus={
+            "source": {"name": "triples", "world": "easy", "entities": 40, "triples": "both", "articles": 20},
+            "passage_length": 40,
+        }
     )
     passages = made(params, tmp_path / "corpus").corpus.passages()
     names, numbers = passages.forms

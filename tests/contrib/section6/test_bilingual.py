@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from realm_lab.contrib.section6.bilingual import BilingualWorld
+from realm_lab.contrib.section6.settings import BilingualOptions
+from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.records import SPLITS
-from realm_lab.corpus.toy_source import make_world
-from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.params.corpus import ToyWorld as Settings
+from realm_lab.errors import UserError
+from realm_lab.worlds.settings import WorldOptions as Settings
+from realm_lab.worlds.world import ToyWorld
 from tests.corpus.preparing import made
 from tests.tiny_system import tiny_params
 
@@ -21,7 +24,8 @@ KINDS = ("names_shared", "transliterated")
 
 
 def world(kind: str = "transliterated", knowledge: str = "both", **settings: Any) -> ToyWorld:
-    return make_world(Settings(entities=80, second_language=kind, knowledge_language=knowledge, **settings), 3)
+    options = {"second_language": kind, "knowledge_language": knowledge, **settings}
+    return BilingualWorld(BilingualOptions(**{"entities": 80, **options}), 3)
 
 
 PLAIN = ToyWorld(Settings(entities=80), 3)
@@ -97,8 +101,21 @@ def test_articles_are_in_either_language_and_never_in_both() -> None:
 def test_a_tenth_of_the_sentences_and_all_that_are_held_out(tmp_path: Path) -> None:
     counts = []
     for share in (1.0, 0.1):
-        told = {"second_language": "names_shared", "sentence_fraction": share}
-        toy = {"name": "toy", "entities": 80, "articles": 20, **told}
+        toy = {"name": "bilingual", "entities": 80, "articles": 20, "sentence_fraction": share}
         counts.append(made(tiny_params(corpus={"source": toy}), tmp_path / str(share)).manifest.counts)
     assert 0.06 < counts[1]["sentences"] / counts[0]["sentences"] < 0.14
     assert counts[0]["cloze_test"] == counts[1]["cloze_test"]
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "parameter"),
+    [
+        ("bilingual", {"pretrain_corpus": "same"}, "corpus.pretrain_corpus"),
+        ("drawn", {"pretrain_corpus": "same"}, "corpus.pretrain_corpus"),
+        ({"name": "drawn", "hops": 2}, {}, "corpus.source.hops"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(source: Any, changes: dict[str, Any], parameter: str) -> None:
+    with pytest.raises(UserError) as caught:
+        corpus_inputs(tiny_params(corpus={"source": source, **changes}), 0)
+    assert caught.value.parameter == parameter

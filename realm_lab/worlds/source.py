@@ -8,21 +8,19 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
-from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.cutting import PARTS, PASSAGE_COLUMNS, Asked, Cut, is_fit, passage_row, place_spans
 from realm_lab.corpus.records import SPLITS, Sentence, Split
 from realm_lab.corpus.sources import SourceRequest
 from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
-from realm_lab.corpus.toy_bilingual import BilingualWorld
-from realm_lab.corpus.toy_pictures import MARK, Painter, PictureWorld
-from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import WordEncoder, load_tokenizer, wordpiece_from_vocabulary
 from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus
-from realm_lab.params.corpus import ToyWorld as Settings
 from realm_lab.params.sections import identity_values
+from realm_lab.worlds.settings import WorldOptions
+from realm_lab.worlds.world import ToyWorld
 
 BATCH = 4096
 Item = TypeVar("Item")
@@ -33,29 +31,28 @@ class ToySource:
 
     drops_duplicates = False  # of passages with the same title and text all are kept
 
-    def __init__(self, request: SourceRequest, options: Settings):
-        toy, longest = options, request.longest_answer
-        self._world, self._sentence_fraction = make_world(toy, request.seed), toy.sentence_fraction
-        self._articles, self._length = toy.articles, request.corpus.sentence_length
+    patches: np.ndarray | None = None
+
+    def __init__(self, request: SourceRequest, options: WorldOptions, world: ToyWorld | None = None):
+        """`world`: another one than that of the options."""
+        self.world = world or ToyWorld(options, request.seed)
+        self._articles, self._length = options.articles, request.corpus.sentence_length
         self._is_same = request.corpus.pretrain_corpus == "same"
-        self.versions = 2 if toy.changed_fraction else 1
+        self.versions = 2 if options.changed_fraction else 1
         self.dropped: Counter[str] = Counter()
         if request.tokenizer.checkpoint is not None:
             self.tokenizer = load_tokenizer(Path(request.tokenizer.checkpoint))
         else:
-            self.tokenizer = wordpiece_from_vocabulary(self._world.vocabulary)
-            if self._world.pieces_per_name > longest:
+            self.tokenizer = wordpiece_from_vocabulary(self.world.vocabulary)
+            if self.world.pieces_per_name > (longest := request.longest_answer):
                 raise UserError(
                     f"parameter 'finetune.max_span_wordpieces' is {longest}, but names in a world of "
-                    f"{toy.entities:,} entities have {self._world.pieces_per_name} wordpieces; raise it"
+                    f"{options.entities:,} entities have {self.world.pieces_per_name} wordpieces; raise it"
                 )
-        self._encoder = WordEncoder(self.tokenizer)
-        world, first_patch = self._world, self.tokenizer.get_vocab_size()
-        self._painter = Painter(world, first_patch) if isinstance(world, PictureWorld) else None
-        self.patches = self._painter.patches if self._painter else None
+        self.encoder = WordEncoder(self.tokenizer)
 
     @classmethod
-    def identity(cls, corpus: Corpus, options: Settings, seed: int) -> dict[str, Any]:
+    def identity(cls, corpus: Corpus, options: WorldOptions, seed: int) -> dict[str, Any]:
         """The options, and the seed of the world."""
         world_seed = seed if options.world_seed is None else options.world_seed
         return {"corpus": {"toy": identity_values(options)}, "seed": world_seed}
@@ -66,10 +63,10 @@ class ToySource:
 
     def cuts(self, version: int) -> Iterator[Cut]:
         """A version of Z; where X = Z, with the sentences of training entities."""
-        world, first = self._world, 0
+        world, first = self.world, 0
         for batch in batched(world.passages(version)):
-            titles = self._encoder.encode([passage.title for passage, _ in batch])
-            pieces = iter(self._parts([sentence.text for _, inside in batch for sentence in inside]))
+            titles = self.encoder.encode([passage.title for passage, _ in batch])
+            pieces = iter(self.parts([sentence.text for _, inside in batch for sentence in inside]))
             rows, told = [], []
             for number, ((passage, inside), title) in enumerate(zip(batch, titles, strict=True)):
                 # the body is its sentences with blanks between, or the rows of a picture
@@ -82,40 +79,34 @@ class ToySource:
             yield self._cut(rows, "sentences", told)
             first += len(batch)
 
-    def _parts(self, texts: Sequence[str]) -> list[list[list[int]]]:
-        """The wordpieces of each text, or, where it is drawn, the patches of each row of its picture."""
-        if self._painter is None:
-            return [[tokens] for tokens in self._encoder.encode(texts)]
-        drawn = {text: self._painter.rows(text) for text in texts if MARK in text}
-        written = iter(self._encoder.encode([text for text in texts if text not in drawn]))
-        return [drawn[text] if text in drawn else [next(written)] for text in texts]
+    def parts(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        """The parts of each text, lists of wordpieces: all of them are one."""
+        return [[tokens] for tokens in self.encoder.encode(texts)]
 
     def pretrain_cuts(self) -> Iterator[Cut]:
         """News, with the rows that state the same facts. Where X = Z the held-out ones alone, and beside them those
         facts in the words of Z, which are the queries that X = Z trains on."""
         for split in SPLITS[1:] if self._is_same else SPLITS:
-            for batch in batched(self._sentences(split)):
+            for batch in batched(self.sentences(split)):
                 part = "sentences" if split == "train" else f"cloze_{split}"
                 yield self._cut([], part, [(sentence, NO_ROW, gold) for sentence, gold in batch])
             if self._is_same:
-                for told in batched(self._world.encyclopedia_clozes(split)):
+                for told in batched(self.world.encyclopedia_clozes(split)):
                     yield self._cut([], f"cloze_{split}", told)
 
-    def _sentences(self, split: Split) -> Iterator[tuple[Sentence, int]]:
-        """The news of a split: of the training entities' a share."""
-        rng, share = numpy_generator(self._world.seed, "sentence-fraction"), self._sentence_fraction
-        told = self._world.sentences(split)
-        return told if split != "train" or share == 1.0 else (each for each in told if rng.random() < share)
+    def sentences(self, split: Split) -> Iterator[tuple[Sentence, int]]:
+        """The news of a split."""
+        return self.world.sentences(split)
 
     def _cut(self, passages: list[dict[str, object]], part: str, told: Sequence[tuple[Sentence, int, int]]) -> Cut:
         """Rows of passages, and sentences of one part, each with its origin in `passages` and its gold row."""
         dropped: Counter[str] = Counter()
         held_out = part != "sentences"
-        encoded = self._encoder.encode([sentence.text for sentence, _, _ in told])
+        encoded = self.encoder.encode([sentence.text for sentence, _, _ in told])
         rows = []
         for (sentence, origin, gold), tokens in zip(told, encoded, strict=True):
             wanted = [span for span in sentence.spans if span.label != "subject" or not held_out]
-            placed = place_spans(self._encoder, sentence.text, wanted, dropped)
+            placed = place_spans(self.encoder, sentence.text, wanted, dropped)
             if is_fit(tokens, placed.spans, self._length, dropped, needs_span=held_out):
                 row = {"tokens": tokens, "origins": origin, "gold": gold, "text": sentence.text}
                 rows.append(row | placed.columns())
@@ -124,26 +115,19 @@ class ToySource:
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
         """The questions of a split."""
-        return ((question, self._world.written(new), gold) for question, new, gold in self._world.questions(split))
+        return ((question, self.world.written(new), gold) for question, new, gold in self.world.questions(split))
 
     def article_batches(self) -> Iterator[pa.RecordBatch]:
         """Throw-away articles for the reader's warm start."""
-        for batch in batched(self._world.articles(self._articles)):
+        for batch in batched(self.world.articles(self._articles)):
             sentences = [article.sentence for article in batch]
             columns = {
-                "sentences": self._encoder.encode([sentence.text for sentence in sentences]),
-                "spans": [place_spans(self._encoder, each.text, each.spans, self.dropped).spans for each in sentences],
-                "restated": [[*chain(*parts)] for parts in self._parts([article.restated for article in batch])],
-                "other": [[*chain(*parts)] for parts in self._parts([article.other for article in batch])],
+                "sentences": self.encoder.encode([sentence.text for sentence in sentences]),
+                "spans": [place_spans(self.encoder, each.text, each.spans, self.dropped).spans for each in sentences],
+                "restated": [[*chain(*parts)] for parts in self.parts([article.restated for article in batch])],
+                "other": [[*chain(*parts)] for parts in self.parts([article.other for article in batch])],
             }
             yield pa.RecordBatch.from_pydict(columns, Articles.COLUMNS)
-
-
-def make_world(settings: Settings, seed: int) -> ToyWorld:
-    """The world of some settings and a seed."""
-    if settings.pictures != "none":
-        return PictureWorld(settings, seed)
-    return ToyWorld(settings, seed) if settings.second_language == "none" else BilingualWorld(settings, seed)
 
 
 def batched(items: Iterable[Item]) -> Iterator[list[Item]]:

@@ -9,11 +9,11 @@ import pytest
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.records import SPLITS, Sentence, Split
 from realm_lab.corpus.store import NO_ROW
-from realm_lab.corpus.toy_language import RELATIONS
-from realm_lab.corpus.toy_source import ToySource
-from realm_lab.corpus.toy_world import ToyWorld
-from realm_lab.params.corpus import ToyWorld as Settings
 from realm_lab.params.load import preset_values, resolve
+from realm_lab.worlds.language import RELATIONS
+from realm_lab.worlds.settings import WorldOptions as Settings
+from realm_lab.worlds.source import ToySource
+from realm_lab.worlds.world import ToyWorld
 from tests.corpus.preparing import asked_of
 
 WORLD = ToyWorld(Settings(), seed=0)
@@ -115,5 +115,5 @@ def test_x_equal_to_z_knows_the_passage_that_states_a_fact_again() -> None:
         first += cut.passages.num_rows
     held_out = [row for cut in source.pretrain_cuts() for row in cut.sentences["cloze_dev"].to_pylist()]
     in_words_of_z = [row for row in held_out if row["labels"] == "encyclopedia"]
-    assert len(in_words_of_z) == 6 * sum(source._world.split_of(entity) == "dev" for entity in range(256))
+    assert len(in_words_of_z) == 6 * sum(source.world.split_of(entity) == "dev" for entity in range(256))
     assert all(row["origins"] != row["gold"] >= 0 for row in in_words_of_z)

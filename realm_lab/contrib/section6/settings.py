@@ -1,0 +1,40 @@
+"""The options of the corpus sources of section 6: those of source toy and more."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from realm_lab.params.sections import neutral
+from realm_lab.worlds.settings import WorldOptions
+
+
+class TripleOptions(WorldOptions):
+    """The toy world with structured knowledge: Z has facts as triples, "kelbo | mayor | nofmez ."."""
+
+    triples: Annotated[Literal["none", "half", "all", "both"], neutral("none")] = "all"
+    """Facts that are triples in place of a sentence: none, half of each entity's, or all. `both`: each fact in both
+    forms, a passage each."""
+    triple_cards: Annotated[bool, neutral(False)] = False
+    """All triples of an entity in one passage. If false, each has a passage of its own with another sentence."""
+
+
+class BilingualOptions(WorldOptions):
+    """The toy world in two languages: X, held-out sentences and questions are in the second."""
+
+    second_language: Literal["names_shared", "transliterated"] = "names_shared"
+    """Another word for each word, and every sentence backwards. Names and years are the same (names_shared), or in
+    other letters, so that the languages share no wordpiece."""
+    knowledge_language: Annotated[Literal["first", "second", "both"], neutral("first")] = "first"
+    """Language of Z; `both`: each passage in each."""
+    sentence_fraction: Annotated[float, Field(gt=0.0, le=1.0), neutral(1.0)] = 1.0
+    """Share of the training sentences that X has: few are a low resource."""
+
+
+class DrawnOptions(WorldOptions):
+    """The toy world with images as knowledge: Z draws facts without a word (model.pictures reads them)."""
+
+    pictures: Literal["facts", "captioned", "shuffled"] = "facts"
+    """Each fact as an image in place of its sentence; `captioned`: an image and a sentence, a passage each; `shuffled`:
+    an image with a random value, so that no passage has a fact."""
