@@ -33,7 +33,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
     "report": {
         "report": "every study, and reports/index.html",
         "report masking --html": "one study, as one self-contained page",
-        "report masking --paper": "with LaTeX tables and PDF figures",
+        "report masking --paper": "with LaTeX tables, and figures as PDF and SVG",
     },
     "sweep": {
         "sweep masking --dry-run": "print the plan without running",

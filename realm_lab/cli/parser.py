@@ -174,7 +174,7 @@ def _add_stages(add: Add) -> None:
     report = add("report", _run_report, "write the reports of all runs here, and the overview reports/index.html")
     report.add_argument("study", nargs="?", help="only reports/STUDY, and the overview (default: every study)")
     report.add_argument("--html", action="store_true", help="also reports/STUDY/report.html, one self-contained page")
-    text = "also LaTeX tables (reports/STUDY/tables/*.tex) and PDF figures"
+    text = "also LaTeX tables (reports/STUDY/tables/*.tex), and figures as PDF and SVG"
     report.add_argument("--paper", action="store_true", help=text)
     report.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
 

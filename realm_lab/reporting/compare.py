@@ -20,6 +20,7 @@ from realm_lab.core.files import digest
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS
 from realm_lab.params.load import is_system_option
+from realm_lab.reporting.comparison import points_of
 from realm_lab.reporting.confounds import parameters_of
 from realm_lab.reporting.frames import StudyFrames, load_runs
 from realm_lab.reporting.rendered import terminal_text
@@ -45,6 +46,7 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     fewer than two sides, an unknown or ambiguous one, or a run that cannot be read."""
     sides = find_sides(studies, texts)
     study = load_sides(studies.runs, sides)
+    study = replace(study, record=replace(study.record, axes=axes_of(studies, sides)))
     name = "-vs-".join(side.name.replace("/", ".") for side in sides)
     name = name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}-{digest(name)[:8]}"
     folder = (out or studies.runs.parent / "reports" / "compare") / name
@@ -106,6 +108,21 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     known_to = {name: study.results.dropna(subset=[name])["cell"].nunique() for name in measured}
     others = tuple(name for name in measured if name not in declared and known_to[name] > 1)
     return replace(study, record=replace(study.record, metrics=declared, exploratory=others))
+
+
+def axes_of(studies: Studies, sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
+    """The two axes of the study of which all sides are cells, with their points; empty if it has not two."""
+    names = {side.name for side in sides}
+    [first, *others] = {name.partition("/")[0] for name in names}
+    record = studies.read(first) if not others and first in studies.names() else None
+    if record is None or len(record.axes) != 2:
+        return {}
+    points = [points_of(record, cell) for cell in record.cells if f"{record.name}/{cell.name}" in names]
+    if len(points) < len(sides) or None in points:
+        return {}
+    present = {axis: {one[axis] for one in points if one} for axis in record.axes}
+    axes = {axis: tuple(point for point in known if point in present[axis]) for axis, known in record.axes.items()}
+    return axes if min(map(len, axes.values())) > 1 else {}
 
 
 def _titles(sides: Sequence[Side]) -> list[str]:

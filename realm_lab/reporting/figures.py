@@ -1,13 +1,15 @@
-"""Every drawing of a report as PNG: generic figures by their role, and what a study's own figures are made with.
+"""Every drawing of a report: generic figures by their role, and what a study's own figures are made with.
 
-The only file that imports matplotlib. The same numbers give the same bytes. Colours are those of Okabe and Ito (2008),
-safe for colour-blind readers; beyond seven cells they come again with another dash or marker.
+A report has PNG, a paper also PDF and SVG with text as text, as wide as its column or its text. The only file that
+imports matplotlib. The same numbers give the same bytes. Colours are those of Okabe and Ito (2008), safe for
+colour-blind readers; beyond seven cells they come again with another dash.
 """
 
 from __future__ import annotations
 
 import functools
 import io
+import itertools
 import math
 import re
 import textwrap
@@ -19,8 +21,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 
+import numpy as np
 import pandas as pd
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
@@ -28,21 +31,28 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
 from PIL import Image
 
-from realm_lab.metrics import curve
+from realm_lab.metrics import Metric, curve
 from realm_lab.reporting.comparison import MetricResult
+from realm_lab.statistics.family import Finding
+from realm_lab.statistics.wording import difference, number
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5b6771", "#e2e6ea", "#ffffff"
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 COLOURS = (INK, BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 DASHES = ("-", "--", ":", "-.")
-MARKERS = "os^D"
 WIDTH_INCHES = 7.6
+PAPER_INCHES = (3.25, 6.75)  # one column, and the whole text, of the usual two-column styles
+BEHIND = {"facecolor": PAPER, "alpha": 0.75, "pad": 0.4, "edgecolor": "none"}  # names over dots
+FEWEST_FOR_MEAN = 5  # seeds; of fewer only ticks are drawn
 TITLE_CHARACTERS = 72  # of all panels in a row
 DOTS_PER_INCH = 150
 PALETTE_COLOURS = 96  # of the PNG, which makes it a third as large; lines and letters have few
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
+    "figure.figsize": (WIDTH_INCHES, 3.0),
     "pdf.fonttype": 42,  # TrueType, which publishers ask for
+    "svg.fonttype": "none",  # text as text
+    "svg.hashsalt": "realm_lab",
     "text.parse_math": False,
     "axes.titlesize": 9.0,
     "axes.titlelocation": "left",
@@ -60,9 +70,8 @@ STYLE: dict[Any, Any] = {
 Cells = Sequence[tuple[str, str]]  # (name, title), in the order of the legend
 
 
-Styles = Mapping[
-    str, tuple[int, int]
-]  # cell -> its colour, and its dash and marker; default: by the order of the cells
+Styles = Mapping[str, tuple[int, int]]
+"""Cell -> its colour and its dash; default: by the order of the cells."""
 
 
 class Sketch(NamedTuple):
@@ -72,6 +81,7 @@ class Sketch(NamedTuple):
     caption: str
     alt: str
     make: Callable[[], Figure | None]
+    columns: int = 2  # of a paper that it spans
 
     @property
     def entry(self) -> dict[str, str]:
@@ -80,11 +90,10 @@ class Sketch(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A drawn figure."""
+    """A drawn figure; `files`: suffix -> bytes."""
 
     name: str
-    png: bytes
-    pdf: bytes = b""  # only for papers
+    files: dict[str, bytes]
 
 
 class Panel(NamedTuple):
@@ -99,30 +108,42 @@ class Panel(NamedTuple):
 
 
 def draw(sketch: Sketch, *, is_paper: bool = False) -> Drawing | None:
-    """The figure as PNG, for a paper as PDF too, in the style of the reports. None: nothing to draw."""
+    """The figure as PNG, for a paper as PDF and SVG too, in the style of the reports. None: nothing to draw."""
     with rc_context(STYLE):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # written as codes below
-            figure = sketch.make()
-        if figure is None:
+        if (figure := _made(sketch)) is None:
             return None
-        for text in figure.findobj(Text):
-            if isinstance(text, Text):
-                text.set_text(drawable(text.get_text()))
-        for axis in (axis for place in figure.axes for axis in (place.xaxis, place.yaxis)):
-            if isinstance(axis.get_major_locator(), FixedLocator):  # ticks that were named
-                labels = [label.get_text() for label in axis.get_ticklabels()]
-                if (shown := [*map(drawable, labels)]) != labels:
-                    axis.set_ticklabels(shown)
-        file = io.BytesIO()
+        file, small = io.BytesIO(), io.BytesIO()
         figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-        pdf = io.BytesIO()
-        if is_paper:  # without a date, so that the same numbers give the same bytes
-            figure.savefig(pdf, format="pdf", metadata=dict.fromkeys(("CreationDate", "Creator", "Producer")))
-    small = io.BytesIO()
-    image = Image.open(file).convert("RGB").quantize(PALETTE_COLOURS, dither=Image.Dither.NONE)
-    image.save(small, format="PNG", optimize=True)
-    return Drawing(sketch.name, small.getvalue(), pdf.getvalue())
+        image = Image.open(file).convert("RGB").quantize(PALETTE_COLOURS, dither=Image.Dither.NONE)
+        image.save(small, format="PNG", optimize=True)
+        files = {"png": small.getvalue()}
+        if is_paper:
+            size = PAPER_INCHES[sketch.columns - 1]
+            with rc_context({"figure.figsize": (size, 3.0), "font.size": 8.0, "axes.titlesize": 8.0}):
+                figure = _made(sketch)
+                assert figure is not None
+                # without a date, so that the same numbers give the same bytes
+                for suffix, names in (("pdf", ("CreationDate", "Creator", "Producer")), ("svg", ("Date", "Creator"))):
+                    paper = io.BytesIO()
+                    figure.savefig(paper, format=suffix, metadata=dict.fromkeys(names))
+                    files[suffix] = paper.getvalue()
+    return Drawing(sketch.name, files)
+
+
+def _made(sketch: Sketch) -> Figure | None:
+    """The figure with codes for characters that the font lacks."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure = sketch.make()
+    for text in figure.findobj(Text) if figure else ():
+        if isinstance(text, Text):
+            text.set_text(drawable(text.get_text()))
+    for axis in (axis for place in (figure.axes if figure else ()) for axis in (place.xaxis, place.yaxis)):
+        if isinstance(axis.get_major_locator(), FixedLocator):  # ticks that were named
+            labels = [label.get_text() for label in axis.get_ticklabels()]
+            if (shown := [*map(drawable, labels)]) != labels:
+                axis.set_ticklabels(shown)
+    return figure
 
 
 def drawable(text: str) -> str:
@@ -137,44 +158,82 @@ def _is_in_font(character: str) -> bool:
 
 
 def canvas(height_inches: float) -> Figure:
-    """An empty figure as wide as a report."""
-    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
+    """An empty figure as wide as a report, or as a paper's column."""
+    figure = Figure(figsize=(rcParams["figure.figsize"][0], height_inches), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.035, wspace=0.04, hspace=0.06)  # type: ignore[union-attr,call-arg]
     return figure
 
 
-def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
-    """For each metric a panel, for each cell a row: a tick a seed, the mean, and its interval; zero is the baseline."""
+def differences_figure(result: MetricResult) -> Figure | None:
+    """A row for each cell, the baseline first: its differences from the baseline, drawn and in numbers."""
+    cells = [cell for cell in result.cells if cell.finding]
+    if not cells:
+        return None
+    digits, rows = result.metric.digits, [result.baseline, *cells]
+    figure = canvas(0.95 + 0.3 * len(rows))
+    place = figure.subplots()
+    _forest(place, [(row + 1, cell.finding) for row, cell in enumerate(cells) if cell.finding])
+    place.plot([0], [0], "D", color=INK, markersize=4.5)
+    has_intervals = any(cell.finding.interval for cell in cells if cell.finding)
+    points = (45, 178, 212) if has_intervals else (45, 105, 139)  # right ends of the columns, from that of the axes
+    columns = [("mean", "difference" + " [95 % interval]" * has_intervals, "p")]
+    columns += [(number(result.baseline.mean, digits), "baseline", "")]
+    for found in (cell.finding for cell in cells if cell.finding):
+        columns.append(("", difference(found), number(found.corrected_p)))
+    means = [number(cell.mean, digits) for cell in cells]
+    for row, texts in enumerate(columns, start=-1):
+        texts = (means[row - 1], *texts[1:]) if row > 0 else texts
+        for right, text in zip(points, texts, strict=True):
+            how: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+            how |= {"ha": "right", "annotation_clip": False, "weight": "bold" if row < 0 else "normal"}
+            place.annotate(text, (1.0, row), (right, 0), **how)
+    place.set_ylim(len(rows) - 0.5, -0.6)
+    place.set_yticks(range(len(rows)), [wrapped(cell.cell.title) for cell in rows])
+    place.set_title(textwrap.fill(result.metric.title, 40), pad=16)
+    place.set_xlabel(textwrap.fill(f"difference from {result.baseline.cell.title}", 50))
+    return figure
+
+
+def other_differences_figure(results: Sequence[MetricResult]) -> Figure | None:
+    """The differences of several metrics next to each other."""
     drawn = [(result.metric.title, [cell for cell in result.cells if cell.finding]) for result in results]
     drawn = [(title, cells) for title, cells in drawn if cells]
     if not drawn:
         return None
     titles = {cell.cell.name: cell.cell.title for _, cells in drawn for cell in cells}
     rows = [*titles]
-    label = textwrap.fill(f"difference from {results[0].baseline.cell.title}", TITLE_CHARACTERS // len(drawn))
-    figure = canvas(0.9 + 0.34 * len(titles))
+    width = TITLE_CHARACTERS // len(drawn)
+    figure = canvas(0.9 + 0.28 * len(titles))
     places = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for place, (title, cells) in zip(places, drawn, strict=True):
-        place.axvline(0.0, color=MUTED, zorder=1)
-        found = [(rows.index(cell.cell.name), cell.finding) for cell in cells if cell.finding]
-        reach = 3 * max(abs(delta) for _, finding in found for delta in finding.comparison.deltas)
-        for y, finding in found:
-            comparison = finding.comparison
-            if finding.interval is not None:
-                low, high = finding.interval
-                place.plot([max(low, -reach), min(high, reach)], [y, y], color=BLUE)
-                beyond = [(end, mark) for end, mark in ((-reach, "<"), (reach, ">")) if low < end < high]
-                for end, mark in beyond:
-                    place.plot([end], [y], mark, color=BLUE, markersize=5)
-            place.plot(comparison.deltas, [y + 0.22] * len(comparison.deltas), "|", color=MUTED)
-            place.plot([comparison.mean], [y], "o", color=BLUE)
-        place.set(title=textwrap.fill(title, TITLE_CHARACTERS // len(drawn)), xlabel=label)
+        _forest(place, [(rows.index(cell.cell.name), cell.finding) for cell in cells if cell.finding])
+        place.set_title(textwrap.fill(title, width))
+        place.set_xlabel(textwrap.fill(f"difference from {results[0].baseline.cell.title}", width))
         place.set_ylim(len(titles) - 0.5, -0.5)
-        place.grid(visible=True, axis="x")
-        place.grid(visible=False, axis="y")
-        place.locator_params(axis="x", nbins=4)  # labels such as "−0.125" stand apart
     places[0].set_yticks(range(len(titles)), [wrapped(title) for title in titles.values()])
     return figure
+
+
+def _forest(place: Axes, rows: Sequence[tuple[int, Finding]]) -> None:
+    """A tick for each seed; from five seeds on the mean and its interval, with an arrow if it is cut off."""
+    place.axvline(0.0, color=MUTED, zorder=1)
+    reach = 3 * max(abs(delta) for _, finding in rows for delta in finding.comparison.deltas)
+    for y, finding in rows:
+        deltas = finding.comparison.deltas
+        if len(deltas) < FEWEST_FOR_MEAN:
+            place.plot(deltas, [y] * len(deltas), "|", color=BLUE, markersize=9, markeredgewidth=1.6)
+            continue
+        if finding.interval is not None:
+            low, high = finding.interval
+            place.plot([max(low, -reach), min(high, reach)], [y, y], color=BLUE)
+            for end, mark in ((-reach, "<"), (reach, ">")):
+                if low < end < high:
+                    place.plot([end], [y], mark, color=BLUE, markersize=5)
+        place.plot(deltas, [y + 0.24] * len(deltas), "|", color=MUTED, markersize=5)
+        place.plot([finding.size], [y], "o", color=BLUE, markersize=5)
+    place.grid(visible=True, axis="x")
+    place.grid(visible=False, axis="y")
+    place.locator_params(axis="x", nbins=4)  # labels such as "−0.125" stand apart
 
 
 def curves_figure(
@@ -217,8 +276,8 @@ def bands_figure(
     grid = figure.subplots(rows, columns, squeeze=False)
     for place, panel in zip(grid.flat, drawn, strict=False):
         chosen = found[found["metric"] == panel.metric]
-        for number, name, title in present:
-            colour, dash = _style(number, name, styles)
+        for order, name, title in present:
+            colour, dash = _style(order, name, styles)
             line = chosen[chosen["cell"] == name]
             if line.empty:
                 continue
@@ -228,35 +287,59 @@ def bands_figure(
         _finish(place, panel, TITLE_CHARACTERS // columns)
     for place in list(grid.flat)[len(drawn) :]:
         place.set_axis_off()
-    for number in range(len(drawn) - columns, len(drawn)):  # named once, under the lowest panel of each column
-        grid.flat[number].set_xlabel(step)
+    for place in grid.flat[len(drawn) - columns : len(drawn)]:  # named once, under the lowest panel of each column
+        place.set_xlabel(step)
     names_inches = legend(figure, loc="outside upper left", columns=3)
     figure.set_figheight(2.1 * rows + names_inches)
     return figure
 
 
 def plane_figure(
-    spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is_log: bool = False, styles: Styles | None = None
+    spots: pd.DataFrame,
+    cells: Cells,
+    axes: tuple[str, str],
+    *,
+    is_log: bool = False,
+    lines: Mapping[str, Mapping[str, str]] | None = None,
+    metric: Metric | None = None,
 ) -> Figure | None:
-    """A trade-off: a light dot a run and a heavy one for each cell's mean; `spots` has the columns cell, x and y."""
+    """A trade-off: a light dot for each run and a heavy one for each cell's mean, with its title.
+
+    `spots` has the columns cell, x and y. `lines`: title -> the cells of a colour, joined if x rises with them, with
+    their names. `metric` bounds y.
+    """
     spots = spots.dropna(subset=["x", "y"])
     present = _present(cells, spots)
     if len(present) < 2:
         return None
-    figure = canvas(max(2.8, 0.6 + 0.19 * len(present)))
+    means = {name: (float(x), float(y)) for name, x, y in spots.groupby("cell")[["x", "y"]].mean().itertuples()}
+    figure = canvas(max(2.9, min(4.4, 2.2 + 0.16 * len(present))))
     place = figure.subplots()
-    for number, name, title in reversed(present):  # the baseline on top
-        mine = spots[spots["cell"] == name]
-        colour, marker = _style(number, name, styles)
-        how: dict[str, Any] = {"color": COLOURS[colour], "marker": MARKERS[marker], "linestyle": ""}
-        place.plot(mine["x"], mine["y"], markersize=3.5, alpha=0.45, **how)
-        place.plot([mine["x"].mean()], [mine["y"].mean()], markersize=7.5, label=wrapped(title), **how)
-    place.set(xlabel=axes[0], ylabel=axes[1])
     if is_log:
-        place.set_xscale("symlog")
+        place.set_xscale("log" if spots["x"].min() > 0 else "symlog")
         place.xaxis.set_major_formatter("{x:g}")  # the scale's own writes powers as formulas
+    colours, names, ends = {present[0][1]: INK}, {name: title for _, name, title in present}, {}
+    for order, (title, joined) in enumerate((lines or {}).items()):
+        path = [means[name] for name in joined if name in means]
+        how: dict[str, Any] = {"color": COLOURS[order % 7], "linestyle": DASHES[order % len(DASHES)]}
+        if path == sorted(path):  # else it would go to and fro
+            place.plot(*zip(*path, strict=True), linewidth=1.4, **how)
+        colours |= dict.fromkeys(joined, COLOURS[order % 7])
+        names |= dict.fromkeys(joined, "") if is_log else joined  # where x has few values, which name the points
+        ends[title] = max(path)
+    for _, name, _ in reversed(present):  # the baseline on top
+        mine, colour = spots[spots["cell"] == name], colours.get(name, BLUE)
+        place.plot(mine["x"], mine["y"], "o", markersize=3, alpha=0.3, color=colour, markeredgewidth=0)
+        place.plot(*means[name], "o", markersize=6.5, color=colour)
+    place.set(xlabel=axes[0], ylabel=axes[1])
     place.grid(visible=True)
-    legend(figure, reverse=True, loc="outside right upper")
+    place.margins(0.08)
+    _bound(place, metric)
+    if ends:
+        _label_ends(figure, place, ends)
+    runs = [*spots[["x", "y"]].itertuples(index=False, name=None)]
+    named = [(names[name], means[name]) for _, name, _ in present if names[name]]
+    _label_points(figure, place, named, [*means.values(), *runs])
     return figure
 
 
@@ -265,27 +348,92 @@ def axes_figure(
     points: Sequence[str],
     others: Sequence[str],
     names: Sequence[str],
+    metric: Metric | None = None,
 ) -> Figure | None:
     """The interaction of two axes: a line for each of `others` over `points`, with a light dot for each run.
 
-    `values`: (point, other) -> values over the seeds; `names`: of the first axis, the second, and the values.
+    `values`: (point, other) -> values over the seeds; `names`: of the first axis, the second, and the values; `metric`
+    bounds them.
     """
     if len(values) < 4:
         return None
-    figure = canvas(2.8)
+    figure = canvas(2.9)
     place = figure.subplots()
-    for number, other in enumerate(others):
-        shift = 0.06 * (number - (len(others) - 1) / 2)  # so that dots of two lines do not hide each other
+    ends: dict[str, tuple[float, float]] = {}
+    for order, other in enumerate(others):
+        shift = 0.06 * (order - (len(others) - 1) / 2)  # so that dots of two lines do not hide each other
         known = [(x + shift, values[point, other]) for x, point in enumerate(points) if values.get((point, other))]
-        how: dict[str, Any] = {"color": COLOURS[number % 7], "marker": MARKERS[number // 7 % 4]}
+        how: dict[str, Any] = {"color": COLOURS[order % 7], "marker": "o"}
         for x, runs in known:
             place.plot([x] * len(runs), runs, markersize=3.5, alpha=0.35, linestyle="", **how)
         means = [sum(runs) / len(runs) for _, runs in known]
-        place.plot([x for x, _ in known], means, markersize=7.0, label=f"{names[1]} {other}", **how)
+        style = DASHES[order % len(DASHES)]
+        place.plot([x for x, _ in known], means, style, markersize=6.5, label=f"{names[1]} {other}", **how)
+        ends |= {f"{names[1]} {other}": (known[-1][0], means[-1])} if known else {}
     place.set_xticks(range(len(points)), [wrapped(point) for point in points])
     place.set(xlabel=names[0], ylabel=names[2])
-    legend(figure, loc="outside right upper")
+    place.set_xlim(-0.3, len(points) - 0.7)
+    _bound(place, metric)
+    _label_ends(figure, place, ends)
     return figure
+
+
+def _bound(place: Axes, metric: Metric | None) -> None:
+    """Draw nothing beyond the values that a metric can have."""
+    low, high = place.get_ylim()
+    if metric is not None and metric.low is not None:
+        place.set_ylim(bottom=max(low, metric.low - 0.02 * metric.span))
+    if metric is not None and metric.high is not None:
+        place.set_ylim(top=min(high, metric.high + 0.02 * metric.span))
+
+
+def _label_ends(figure: Figure, place: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
+    """Write the name of each line to the right of its end, one below the other where ends are close."""
+    height = 1.25 * rcParams["font.size"]
+    figure.draw_without_rendering()
+    below = -math.inf
+    for order, (name, end) in sorted(enumerate(ends.items()), key=lambda one: one[1][1][1]):
+        points = place.transData.transform(end)[1] * 72 / figure.dpi
+        moved = max(points, below + height)
+        below = moved
+        how: dict[str, Any] = {"color": COLOURS[order % 7], "va": "center", "annotation_clip": False}
+        right = place.get_xlim()[1], end[1]
+        place.annotate(wrapped(name, 26), right, xytext=(3, moved - points), textcoords="offset points", **how)
+
+
+def _label_points(
+    figure: Figure, place: Axes, named: Sequence[tuple[str, tuple[float, float]]], points: Sequence[tuple[float, float]]
+) -> None:
+    """Write each name next to its point, where it hides the least of all points and other names."""
+    figure.draw_without_rendering()
+    scale, inside = figure.dpi / 72, np.array([place.get_window_extent().extents])
+    corners = np.asarray(place.transData.transform(points))
+    taken = np.hstack([corners - 4, corners + 4])  # a row for each: left, bottom, right, top
+    for name, at in sorted(named, key=lambda one: one[1]):
+        line = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
+        how: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "arrowprops": line, "bbox": BEHIND}
+        note = place.annotate(wrapped(name, 26), at, (0, 0), annotation_clip=False, **how)
+        size, start = Text.get_window_extent(note).size, np.asarray(place.transData.transform(at))
+        tried = []
+        for distance, (right, up) in itertools.product((6, 15, 26), itertools.product((1, -1, 0), (0, 1, -1))):
+            if right or up:
+                offset = right * distance, up * (4 if right and distance == 6 else distance)
+                low = start + scale * np.array(offset) + (np.array([right, up]) - 1) / 2 * size
+                box = np.hstack([low, low + size])
+                outside = size[0] * size[1] - _hidden(box, inside)
+                tried.append((_hidden(box, taken) + 10 * outside + 2 * distance, offset, (right, up), box))
+        _, offset, (right, up), box = min(tried, key=lambda one: one[0])
+        note.set(position=offset, ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up])
+        note.set_in_layout(False)
+        if note.arrow_patch is not None and max(map(abs, offset)) == 6:
+            note.arrow_patch.set_visible(False)
+        taken = np.vstack([taken, box])
+
+
+def _hidden(box: np.ndarray, others: np.ndarray) -> float:
+    """The area of others that a box covers; each as left, bottom, right, top."""
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    return float(np.maximum(sides, 0).prod(axis=1).sum())
 
 
 def shares_figure(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[str], label: str) -> Figure | None:
@@ -295,8 +443,8 @@ def shares_figure(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[s
     figure = canvas(0.95 + 0.36 * len(rows))
     place = figure.subplots()
     lefts = [0.0] * len(rows)
-    for number, (part, colour) in enumerate(zip(parts, (SKY, ORANGE, GRID), strict=True)):
-        widths = [shares[number] for _, shares in rows]
+    for order, (part, colour) in enumerate(zip(parts, (SKY, ORANGE, GRID), strict=True)):
+        widths = [shares[order] for _, shares in rows]
         bars = place.barh(range(len(rows)), widths, left=lefts, height=0.62, color=colour, label=part)
         place.bar_label(bars, [f"{share:.3f}" if share >= 0.07 else "" for share in widths], label_type="center")
         lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
@@ -323,16 +471,16 @@ def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str) ->
     return figure
 
 
-def legend(figure: Figure, columns: int = 1, *, reverse: bool = False, **how: Any) -> float:
+def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
     """The names of the cells, each once, outside the drawing, row by row in as many of `columns` as fit into its width.
 
-    Names that differ in numbers only are sorted by these; `reverse` the others. Returns its height in inches.
+    Names that differ in numbers only are sorted by these. Returns its height in inches.
     """
     named: dict[str, Any] = {}
     for place in figure.axes:
         handles, names = place.get_legend_handles_labels()
         named |= dict(zip(names, handles, strict=True))
-    ordered = by_value([*reversed(named)] if reverse else [*named])
+    ordered = by_value([*named])
     while True:
         names = [name for column in range(columns) for name in ordered[column::columns]]  # matplotlib fills columns
         placed = figure.legend([named[name] for name in names], names, ncols=columns, **how)
@@ -350,19 +498,19 @@ def by_value(names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: [float(number.rstrip(".")) for number in re.findall(r"\d[\d.]*", name)])
 
 
-def wrapped(title: str) -> str:
+def wrapped(title: str, width: int = 36) -> str:
     """A cell's title as figures have it, whole, in as many lines as it needs."""
-    return textwrap.fill(title, 36)
+    return textwrap.fill(title, width)
 
 
 def _present(cells: Cells, frame: pd.DataFrame) -> list[tuple[int, str, str]]:
     """The cells with a row in `frame`, as (number, name, title): by its number a cell has one colour in all figures."""
-    return [(number, *cell) for number, cell in enumerate(cells) if (frame["cell"] == cell[0]).any()]
+    return [(order, *cell) for order, cell in enumerate(cells) if (frame["cell"] == cell[0]).any()]
 
 
-def _style(number: int, name: str, styles: Styles | None) -> tuple[int, int]:
-    """The colour of a cell, and its dash or marker."""
-    return (styles or {}).get(name, (number % len(COLOURS), number // len(COLOURS) % len(DASHES)))
+def _style(order: int, name: str, styles: Styles | None) -> tuple[int, int]:
+    """The colour of a cell, and its dash."""
+    return (styles or {}).get(name, (order % len(COLOURS), order // len(COLOURS) % len(DASHES)))
 
 
 def _finish(place: Axes, panel: Panel, width: int) -> None:

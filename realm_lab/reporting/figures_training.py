@@ -8,7 +8,7 @@ from typing import Any
 from realm_lab.metrics import metric
 from realm_lab.reporting.figures import Panel, curves_figure, plane_figure, shares_figure
 from realm_lab.reporting.frames import StudyFrames, column
-from realm_lab.reporting.study_figures import panel_of
+from realm_lab.reporting.study_figures import lines_of, panel_of
 from realm_lab.tracking.bounds import BOUNDS
 
 
@@ -103,4 +103,5 @@ def quality_over_drift(study: StudyFrames) -> Any:
         return None
     spots = study.results[["cell", "seed", quality.name]].merge(overlap, on=["cell", "seed"])
     spots = spots.assign(x=1.0 - spots["overlap"], y=spots[quality.name])
-    return plane_figure(spots, study.cells, ("drift: share of the fresh top k missed", quality.title))
+    axes = "drift: share of the fresh top k missed", quality.title
+    return plane_figure(spots, study.cells, axes, lines=lines_of(study.record), metric=quality)

@@ -33,9 +33,9 @@ SIGNIFICANT, ONE_WAY = "*", "†"
 MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
 UNICODE = "% has characters that pdfLaTeX lacks: use LuaLaTeX or XeLaTeX, with \\setmainfont of a font that has them"
 NOTE = (
-    r"Mean $\pm$ standard deviation over $n$ seeds; the best mean is bold. $\Delta$: mean paired difference from "
-    r"the first row, with Student's 95\,\% interval; $p$: exact sign-flip test, corrected for "
-    r"all comparisons of the study (step-down max-T), and the smallest value that this many seeds can give. "
+    r"Mean over $n$ seeds; the best is bold. Difference: mean paired difference from the first row, from three seeds "
+    r"on with Student's 95\,\% interval; $p$: exact sign-flip test, corrected for "
+    r"all comparisons of the study (step-down max-T). "
     rf"{MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same direction in "
     r"every seed, too few for significance."
 )
@@ -51,24 +51,23 @@ def needs_unicode(text: str) -> bool:
     return re.search(r"[^\x00-\x7e\u00a1-\u017e]", text) is not None
 
 
-def metric_table(result: MetricResult, rows: Rows, details: Rows) -> Rows:
-    """Rows of `tables.result_rows` and `tables.detail_rows` as LaTeX cells: the best mean bold, a finding as a mark at
-    its difference."""
+def metric_table(result: MetricResult, rows: Rows) -> Rows:
+    """Rows of `tables.result_rows` as LaTeX cells: the best mean bold, a finding as a mark at its difference."""
     digits = result.metric.digits
     means = [round(cell.mean, digits) for cell in result.cells if cell.mean is not None]
     best = {"up": max, "down": min}.get(result.metric.better)
     target = best(means) if best and means else None
     found = []
-    for cell, row, more in itertools.zip_longest(result.cells, rows, details):  # BM25 is a row without a cell
-        numbers = {key: value for key, value in row.items() if key != "finding"}
-        shown = {key: latex(value) for key, value in ({"cell": row["cell"], "n": more["n"]} | numbers | more).items()}
+    for cell, row in itertools.zip_longest(result.cells, rows):  # BM25 is a row without a cell
+        shown = {key: latex(value) for key, value in row.items() if key != "finding"}
         if cell and target is not None and cell.mean is not None and round(cell.mean, digits) == target:
-            shown["mean ± sd"] = rf"\textbf{{\boldmath {shown['mean ± sd']}}}"
+            shown["mean"] = rf"\textbf{{\boldmath {shown['mean']}}}"
         finding = cell.finding if cell else None
+        last = next(key for key in shown if key.startswith("difference")) if finding else ""
         if finding and finding.is_significant:
-            shown["Δ"] += MARKS[SIGNIFICANT]
+            shown[last] += MARKS[SIGNIFICANT]
         elif finding and finding.kind is Kind.TOO_FEW_SEEDS and finding.direction:
-            shown["Δ"] += MARKS[ONE_WAY] * (finding.seeds > 1)
+            shown[last] += MARKS[ONE_WAY] * (finding.seeds > 1)
         found.append(shown)
     return found
 
@@ -94,29 +93,41 @@ def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool
 
 
 def write_tables(folder: Path, report: Report, figures: Sequence[Mapping[str, str]]) -> None:
-    """tables/NAME.tex for each metric and each of the other tables, and tables/all.tex."""
-    name, results, made = folder.name, report.results, {}
+    """tables/NAME.tex for each metric, NAME_details.tex, each of the other tables, and all.tex: the report in
+    its order."""
+    name, results, made = folder.name, report.results, dict[str, str]()
     for result in report.compared:
-        rows = metric_table(result, result_rows(result, results), detail_rows(result, results))
-        title = f"{result.metric.title}, study {name}" + f" ({result.metric.unit})" * bool(result.metric.unit)
-        made[result.metric.name] = table(rows, title, f"{name}-{result.metric.name}", NOTE, escaped=True)
-    for key, rows in other_rows(report).items():
-        if rows:
-            made[key] = table(rows, f"{TITLES[key]}, study {name}", f"{name}-{key}")
+        key, title = result.metric.name, f"{result.metric.title}, study {name}"
+        title += f" ({result.metric.unit})" * bool(result.metric.unit)
+        rows = metric_table(result, result_rows(result, results))
+        made[key] = table(rows, title, f"{name}-{key}", NOTE, escaped=True)
+        made[f"{key}_details"] = table(detail_rows(result, results), f"{title}: details", f"{name}-{key}-details")
+    others = other_rows(report)
+    made |= {key: table(rows, f"{TITLES[key]}, study {name}", f"{name}-{key}") for key, rows in others.items() if rows}
     for key, text in made.items():
         write_text(folder / "tables" / f"{key}.tex", text)
+    first = [key for key in ("axes", "interactions") if key in made] or [*made][:1]
+    drawn = [one for one in figures if (folder / "figures" / f"{one['name']}.pdf").is_file()]
+    answer = [rf"\section*{{{latex(report.data['title'])}}}", latex(report.record.question), ""]
+    answer += [rf"\textbf{{{latex(report.verdict.lead)}}}", latex(report.verdict.rest), ""]
     document = [
-        *[UNICODE] * any(map(needs_unicode, made.values())),
-        r"\documentclass[a4paper,landscape]{article}", r"\usepackage{iftex}",
+        *[UNICODE] * any(map(needs_unicode, [*made.values(), *answer])),
+        r"\documentclass[a4paper]{article}", r"\usepackage{iftex}",
         r"\ifPDFTeX\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\else\usepackage{fontspec}\fi",
-        r"\usepackage{array,booktabs,graphicx}", r"\setlength{\textwidth}{26cm}\setlength{\oddsidemargin}{-1cm}",
+        r"\usepackage{array,booktabs,graphicx}", r"\usepackage[margin=2cm]{geometry}",
         r"\begin{document}",
-        *(rf"\input{{{key}}}" for key in made),
-        *(
-            r"\begin{figure}\centering\includegraphics[width=.8\linewidth,height=.8\textheight,keepaspectratio]"
-            + "{../figures/" + one["name"] + ".pdf}"
-            + rf"\caption{{{latex(one['caption'])}}}\end{{figure}}" for one in figures
-            if (folder / "figures" / f"{one['name']}.pdf").is_file()
-        ), r"\end{document}", "",
+        *answer,
+        *(_figure(one) for one in drawn[:1]),
+        *(rf"\input{{{key}}}" for key in [*first, *(key for key in made if key not in first)]),
+        r"\clearpage",
+        *(_figure(one) for one in drawn[1:]), r"\end{document}", "",
     ]  # fmt: skip
     write_text(folder / "tables" / "all.tex", "\n".join(document))
+
+
+def _figure(one: Mapping[str, str]) -> str:
+    """A floating figure in the size that it was drawn in."""
+    return (
+        r"\begin{figure}\centering\includegraphics{../figures/" + one["name"] + ".pdf}"
+        rf"\caption{{{latex(one['caption'])}}}\end{{figure}}"
+    )

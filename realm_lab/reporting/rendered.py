@@ -157,13 +157,12 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
 
 
 def write_figures(folder: Path, drawn: Sequence[Drawing], kept: set[str]) -> None:
-    """figures/NAME.png of each drawing, and NAME.pdf for a paper. Figures of our earlier report go if not `kept`."""
+    """The files of each drawing, figures/NAME.SUFFIX. Figures of our earlier report go if not `kept`."""
     before = read_summary(folder)
     for drawing in drawn:
-        for suffix, data in {"png": drawing.png, "pdf": drawing.pdf}.items():
-            if data:
-                with atomic_write(folder / "figures" / f"{drawing.name}.{suffix}", "wb") as file:
-                    file.write(data)
+        for suffix, data in drawing.files.items():
+            with atomic_write(folder / "figures" / f"{drawing.name}.{suffix}", "wb") as file:
+                file.write(data)
     for name in {entry["name"] for entry in before.get("figures", ())} - kept:
-        for suffix in ("png", "pdf"):
+        for suffix in ("png", "pdf", "svg"):
             (folder / "figures" / f"{Path(name).name}.{suffix}").unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from realm_lab.reporting.frames import Summary
 from realm_lab.statistics.wording import MINUS, NOTHING, number
 
 FOLDER = Path(__file__).parent / "templates"
-NUMBER = re.compile(r"(> )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( \(.*\))?")
+NUMBER = re.compile(r"(> )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( [(\[].*[)\]])?")
 # The only HTML in a report: what GitHub and the site fold. Text of the data has no "<", so that it cannot be meant.
 DETAILS = re.compile(r'<details markdown="1">\n<summary>(?P<summary>[^<]*)</summary>|</details>')
 # An underscore inside a word is no markup, and names are easier to read without backslashes.

@@ -3,8 +3,8 @@
     results.csv     a row for each run            summary.json    what was found, and data that only runs know
     curves.csv      curves of the figure          examples.json   single questions, for the pages
     report.md       the report, rendered from these files (rendered.py), as are most of figures/*.png
-    report.html     report.md with the examples, one page
-    tables/*.tex    LaTeX tables, with figures/*.pdf only with `--paper`
+    report.html     report.md with the examples, one page: of the default run, and with `--html`
+    tables/*.tex    LaTeX tables, with figures/*.pdf and *.svg only with `--paper`
 
 A report is never replaced by one of fewer complete runs (they may have been run elsewhere), unless that is asked for.
 """
@@ -93,6 +93,7 @@ def write_study_report(
     write_report(study, folder, paper=paper or (folder / "tables" / "all.tex").is_file(), explorer=explorer)
     if name == DEFAULT:
         write_default_outputs(study, root / "reports")
+        write_page(folder)
     write_index(root / "reports")
     return folder
 

@@ -11,6 +11,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ from realm_lab.tracking.study_record import DEFAULT, SCRATCH, STUDY_RECORD, Stud
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
 OF_PRETRAINING = ("refresh_operations", "refresh_share_of_time")  # curves whose last value is a cost
 KEYS = (
-    "design", "title", "presets", "commands", "machines", "runs", "confounds", "warnings", "code", "cost",
+    "design", "title", "presets", "commands", "date", "machines", "runs", "confounds", "warnings", "code", "cost",
     "not_measured", "worked", "own_figures",
 )  # fmt: skip
 """What summary.json has from the runs; its other fields are computed from that and results.csv."""
@@ -132,6 +133,7 @@ def collect(
         "title": title or f"Study: {study.record.name}",
         "presets": sorted({run.record.preset for run in study.runs}),
         "commands": list(commands or _commands(study)),
+        "date": _date(study),
         "machines": sorted({machine for run in study.runs for machine in run.environment("cpu")}),
         "runs": _runs(study),
         "confounds": [*confounds(study), *mixed_code(study)],
@@ -207,6 +209,13 @@ def _commands(study: StudyFrames) -> tuple[str, ...]:
         flags += [f"--set {shlex.quote(f'{name}={show(value)}')}" for name, value in record.common.items()]
         return " ".join(["realm-lab evaluate", *flags]), f"realm-lab report {SCRATCH}"
     return ("dvc repro",) if record.name == DEFAULT else (f"dvc exp apply {record.name}", "dvc repro")
+
+
+def _date(study: StudyFrames) -> str:
+    """The day on which its last run ended; "" before the first one has."""
+    ended = [status.status.finished_at for run in study.runs for status in run.state.stages.values()]
+    known = [one for one in ended if one]
+    return datetime.fromtimestamp(max(known), UTC).date().isoformat() if known else ""
 
 
 def _runs(study: StudyFrames) -> list[dict[str, Any]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -17,10 +19,11 @@ import pandas as pd
 from realm_lab.core.plugins import Choice, option_suffix
 from realm_lab.errors import UserError
 from realm_lab.metrics import Metric, curve
-from realm_lab.reporting.comparison import points_of
+from realm_lab.reporting.comparison import MetricResult, points_of
 from realm_lab.reporting.figures import (
     COLOURS,
     DASHES,
+    FEWEST_FOR_MEAN,
     Drawing,
     Panel,
     Sketch,
@@ -28,9 +31,10 @@ from realm_lab.reporting.figures import (
     axes_figure,
     bands,
     bands_figure,
-    deltas_figure,
+    differences_figure,
     draw,
     drawable,
+    other_differences_figure,
     plane_figure,
 )
 from realm_lab.reporting.frames import StudyFrames
@@ -39,7 +43,7 @@ from realm_lab.reporting.rendering import seeds_text, words
 from realm_lab.reporting.report_data import Report
 from realm_lab.tracking.study_record import StudyRecord
 
-MOST_PANELS = 3
+MOST_PANELS = 3  # of other metrics
 NAMES = " Names stand for titles that the font cannot write or that several cells have."
 OVER_TIME = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood", "index_staleness_steps")
 
@@ -54,17 +58,9 @@ def sketches(report: Report) -> list[Sketch]:
     report = replace(report, record=record)
     cells = report.cells
     seeds, styles = seeds_text(record.seeds), styles_of(record)
-    shown = [result for result in report.compared if any(cell.finding for cell in result.cells)][:MOST_PANELS]
-    found = []
-    if shown:
-        titles, base = ", ".join(result.metric.title for result in shown), record.cell(record.baseline).title
-        others = sum(cell.finding is not None for cell in shown[0].cells)
-        text = f"Paired differences from {base}. Ticks: {seeds}; dot: their mean"
-        if any(cell.finding and cell.finding.interval for result in shown for cell in result.cells):
-            text += "; line: Student's 95 % interval, with an arrow if it is cut off"
-        alt = f"Differences of {others} cell{'s' * (others != 1)} from {base} in {titles}, with a mark for each seed"
-        found.append(Sketch("deltas", f"{text}.", alt, lambda: deltas_figure(shown)))
-    found += _axes(report)
+    shown = [result for result in report.compared if any(cell.finding for cell in result.cells)]
+    found = _axes(report) + _differences(record, shown[:1], "deltas", seeds)
+    found += _differences(record, shown[1 : 1 + MOST_PANELS], "other_metrics", seeds)
     if not report.curves.empty:
         known = set(report.curves["metric"])
         panels = [panel_of(name) for name in OVER_TIME if name in known]
@@ -81,7 +77,7 @@ def sketches(report: Report) -> list[Sketch]:
                 lambda: bands_figure(report.curves, panels, cells, columns=columns, styles=styles),
             )
         )
-    return [sketch._replace(caption=sketch.caption + note) for sketch in (*found, *_trade_offs(report, styles))]
+    return [sketch._replace(caption=sketch.caption + note) for sketch in (*found, *_trade_offs(report))]
 
 
 def own_figures(study: StudyFrames, *, is_paper: bool = False) -> list[tuple[dict[str, str], Drawing]]:
@@ -119,7 +115,7 @@ def study_curves(study: StudyFrames) -> pd.DataFrame:
 
 
 def styles_of(record: StudyRecord) -> Styles:
-    """Of a study of two axes: colours are the points of the first, dashes and markers those of the second."""
+    """Of a study of two axes: colours are the points of the first, dashes those of the second."""
     if len(record.axes) != 2:
         return {}
     first, second = (list(points) for points in record.axes.values())
@@ -131,6 +127,18 @@ def styles_of(record: StudyRecord) -> Styles:
     return found
 
 
+def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
+    """Of a study of two axes, by a title for each point of the second: its cells, with their points of the first."""
+    if len(record.axes) != 2:
+        return {}
+    first, second = record.axes
+    found: dict[str, dict[str, str]] = {}
+    for cell in record.cells:
+        if points := points_of(record, cell):
+            found.setdefault(f"{words(second)} {points[second]}", {})[cell.name] = points[first]
+    return found
+
+
 def panel_of(name: str, **given: Any) -> Panel:
     """A panel of a registered curve; shares are drawn from 0 to 1."""
     known = curve(name)
@@ -139,13 +147,32 @@ def panel_of(name: str, **given: Any) -> Panel:
     return Panel(name, **given)
 
 
+def _differences(record: StudyRecord, shown: Sequence[MetricResult], name: str, seeds: str) -> list[Sketch]:
+    """The differences from the baseline in one metric, with their numbers, or in several."""
+    if not shown:
+        return []
+    findings = [cell.finding for result in shown for cell in result.cells if cell.finding]
+    most = max(finding.seeds for finding in findings)
+    base, titles = record.cell(record.baseline).title, ", ".join(result.metric.title for result in shown)
+    text = f"Paired differences from {base}; ticks: {seeds}"
+    if most >= FEWEST_FOR_MEAN:
+        text += "; dot: their mean; line: Student's 95 % interval"
+    if name == "deltas":
+        text += ". On the right: mean, difference" + " [95 % interval]" * any(one.interval for one in findings)
+        text += " and p, corrected for all comparisons of the study"
+    cells = len({cell.cell.name for result in shown for cell in result.cells if cell.finding})
+    alt = f"Differences of {cells} cell{'s' * (cells != 1)} from {base} in {titles}, with a mark for each seed"
+    make = partial(differences_figure, shown[0]) if name == "deltas" else partial(other_differences_figure, shown)
+    return [Sketch(name, f"{text}.", alt, make)]
+
+
 def _axes(report: Report) -> list[Sketch]:
     """The first metric by the two axes of a study."""
     if len(report.record.axes) != 2 or not report.compared:
         return []
     (first, points), (second, others) = report.record.axes.items()
     metric = report.compared[0].metric
-    values = {
+    values: dict[Any, list[float]] = {
         tuple(p.values()): [*cell.values.values()]
         for cell in report.compared[0].cells
         if cell.values and (p := points_of(report.record, cell.cell))
@@ -153,28 +180,28 @@ def _axes(report: Report) -> list[Sketch]:
     names = words(first), words(second), metric.title
     caption = (
         f"{metric.title} by {names[0]}, a line for each {names[1]}: means over the seeds, with a light dot for each "
-        "run. The effects depend on each other if lines are not parallel."
+        "run. Lines that are not parallel are an interaction."
     )
     alt = f"{metric.title} over {names[0]}, with a line for each {names[1]}"
-    return [_sketch("axes", caption, alt, lambda: axes_figure(values, points, others, names))]  # type: ignore[arg-type]
+    return [_sketch("axes", caption, alt, partial(axes_figure, values, points, others, names, metric), 1)]
 
 
-def _trade_offs(report: Report, styles: Styles) -> list[Sketch]:
+def _trade_offs(report: Report) -> list[Sketch]:
     """The first measure of quality against time, and against the age of the index."""
     results = report.results
     quality = next((result.metric for result in report.compared if not result.is_cost), None)
     if quality is None:
         return []
     minutes, age = results["wall_seconds"] / 60, results["index_staleness_steps"]
-    found = [_trade_off(report, "cost", quality, minutes, "wall-clock time, minutes", styles)]
+    found = [_trade_off(report, "cost", quality, minutes, "wall-clock time, minutes")]
     if age.round(1).nunique() > 2:
         text = "mean age of the index over pre-training, steps"
-        found.append(_trade_off(report, "staleness", quality, age, text, styles, is_log=True))
+        found.append(_trade_off(report, "staleness", quality, age, text, is_log=True))
     return [sketch for sketch in found if sketch]
 
 
 def _trade_off(
-    report: Report, name: str, quality: Metric, price: pd.Series, title: str, styles: Styles, *, is_log: bool = False
+    report: Report, name: str, quality: Metric, price: pd.Series, title: str, *, is_log: bool = False
 ) -> Sketch | None:
     """A measure of quality against what it takes; None with fewer than two cells."""
     spots = report.results[["cell"]].assign(x=price, y=report.results[quality.name])
@@ -182,12 +209,13 @@ def _trade_off(
         return None
     caption = f"{quality.title} against {title}; light dots are runs, heavy ones the means of cells."
     alt = f"{quality.title} of each cell against its {title}"
-    titles = title, quality.title
-    return _sketch(name, caption, alt, lambda: plane_figure(spots, report.cells, titles, is_log=is_log, styles=styles))
+    lines = lines_of(report.record)
+    draw_it = partial(plane_figure, spots, report.cells, (title, quality.title), is_log=is_log, lines=lines)
+    return _sketch(name, caption, alt, partial(draw_it, metric=quality), 1)
 
 
-def _sketch(name: str, caption: str, alt: str, make: Any) -> Sketch:
-    return Sketch(name, caption[0].upper() + caption[1:], alt[0].upper() + alt[1:], make)
+def _sketch(name: str, caption: str, alt: str, make: Any, columns: int) -> Sketch:
+    return Sketch(name, caption[0].upper() + caption[1:], alt[0].upper() + alt[1:], make, columns)
 
 
 def _labelled(record: StudyRecord) -> StudyRecord:

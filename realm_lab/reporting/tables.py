@@ -14,7 +14,7 @@ from realm_lab.reporting.frames import column, ordered_cells, summarise
 from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.rendering import mean_sd, words
 from realm_lab.reporting.report_data import Report
-from realm_lab.statistics.wording import NOTHING, detectable, in_short, interval, needed, number, p_text, signed
+from realm_lab.statistics.wording import NOTHING, detectable, difference, in_short, interval, needed, number, signed
 from realm_lab.tracking.study_record import StudyRecord
 
 Rows = list[dict[str, str]]
@@ -59,9 +59,9 @@ TITLES = {  # of `other_rows`
     "axes": "By both axes",
     "interactions": "Interactions of the two axes",
     "overlap": "Exact match by overlap with training",
-    "utility": "Retrieval utility, by its parts",
+    "utility": "Retrieval utility by its parts",
     "cost": "Mean minutes of a run, by stage",
-    "changes": "Changes of each cell",
+    "changes": "Cells",
     "corpus_update": "Answers after the corpus was replaced, without training",
     "not_measured": "Not measured",
     "not_run": "Not run",
@@ -69,30 +69,36 @@ TITLES = {  # of `other_rows`
 
 
 def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
-    """One metric: a row a cell, the baseline first, BM25 on the same passages where it was measured."""
+    """One metric: a row for each cell, the baseline first, BM25 on the same passages if it was measured."""
     rows = []
     for cell in result.cells:
-        digits, finding = result.metric.digits, cell.finding
-        row = {"cell": cell.cell.title, "finding": in_short(finding) if finding else cell.gap or ""}
+        finding = cell.finding
+        row = {"cell": cell.cell.title, "mean": number(cell.mean, result.metric.digits)}
+        row[_difference([result])] = difference(finding) if finding else NOTHING
+        row["p"] = number(finding.corrected_p) if finding else NOTHING
+        row["finding"] = in_short(finding) if finding else cell.gap or ""
         if cell is result.baseline:
             row["finding"] = f"baseline, {cell.gap}" if cell.gap else "baseline"
-        row["mean ± sd"] = mean_sd(summarise(cell.values.values()), digits)
-        row["Δ"] = signed(finding and finding.size, digits)
-        row["95 % interval"] = interval(finding and finding.interval, digits)
-        row["p (smallest)"] = p_text(finding) if finding else NOTHING
         rows.append(row)
     if reference := [*reference_values(results, result.metric.name).values()]:
-        shown = mean_sd(summarise(reference), result.metric.digits)
-        rows.append({"cell": "BM25, the same passages", "finding": "reference", "mean ± sd": shown})
+        shown = number(sum(reference) / len(reference), result.metric.digits)
+        rows.append({"cell": "BM25, the same passages", "mean": shown, "finding": "reference"})
     return rows
 
 
+def _difference(results: Iterable[MetricResult]) -> str:
+    """Heading of the differences, which have an interval from three seeds on."""
+    findings = [cell.finding for result in results for cell in result.cells if cell.finding]
+    return "difference [95 % interval]" if any(finding.interval for finding in findings) else "difference"
+
+
 def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
-    """The same cells: seeds and range, what so many seeds can show, other questions, and published numbers."""
+    """The same cells: seeds, spread and range, what so many seeds can show, other questions, and published numbers."""
     rows = []
     for cell in result.cells:
         digits, finding, name = result.metric.digits, cell.finding, result.metric.name
-        row = {"cell": cell.cell.title} | _range(cell.values.values(), digits)
+        row = {"cell": cell.cell.title} | _spread(cell.values.values(), digits)
+        row["smallest p"] = number(finding and finding.comparison.smallest_p)
         row["minimum detectable difference"] = detectable(finding) if finding else NOTHING
         row["seeds needed"] = needed(finding) if finding else NOTHING
         row["90 % interval"] = interval(finding.equivalence_interval if finding and finding.bound else None, digits)
@@ -108,7 +114,7 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
         rows.append(
             dict.fromkeys(rows[0], NOTHING)
             | {"cell": "BM25, the same passages"}
-            | _range(reference.values(), result.metric.digits)
+            | _spread(reference.values(), result.metric.digits)
         )
     known = {key for row in rows for key, value in row.items() if value != NOTHING} | {"n", "range"}
     return [{key: value for key, value in row.items() if key in known} for row in rows]
@@ -124,16 +130,13 @@ def interaction_rows(report: Report) -> Rows:
     """A row for each interaction of the two axes."""
     rows = []
     for one in interactions(report.record, report.compared):
-        digits, finding = one.metric.digits, one.finding
         rows.append(
             {
                 "effect": f"{one.first} at {words([*report.record.axes][1])} {one.second}",
-                "finding": in_short(finding),
                 "metric": one.metric.title,
-                "difference of differences": signed(finding.size, digits),
-                "95 % interval": interval(finding.interval, digits),
-                "p (smallest)": p_text(finding),
-                "minimum detectable difference": detectable(finding),
+                "difference of differences": difference(one.finding),
+                "p": number(one.finding.corrected_p),
+                "finding": in_short(one.finding),
             }
         )
     return rows
@@ -252,11 +255,12 @@ def change_rows(record: StudyRecord) -> Rows:
     return rows
 
 
-def _range(values: Iterable[float], digits: int) -> dict[str, str]:
+def _spread(values: Iterable[float], digits: int) -> dict[str, str]:
     found = summarise(values)
     if found is None:
-        return {"n": "0", "range": NOTHING}
-    return {"n": str(found.n), "range": f"{number(found.min, digits)} to {number(found.max, digits)}"}
+        return {"n": "0", "sd": NOTHING, "range": NOTHING}
+    shown = f"{number(found.min, digits)} to {number(found.max, digits)}"
+    return {"n": str(found.n), "sd": number(found.sd, digits), "range": shown}
 
 
 def _mean(values: Mapping[int, float], scale: float, digits: int) -> str:

@@ -1,4 +1,4 @@
-"""Findings as text: the answer of a study in a few sentences (templates/verdict.j2).
+"""Findings as text: the answer of a study in two sentences (templates/verdict.j2).
 
 Nothing reads this text back. The same findings as fields are in summary.json.
 """
@@ -12,7 +12,6 @@ from realm_lab.reporting.comparison import AxisEffect, Gap, MetricResult, axis_e
 from realm_lab.reporting.interactions import Interaction, interactions
 from realm_lab.reporting.rendering import render, words
 from realm_lab.statistics.family import Finding, Kind
-from realm_lab.statistics.paired import FEWEST_SEEDS
 from realm_lab.statistics.wording import bound, number, percent, signed
 from realm_lab.tracking.study_record import StudyRecord
 
@@ -35,7 +34,6 @@ class Side(NamedTuple):
     members: list[dict[str, str]]  # title and value, the strongest first
     seeds: int
     bound: str  # the difference that does not matter
-    detectable: str  # range of the minimum detectable differences; "" where no possible one can be detected
 
 
 def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
@@ -60,7 +58,6 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
         sides=_sides(compared),
         cells=len(others),
         gaps=[{"title": cell.cell.title, "gap": cell.gap, "why": cell.reason} for cell in others if cell.gap],
-        needed=FEWEST_SEEDS,
         skewed=[
             {"title": cell.cell.title, "value": percent(cell.finding.false_alarms)}
             for cell in others
@@ -93,23 +90,11 @@ def _sides(found: Sequence[tuple[Finding, str, str]]) -> list[Side]:
             [member for _, member in members],
             max(finding.seeds for finding, _ in members),
             bound(members[0][0]),
-            _detectable([finding for finding, _ in members]),
         )
         for (kind, way), members in sorted(
             groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1] or "~")
         )
     ]
-
-
-def _detectable(found: Sequence[Finding]) -> str:
-    """The range of the minimum detectable differences; "" if no possible one can be detected."""
-    known = [one for finding in found if (one := finding.detectable_difference) is not None]
-    if not known:
-        return ""
-    digits, unit = found[0].metric.digits, found[0].metric.unit
-    ends = dict.fromkeys(number(end(known), digits) for end in (min, max))
-    shown = " to ".join(ends) if len(known) == len(found) else f"{number(min(known), digits)} or more"
-    return f"{shown} {unit}".strip()
 
 
 def _effect(study: StudyRecord, one: Interaction) -> tuple[str, str]:
@@ -141,5 +126,4 @@ def _axis(study: StudyRecord, axis: str, effects: list[AxisEffect]) -> dict[str,
     mine = [effect.finding for effect in effects if effect.axis == axis]
     digits = mine[0].metric.digits if mine else 3
     compared = [(e.finding, e.point, signed(e.finding.size, digits)) for e in effects if e.axis == axis]
-    others = [words(other) for other in study.axes if other != axis]
-    return {"name": words(axis), "others": others, "sides": _sides(compared)}
+    return {"name": words(axis), "sides": _sides(compared)}
