@@ -8,13 +8,13 @@ from pathlib import Path
 from realm_lab.core.files import atomic_write, write_text
 from realm_lab.other_runs.answer import Answer
 from realm_lab.reporting.comparison import CellResult, MetricResult
-from realm_lab.reporting.figures import Sketch, deltas_figure, draw
+from realm_lab.reporting.figures import Sketch, differences_figure, draw, other_differences_figure
 from realm_lab.reporting.paper import table
 from realm_lab.tracking.study_record import StudyCell
 
 
 def write(answer: Answer, folder: Path) -> list[Path]:
-    """verdict.md, verdict.tex, verdict.json, and deltas.png and .pdf where there is a difference; their paths."""
+    """verdict.md, verdict.tex and verdict.json, figures of the differences as PNG, PDF and SVG; their paths."""
     texts = {
         "verdict.md": answer.markdown(),
         "verdict.tex": "\n".join(
@@ -31,9 +31,11 @@ def write(answer: Answer, folder: Path) -> list[Path]:
         shown = [CellResult(named, cell.values, cell.finding, None) for named, cell in cells]
         results.append(MetricResult(one.metric, shown))
     made = [folder / name for name in texts]
-    if drawing := draw(Sketch("deltas", "", "", lambda: deltas_figure(results)), is_paper=True):
-        for suffix, data in {"png": drawing.png, "pdf": drawing.pdf}.items():
-            with atomic_write(folder / f"deltas.{suffix}", "wb") as file:
+    first = Sketch("deltas", "", "", lambda: differences_figure(results[0]))
+    others = Sketch("other_metrics", "", "", lambda: other_differences_figure(results[1:]))
+    for drawing in (drawn for sketch in (first, others) if (drawn := draw(sketch, is_paper=True))):
+        for suffix, data in drawing.files.items():
+            with atomic_write(folder / f"{drawing.name}.{suffix}", "wb") as file:
                 file.write(data)
-            made.append(folder / f"deltas.{suffix}")
+            made.append(folder / f"{drawing.name}.{suffix}")
     return made

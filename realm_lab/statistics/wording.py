@@ -60,6 +60,11 @@ def bound(finding: Finding) -> str:
     return "" if finding.bound is None else f"{finding.bound:g} {finding.metric.unit}".strip()
 
 
+def p_text(finding: Finding) -> str:
+    """p after correction, and the smallest that so many seeds can give."""
+    return f"{number(finding.corrected_p)} ({number(finding.comparison.smallest_p)})"
+
+
 def difference(finding: Finding) -> str:
     """The mean difference with its 95 % interval, `−0.558 [−0.848, −0.268]`; without one for fewer than three seeds."""
     digits, found = finding.metric.digits, finding.interval

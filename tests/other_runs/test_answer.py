@@ -132,7 +132,12 @@ def test_a_bad_table_is_one_line(rows: Any, more: dict[str, Any], words: tuple[s
 def test_files_of_a_verdict(tmp_path: Path) -> None:
     answer = realm_lab.verdict(table(base=BASE, better=BETTER), metric="acc", baseline="base", delta=0.01)
     made = write(answer, tmp_path)
-    assert {path.name for path in made} == {"verdict.md", "verdict.tex", "verdict.json", "deltas.png", "deltas.pdf"}
+    assert {path.name for path in made} == {
+        "verdict.md",
+        "verdict.tex",
+        "verdict.json",
+        *(f"deltas.{end}" for end in ("png", "pdf", "svg")),
+    }
     assert json.loads((tmp_path / "verdict.json").read_text(encoding="utf-8")) == json.loads(
         json.dumps(answer.as_json())
     )
