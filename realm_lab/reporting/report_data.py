@@ -91,7 +91,7 @@ class Report:
         """The answer in words."""
         return verdict(self.record, self.compared)
 
-    @property
+    @functools.cached_property
     def calibration(self) -> Calibration | None:
         """False alarms of the study's family; None if it has too few seeds for any."""
         return calibrate([found.comparison.by_seed for _, _, found in family_of(self.compared)])
