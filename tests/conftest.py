@@ -9,9 +9,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.tiny_system import Reference, TinySystem
+    from tests.whole import Whole
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
 settings.load_profile("untimed")
@@ -80,3 +85,27 @@ def tiny() -> ModuleType:
     from tests import tiny as module  # not above: it imports libraries
 
     return module
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> TinySystem:
+    """An untrained system; tests leave it as it is."""
+    from tests.tiny_system import build_system, prepare_corpus
+
+    return build_system(prepare_corpus(tmp_path_factory.mktemp("tiny") / "corpus"))
+
+
+@pytest.fixture(scope="session")
+def reference(system: TinySystem, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """The same weights in transformers."""
+    from tests.tiny_system import Reference
+
+    return Reference(system, tmp_path_factory.mktemp("reference"))
+
+
+@pytest.fixture(scope="session")
+def whole(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A project in which each system goes the whole way."""
+    from tests.whole import Whole
+
+    return Whole(tmp_path_factory.mktemp("whole"), tiny)

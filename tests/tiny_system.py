@@ -1,17 +1,14 @@
 """A tiny untrained REALM on a small prepared toy world, and the same weights once more in transformers' classes.
 
-The conftest.py of a folder offers the fixtures below: each folder has a system of its own.
+The fixtures `system` and `reference` are in conftest.py.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -174,21 +171,3 @@ class Reference:
         scores = self.span_logits(query, body, max_width)
         total = np.logaddexp.reduce(list(scores.values()))
         return {span: score - total for span, score in scores.items()}
-
-
-@pytest.fixture(scope="session")
-def system(tmp_path_factory: pytest.TempPathFactory) -> TinySystem:
-    """An untrained system; tests leave it as it is."""
-    return build_system(prepare_corpus(tmp_path_factory.mktemp("tiny") / "corpus"))
-
-
-@pytest.fixture(scope="session")
-def reference(system: TinySystem, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """The same weights in transformers."""
-    return Reference(system, tmp_path_factory.mktemp("reference"))
-
-
-@pytest.fixture(scope="session")
-def tiny() -> ModuleType:
-    """This file."""
-    return sys.modules[__name__]

@@ -1,4 +1,4 @@
-"""A project in which each system goes the whole way: a fixture for conftest files."""
+"""A project in which each system goes the whole way: the fixture `whole` of conftest.py."""
 
 from __future__ import annotations
 
@@ -56,8 +56,3 @@ class Whole:
         assert main(["ask", question, "--system", system, "--json", "--root", str(self.root)]) == 0
         answered: dict[str, Any] = json.loads(capsys.readouterr().out)
         return answered
-
-
-@pytest.fixture(scope="session")
-def whole(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    return Whole(tmp_path_factory.mktemp("whole"), tiny)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
@@ -11,9 +9,7 @@ import torch
 from realm_lab.evaluation.answering import read_answers
 from realm_lab.evaluation.answers import Answer
 from realm_lab.models.embedder import Embedder
-
-if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+from tests.tiny_system import Reference, TinySystem
 
 NUMBERS = (0, 11, 40, 77, 90)
 

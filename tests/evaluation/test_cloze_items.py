@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,11 +11,7 @@ import torch
 from realm_lab.corpus.records import Question
 from realm_lab.evaluation.cloze_items import best_filling, cloze_items, read_cloze_items
 from realm_lab.retrieval.rows import NULL
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from tests.tiny_system import Reference, TinySystem
+from tests.tiny_system import Reference, TinySystem, tiny_params
 
 CANDIDATES = 5
 
@@ -33,8 +28,8 @@ def questions_from(system: TinySystem, rows: list[int]) -> list[Question]:
     return made
 
 
-def test_readings_are_those_of_a_plain_computation(system: TinySystem, reference: Reference, tiny: ModuleType) -> None:
-    params = tiny.tiny_params(pretrain={"candidates": CANDIDATES})
+def test_readings_are_those_of_a_plain_computation(system: TinySystem, reference: Reference) -> None:
+    params = tiny_params(pretrain={"candidates": CANDIDATES})
     items, skipped = cloze_items(questions_from(system, [4, 17, 33]), system.tokenizer, system.special, 24)
     assert not skipped
     assert {len(item.targets) for item in items} >= {1, 2}
@@ -70,8 +65,8 @@ def test_readings_are_those_of_a_plain_computation(system: TinySystem, reference
         assert reading.wordpieces == len(item.targets)
 
 
-def test_the_right_words_are_an_exact_match(system: TinySystem, tiny: ModuleType) -> None:
-    params = tiny.tiny_params(pretrain={"candidates": CANDIDATES})
+def test_the_right_words_are_an_exact_match(system: TinySystem) -> None:
+    params = tiny_params(pretrain={"candidates": CANDIDATES})
     items, _ = cloze_items(questions_from(system, [4]), system.tokenizer, system.special, 24)
     retriever = system.built_retriever()
     args = (params, retriever, system.reader, system.tokenizer, system.special)
@@ -87,8 +82,8 @@ def test_the_right_words_are_an_exact_match(system: TinySystem, tiny: ModuleType
 
 
 @pytest.mark.parametrize("null", ["encoded", "off"])
-def test_without_a_null_document_as_many_passages_are_read(system: TinySystem, tiny: ModuleType, null: str) -> None:
-    params = tiny.tiny_params(pretrain={"candidates": CANDIDATES, "null_document": null})
+def test_without_a_null_document_as_many_passages_are_read(system: TinySystem, null: str) -> None:
+    params = tiny_params(pretrain={"candidates": CANDIDATES, "null_document": null})
     items, _ = cloze_items(questions_from(system, [4, 17]), system.tokenizer, system.special, 24)
     readings = read_cloze_items(
         params, system.built_retriever(), system.reader, system.tokenizer, system.special, items

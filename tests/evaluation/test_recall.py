@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +13,7 @@ from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.evaluation import recall
 from realm_lab.evaluation.recall import DEPTHS, Ranks, rank_answers, recall_metrics, search_questions
 from realm_lab.models.initial import new_embedder
-
-if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+from tests.tiny_system import Reference, TinySystem
 
 
 def answer_ranks(system: TinySystem, rows_BK: np.ndarray, answers: list[list[str]]) -> list[int]:

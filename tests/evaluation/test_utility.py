@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from realm_lab.masking import MaskedSentence
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval import index, retriever
 from realm_lab.retrieval.rows import NULL
+from tests.tiny_system import Reference, TinySystem, tiny_params
 
 if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+    pass
 
 COUNT = 5
 
@@ -59,7 +60,6 @@ def documents(reference: Reference) -> dict[int, torch.Tensor]:
 )
 def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
     system: TinySystem,
-    tiny: ModuleType,
     reference: Reference,
     documents: dict[int, torch.Tensor],
     monkeypatch: pytest.MonkeyPatch,
@@ -67,7 +67,7 @@ def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
     origin: str | None,
 ) -> None:
     monkeypatch.setattr(utility, "SENTENCES_AT_ONCE", 2)
-    params = tiny.tiny_params(pretrain=pretrain)
+    params = tiny_params(pretrain=pretrain)
     sentences = held_out(system, params, origin)
     result = run(system, params, sentences)
     null = pretrain["null_document"] == "encoded"
@@ -116,7 +116,7 @@ def _body(system: TinySystem, row: int) -> np.ndarray:
 
 
 def test_a_passage_that_several_sentences_find_is_embedded_once(
-    system: TinySystem, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
+    system: TinySystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded: list[int] = []
     embed_rows = index.embed_rows
@@ -127,16 +127,16 @@ def test_a_passage_that_several_sentences_find_is_embedded_once(
 
     monkeypatch.setattr(utility, "SENTENCES_AT_ONCE", 2)
     monkeypatch.setattr(retriever, "embed_rows", counted)
-    params = tiny.tiny_params(pretrain={"candidates": 4})
+    params = tiny_params(pretrain={"candidates": 4})
     found = run(system, params, system.corpus.sentences("cloze_dev"))
     assert embedded == np.unique(found.rows_BK).tolist()
     assert len(embedded) < found.rows_BK.size - len(found.masked)
 
 
 def test_the_words_are_guessed_from_the_first_passage(
-    system: TinySystem, tiny: ModuleType, reference: Reference, monkeypatch: pytest.MonkeyPatch
+    system: TinySystem, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = tiny.tiny_params(pretrain={"candidates": 4})
+    params = tiny_params(pretrain={"candidates": 4})
     sentences = system.corpus.sentences("cloze_dev")
     before = run(system, params, sentences)
     tokens = [np.array(sentences.tokens[row]) for row in range(len(sentences))]
@@ -177,8 +177,8 @@ def made_result() -> ClozeResult:
     )
 
 
-def test_a_sentence_that_no_passage_answers_changes_nothing_of_the_others(system: TinySystem, tiny: ModuleType) -> None:
-    params, sentences = tiny.tiny_params(pretrain={"candidates": 4}), system.corpus.sentences("cloze_dev")
+def test_a_sentence_that_no_passage_answers_changes_nothing_of_the_others(system: TinySystem) -> None:
+    params, sentences = tiny_params(pretrain={"candidates": 4}), system.corpus.sentences("cloze_dev")
     before = run(system, params, sentences)
     sentences.gold = np.array(sentences.gold)
     sentences.gold[evenly_spaced(len(sentences), COUNT)[1]] = -1

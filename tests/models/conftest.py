@@ -1,4 +1,4 @@
-"""The tiny system of tests/tiny_system.py as fixtures, and its models written into folders."""
+"""The models of the tiny system, written into folders."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab.models.folders import write_embedder, write_reader
-from tests.tiny_system import TinySystem, reference, system
-
-__all__ = ["embedder_folder", "reader_folder", "reference", "system"]
+from tests.tiny_system import TinySystem
 
 
 @pytest.fixture

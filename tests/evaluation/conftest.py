@@ -1,5 +1,0 @@
-"""The tiny system of tests/tiny_system.py as fixtures."""
-
-from tests.tiny_system import reference, system, tiny
-
-__all__ = ["reference", "system", "tiny"]
