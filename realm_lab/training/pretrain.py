@@ -86,20 +86,15 @@ class PretrainTask:
         self._health = dict[str, float]()
         read_by = reader.encoder.shape if isinstance(reader, Reader) else None
         self._flops = PretrainingFlops(params, retriever.passages, read_by, retriever.embedder.document_encoder.shape)
+        # Queries like those of training, always the same.
+        rows, queries = self._stream.sample(STALENESS_SENTENCES, "staleness-queries")
         self._index = RefreshedIndex(
             settings.refresh,
             retriever,
-            self._staleness_probe(),
+            StalenessProbe(self._policy, queries, sentences.origins[rows], len(retriever.passages), seed),
             self._flops.passage_N,
             settings.train_document_tower,
             builder,
-        )
-
-    def _staleness_probe(self) -> StalenessProbe:
-        """Return queries like those of training, always the same."""
-        rows, queries = self._stream.sample(STALENESS_SENTENCES, "staleness-queries")
-        return StalenessProbe(
-            self._policy, queries, self._sentences.origins[rows], len(self.retriever.passages), self.seed
         )
 
     def train_step(self, step: int) -> dict[str, float]:
@@ -110,7 +105,9 @@ class PretrainTask:
         self._index.before_step(step)
 
         # Mask. Every rank draws the whole batch and computes its share of it.
-        rows, masked = self._batch(step)
+        rows = self._stream.rows(step * settings.batch_size, settings.batch_size)
+        generator = numpy_generator(self.seed, "pretrain-masks", step)
+        masked = [self._stream.masked(int(row), generator) for row in rows]
         mine = range(settings.batch_size)[share(settings.batch_size)]
         at_once = launch.micro_batch or max(1, len(mine))
 
@@ -149,12 +146,6 @@ class PretrainTask:
         values |= self._health | self._index.metrics(step)
         values["step_seconds"] = time.perf_counter() - started
         return values
-
-    def _batch(self, step: int) -> tuple[np.ndarray, list[MaskedSentence]]:
-        """Return the sentences of a step over all ranks, with their masks."""
-        rows = self._stream.rows(step * self._settings.batch_size, self._settings.batch_size)
-        generator = numpy_generator(self.seed, "pretrain-masks", step)
-        return rows, [self._stream.masked(int(row), generator) for row in rows]
 
     def _kinds(self, rows: np.ndarray, masked: Sequence[MaskedSentence]) -> list[str]:
         """Return the kind of each sentence, the label of its masked span."""

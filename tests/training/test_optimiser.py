@@ -1,4 +1,4 @@
-"""BERT's optimiser: schedule, decay, clipping, and a state that resumes in the same bits."""
+"""BERT's optimiser: schedule, decay, clipping, a state that resumes in the same bits, gradients of two processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from realm_lab.models.folders import write_tensors
 from realm_lab.params.sections import Optimiser
 from realm_lab.training.optimiser import CLIP_NORM, EPSILON, ScheduledAdamW, learning_rate_factor
+from tests.core.test_process import run_ranks
 
 SETTINGS = Optimiser(learning_rate=0.1, warmup_steps=4, final_fraction=0.1, recipe="short")
 BERT = SETTINGS.model_copy(update={"recipe": "bert"})
@@ -186,3 +187,46 @@ def test_a_restored_state_continues_in_the_same_bits(tmp_path: Path, settings: O
     fresh.load_state_dict(weights)
     train(fresh, without, range(6, 12))
     assert not torch.equal(fresh.linear.weight, module.linear.weight)
+
+
+TRAIN = """
+from contextlib import nullcontext
+from torch import nn
+from realm_lab.training import optimiser
+optimiser.BUCKET_BYTES = 40  # a bucket for each matrix, and one for the two small ones
+torch.manual_seed(0)
+first, second, third = (nn.Parameter(torch.randn(5, 5)) for _ in range(3))
+used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+parameters = [unused, used, first, second, third]
+
+def backward():
+    value = torch.full((5,), rank + 1.0) @ first * used.sum()
+    if rank == 0:  # the other rank does not use the second matrix
+        value = value @ second
+    (value @ third).sum().backward()
+
+for overlapped in (True, False):
+    for each in parameters:
+        each.grad = None
+    total = optimiser.GradientSum(parameters)
+    backward()  # of the first of two micro-batches
+    with total.during() if overlapped else nullcontext():
+        backward()
+    begun = len(total._exchanged)
+    mine = [torch.zeros_like(each) if each.grad is None else each.grad.clone() for each in parameters]
+    total.finish()
+    sum_over_ranks_(mine)
+    say([begun, len(total._exchanged)])
+    say([each.grad is not None for each in parameters])
+    say([each.grad is None or torch.equal(each.grad, own) for each, own in zip(parameters, mine)])
+    say([each._post_accumulate_grad_hooks in (None, {}) for each in parameters])
+disconnect()
+"""
+
+
+def test_each_bucket_is_exchanged_in_order_once_its_gradients_are_whole() -> None:
+    """The rank without the second matrix begins with the third, and can go no further."""
+    there = [False, True, True, True, True]  # what no rank used has none
+    for (code, said, errors), started in zip(run_ranks(TRAIN), (3, 1), strict=True):
+        assert code == 0, errors
+        assert said == [[started, 4], there, [True] * 5, [True] * 5, [0, 4], there, [True] * 5, [True] * 5]
