@@ -14,7 +14,13 @@ from realm_lab.metrics import Metric
 from realm_lab.statistics.calibration import SUSPECT, calibrate
 from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD, Interval, t_interval
 from realm_lab.statistics.paired import FEWEST_SEEDS, Comparison, holm, step_down_max_t
-from realm_lab.statistics.power import EQUIVALENCE_LEVEL, detectable_difference, equivalence_p, needed_seeds
+from realm_lab.statistics.power import (
+    EQUIVALENCE_LEVEL,
+    FEWEST_FOR_PROJECTION,
+    detectable_difference,
+    equivalence_p,
+    needed_seeds,
+)
 
 ALPHA = 0.05
 Key = TypeVar("Key", bound=Hashable)
@@ -73,8 +79,8 @@ class Finding(NamedTuple):
     @property
     def needed_seeds(self) -> int | None:
         """Seeds that show a difference as large as the observed one with 80 % power; None: over 100, or fewer than
-        three seeds are known."""
-        return None if self.seeds < FEWEST_FOR_SPREAD else needed_seeds(self.comparison.deltas, self.tests)
+        five seeds are known."""
+        return None if self.seeds < FEWEST_FOR_PROJECTION else needed_seeds(self.comparison.deltas, self.tests)
 
     @property
     def equivalent_within(self) -> float | None:

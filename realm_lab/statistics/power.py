@@ -29,6 +29,7 @@ POWER = 0.8
 SIMULATED_SEEDS = 10  # up to here power is simulated
 STUDIES = 2000  # that are simulated: power to 2 standard errors of .9 points
 MOST_SEEDS = 100  # more are not looked for
+FEWEST_FOR_PROJECTION = 5  # seeds; the spread of fewer says nearly nothing about how many are needed
 EQUIVALENCE_LEVEL = 0.9  # of the interval that goes with two one-sided tests at 5 %
 
 

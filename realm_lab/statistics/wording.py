@@ -6,9 +6,9 @@ import math
 
 from realm_lab.statistics.calibration import Calibration
 from realm_lab.statistics.family import ALPHA, Finding, Kind
-from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD, Interval
+from realm_lab.statistics.intervals import Interval
 from realm_lab.statistics.paired import FEWEST_SEEDS
-from realm_lab.statistics.power import MOST_SEEDS
+from realm_lab.statistics.power import FEWEST_FOR_PROJECTION, MOST_SEEDS
 
 NOTHING = "–"
 MINUS = "−"
@@ -82,7 +82,7 @@ def detectable(finding: Finding) -> str:
 
 def needed(finding: Finding) -> str:
     """The number of seeds that the observed difference needs."""
-    if finding.seeds < FEWEST_FOR_SPREAD:
+    if finding.seeds < FEWEST_FOR_PROJECTION:
         return NOTHING
     return f"> {MOST_SEEDS}" if finding.needed_seeds is None else str(finding.needed_seeds)
 
