@@ -22,7 +22,7 @@ PROGRESS := awk '/^Collecting/ && ++found % 25 == 0 {print "  found " found " pa
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell repro experiments reference test test-all test-numerics ui lint pages docs pictures plots clean
+.PHONY: help setup setup-dev shell demo repro experiments reference test test-all test-numerics ui lint pages docs pictures plots clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -56,6 +56,9 @@ $(STAMP)-dev: $(STAMP)
 
 shell: setup  ## open a shell with the environment active
 	@$${SHELL:-/bin/bash} -i
+
+demo: setup  ## ask a finished study that comes with the package, within a minute
+	@realm-lab demo
 
 repro: setup  ## run the whole pipeline (dvc repro), 4 to 5 minutes on two cores
 	@start=$$(date +%s); dvc repro; code=$$?; test $$code = 0 || exit $$code; seconds=$$(( $$(date +%s) - start )); \

@@ -96,6 +96,7 @@ def test_importing_costs_nothing_and_names_are_there() -> None:
 def test_the_notebook_runs(project: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
     client = pytest.importorskip("nbclient").NotebookClient
-    text = (DOCS / "tour.ipynb").read_text().replace("default/", "trial/").replace('\\"default\\"', '\\"trial\\"')
+    text = (DOCS / "tour.ipynb").read_text().replace("demo/realm-s50", "trial/realm-s0")
+    text = text.replace('\\"demo\\"', '\\"trial\\"')
     done = client(nbformat.reads(text, as_version=4), resources={"metadata": {"path": str(project)}}).execute()
     assert "exact_match" in done.cells[7]["outputs"][0]["data"]["text/html"]

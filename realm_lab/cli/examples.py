@@ -9,6 +9,10 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "init my_project": "a folder with parameters, pipeline, study and sample text",
         "init my_project --preset real": "start from real text and a pre-trained encoder",
     },
+    "demo": {
+        "demo": "a finished run answers a question",
+        'demo "what is the capital of vovzib ?"': "another question",
+    },
     "prepare": {
         "prepare": "the corpus of params.yaml",
         "prepare --count data/raw": "only count what is in your files",

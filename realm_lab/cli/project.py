@@ -14,6 +14,8 @@ def add_init(add: Add) -> None:
     init = add("init", _run_init, "make a project in a new folder: parameters, DVC pipeline, a study, sample text")
     init.add_argument("folder", type=Path, help="the new folder, in a Git repository or not")
     init.add_argument("--preset", default="toy", metavar="NAME", help="toy, smoke, real or paper (default: toy)")
+    demo = add("demo", _run_demo, "copy a finished study into runs/ and let it answer a question")
+    demo.add_argument("question", nargs="?", help="another question of its toy world")
 
 
 def add_runs(add: Add, add_tool: Add) -> None:
@@ -37,6 +39,17 @@ def _run_init(options: argparse.Namespace) -> None:
     folder = options.root / options.folder
     init(folder, options.preset)
     print(f"{folder}: ready. Next: cd {folder}; realm-lab doctor; dvc repro; realm-lab sweep quick")
+
+
+def _run_demo(options: argparse.Namespace) -> None:
+    from realm_lab.cli.parser import build_parser
+    from realm_lab.runner.demo import QUESTION, install
+
+    run, question = install(options.root), options.question or QUESTION
+    print(f'$ realm-lab ask --run {run} "{question}"', flush=True)
+    asked = build_parser().parse_args(["--root", str(options.root), "ask", "--run", run, question])
+    asked.run(asked)
+    print("Next: realm-lab report demo; make ui; make repro trains the default study.")
 
 
 def _run_runs(options: argparse.Namespace) -> None:

@@ -57,9 +57,9 @@ def add_studies(add: Add, add_inspect: Add) -> None:
 
     summary = "compare runs, or cells of studies: parameters, numbers, curves, differences"
     compare = add_inspect("compare", _run_compare, summary)
-    text = "a run's folder, name or start of it; STUDY/CELL-sSEED; STUDY/CELL for all its seeds"
+    text = "a run's folder, name or start of it, STUDY/CELL-sSEED, or STUDY/CELL for all its seeds"
     compare.add_argument("runs", nargs="+", metavar="RUN", help=text)
-    compare.add_argument("--out", type=Path, metavar="DIR", help="where the page goes (default: ROOT/reports/compare)")
+    compare.add_argument("--out", type=Path, metavar="DIR", help="folder of the page (default: ROOT/reports/compare)")
     add_json(compare)
 
     text = "simulate how often a study's tests give false alarms, for differences as skewed as its own"
@@ -75,7 +75,7 @@ def add_studies(add: Add, add_inspect: Add) -> None:
     )
     text = "smoke test only: the smoke preset, one seed, no comparison of numbers"
     again.add_argument("--quick", action="store_true", help=text)
-    again.add_argument("--scratch", type=Path, metavar="DIR", help="where to run (default: ROOT/runs/reproduce)")
+    again.add_argument("--scratch", type=Path, metavar="DIR", help="folder to run in (default: ROOT/runs/reproduce)")
 
 
 def _run_calibrate(options: argparse.Namespace) -> None:

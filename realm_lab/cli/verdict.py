@@ -19,7 +19,7 @@ def add_verdict(add: Add) -> None:
     verb.add_argument("--metric", action="append", required=True, metavar="COLUMN", help=text)
     verb.add_argument("--baseline", required=True, metavar="NAME", help="the variant that the others are compared with")
     verb.add_argument("--cell", default="cell", metavar="COLUMN", help="column of the variant (default: cell)")
-    text = "column of what runs share, for example the seed or the fold (default: seed)"
+    text = "column that pairs the runs, for example the seed or the fold (default: seed)"
     verb.add_argument("--pair", default="seed", metavar="COLUMN", help=text)
     text = "the largest difference of a metric that does not matter; without it nothing is called equivalent"
     verb.add_argument("--delta", action="append", default=[], metavar="COLUMN=SIZE", help=text)

@@ -240,7 +240,7 @@ def show_plan(plan: dict[str, Any]) -> None:
 
 
 def _device_time(hours: float) -> str:
-    """In device hours, which is what one pays for, if there are many."""
+    """Format a duration, in device hours if there are many."""
     return duration(hours * HOUR) if hours < 10 else f"{hours:,.0f} h"
 
 

@@ -156,11 +156,11 @@ class Generator(nn.Module):
 def write(
     model: Generator, source: Source, special: SpecialIds, longest: int, log_prior_BK: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Greedy texts with [CLS] and [SEP], of at most `longest` wordpieces between, padded, int64 [B, T]; and their
+    """Write greedy texts with [CLS] and [SEP], of at most `longest` wordpieces between, padded, int64 [B, T]; and their
     log-likelihoods, [B].
 
-    With `log_prior_BK` every K neighbours of the source's N rows are about one text, whose next word is the likeliest
-    under sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token; Lewis et al. 2020, "Decoding").
+    With `log_prior_BK` every K neighbours of the source's N rows are about one text, whose next word is the most
+    likely under sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token; Lewis et al. 2020, "Decoding").
     """
     device = source.mask_BS.device
     prior_BK = torch.zeros(len(source.mask_BS), 1, device=device) if log_prior_BK is None else log_prior_BK
