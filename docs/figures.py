@@ -39,7 +39,7 @@ RESULTS = [
         ],
     ),
     (
-        "No gain yet on SQuAD (recall@5)",
+        "SQuAD, small reader (recall@5)",
         [
             ("real_recall", "realm", "REALM"),
             ("real_recall", "longer", "more Inverse Cloze Task"),
