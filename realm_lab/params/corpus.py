@@ -14,14 +14,14 @@ PageKind = Literal["list", "index", "outline", "disambiguation"]
 
 
 class Files(Section):
-    """Text files to read; formats are told apart by name and content."""
+    """Text files to read; the format is found by name and content."""
 
     knowledge: list[str] = []
     """Files of the knowledge corpus Z."""
     knowledge_updated: list[str] = []
     """Files of its later version, a corpus update (Guu, Table 4)."""
     pretrain: list[str] = []
-    """Files of the pre-training corpus X, where it is not Z (Guu, section 4.3: CC-News)."""
+    """Files of the pre-training corpus X, if it is not Z (Guu, section 4.3: CC-News)."""
     questions_train: list[str] = []
     """Questions to fine-tune on."""
     questions_dev: list[str] = []
@@ -33,11 +33,11 @@ class Files(Section):
     hash 0 modulo 10, which are not trained on (code: create_data_splits, for all three data sets). `none`: there are
     none, and nothing can be chosen by them."""
     max_articles: Positive | None = None
-    """Read only so many articles; empty: all."""
+    """Maximum number of articles to read; empty: all."""
     max_train_questions: Positive | None = None
-    """Keep only so many training questions; empty: all."""
+    """Maximum number of training questions; empty: all."""
     max_test_questions: Positive | None = None
-    """Keep only so many test questions; empty: all."""
+    """Maximum number of test questions; empty: all."""
     picture_size: Annotated[int, Field(ge=16, le=512, multiple_of=16), neutral(64)] = 64
     """Pixels on a side to which image files are scaled; a passage has a wordpiece for each 16 x 16 of them."""
     drop_pages: Annotated[list[PageKind], neutral([])] = ["list", "index", "outline", "disambiguation"]
@@ -46,33 +46,33 @@ class Files(Section):
 
     @property
     def holds_out_dev(self) -> bool:
-        """Whether some of questions_train are development questions."""
+        """True if some of questions_train are development questions."""
         return self.dev_split == "orqa" and bool(self.questions_train) and not self.questions_dev
 
 
 class Corpus(Section):
-    """Where text comes from and how it is cut (paper section 4.3)."""
+    """Source of the text, and how it is cut (paper section 4.3)."""
 
     source: ChoiceField = Choice("files")
-    """Text files (`files`: corpus.files), the embedded toy world (`toy`, with its options), or `package.module:Class`
-    of your own, with its options."""
+    """Text files (`files`: corpus.files), the embedded toy world (`toy`, with its options), or custom code,
+    `package.module:Class`, with its options."""
     pretrain_corpus: Literal["separate", "same"] = "same"
-    """Whether X is another corpus than Z (Guu, section 4.3: CC-News) or the same (Wikipedia)."""
+    """X is another corpus than Z (`separate`; Guu, section 4.3: CC-News) or the same (Wikipedia)."""
     passage_length: Annotated[int, Field(ge=8, le=512)] = 288
     """Wordpieces of a passage (Guu, section 4.3), its title and three specials included (code)."""
     sentence_length: Annotated[int, Field(ge=8, le=512)] = 64
     """Wordpieces of a query with its two specials (Guu is silent; code: 64 in the Inverse Cloze Task, 96 in its small
     example of pre-training)."""
     tagger: ChoiceField = Choice("rule")
-    """Who finds salient spans: the source itself (`exact`), rules for names, dates and numbers (`rule`), or a token
+    """Tagger of salient spans: the source itself (`exact`), rules for names, dates and numbers (`rule`), or a token
     classifier and expressions for dates, `{name: model, folder: FOLDER}` (Guu, section 3.4: a BERT tagger trained on
-    CoNLL-2003 and a regular expression; neither was released). Or `package.module:Class` of your own, with its
+    CoNLL-2003 and a regular expression; neither was released). Or custom code, `package.module:Class`, with its
     options."""
     files: Files = Files()
 
     @property
     def has_dev_questions(self) -> bool:
-        """Whether there are questions that something may be chosen by."""
+        """True if there are development questions for a choice."""
         return self.source.name != "files" or bool(self.files.questions_dev) or self.files.holds_out_dev
 
     @model_validator(mode="after")

@@ -76,7 +76,7 @@ def is_system_option(key: str) -> bool:
 
 
 def part_of(key: str) -> str | None:
-    """Of the dotted key PARAMETER.OPTION, the parameter, if that names a plug-in, which checks its options."""
+    """Return the parameter of the dotted key PARAMETER.OPTION, if it names a plug-in, which checks its options."""
     above = key.rpartition(".")[0]
     return above if is_part(above) else None
 
@@ -125,7 +125,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_options(value: Any, options: Mapping[str, Any] | None) -> Any:
-    """A plug-in as it is written, with more options; what is no plug-in stays, for its type to refuse."""
+    """Add options to a plug-in as it is written; other values stay unchanged, for their type to refuse."""
     if not options or not isinstance(value, str | dict):
         return value
     return ({"name": value} if isinstance(value, str) else value) | dict(options)

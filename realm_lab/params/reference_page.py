@@ -125,7 +125,7 @@ def _is_optimiser(key: str) -> bool:
 
 
 def _comment(key: str) -> str:
-    """The presets' values of a parameter and the first sentence of what it means, without its sources."""
+    """Return the presets' values of a parameter and the first sentence of its meaning, without its sources."""
     field = parameter_fields()[key]
     text = (field.annotation.__doc__ if is_section(key) else field.description) or ""
     meaning = re.sub(r" \([^()]*\)", "", _sentences(text)[0]).rstrip(".")
@@ -139,7 +139,7 @@ def _spread(key: str) -> str:
 
 
 def _whole(filled: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of which `filled` has the parts: options of systems and of plug-ins."""
+    """Return values given in parts by `filled`: options of systems and of plug-ins."""
     found = {OPTIONS: nested(filled).get(OPTIONS)}
     for part in (name for name in parameter_fields() if is_part(name)):
         options = {key.rpartition(".")[2]: value for key, value in filled.items() if part_of(key) == part}

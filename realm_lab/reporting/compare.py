@@ -1,7 +1,7 @@
 """`realm-lab compare`: two or more runs, or cells of studies, against the first.
 
-The sides are the cells of a study that exists for this comparison alone, so its report is that of any study. Cells are
-paired seed by seed. A run against a run is one pair, whatever their seeds: it speaks of these two models only.
+The sides are the cells of a temporary study, so its report is an ordinary one. Cells are
+paired seed by seed. A run against a run is one pair, whatever their seeds: it is about these two models only.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from realm_lab.reporting.report_data import DEFAULT_METRICS
 from realm_lab.tracking.run_dir import read_run_record, run_record_paths
 from realm_lab.tracking.study_record import DEFAULT, Studies, StudyCell, StudyRecord, StudyRun
 
-NAME_CHARACTERS = 80  # of the page's folder; longer ones are cut and told apart by a digest
-PLAIN_WIDTH = 160  # columns where there is no terminal
+NAME_CHARACTERS = 80  # of the page's folder; longer ones are cut and get a digest
+PLAIN_WIDTH = 160  # columns without a terminal
 SHOWN = 4  # names in an error
 
 
@@ -42,7 +42,7 @@ class Side(NamedTuple):
 
 
 def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is_json: bool) -> None:
-    """Write the report and its page into `out`/NAME (default: ROOT/reports/compare), and print what it says. UserError:
+    """Write the report and its page into `out`/NAME (default: ROOT/reports/compare), and print it. UserError:
     fewer than two sides, an unknown or ambiguous one, or a run that cannot be read."""
     sides = find_sides(studies, texts)
     study = load_sides(studies.runs, sides)
@@ -77,8 +77,8 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         first = next(iter(records.values()))
         mine = parameters_of(first)
         base = base or mine
-        is_alike = not cells or first.system == cells[0].system  # else each has options of its own
-        # what a side changes of the first is whatever differs: a comparison declares nothing
+        is_alike = not cells or first.system == cells[0].system  # else their options differ
+        # the changes of a side are all its differences from the first: a comparison declares nothing
         names = [key for key in sorted({*base, *mine}) if is_alike or not is_system_option(key)]
         changes = {key: mine.get(key) for key in names if mine.get(key) != base.get(key)}
         cells.append(StudyCell(title, title, first.system, changes))
@@ -111,7 +111,7 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
 
 
 def axes_of(studies: Studies, sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
-    """The two axes of the study of which all sides are cells, with their points; empty if it has not two."""
+    """Return the two axes of the study that all sides belong to, with their points; empty without such a study."""
     names = {side.name for side in sides}
     [first, *others] = {name.partition("/")[0] for name in names}
     record = studies.read(first) if not others and first in studies.names() else None
@@ -145,7 +145,7 @@ def find_sides(studies: Studies, texts: Sequence[str]) -> list[Side]:
 
 
 def find_side(studies: Studies, text: str) -> Side:
-    """What one argument means: a run's name or the beginning of it, STUDY/CELL or STUDY/CELL-sSEED. UserError: no such
+    """Resolve one argument: a run's name or its first characters, STUDY/CELL or STUDY/CELL-sSEED. UserError: no such
     run, or one that was planned and has not started."""
     study, _, cell = text.partition("/")
     if study in (DEFAULT, *studies.names()):

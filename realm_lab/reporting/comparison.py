@@ -1,4 +1,4 @@
-"""What a study says: each cell against the baseline, in each metric, and how sure that is."""
+"""Findings of a study: each cell against the baseline, in each metric, with their certainty."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ class MetricResult(NamedTuple):
 
     @property
     def is_cost(self) -> bool:
-        """True for what a run takes or undergoes, which is no measure of quality."""
+        """True for a cost, which is not a measure of quality."""
         return self.metric.source == "run"
 
 
 class Scores:
-    """What the predictions of runs score, question by question; each file is read once."""
+    """Scores of the predictions of runs, question by question; each file is read once."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = {(run.cell, run.seed): run for run in runs}
         self._read: dict[tuple[str, int], list[dict[str, Any]]] = {}
 
     def of(self, cell: str, seed: int, metric: str) -> dict[tuple[str, str], tuple[float, Cluster]]:
-        """(id, question) -> score of one run's predictions, and its cluster; empty where there are none.
+        """Return (id, question) -> score of one run's predictions, and its cluster; empty if there are none.
 
-        Predictions of older code name no cluster: each question is its own.
+        Predictions of older code name no cluster: each question is separate.
         """
         key = (cell, seed)
         if key not in self._read:
@@ -90,7 +90,8 @@ class Scores:
         return found
 
     def differences(self, cell: str, base: str, seeds: Sequence[int], metric: str) -> list[dict[Cluster, np.ndarray]]:
-        """Of each seed, by cluster, the differences in score of the questions that both have; empty if one has none."""
+        """Return, per seed and cluster, the differences in score of the questions that both have; empty if one has
+        none."""
         blocks = []
         for seed in seeds:
             mine, theirs = self.of(cell, seed, metric), self.of(base, seed, metric)
@@ -124,10 +125,10 @@ def compare_cells(
     over_questions: Intervals | None = None,
     not_measured: NotMeasured | None = None,
 ) -> list[MetricResult]:
-    """Every one of the metrics, and of the study's exploratory ones, that was measured.
+    """Return all measured metrics, and the study's exploratory ones.
 
-    The declared `metrics` times the cells are one family of tests. Left out of it are the costs, unless one is the
-    first metric or has a difference that does not matter; these and the exploratory ones are each a family of its own.
+    The declared `metrics` times the cells are one family of tests. Costs are left out of it, unless one is the
+    first metric or has a difference that does not matter. These and the exploratory ones are a separate family each.
     """
     names = [name for name in (*metrics, *study.exploratory) if name in results and results[name].notna().any()]
     values = {name: {cell.name: column(results, cell.name, name) for cell in study.cells} for name in names}
@@ -148,7 +149,7 @@ def compare_cells(
 
 
 def _is_tested(name: str, first: str, study: StudyRecord) -> bool:
-    """Whether a declared metric is a question of the study, and no mere cost."""
+    """True if a declared metric belongs to the question of the study, and is not a mere cost."""
     return metric_of(name).source != "run" or name == first or name in study.delta
 
 

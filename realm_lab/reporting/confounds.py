@@ -1,4 +1,4 @@
-"""What would make a comparison unfair: whatever differs between runs beside what the study says it changes."""
+"""Confounds of a comparison: differences between runs that the study does not declare."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from realm_lab.tracking.run_dir import RunRecord
 
 
 def confounds(study: StudyFrames) -> list[str]:
-    """A sentence for each; empty when cells differ in their declared changes alone."""
+    """Return a sentence for each; empty if cells differ only in their declared changes."""
     return list(dict.fromkeys(_found(study)))
 
 

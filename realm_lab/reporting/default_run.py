@@ -1,5 +1,5 @@
-"""What the default run leaves besides its report: reports/metrics.json, of which reports/headline.json is what
-`dvc metrics show` prints, and reports/curves/*.csv."""
+"""Files of the default run besides its report: reports/metrics.json, its excerpt reports/headline.json for
+`dvc metrics show`, and reports/curves/*.csv."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from realm_lab.reporting.report_data import plain
 from realm_lab.tracking.study_record import StudyRecord
 
 HEADLINE = {"exact_match": "EM", "recall_at_5": "R@5", "retrieval_utility": "utility"}
-SHARED = ("corpus_update", "bm25")  # groups of results with a place of their own: `bm25.recall_at_5`
+SHARED = ("corpus_update", "bm25")  # groups of results with separate names: `bm25.recall_at_5`
 
 
 def write_default_outputs(study: StudyFrames, reports: Path) -> None:
@@ -58,7 +58,7 @@ def headline(found: dict[str, Any]) -> dict[str, Any]:
         group: {short: round(values[name], 4) for name, short in HEADLINE.items() if name in values}
         for group, values in groups.items()
     }
-    table.get("warm_start", {}).pop("utility", None)  # what pre-training starts from
+    table.get("warm_start", {}).pop("utility", None)  # the value before pre-training
     if update := found.get("corpus_update"):
         table["follows"] = round(update["follows"], 4)
     return table

@@ -1,4 +1,4 @@
-"""Worked examples of a run (eval/explorer.json): the paper's Table 3, and what the explorer of a page shows."""
+"""Worked examples of a run (eval/explorer.json): the paper's Table 3, and the explorer of a page."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CANDIDATE = ("title", "before", "span", "after", "picture", "probability", "read
 def load_examples(study: StudyFrames) -> list[Example]:
     """The examples of the first seeds of each cell.
 
-    `null` and `marginal` are log-likelihoods in nats; of a passage that is long there is what surrounds its span.
+    `null` and `marginal` are log-likelihoods in nats; a long passage is cut to the text around its span.
     """
     return [e for cell, _ in study.cells for run in study.of(cell)[:MOST_SEEDS] for e in _read(study, run)]
 
 
 def explorer_data(study: StudyFrames, examples: Sequence[Example]) -> dict[str, Any]:
-    """What the explorer shows: of each run a few sentences and questions, the same ones of several systems together."""
+    """Data of the explorer: a few sentences and questions of each run, the same ones of several systems together."""
     groups: dict[tuple[Any, ...], list[Example]] = defaultdict(list)
     for example in examples:
         groups[tuple(example[key] for key in ("cell", "seed", "kind", "when"))].append(example)
@@ -98,7 +98,7 @@ def _example(item: dict[str, Any], run: Run) -> Example:
 
 
 def _candidate(entry: dict[str, Any]) -> dict[str, Any]:
-    """A candidate with its passage cut to what is around the span."""
+    """Return a candidate with its passage cut to the text around the span."""
     body, (start, end) = entry["body"], entry["span"] or (0, 0)
     first = max(0, start - (PASSAGE_CHARACTERS - (end - start)) // 2)
     last = max(end, first + PASSAGE_CHARACTERS)

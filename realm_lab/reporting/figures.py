@@ -1,8 +1,8 @@
-"""Every drawing of a report: generic figures by their role, and what a study's own figures are made with.
+"""Every drawing of a report: generic figures by their role, and the tools for custom figures.
 
 A report has PNG, a paper also PDF and SVG with text as text, as wide as its column or its text. The only file that
-imports matplotlib. The same numbers give the same bytes. Colours are those of Okabe and Ito (2008), safe for
-colour-blind readers; beyond seven cells they come again with another dash.
+imports matplotlib. The same numbers give the same bytes. Colours are taken from Okabe and Ito (2008), safe for
+colour-blind readers; beyond seven cells they are repeated with another dash.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Sketch(NamedTuple):
 
     @property
     def entry(self) -> dict[str, str]:
-        """What summary.json and the templates know of it."""
+        """Return its fields in summary.json and the templates."""
         return {"name": self.name, "caption": self.caption, "alt": self.alt}
 
 
@@ -97,7 +97,7 @@ class Drawing(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One set of axes over the steps of training; title and unit are the registry's where they are empty."""
+    """One set of axes over the steps of training; empty title and unit come from the registry."""
 
     metric: str
     title: str = ""
@@ -233,7 +233,7 @@ def _forest(place: Axes, rows: Sequence[tuple[int, Finding]]) -> None:
         place.plot([finding.size], [y], "o", color=BLUE, markersize=5)
     place.grid(visible=True, axis="x")
     place.grid(visible=False, axis="y")
-    place.locator_params(axis="x", nbins=4)  # labels such as "−0.125" stand apart
+    place.locator_params(axis="x", nbins=4)  # keeps labels such as "−0.125" separate
 
 
 def curves_figure(
@@ -325,7 +325,7 @@ def plane_figure(
         if path == sorted(path):  # else it would go to and fro
             place.plot(*zip(*path, strict=True), linewidth=1.4, **how)
         colours |= dict.fromkeys(joined, COLOURS[order % 7])
-        names |= dict.fromkeys(joined, "") if is_log else joined  # where x has few values, which name the points
+        names |= dict.fromkeys(joined, "") if is_log else joined  # if x has few values, which name the points
         ends[title] = max(path)
     for _, name, _ in reversed(present):  # the baseline on top
         mine, colour = spots[spots["cell"] == name], colours.get(name, BLUE)

@@ -59,7 +59,7 @@ class Run:
         return [f"{stage}: {flag}" for stage, flags in self.state.flags.items() for flag in flags]
 
     def environment(self, key: str) -> set[str]:
-        """What the stages' env.json say under one key, as text."""
+        """Return the values under one key of the stages' env.json, as text."""
         return {str(env[key]) for env in self.environments.values() if env.get(key) is not None}
 
 
@@ -92,10 +92,10 @@ class StudyFrames:
 
     @functools.cached_property
     def curves(self) -> pd.DataFrame:
-        """Every finite point of pre-training: cell, seed, metric, step, value.
+        """Return every finite point of pre-training: cell, seed, metric, step, value.
 
         The age of the index is the mean over all steps since the point before: single ages, a few steps apart, could
-        always fall on the same place between two refreshes.
+        always fall on the same point between two refreshes.
         """
         points = self.curves_of("pretrain")
         return pd.concat([points[points["metric"] != AGE], _mean_ages(points)], ignore_index=True)
@@ -127,7 +127,7 @@ def ordered_cells(record: StudyRecord) -> list[tuple[str, str]]:
 
 
 class Summary(NamedTuple):
-    """What a handful of seeds says; `sd` has ddof = 1 and is None for one value."""
+    """Summary of a handful of seeds; `sd` has ddof = 1 and is None for one value."""
 
     n: int
     mean: float
@@ -155,8 +155,8 @@ def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
 
 
 def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
-    """A study as it ran last; `jobs`: what a scheduler says of its stages (tracking/state.py). UserError: the study has
-    no runs here."""
+    """Read a study as it ran last; `jobs`: a scheduler's states of its stages (tracking/state.py). UserError: the study
+    has no runs here."""
     return load_runs(runs, Studies(runs).read(name), jobs)
 
 
@@ -170,13 +170,13 @@ def load_runs(runs: Path, record: StudyRecord, jobs: Mapping[str, JobState] | No
 
 
 def report_folder(root: Path, study: str) -> Path | None:
-    """Where the report of a study is: your own, else the one in reports/reference; None if there is none."""
+    """Return the folder of a study's report: in reports/, else in reports/reference; None if there is none."""
     places = (Path(root) / "reports" / study, Path(root) / "reports" / "reference" / study)
     return next((folder for folder in places if (folder / "report.md").is_file()), None)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """The summary.json of a report; empty where there is none that can be read."""
+    """Read the summary.json of a report; empty if there is none that can be read."""
     try:
         return dict(read_json(folder / "summary.json"))
     except (UserError, OSError, TypeError, ValueError):

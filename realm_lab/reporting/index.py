@@ -21,17 +21,17 @@ from realm_lab.reporting.tables import axes_rows, interaction_rows, result_rows,
 from realm_lab.statistics.wording import signed
 from realm_lab.tracking.study_record import DEFAULT
 
-MOST_OF_FIGURES = 600_000  # bytes that figures take of the page; the studies after that have theirs in their report
+MOST_OF_FIGURES = 600_000  # bytes of figures on the page; later studies show theirs only in their report
 
 
 def write_index(reports: Path) -> Path:
-    """Write the page from what lies under `reports`; returns its path. Without any report the page says so."""
+    """Write the page from the reports under `reports`; returns its path. Without any report the page is a note."""
     reports = Path(reports)
     problems: list[str] = []
     studies, others, room = [], [], MOST_OF_FIGURES
     found = [path.parent for pattern in ("reference/*/report.md", "*/report.md") for path in reports.glob(pattern)]
-    # The last of a name is shown: your own where it has a complete run, else that of reference/.
-    # One that cannot be read, which is said below, counts as complete.
+    # The last report of a name is shown: in reports/ if it has a complete run, else in reference/.
+    # An unreadable one, which gets a note below, counts as complete.
     found.sort(
         key=lambda folder: (
             bool(read_summary(folder).get("coverage", {}).get("complete", True)),
@@ -65,7 +65,7 @@ def write_index(reports: Path) -> Path:
 
 
 def _study(folder: Path) -> dict[str, Any]:
-    """What the page shows of one study. UserError: its summary.json or results.csv cannot be read."""
+    """Return the data of one study on the page. UserError: its summary.json or results.csv cannot be read."""
     report, summary = load_report(folder), read_summary(folder)
     try:
         pictures = [(entry, folder / "figures" / f"{entry['name']}.png") for entry in summary["figures"][:1]]

@@ -13,8 +13,8 @@ from realm_lab.tracking.study_record import StudyRecord
 
 
 class Interaction(NamedTuple):
-    """What a point of the first axis changes, against the baseline's, at a point of the second axis, minus what it
-    changes at the baseline's point of the second axis."""
+    """The effect of a point of the first axis, against the baseline's, at a point of the second axis, minus its
+    effect at the baseline's point of the second axis."""
 
     metric: Metric
     first: str  # points

@@ -26,9 +26,9 @@ SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "…": r"\dots{}", "§": r"\S{}",
 } | {digit: f"$^{value}$" for value, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}  # fmt: skip
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-"""Begins what is scaled down to the width of the line if it is wider."""
+"""Start of a part that is scaled down to the width of the line if it is wider."""
 WRAPPED = 60
-"""Characters of the longest text of a column from which on its lines are broken."""
+"""Characters of the longest text of a column above which its lines are broken."""
 SIGNIFICANT, ONE_WAY = "*", "†"
 MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
 UNICODE = "% has characters that pdfLaTeX lacks: use LuaLaTeX or XeLaTeX, with \\setmainfont of a font that has them"

@@ -11,8 +11,8 @@ from realm_lab.errors import UserError
 
 
 class Published(NamedTuple):
-    """One published system. `values` are shares (0 to 1), by our names of metrics; `baseline` has its table's first.
-    `later` is what later papers print of it."""
+    """One published system. `values` are shares (0 to 1), by names of metrics here; the `baseline` is the first of its
+    table. `later`: values printed in later papers."""
 
     source: str
     values: dict[str, float]

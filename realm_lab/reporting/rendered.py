@@ -87,8 +87,8 @@ def _json(value: Any) -> str:
 
 
 def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
-    """The content of summary.json: what was found, then the data from the runs. Per cell there are n, mean, sd (ddof =
-    1), min and max of each metric over the seeds."""
+    """Return the content of summary.json: the findings, then the data from the runs. Per cell there are n, mean, sd
+    (ddof = 1), min and max of each metric over the seeds."""
     record, results, cells = report.record, report.results, {}
     for cell in record.cells:
         mine = results[results["cell"] == cell.name]
@@ -122,7 +122,7 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
 
 
 def terminal_text(folder: Path, metrics: int) -> str:
-    """What a terminal shows of the report in `folder`: no figures, and the tables of the first few `metrics`."""
+    """Return the terminal's version of the report in `folder`: no figures, and tables of the first few `metrics`."""
     report = load_report(folder)
     return markdown(report, summary_of(report, ()), "terminal.md.j2", metrics)
 

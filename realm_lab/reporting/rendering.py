@@ -1,6 +1,6 @@
-"""Templates -> Markdown, HTML and plain text, and how numbers are written. The prose of all reports is in templates/.
+"""Render templates to Markdown, HTML and plain text, and format numbers. The prose of all reports is in templates/.
 
-Every text of the data is escaped where it is put into a template: in *.md.j2 for Markdown and HTML, in *.html.j2 for
+Every text of the data is escaped when it is put into a template: in *.md.j2 for Markdown and HTML, in *.html.j2 for
 HTML; *.j2 are plain text. A page is the Markdown of a report, converted, with its pictures inside.
 """
 
@@ -24,7 +24,7 @@ from realm_lab.statistics.wording import MINUS, NOTHING, number
 
 FOLDER = Path(__file__).parent / "templates"
 NUMBER = re.compile(r"(> )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( [(\[].*[)\]])?")
-# The only HTML in a report: what GitHub and the site fold. Text of the data has no "<", so that it cannot be meant.
+# The only HTML in a report: folded parts on GitHub and the site. Text of the data has no "<", so it is never confused.
 DETAILS = re.compile(r'<details markdown="1">\n<summary>(?P<summary>[^<]*)</summary>|</details>')
 # An underscore inside a word is no markup, and names are easier to read without backslashes.
 SPECIAL = re.compile(r"([\\`*\[\]|#~]|(?<!\w)_|_(?!\w))")

@@ -30,7 +30,7 @@ from realm_lab.reporting.study_figures import own_figures, study_curves
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import DEFAULT, Studies
 
-SEARCH = "search-"  # what the names of searches begin with; they write reports of their own
+SEARCH = "search-"  # first part of the names of searches, which write different reports
 
 
 def report(
@@ -77,9 +77,9 @@ def write_study_report(
 ) -> Path:
     """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
-    `force` replaces a report that counts more complete runs, too; `jobs` is what a scheduler says of its stages;
+    `force` replaces a report that counts more complete runs, too; `jobs` are a scheduler's states of its stages;
     `paper` also writes LaTeX tables and PDF figures, `explorer` examples.json; both are then kept as new as the report.
-    UserError: no such study here, or the report that is there has more complete runs.
+    UserError: no such study here, or the existing report has more complete runs.
     """
     root, folder = Path(root), Path(root) / "reports" / name
     study = load_runs(root / "runs", (studies or Studies(root / "runs")).read(name), jobs)

@@ -1,4 +1,4 @@
-"""The data that a report is rendered from: results.csv, curves.csv, and what only the runs know, in summary.json.
+"""The data of a report: results.csv, curves.csv, and data that is only in the runs, in summary.json.
 
 `collect` reads the runs once. Everything else in the report is computed from this data, so that a committed report can
 be rendered again, byte for byte, without its runs.
@@ -53,7 +53,7 @@ KEYS = (
     "design", "title", "presets", "commands", "date", "machines", "runs", "confounds", "warnings", "code", "cost",
     "not_measured", "worked", "own_figures",
 )  # fmt: skip
-"""What summary.json has from the runs; its other fields are computed from that and results.csv."""
+"""Fields of summary.json from the runs; its other fields are computed from them and results.csv."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,13 @@ def collect(
     title: str = "",
     commands: Sequence[str] = (),
 ) -> Report:
-    """Everything of a study's runs that its report needs; `figures` are the entries of its own ones.
+    """Return all data of a study's runs that its report needs; `figures` are the entries of custom ones.
 
     `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep).
     """
     metrics = study.record.metrics or DEFAULT_METRICS
     design = STUDY_RECORD.dump_python(study.record, mode="json") | {"metrics": list(metrics)}
-    del design["runs"]  # with what is known of them below
+    del design["runs"]  # they are below, with more fields
     results = read_results(results_text(study.results))
     names = (*metrics, *study.record.exploratory)
     intervals = question_intervals(study.record, results, names, Scores(study.runs))
@@ -157,7 +157,8 @@ def standing(runs: Path, name: str) -> str:
 
 
 def load_report(folder: Path) -> Report:
-    """The same from what is committed. UserError: a file is missing or broken, or of another version of realm_lab."""
+    """Return the same from committed files. UserError: a file is missing or broken, or of another version of
+    realm_lab."""
     summary, results = load_committed(folder)
     try:
         intervals = {
@@ -246,7 +247,7 @@ def _runs(study: StudyFrames) -> list[dict[str, Any]]:
 
 
 def _cost(study: StudyFrames) -> dict[str, Any]:
-    """Of each cell the mean minutes of a complete run by stage, and what refreshing took of pre-training."""
+    """Return the mean minutes of a complete run by stage for each cell, and the share of refreshing."""
     ends = study.curves.groupby(["cell", "metric", "seed"])["value"].last()
     found: dict[str, Any] = {}
     for name, _ in study.cells:

@@ -1,8 +1,8 @@
 """Compare the numbers of a report with those of runs that are here (docs/reproduce.md).
 
-The mean deviation d of a cell's new runs over the m seeds that both have is compared with what two such sets of runs
-differ by: t = d / (sd · √(2/m)), sd over the report's n seeds, n - 1 degrees of freedom. Holm's correction over all
-that is compared keeps the chance of any false "off" at 5 %.
+The mean deviation d of a cell's new runs over the m seeds that both have is compared with the deviation of two such
+sets of runs: t = d / (sd · √(2/m)), sd over the report's n seeds, n - 1 degrees of freedom. Holm's correction over all
+comparisons keeps the chance of any false "off" at 5 %.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Check(NamedTuple):
 
 
 def expected_folder(root: Path, study: str) -> Path:
-    """The report that a study is compared with: the committed one where there is one."""
+    """Return the report that a study is compared with: the committed one if there is one."""
     reports = Path(root) / "reports"
     committed = reports / "reference" / study
     return committed if (committed / "results.csv").is_file() else reports / study

@@ -25,7 +25,7 @@ Trial = dict[str, Any]  # as trials.json has it: number, cell, state, values, va
 
 
 def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
-    """Write everything from runs/studies/NAME/trials.json; returns the folder and what summary.json says."""
+    """Write everything from runs/studies/NAME/trials.json; returns the folder and the content of summary.json."""
     plan = SimpleNamespace(**read_json(study_folder(Path(root) / "runs", name) / "trials.json"))
     folder = Path(root) / "reports" / plan.name
     trials: list[Trial] = sorted(plan.trials, key=lambda trial: trial["number"])
@@ -78,7 +78,7 @@ def _columns(plan: Any, trial: Trial) -> dict[str, Any]:
 
 
 def _settings(plan: Any, trial: Trial) -> str:
-    """What a trial changes in the parameters as they are, as options of the command line."""
+    """Return a trial's changes of the present parameters, as options of the command line."""
     changed = {name: value for name, value in trial["values"].items() if value != plan.baseline[name]}
     return " ".join(f"--set {name}={json.dumps(value)}" for name, value in changed.items())
 

@@ -16,9 +16,10 @@ KEYS = ["cell", "seed"]
 
 
 def changed(record: StudyRecord, study: StudyFrames | None = None) -> pd.DataFrame:
-    """A row for each cell: its name, its system, the points of the axes, and every parameter that some cell changes.
+    """Return a row for each cell: its name, its system, the points of the axes, and every parameter that a cell
+    changes.
 
-    Values that no cell changes are those of the runs; without runs (`study` is None) only the axes tell the baseline's.
+    Values that no cell changes come from the runs; without runs (`study` is None) only the axes have the baseline's.
     """
     names = list(dict.fromkeys(name for cell in record.cells for name in cell.changes))
     known = {run.cell: flatten(run.record.params) for run in (study.runs if study else ())}

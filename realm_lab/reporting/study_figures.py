@@ -115,7 +115,7 @@ def study_curves(study: StudyFrames) -> pd.DataFrame:
 
 
 def styles_of(record: StudyRecord) -> Styles:
-    """Of a study of two axes: colours are the points of the first, dashes those of the second."""
+    """Styles for a study of two axes: colours are the points of the first, dashes those of the second."""
     if len(record.axes) != 2:
         return {}
     first, second = (list(points) for points in record.axes.values())
@@ -128,7 +128,7 @@ def styles_of(record: StudyRecord) -> Styles:
 
 
 def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
-    """Of a study of two axes, by a title for each point of the second: its cells, with their points of the first."""
+    """Return, by a title for each point of the second axis, the cells with their points of the first."""
     if len(record.axes) != 2:
         return {}
     first, second = record.axes

@@ -1,4 +1,4 @@
-"""The tables of a report: rows of finished strings, one dict a row. What is said about them is in the templates."""
+"""The tables of a report: rows of finished strings, one dict per row. The text around them is in the templates."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _difference(results: Iterable[MetricResult]) -> str:
 
 
 def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
-    """The same cells: seeds, spread and range, what so many seeds can show, other questions, and published numbers."""
+    """Details of the same cells: seeds, spread and range, power, other questions, and published numbers."""
     rows = []
     for cell in result.cells:
         digits, finding, name = result.metric.digits, cell.finding, result.metric.name
@@ -172,7 +172,7 @@ def group_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]], columns:
 
 
 def cost_rows(report: Report) -> Rows:
-    """Mean minutes of a complete run by stage, device hours, and what refreshing the index took of pre-training."""
+    """Mean minutes of a complete run by stage, device hours, and the share of refreshing in pre-training."""
     cost, results = report.data["cost"], report.results
     minutes = [cost[name]["minutes"] for name, _ in report.cells]
     stages = dict.fromkeys(stage for stages in sorted(minutes, key=len, reverse=True) for stage in stages)
@@ -192,7 +192,7 @@ def cost_rows(report: Report) -> Rows:
 
 
 def run_rows(report: Report) -> Rows:
-    """Every run: where it comes from, and of one that is not complete its stage and the cause."""
+    """Return every run: its source, and for an incomplete one its stage and the cause."""
     results = report.results
     found = dict(zip(zip(results["cell"], results["seed"], strict=True), results.to_dict("records"), strict=True))
     rows = []
@@ -245,7 +245,7 @@ def unfinished(results: pd.DataFrame) -> list[str]:
 
 
 def change_rows(record: StudyRecord) -> Rows:
-    """What each cell changes of the baseline."""
+    """Return each cell's changes of the baseline."""
     base, rows = record.cell(record.baseline), []
     for name, title in ordered_cells(record):
         cell = record.cell(name)

@@ -17,7 +17,7 @@ from realm_lab.tracking.study_record import StudyRecord
 
 
 class Verdict(NamedTuple):
-    """`lead`: one sentence that answers the question; `rest`: what else there is to know."""
+    """`lead`: one sentence that answers the question; `rest`: further sentences."""
 
     lead: str
     rest: str = ""
@@ -105,7 +105,7 @@ def _effect(study: StudyRecord, one: Interaction) -> tuple[str, str]:
 
 
 def _elsewhere(results: list[MetricResult]) -> list[dict[str, Any]]:
-    """For cells that the first metric cannot tell from the baseline: where the other measures of quality can."""
+    """Return further measures that differ, for cells that do not differ from the baseline in the first metric."""
     alike = {cell.cell.name for cell in results[0].cells if cell.finding and not cell.finding.is_significant}
     found = []
     for result in (result for result in results[1:] if not result.is_cost):
@@ -122,7 +122,7 @@ def _elsewhere(results: list[MetricResult]) -> list[dict[str, Any]]:
 
 
 def _axis(study: StudyRecord, axis: str, effects: list[AxisEffect]) -> dict[str, Any]:
-    """What one axis does, averaged over the others."""
+    """Describe the effect of one axis, averaged over the others."""
     mine = [effect.finding for effect in effects if effect.axis == axis]
     digits = mine[0].metric.digits if mine else 3
     compared = [(e.finding, e.point, signed(e.finding.size, digits)) for e in effects if e.axis == axis]

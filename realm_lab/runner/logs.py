@@ -1,7 +1,7 @@
-"""`realm-lab logs RUN`: what a run did, line by line, made from its folders, so that every launcher has it.
+"""`realm-lab logs RUN`: the history of a run, line by line, made from its folders, so that every launcher has it.
 
-Steps, losses, refreshes and evaluations are in metrics.jsonl of each stage, states and flags in its status.json; what
-its processes printed, such as the traceback of a failure, comes last.
+Steps, losses, refreshes and evaluations are in metrics.jsonl of each stage, states and flags in its status.json; the
+output of its processes, such as the traceback of a failure, comes last.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
 
 
 def stage_lines(run: StageRun, state: StageState) -> Iterator[str]:
-    """The lines of one stage: its start, its metrics, its flags, and how it ended or where it is."""
+    """Return the lines of one stage: its start, its metrics, its flags, and its end or present step."""
     status, name = state.status, run.stage.replace("_", "-")
     if not status.attempt:
         yield f"{'-':19}  {name}: {state.state.lower()}" + (f", {state.error}" if state.error else "")
@@ -79,7 +79,7 @@ def stage_lines(run: StageRun, state: StageState) -> Iterator[str]:
 
 
 def _event(row: Mapping[str, Any], before: Mapping[str, Any], total: int) -> str:
-    """What a line of metrics.jsonl tells: a step with its loss, or an evaluation."""
+    """Describe a line of metrics.jsonl: a step with its loss, or an evaluation."""
     step = f"step {row['step']} of {total}"
     if "loss" not in row:
         known = [name for name in row if name in CURVES and CURVES[name].split == "dev"]

@@ -275,8 +275,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
 
 
 def check_names(params: Params, system: str = DEFAULT_SYSTEMS[-1]) -> None:
-    """Refuse, before any work, names and options of what is chosen from a registry. UserError: it says the nearest
-    one."""
+    """Refuse unknown names and options of plug-ins before any work. UserError: with the nearest name."""
     corpus_source(params.corpus)
     corpus_tagger(params.corpus)
     check_masking(params.pretrain)

@@ -1,4 +1,4 @@
-"""What `--dry-run` says: the cells or the space, the state of the runs, and how long the rest takes."""
+"""Output of `--dry-run`: the cells or the space, the state of the runs, and the time that the rest takes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]
 
 
 def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
-    """What `--dry-run --json` prints: one entry a run with its state and what its cell sets over params.yaml."""
+    """Output of `--dry-run --json`: one entry per run with its state and the parameters that its cell sets."""
     states = StageStates(Path(root) / "runs")
     overrides = {cell.name: cell.overrides for cell in plan.cells}
     return [
@@ -74,7 +74,7 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
 
 
 def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bool) -> None:
-    """Print what `search --dry-run` says: the space, how many trials there are to be, and those that there are."""
+    """Print the output of `search --dry-run`: the space, the number of trials, and the existing ones."""
     search, path = plan.search, study_folder(Path(root) / "runs", plan.name) / "trials.json"
     states = Counter(trial["state"] for trial in read_json(path)["trials"]) if path.exists() else {}
     found, wanted = plan.as_data(), trials or search.trials
@@ -89,8 +89,8 @@ def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bo
 
 
 def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
-    """How long the runs that are not complete may take: the reference runs of the same cells, less the share of their
-    stages that are done; "" if nothing is left or was measured. What runs share counts once for each of them, so it is
+    """Estimate the time of unfinished runs from the reference runs of the same cells, minus the share of finished
+    stages; "" if nothing is left or was measured. Shared stages count once for each of their runs, so it is
     an upper bound on a machine as fast as the reference's."""
     rows: list[dict[str, str]] = []
     for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
@@ -114,7 +114,7 @@ def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
 
 
 def in_every_cell(plan: StudyPlan) -> str:
-    """What params.yaml and --set change in the preset for every cell, in a line; a warning where cells vary it too."""
+    """Describe the changes of the preset by params.yaml and --set for every cell; a warning if cells vary it too."""
     changed = ", ".join(f"{name} = {show(value)}" for name, value in plan.common.items())
     varied = sorted({name for cell in plan.cells for name in cell.changes} & set(plan.common))
     warning = (
@@ -128,6 +128,6 @@ def _differs(plan: StudyPlan, cell: Cell) -> str:
         return "(the baseline)"
     system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
     changes = dict(cell.changes)
-    if changes.get(POLICY) == "never":  # when, and how late, is of the baseline alone
+    if changes.get(POLICY) == "never":  # the other settings apply only to the baseline
         changes = {name: value for name, value in changes.items() if name == POLICY or name not in REFRESH}
     return "\n".join([*system, *(f"{name} = {show(value)}" for name, value in changes.items())])

@@ -1,5 +1,5 @@
-"""What a sweep shows while it runs: a bar for each task on a terminal, elsewhere a line for each about once a minute;
-and a line for each that has ended."""
+"""Progress of a running sweep: a bar per task on a terminal, elsewhere a line per task about once a minute;
+and a line per ended task."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ SECONDS_TO_FIRST_LINE = 4.0
 
 
 class _Bars(Progress):
-    """Bars with the verdict as it stands below them."""
+    """Bars with the present verdict below them."""
 
     verdict = ""
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """What is shown, from top to bottom."""
+        """Return the lines from top to bottom."""
         yield from super().get_renderables()
         if self.verdict:
             yield Text(self.verdict)
 
 
 class SweepProgress:
-    """On standard error. Inside `with self.bars`, `update` is told the states of all tasks again and again.
+    """Progress on standard error. Inside `with self.bars`, call `update` repeatedly with the states of all tasks.
 
-    `study`: whose verdict a terminal shows as it stands; "" for none.
+    `study`: a terminal shows the present verdict of this study; "" for none.
     """
 
     def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True, study: str = ""):
@@ -111,7 +111,7 @@ class SweepProgress:
             self.bars.update(self._of_task[task.name], description=about, completed=status.step, total=total)
 
     def _say_progress(self, task: Task) -> None:
-        """Where the task's stage that runs is: step, loss, speed and the time that is left of it."""
+        """Describe the running stage of the task: step, loss, speed and remaining time."""
         for run in task.runs(self._root):
             status = run.status()
             if status.state == "RUNNING":
@@ -135,7 +135,7 @@ class SweepProgress:
         self.console.print(line, markup=False, highlight=False, style=style)
 
 
-@functools.lru_cache(maxsize=64)  # a log may be long: it is read once for each step that a stage tells
+@functools.lru_cache(maxsize=64)  # a log may be long: it is read once per reported step
 def _loss(stage: Path, step: int) -> str:
     """The loss that was logged last, `, loss 3.250`; "" before there is one."""
     losses = [row["loss"] for row in MetricLog(stage / "metrics.jsonl").rows() if row.get("loss") is not None]

@@ -22,7 +22,7 @@ from realm_lab.systems.registry import with_options
 
 
 class Pruning(Part):
-    """When a trial is stopped early: by the metric, or by the retrieval utility if the metric is not a curve."""
+    """Rule for stopping a trial early: by the metric, or by the retrieval utility if the metric is not a curve."""
 
     after_steps: Annotated[int, Field(ge=1)]
     """Steps of pre-training that every trial may do; after them, every evaluation decides."""
@@ -82,7 +82,7 @@ class Search(StudyFile):
     sampler: Literal["tpe", "random"] = "tpe"
     """Optuna sampler that proposes trials. (For a full grid, use a study with `axes`.)"""
     pruning: Pruning | None = None
-    """When to stop a trial early; empty: never."""
+    """Rule for stopping a trial early; empty: never."""
 
 
 @dataclass(frozen=True)

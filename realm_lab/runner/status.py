@@ -30,7 +30,7 @@ from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import STATES, RunState, StageStates, State
 from realm_lab.tracking.study_record import DEFAULT, StudyRecord
 
-PLAIN_WIDTH = 200  # columns where there is no terminal
+PLAIN_WIDTH = 200  # columns without a terminal
 HEADLINE = "exact_match"
 LOOK_AGAIN_SECONDS = 2.0
 STYLES = {"running": "cyan", "preempted": "yellow", "lost": "yellow", "failed": "bold red", "complete": "green"}
@@ -67,7 +67,7 @@ def _until_it_ends(name: str, root: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shown(found: dict[str, Any], root: Path, console: Console) -> Group:
-    """The table with what stands above and below it."""
+    """A table with the lines above and below it."""
     runs, counts, name = found["runs"], found["counts"], found["study"]
     rows = [(run["cell"], str(run["seed"]), run["state"].lower(), run["reason"]) for run in runs]
     below = [f"{run['cell']}, seed {run['seed']}: FLAGGED: {flag}" for run in runs for flag in run["flags"]]
@@ -84,7 +84,7 @@ def _shown(found: dict[str, Any], root: Path, console: Console) -> Group:
 
 @functools.lru_cache(maxsize=1)
 def verdict_so_far(root: Path, name: str, complete: int) -> str:
-    """The verdict of a study with so many `complete` runs, in a sentence; "" if it is not known."""
+    """Return the verdict of a study with this many `complete` runs, in a sentence; "" if it is not known."""
     from realm_lab.reporting.report_data import standing  # pandas takes a second to import
 
     with suppress(UserError):
@@ -93,8 +93,8 @@ def verdict_so_far(root: Path, name: str, complete: int) -> str:
 
 
 def study_status(name: str, root: Path) -> dict[str, Any]:
-    """What `--json` prints: each run with its state, why it does not run, and its first metric of interest once it is
-    complete. UserError: the study was never swept."""
+    """Return the output of `--json`: each run with its state, why it does not run, and its first metric of interest
+    once it is complete. UserError: the study was never swept."""
     studies = studies_of(root)
     if name != DEFAULT and name not in studies.names():
         raise UserError(
@@ -151,7 +151,8 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
 
 
 def _reason(run: RunState, study: StudyRecord, sweeping: Sequence[str]) -> str:
-    """What a run does, or why it does not run and what would make it go on. `sweeping`: who sweeps the study now."""
+    """Describe the activity of a run, or why it does not run and how to continue it. `sweeping`: the processes that
+    sweep the study now."""
     again = f"`{study.command}`"
     if run.stage is None:
         return f"has not started: {again}"
@@ -172,12 +173,12 @@ def _reason(run: RunState, study: StudyRecord, sweeping: Sequence[str]) -> str:
 
 
 def _left_seconds(run: RunState) -> float | None:
-    """How long the running stage may still take; None where its speed is not known yet."""
+    """Estimate the remaining time of the running stage; None if its speed is not known yet."""
     return left_seconds(run.stages[run.stage or ""].status) if run.state == "RUNNING" else None
 
 
 def left_seconds(status: Status) -> float | None:
-    """How long a stage may still take by its speed so far, 0 if it should have ended; None: it is not known yet."""
+    """Estimate the remaining time of a stage by its speed so far, 0 if it should have ended; None: not known yet."""
     if status.steps_per_second <= 0:
         return None
     since = max(0.0, time.time() - (status.heartbeat_at or time.time()))
@@ -200,7 +201,7 @@ def in_words(counts: Mapping[State, int]) -> str:
 
 
 def make_console() -> Console:
-    """Standard output; wide where it is no terminal, so that nothing is cut."""
+    """Return standard output; wide without a terminal, so that nothing is cut."""
     console = Console()
     return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
@@ -237,7 +238,7 @@ def show_studies(root: Path, *, as_json: bool) -> None:
         print(json.dumps(studies, indent=2))
         return
     rows, left = [], [study["study"] for study in studies if not study["counts"]]
-    if 1 < len(left) < len(studies):  # a line is enough beside those that were run
+    if 1 < len(left) < len(studies):  # one line is enough next to the studies with runs
         studies = [study for study in studies if study["counts"]]
     else:
         left = []
@@ -253,7 +254,7 @@ def show_studies(root: Path, *, as_json: bool) -> None:
 
 
 def _question(file: Path) -> str:
-    """What the file of a study asks; "" where it cannot be read, which `sweep` explains."""
+    """Return the question in a study's file; "" if it cannot be read, which `sweep` explains."""
     with suppress(UserError):
         document = read_yaml(file)
         return str(document.get("question", "")) if isinstance(document, dict) else ""

@@ -38,7 +38,7 @@ from realm_lab.tracking.computed import COMPUTED, definition
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
 LauncherName = Literal["inline", "local", "slurm"]
-TAG = re.compile(r"(?!realm\.|mlflow\.)[\w.\- :/]{1,250}")  # what MLflow takes, except what a mirror writes itself
+TAG = re.compile(r"(?!realm\.|mlflow\.)[\w.\- :/]{1,250}")  # names that MLflow accepts, except the mirror's
 
 
 class Part(BaseModel):

@@ -36,7 +36,7 @@ from realm_lab.tracking.study_record import check_study_name, read_study_record,
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
-PATIENCE_SECONDS = 3.0  # before a line says what takes so long
+PATIENCE_SECONDS = 3.0  # before a line explains the delay
 EXIT_INCOMPLETE = 1
 
 
@@ -58,7 +58,7 @@ class Request:
     cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
     profile: str | None = None  # of a cluster
     slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
-    other_code: OtherCodePolicy | None = None  # None: as launch.other_code says
+    other_code: OtherCodePolicy | None = None  # None: as in launch.other_code
     on_finish: bool = True  # call what the study names when it ends
 
     def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
@@ -120,8 +120,8 @@ def sweep(request: Request) -> int:
 
 
 def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
-    """The plan with the runs of some cells alone, several in a text with commas, which names of cells may have, too; of
-    none: all. UserError: no such cell."""
+    """Return the plan with only the runs of some cells, several in a text with commas, which names of cells may have,
+    too; default: all. UserError: no such cell."""
     known, wanted = [cell.name for cell in plan.cells], set()
     for text in named:
         parts = text.split(",")
@@ -136,7 +136,7 @@ def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
 
 
 def _is_part_of_what_is_done(plan: StudyPlan, root: Path) -> bool:
-    """Whether the study is recorded with more seeds, and all of its runs are complete."""
+    """True if the study is recorded with more seeds, and all of its runs are complete."""
     runs = root / "runs"
     path = study_folder(runs, plan.name) / "study.json"
     recorded = read_study_record(path).runs if path.exists() else ()
@@ -148,8 +148,8 @@ def _is_part_of_what_is_done(plan: StudyPlan, root: Path) -> bool:
 
 
 def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[str]]:
-    """(what may be given to a queue, why the others are left alone): what has a job already, what a process works on,
-    and what needs the latter. A launcher without a queue finds out by itself what others do."""
+    """Return (tasks for a queue, why the others are left out): tasks with a job, tasks that a process works on,
+    and tasks that need the latter. A launcher without a queue finds out by itself about others."""
     jobs = jobs_of_stages(root, must_answer=True)
     left: list[str] = []
     blocking: set[str] = set()
@@ -266,7 +266,7 @@ def mirroring(request: Request, root: Path) -> Iterator[None]:
 
 
 def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]) -> int:
-    """Collect the results and say how many runs are in which state. `tasks`: what was done for that."""
+    """Collect the results and print the number of runs in each state. `tasks`: the tasks done for that."""
     # pandas and matplotlib take a second to import
     from realm_lab.reporting.frames import read_summary
     from realm_lab.reporting.report import write_study_report

@@ -1,6 +1,6 @@
-"""`realm-lab sweep NAME --try`: every cell with a few steps and questions, and what a whole run takes.
+"""`realm-lab sweep NAME --try`: every cell with a few steps and questions, and the time of a whole run.
 
-It is a sweep in a project of its own, ROOT/runs/try, which links all files of this one and shares its prepared corpora.
+It is a sweep in a separate project, ROOT/runs/try, which links all files of this one and shares its prepared corpora.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from realm_lab.tracking.state import StageStates
 
 STEPS = 4
 QUESTIONS = 20
-SMALL = {  # parameter -> its value; where cells differ in it, theirs are this value and those after it
+SMALL = {  # parameter -> its small value; if cells differ in it, they get this value and the next ones
     "warm_start.reader.steps": STEPS,
     "warm_start.embedder.steps": STEPS,
     "pretrain.steps": STEPS,
@@ -35,7 +35,7 @@ SMALL = {  # parameter -> its value; where cells differ in it, theirs are this v
     "evaluate.explorer_examples": 2,
 }
 MANY = 10**9
-OWN = ("runs", "reports", "mlflow.db", "experiments")  # what the tried project has itself
+OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries that the tried project does not share
 
 
 def try_study(request: Request) -> int:
@@ -47,7 +47,7 @@ def try_study(request: Request) -> int:
     folder = root / "runs" / "try"
     for path in (folder / "runs" / "stages").glob("*"):
         if not path.is_symlink():
-            shutil.rmtree(path)  # what is tried again is run again: the code may have been edited
+            shutil.rmtree(path)  # each try runs again: the code may have been edited
     _link(root, folder)
     path = folder / "experiments" / f"{whole.name}.yaml"
     write_text(path, json.dumps(_small(whole), indent=2))
@@ -108,7 +108,7 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
 
 
 def _sizes(run: PlannedRun) -> dict[str, int]:
-    """What makes a run long, parameter -> value; all questions are very many."""
+    """Return parameters that decide the length of a run -> value; all questions are very many."""
     values = flatten(run.params)
     found = {name: MANY if values[name] is None else values[name] for name in SMALL}
     options = options_of(run.params, run.plan.system)
@@ -144,10 +144,10 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path) -> l
 
 
 def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> float | None:
-    """How long a stage of a whole run takes, from the small one; None where that has not finished.
+    """Estimate the time of a stage of a whole run from the small one; None if that has not finished.
 
-    A training takes what begins and ends it, its steps (the quickest one of pre-training has no refresh), its
-    evaluations and its refreshes. Evaluation takes time for each question. So it is about right, and on the long side.
+    A training takes its start and end, its steps (the quickest one of pre-training has no refresh), its
+    evaluations and its refreshes. Evaluation takes time for each question. The estimate is about right, or too long.
     """
     found = StageRun(stage_folder(runs, stage, tried.plan.key(stage)), stage)
     if not found.is_complete():

@@ -1,1 +1,1 @@
-"""Statistics of paired runs: tests, families, power and equivalence, with numpy and scipy alone, for anyone's runs."""
+"""Statistics of paired runs: tests, families, power and equivalence, using only numpy and scipy, for anyone's runs."""

@@ -1,7 +1,7 @@
-"""Everything that a study looks at is one family of tests, and each is judged among the others.
+"""Everything that a study compares is one family of tests, and each is judged among the others.
 
 Differences are corrected over the family by step-down max-T, and separately equivalences by Holm's method: the chance
-of any false difference is at most 5 %, and so is that of any false equivalence.
+of any false difference is at most 5 %, and so is the chance of any false equivalence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Kind(StrEnum):
     LOWER = "lower"  # significantly
     HIGHER = "higher"
     EQUIVALENT = "equivalent"  # a difference as large as the study declares to matter is ruled out
-    NOT_SIGNIFICANT = "not significant"  # though so many seeds can be
+    NOT_SIGNIFICANT = "not significant"  # though this many seeds can be
     INCONCLUSIVE = "inconclusive"  # the same, and a difference that matters is not ruled out
     TOO_FEW_SEEDS = "too few seeds"  # for any significant difference
     ONE_PAIR = "one pair of models"  # one seed, but its interval over questions excludes zero
@@ -49,7 +49,7 @@ class Finding(NamedTuple):
     equivalence_p: float | None  # corrected
     is_exploratory: bool  # in a family separate from the study's
     span: float  # the largest possible difference
-    false_alarms: float | None = None  # of this test alone, with the skewness of its differences; None: too few seeds
+    false_alarms: float | None = None  # of only this test, with the skewness of its differences; None: too few seeds
     per_example: Interval | None = None  # bootstrap over clusters of questions: other questions, these very models
 
     @property
@@ -94,7 +94,7 @@ class Finding(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """NOT_SIGNIFICANT and INCONCLUSIVE only if so many seeds could have been significant."""
+        """NOT_SIGNIFICANT and INCONCLUSIVE only if this many seeds could have been significant."""
         if self.seeds == 1 and self.per_example and self.per_example.excludes_zero:
             return Kind.ONE_PAIR
         if self.corrected_p <= ALPHA:
@@ -107,7 +107,7 @@ class Finding(NamedTuple):
 
     @property
     def is_skewed(self) -> bool:
-        """True if the test alone gives more than 7.5 % false alarms, as its differences are so skewed."""
+        """True if the test by itself gives more than 7.5 % false alarms, because of skewed differences."""
         return self.false_alarms is not None and self.false_alarms > SUSPECT
 
     @property
@@ -117,7 +117,7 @@ class Finding(NamedTuple):
 
     @property
     def direction(self) -> Kind | None:
-        """HIGHER or LOWER if every seed says so, significant or not; None if they disagree."""
+        """HIGHER or LOWER if all seeds agree, significant or not; None if they disagree."""
         deltas = self.comparison.deltas
         if min(deltas) > 0:
             return Kind.HIGHER
@@ -125,7 +125,7 @@ class Finding(NamedTuple):
 
     @property
     def improves(self) -> bool | None:
-        """True if the direction is that of a better value, False if a worse one; None without a direction."""
+        """True if the direction is an improvement, False if not; None without a direction."""
         better = {"up": Kind.HIGHER, "down": Kind.LOWER}.get(self.metric.better)
         return None if better is None or self.direction is None else self.direction is better
 

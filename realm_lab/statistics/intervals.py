@@ -16,7 +16,7 @@ from scipy import stats
 LEVEL = 0.95
 FEWEST_FOR_SPREAD = 3  # two values say too little about their spread: Student's interval is 12.7 standard errors wide
 BOOTSTRAPS = 2000
-FEWEST_CLUSTERS = 10  # of fewer, a bootstrap says too much
+FEWEST_CLUSTERS = 10  # with fewer, a bootstrap interval is too narrow
 SEED = 20200210  # of the resampling, so that a report can be written again byte for byte
 
 
@@ -52,7 +52,7 @@ def per_example_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> Interval
 
     blocks: for each seed, cluster -> the differences in score of its questions. Questions of one article are alike, so
     an article is drawn with all of its questions, and one that several seeds have is drawn in all of them. The mean is
-    that of the questions drawn, then of the seeds. Of other seeds it says nothing. Too few clusters: infinite.
+    taken over the questions drawn, then over the seeds. It does not apply to other seeds. Too few clusters: infinite.
     """
     if not blocks or min(map(len, blocks)) < FEWEST_CLUSTERS:
         return Interval(-math.inf, math.inf)

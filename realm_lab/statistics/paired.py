@@ -1,7 +1,7 @@
-"""The statistics of comparing two cells of a study: what they differ by, how sure we are, and when nobody can be.
+"""Statistics for comparing two cells of a study: their difference, its certainty, and the limits of few seeds.
 
-The unit is the seed: a cell and the baseline share it (data, initial weights, order of batches), so what is compared is
-the paired delta of each seed. A handful of seeds says little, and each function here says how little.
+The unit is the seed: a cell and the baseline share it (data, initial weights, order of batches), so the paired delta of
+each seed is compared. A handful of seeds is little evidence, and each function here shows how little.
 
 References: Fisher (1935), The design of experiments, section 21, for the sign-flip test; Westfall & Young (1993),
 Resampling-based multiple testing, for several of them (step-down max-T); Holm (1979), A simple sequentially rejective
@@ -33,7 +33,7 @@ class Comparison(NamedTuple):
     deltas: tuple[float, ...]
     mean: float
     interval: Interval
-    p: float  # exact sign-flip test, two-sided, of this comparison alone
+    p: float  # exact sign-flip test, two-sided, of only this comparison
     smallest_p: float  # that any data could have given with this many seeds
 
     @property
@@ -64,11 +64,11 @@ def sign_flip_p(deltas: Sequence[float] | np.ndarray) -> float:
 
 
 def step_down_max_t(tests: Sequence[Mapping[int, float]]) -> list[float]:
-    """Sign-flip p of each of several tests (seed -> delta): any false alarm among all is as rare as that of one test.
+    """Sign-flip p of each of several tests (seed -> delta): any false alarm among all is as rare as in one test.
 
-    A seed's deltas change sign together in all tests. p is the share of signs with which the largest statistic of the
-    test and of all smaller ones reaches what the test had, or the p of a larger test if that is more. The statistic,
-    |sum of the deltas| / root of the sum of their squares, grows with |t|.
+    A seed's deltas change sign together in all tests. p is the share of signs whose largest statistic over the
+    test and all smaller ones reaches the observed one of the test, or the p of a larger test if that is more. The
+    statistic, |sum of the deltas| / root of the sum of their squares, grows with |t|.
     """
     seeds = sorted({seed for test in tests for seed in test})
     deltas = np.array([[test.get(seed, 0.0) for test in tests] for seed in seeds]).reshape(len(seeds), len(tests))
@@ -92,7 +92,7 @@ def signs(seeds: int) -> np.ndarray:
 
 
 def smallest_p(seeds: int) -> float:
-    """The smallest p of a sign-flip test, alone or among others: 2 of 2^n signs. Five seeds can never reach .05."""
+    """The smallest p of a sign-flip test, single or among others: 2 of 2^n signs. Five seeds can never reach .05."""
     return min(1.0, 2.0 ** (1 - seeds)) if seeds <= EXACT_SEEDS else 1.0 / RESAMPLES
 
 

@@ -1,11 +1,11 @@
-"""What a handful of seeds can show: the difference that they could have shown, the seeds that one needs, equivalence.
+"""Power of a handful of seeds: the minimum detectable difference, the number of seeds needed, equivalence.
 
-Power is that of the corrected sign-flip test of one normal difference, where the other tests of the family have none
+Power is computed for the corrected sign-flip test of one normal difference; the other tests of the family have none
 and are independent of each other and of it: tests that share a baseline agree, and lose less to the correction. Up to
-10 seeds the procedure itself is simulated (a study in which a test without a difference has a larger statistic is
-counted as one that shows nothing). Above, it is Student's t at the level 1 - .95^(1 / tests) of the largest of as many
+10 seeds the procedure itself is simulated (a study in which a test without a difference has a larger statistic
+counts as finding nothing). Above, it is Student's t at the level 1 - .95^(1 / tests) of the largest of as many
 independent tests: 1 % off from nine seeds on, but 4 % at seven and 20 % at six, where few signs are significant. The
-spread is known only from as many seeds, so power is averaged over what they may say of it: with theirs in the place of
+spread is estimated from only as many seeds, so power is averaged over its uncertainty: with the estimate in place of
 the true one, .80 at 8 seeds would be .74 for one test and .69 for 18.
 
 References: Lehmann & Romano (2005), Testing statistical hypotheses, section 5.9; Schuirmann (1987), two one-sided tests
@@ -29,12 +29,13 @@ POWER = 0.8
 SIMULATED_SEEDS = 10  # up to here power is simulated
 STUDIES = 2000  # that are simulated: power to 2 standard errors of .9 points
 MOST_SEEDS = 100  # more are not looked for
-FEWEST_FOR_PROJECTION = 5  # seeds; the spread of fewer says nearly nothing about how many are needed
+FEWEST_FOR_PROJECTION = 5  # seeds; the spread of fewer is nearly no information about how many are needed
 EQUIVALENCE_LEVEL = 0.9  # of the interval that goes with two one-sided tests at 5 %
 
 
 def detectable_difference(deltas: Sequence[float], tests: int) -> float | None:
-    """The true difference that as many seeds, with this spread, show with 80 % power; None: no seeds so few ever do."""
+    """The true difference that as many seeds, with this spread, find with 80 % power; None if so few seeds can never be
+    significant."""
     effect = detectable_effect(len(deltas), tests)
     return None if effect is None else effect * float(np.std(deltas, ddof=1))
 
@@ -64,7 +65,7 @@ def equivalence_p(deltas: Sequence[float] | np.ndarray, largest: float) -> float
 
 @functools.cache
 def detectable_effect(seeds: int, tests: int) -> float | None:
-    """The detectable difference in standard deviations of the paired differences; None where no data could reject."""
+    """The detectable difference in standard deviations of the paired differences; None if no data could reject."""
     if seeds < FEWEST_SEEDS:
         return None
     if seeds <= SIMULATED_SEEDS:

@@ -61,7 +61,7 @@ def bound(finding: Finding) -> str:
 
 
 def p_text(finding: Finding) -> str:
-    """p after correction, and the smallest that so many seeds can give."""
+    """p after correction, and the smallest that this many seeds can give."""
     return f"{number(finding.corrected_p)} ({number(finding.comparison.smallest_p)})"
 
 

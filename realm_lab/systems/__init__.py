@@ -1,1 +1,1 @@
-"""Whole systems: what a user asks, and what REALM is compared with."""
+"""Whole systems: REALM, its baselines, and the interface that others implement."""

@@ -1,4 +1,4 @@
-"""Ask a finished run a question, or let it fill a blank: the answer with the passages behind it, as values."""
+"""Ask a finished run a question, or let it fill a blank, and return the answer with the passages behind it."""
 
 # Shapes: K candidates, the null document first, M masked positions, V words
 
@@ -26,7 +26,7 @@ MAX_MASKED_WORDPIECES = 6
 
 @dataclass(frozen=True)
 class ReadPassage:
-    """A passage that was read, and what was found in it; `passage` is None for the null document."""
+    """A passage that was read, and the answer found in it; `passage` is None for the null document."""
 
     passage: dict[str, Any] | None  # id, title, body, ...
     span: list[int] | None  # characters of the body
@@ -49,7 +49,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Filling:
-    """The best filling of a blank (the paper's Table 3), likeliest candidate first."""
+    """The best filling of a blank (the paper's Table 3), most likely candidate first."""
 
     sentence: str
     answer: str
@@ -61,7 +61,7 @@ class Filling:
 
 
 def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> Reply:
-    """The answer of a finished run from the best k passages of its own retriever, or of BM25 (`retriever="bm25"`).
+    """Answer from the best k passages of the run's retriever, or of BM25 (`retriever="bm25"`).
     UserError: the question is empty, the run is not finished, or its system answers no questions."""
     if not question.strip():
         raise UserError("the question is empty")
@@ -82,7 +82,7 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
 
 
 def warning(context: Context, question: str) -> str | None:
-    """A line that names words of which no wordpiece is known; without a known word the answer means nothing."""
+    """Return a warning that names words without a known wordpiece; without any known word the answer is meaningless."""
     encoding = encode_batch_plain(context.tokenizer, [question])[0]
     pieces: dict[int | None, list[str]] = {}  # of each word
     for token, word in zip(encoding.tokens, encoding.word_ids, strict=True):
@@ -97,11 +97,11 @@ def warning(context: Context, question: str) -> str | None:
 
 
 def fill(context: Context, sentence: str, k: int = 5) -> Filling:
-    """The filling of the blank of largest marginal probability, by the run before fine-tuning.
+    """Fill the blank with the words of largest marginal probability, by the run before fine-tuning.
 
-    Several [MASK] side by side ask for just as many wordpieces. One [MASK] leaves the length open: lengths are weighed
-    by how often salient spans of the pre-training corpus have them. UserError: not one blank, a sentence that is too
-    long, or a run that is not finished or fills no blanks.
+    Several [MASK] side by side ask for exactly that many wordpieces. One [MASK] leaves the length open: lengths are
+    weighed by their frequency among salient spans of the pre-training corpus. UserError: not one blank, a sentence that
+    is too long, or a run that is not finished or fills no blanks.
     """
     blank = re.search(r"\[MASK\](?:\s*\[MASK\])*", sentence)
     if blank is None or MASK in sentence[blank.end() :]:
@@ -122,7 +122,8 @@ def fill(context: Context, sentence: str, k: int = 5) -> Filling:
 
 
 def span_length_log_probs(sentences: Sentences) -> dict[int, float]:
-    """log p(number of wordpieces) over the salient spans of the pre-training corpus, up to MAX_MASKED_WORDPIECES."""
+    """Return log p(number of wordpieces) over the salient spans of the pre-training corpus, up to
+    MAX_MASKED_WORDPIECES."""
     spans = np.asarray(sentences.spans.values).reshape(-1, 2)
     counts = np.bincount(spans[:, 1] - spans[:, 0], minlength=2)[: MAX_MASKED_WORDPIECES + 1]
     return {length: math.log(count / len(spans)) for length, count in enumerate(counts) if count}
@@ -131,7 +132,7 @@ def span_length_log_probs(sentences: Sentences) -> dict[int, float]:
 def _fill_length(
     system: DenseRetriever, sentence: str, before: list[int], after: list[int], length: int, k: int
 ) -> Filling:
-    """The best filling of `length` wordpieces, by a beam over the marginal of left-to-right choices."""
+    """Return the best filling of `length` wordpieces, by a beam over the marginal of left-to-right choices."""
     import torch
 
     from realm_lab.evaluation.cloze_items import best_filling
@@ -144,7 +145,7 @@ def _fill_length(
     tokens = np.array([*before, *[context.special.mask] * length, *after], np.int64)
     at = len(before) + np.arange(length)
     with torch.no_grad():
-        # As in pre-training, with k passages; the null document is read to compare with, also where it is no candidate.
+        # As in pre-training, with k passages; the null document is read for comparison, also if it is no candidate.
         policy = CandidatePolicy.of(context.params.pretrain).reading(k)
         found = policy.retrieve(retriever, [tokens], compare_null=True)
         rows = [int(row) for row in found.rows_BK[0] if row >= NULL]

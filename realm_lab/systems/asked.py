@@ -21,7 +21,7 @@ from realm_lab.systems.context import Context
 
 
 class AskedQuestions:
-    """Questions that are measured on, and their scores."""
+    """The questions to measure on, and their scores."""
 
     def __init__(self, context: Context, questions: Sequence[Question], gold: Sequence[np.ndarray] = ()):
         self.ids = [question.id for question in questions]
@@ -30,7 +30,7 @@ class AskedQuestions:
         self.answers_updated = [list(question.answers_updated or question.answers) for question in questions]
         self.kinds = [question.answer_kind for question in questions]
         self.paths = [question.path for question in questions]
-        self.groups: dict[str, list[int]] = {}  # group -> places of its questions
+        self.groups: dict[str, list[int]] = {}  # group -> indices of its questions
         for place, question in enumerate(questions):
             for group in question.groups:
                 self.groups.setdefault(group, []).append(place)
@@ -40,7 +40,7 @@ class AskedQuestions:
 
     @classmethod
     def of_split(cls, context: Context, split: str) -> AskedQuestions:
-        """The questions of a split that the parameters ask for, evenly spaced."""
+        """Return the questions of a split that the parameters ask for, evenly spaced."""
         stored = context.corpus.questions(split)
         numbers = evenly_spaced(len(stored), context.params.evaluate.questions or len(stored)).tolist()
         questions = stored_questions(stored)
@@ -50,12 +50,12 @@ class AskedQuestions:
         return len(self.texts)
 
     def ranks(self, rows_QK: np.ndarray) -> Ranks:
-        """Ranks of answers and gold passages in what was retrieved."""
+        """Return ranks of answers and gold passages in retrieved rows."""
         asked = self.answers, self.gold, self.kinds, self.ids, self.patterns, self.paths
         return rank_answers(rows_QK, self._context.passages, *asked)
 
     def recalls(self, rows_QK: np.ndarray) -> tuple[dict[str, float], Ranks]:
-        """Of what was retrieved for all and for each group, and by the form of passages; and the ranks."""
+        """Return retrieval scores over all questions, by group and by form of passages; and the ranks."""
         ranks = self.ranks(rows_QK)
         values = recall_metrics(ranks) | question_forms(rows_QK, self.gold, self._context.passages)
         for group, places in self.groups.items():
@@ -63,8 +63,8 @@ class AskedQuestions:
         return values, ranks
 
     def rows(self) -> list[dict[str, Any]]:
-        """Of each question what predictions.jsonl says of it before anything is measured. Questions of one `cluster`,
-        the article of their gold passage, are alike; one without a gold passage is its own."""
+        """Return the fields of each question in predictions.jsonl that are known before measuring. Questions of one
+        `cluster`, the article of their gold passage, are alike; one without a gold passage is a separate cluster."""
         article = self._context.passages.text.row
         clusters = [
             article(gold[0])["article"] if len(gold) else identity
@@ -74,7 +74,7 @@ class AskedQuestions:
         return [dict(zip(("id", "cluster", "question", "answers"), values, strict=True)) for values in columns]
 
     def exact_matches(self, scores: Sequence[Scores]) -> dict[str, Any]:
-        """Of each group, and how many questions it has."""
+        """Return scores by group, and the number of questions of each."""
         values: dict[str, Any] = {}
         for group, places in self.groups.items():
             values[f"exact_match_{group}"] = float(np.mean([scores[place].exact_match for place in places]))
@@ -82,12 +82,13 @@ class AskedQuestions:
         return values
 
     def matches(self, answers: Sequence[Answer], references: Sequence[Sequence[str]]) -> list[bool]:
-        """Whether each answer is one of its question's references."""
+        """True for each answer that is one of its question's references."""
         asked = zip(answers, references, self.kinds, self.ids, strict=True)
         return [matches(answer.text, own, kind, self.patterns, identity) for answer, own, kind, identity in asked]
 
     def updates(self, answers: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-        """What question_summary needs of each question: with each corpus, which of its references the answer is."""
+        """Return the input of question_summary for each question: with each corpus, the references that the answer
+        is."""
         changed = [was != now for was, now in zip(self.answers, self.answers_updated, strict=True)]
         rows: list[dict[str, Any]] = [{"changed": each} for each in changed]
         for side, given in answers.items():
@@ -97,7 +98,7 @@ class AskedQuestions:
         return rows
 
     def scores(self, answers: Sequence[Answer]) -> list[Scores]:
-        """Of one answer to each question."""
+        """Return the scores of one answer to each question."""
         found = []
         right = self.matches(answers, self.answers)
         for answer, references, kind, exact in zip(answers, self.answers, self.kinds, right, strict=True):

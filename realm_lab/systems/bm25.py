@@ -1,12 +1,13 @@
-"""BM25 over the knowledge corpus, the reference line of every retrieval table; computed once and then read by everyone.
+"""BM25 over the knowledge corpus, the baseline of every retrieval table; computed once and then shared by all runs.
 
-<store>/<key[:12]>/identity.json      of which corpus, and how its texts became terms; written first
-                   shard-00000.arrow  terms of SHARD_ROWS passages, each with the passages that have it and how often
+<store>/<key[:12]>/identity.json      the corpus, and how its texts became terms; written first
+                   shard-00000.arrow  terms of SHARD_ROWS passages, each with its passages and counts
                    shard-00000.lock   held by the process that writes this shard; not empty once it is finished
                    manifest.json      written last: with it the index is published
 
-A score takes the statistics of the whole corpus, which are summed when questions are asked: it is the same, to the bit,
-as bm25s finds over all passages at once. No more than a shard's texts are in memory, and the files are memory-mapped.
+A score needs the statistics of the whole corpus, which are summed when questions are asked: it is bit-identical to
+the result of bm25s over all passages at once. No more than a shard's texts are in memory, and the files are
+memory-mapped.
 """
 
 # Shapes: N passages of a shard, Q questions, K passages that are found
@@ -41,14 +42,14 @@ FORMAT = 1
 
 
 class Analysis(NamedTuple):
-    """How a text becomes terms."""
+    """Splits a text into terms."""
 
     words: str  # expression of a word
     stop_words: str | tuple[str, ...]  # a list known to bm25s, or the words
     stems: str  # algorithm of the Snowball library
 
     def tokens(self, texts: Sequence[str], return_ids: bool) -> Any:
-        """The terms of each text: as numbers with their vocabulary, or as words."""
+        """Return the terms of each text: as numbers with their vocabulary, or as words."""
         stop = list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words
         how = {"stopwords": stop, "stemmer": Stemmer.Stemmer(self.stems), "token_pattern": self.words}
         return bm25s.tokenize(list(texts), **how, return_ids=return_ids, show_progress=False)
@@ -58,8 +59,8 @@ PLAIN = Analysis(r"(?u)\b\w\w+\b", "en", "english")  # words of two letters or m
 
 
 def count_terms(texts: Sequence[str], analysis: Analysis) -> pa.RecordBatch:
-    """The terms of texts, sorted, each with the numbers of the texts that have it and how often they do. Before them
-    None, which stands for any term: its counts are the texts' lengths."""
+    """Return the sorted terms of texts, each with the numbers of its texts and its counts. The first entry, None,
+    stands for any term: its counts are the texts' lengths."""
     ids, vocabulary = analysis.tokens(texts, return_ids=True)
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     terms = sorted(vocabulary)
@@ -77,7 +78,7 @@ def count_terms(texts: Sequence[str], analysis: Analysis) -> pa.RecordBatch:
 
 
 class Shard:
-    """What `count_terms` found in some passages."""
+    """The result of `count_terms` for some passages."""
 
     def __init__(self, batch: pa.RecordBatch):
         self._terms, rows = batch.column("term"), batch.column("rows")
@@ -86,14 +87,14 @@ class Shard:
         self.lengths = self._counts[: self._starts[1]]
 
     def find(self, term: str) -> slice:
-        """The place of what is known of a term."""
+        """Return the index of a term's entry."""
         places = range(len(self._terms))
         place = bisect.bisect_left(places, term, lo=1, key=lambda place: self._terms[place].as_py())
         has_term = place < len(self._terms) and self._terms[place].as_py() == term
         return slice(*self._starts[place : place + 2].tolist()) if has_term else slice(0, 0)
 
     def weights(self, found: slice, mean_length: float) -> tuple[np.ndarray, np.ndarray]:
-        """The passages with a term, and the term's weight in each, float64."""
+        """Return the passages with a term, and the term's weight in each, float64."""
         rows, counts = self._rows[found], self._counts[found]
         return rows, counts / (K1 * ((1 - B) + B * self.lengths[rows] / mean_length) + counts)
 
@@ -112,8 +113,8 @@ class Bm25:
         return cls([count_terms(texts, analysis)], analysis)
 
     def search(self, questions: Sequence[str], depth: int) -> Retrieved:
-        """The best `depth` texts of each question, of equal ones the first; row -1, score -inf beyond the corpus, and
-        where no text has a word (pictures have none)."""
+        """Return the best `depth` texts of each question, among equal ones the first; row -1, score -inf beyond the
+        corpus, and for texts without words (pictures have none)."""
         rows_QK = np.full((len(questions), depth), -1, np.int64)
         scores_QK = np.full((len(questions), depth), -np.inf, np.float32)
         asked = self._analysis.tokens(questions, return_ids=False) if self._words else []
@@ -144,10 +145,10 @@ class Bm25:
 
 
 def best_rows(score_N: np.ndarray, count: int) -> np.ndarray:
-    """The rows of the highest scores, the highest first; of equal scores the first row first, int64 [count].
+    """Return the rows of the highest scores, the highest first; among equal scores the first row first, int64 [count].
 
-    bm25s' own `retrieve` takes any of them, by numpy's partition: others on another processor, and slowly where many
-    scores are equal, as they are where a passage has none of the words.
+    bm25s' `retrieve` chooses among equal scores by numpy's partition: differently on another processor, and slowly if
+    many scores are equal, as for passages without any of the words.
     """
     least = torch.from_numpy(score_N).topk(count).values[-1].item()
     above, equal = np.flatnonzero(score_N > least), np.flatnonzero(score_N == least)
@@ -162,8 +163,8 @@ class Bm25Store:
         self.folder = Path(folder)
 
     def index(self, passages: Passages, corpus_digest: str) -> Bm25:
-        """BM25 over the titles and bodies of passages: from the store, or computed now and published, each shard by one
-        of the processes that ask for it. UserError: the folder holds something else, or is damaged.
+        """Return BM25 over the titles and bodies of passages: from the store, or computed now and published, each shard
+        by one of the processes that ask for it. UserError: the folder holds something else, or is damaged.
 
         `corpus_digest` must be different for every list of passages.
         """
@@ -191,7 +192,7 @@ class Bm25Store:
 
 
 def texts_of(passages: Passages, first: int = 0, count: int | None = None) -> list[str]:
-    """What is searched of passages, of all or of so many: their titles and bodies."""
+    """Return the searched texts of all passages or of the first ones: their titles and bodies."""
     some = passages.text.rows(first, count)
     return [f"{title} {body}" for title, body in zip(some.column("title"), some.column("body"), strict=True)]
 

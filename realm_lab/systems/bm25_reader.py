@@ -1,5 +1,5 @@
 """BM25 with the span reader: passages by their words, p(z|x) the softmax of BM25's scores, the reader fine-tuned on
-them. What separates it from the warm start is retrieval alone."""
+them. It differs from the warm start only in retrieval."""
 
 from __future__ import annotations
 

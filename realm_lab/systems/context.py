@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Knowledge(NamedTuple):
-    """A knowledge corpus. Passages that are in the `previous` one too, which it updates, are not embedded again."""
+    """A knowledge corpus. Passages that are also in the `previous` one, which it updates, are not embedded again."""
 
     passages: Passages
     digest: str  # different for every list of passages
@@ -47,27 +47,27 @@ class Context(CorpusContext):
 
     @cached_property
     def system(self) -> System:
-        """The finished run's system."""
+        """Return the finished run's system."""
         return system_of(self.plan.system)(self)
 
     @cached_property
     def bm25(self) -> Bm25:
-        """BM25 over the knowledge corpus."""
+        """Return BM25 over the knowledge corpus."""
         return self.bm25_over(self.knowledge)
 
     def bm25_over(self, knowledge: Knowledge) -> Bm25:
-        """BM25 over the knowledge corpus or another one: from the store, or computed now."""
+        """Return BM25 over the knowledge corpus or another one: from the store, or computed now."""
         from realm_lab.systems.bm25 import Bm25Store
 
         return Bm25Store(self.runs / "bm25").index(knowledge.passages, knowledge.digest)
 
     @cached_property
     def knowledge(self) -> Knowledge:
-        """The knowledge corpus with its digest."""
+        """Return the knowledge corpus with its digest."""
         return Knowledge(self.passages, self.corpus.manifest.digest)
 
     def model_folder(self, stage: str) -> Path:
-        """Where a finished stage left its models: its run folder, or the copy that DVC keeps in models/."""
+        """Return the folder of a finished stage's models: in its run folder, or DVC's copy in models/."""
         key = self.plan.key(stage)
         folder = self.runs / "stages" / f"{stage}-{key[:KEY_LENGTH]}" / "model"
         if (folder / "manifest.json").exists():
@@ -81,7 +81,7 @@ class Context(CorpusContext):
         )
 
     def _nearest_finished(self, stage: str) -> str:
-        """How a finished run of this system differs that differs least; "" where there is none."""
+        """Describe the differences of the most similar finished run of this system; "" if there is none."""
         found, given = [], {"seed": self.plan.seed, **flatten(self.params)}
         for record in read_run_records(self.runs):
             folder = self.runs / record.stages.get(stage, "") / "model" / "manifest.json"
@@ -93,27 +93,27 @@ class Context(CorpusContext):
         return f". A finished run has {', '.join(min(found)[1][:5])}" if found and min(found)[0] else ""
 
     def trained(self) -> str:
-        """The last stage before fine-tuning that leaves models."""
+        """Return the last stage before fine-tuning that keeps models."""
         stages = system_of(self.plan.system).stages
         return ["warm_start", *(s.name for s in stages if s.keeps == "model" and s.name != "finetune")][-1]
 
     def load_reader(self, stage: str) -> Reader:
-        """The reader that a stage left, on the CPU; only fine-tuning leaves a span head."""
+        """Return the reader of a stage, on the CPU; only fine-tuning keeps a span head."""
         folder = self.model_folder(stage) / "reader"
         reader = read_initial_reader(folder, self.params, self.vocabulary_size, self.plan.seed)
         show(reader, self.patches)
         return reader
 
     def load_embedder(self, stage: str) -> tuple[Embedder, float]:
-        """The embedder that a stage left, on the CPU, and its null document's score offset."""
+        """Return the embedder of a stage, on the CPU, and its null document's score offset."""
         folder = self.model_folder(stage) / "embedder"
         embedder, null_offset = read_initial_embedder(folder, self.params, self.vocabulary_size, self.plan.seed)
         show(embedder, self.patches)
         return embedder, null_offset
 
     def pretraining_reader(self, reader: Reader, knowledge: Knowledge | None = None) -> Reader | CausalReader:
-        """What reads passages in pre-training and its measures: this reader, or the causal language model that the
-        parameters name, over the knowledge corpus or another one."""
+        """Return the reader of passages in pre-training and its measures: this one, or the causal language model that
+        the parameters name, over the knowledge corpus or another one."""
         settings, precision = self.params.pretrain, self.params.model.precision
         if settings.causal_checkpoint is None:
             return reader
@@ -126,11 +126,12 @@ class Context(CorpusContext):
 
     @property
     def inputs(self) -> Inputs:
-        """How texts go through the embedder."""
+        """Return the settings of a pass through the embedder."""
         return Inputs.of(self.params, self.special)
 
     def embeddings(self, embedder: Embedder, knowledge: Knowledge | None = None) -> Embeddings:
-        """Embed_doc of every passage of the knowledge corpus, or of another one: from the store, or embedded now."""
+        """Return Embed_doc of every passage of the knowledge corpus, or of another one: from the store, or embedded
+        now."""
         passages, corpus_digest, previous = knowledge or self.knowledge
         reuse_from = (self.embeddings(embedder, previous), previous.passages) if previous else None
         store = embedding_store(self.root)
@@ -139,7 +140,8 @@ class Context(CorpusContext):
         return store.embeddings(embedder, *texts, reuse_from=reuse_from, accepts_other_code=accepts)
 
     def retriever(self, embedder: Embedder, null_offset: float = 0.0, knowledge: Knowledge | None = None) -> Retriever:
-        """A retriever that searches the embeddings of the store exactly; a large matrix on the CPU in its file."""
+        """Return a retriever that searches the store's embeddings exactly; a large matrix on the CPU stays in its
+        file."""
         retriever = Retriever(embedder, (knowledge or self.knowledge).passages, self.inputs)
         retriever.null_offset = null_offset
         vectors_ND = self.embeddings(embedder, knowledge).for_search(self.device)
@@ -148,11 +150,11 @@ class Context(CorpusContext):
 
 
 def embedding_store(root: Path) -> EmbeddingStore:
-    """The document embeddings of all runs; the folder may be deleted, and is filled again when needed."""
+    """Return the document embeddings of all runs; the folder may be deleted, and is filled again when needed."""
     return EmbeddingStore(root / "runs" / "embeddings")
 
 
 def open_run(params: Params, root: Path, seed: int | None, system: str) -> Context:
-    """A run by its system and seed, by default the first of the parameters."""
+    """Open a run by its system and seed, by default the first seed of the parameters."""
     limit_threads(params.launch.threads)
     return Context(params, plan_run(params, system, params.seeds[0] if seed is None else seed), root)

@@ -29,8 +29,8 @@ Options = TypeVar("Options", bound=Section)
 
 
 class CorpusContext:
-    """One run at one stage, as far as its corpus goes. A stage that needs no more, as its type says, is not computed
-    again where the code of retrieval changes."""
+    """One run at one stage, limited to its corpus. A stage that needs no more, as its type shows, is not computed
+    again if the code of retrieval changes."""
 
     def __init__(self, params: Params, plan: Plan, root: Path):
         self.params, self.plan, self.root = params, plan, root
@@ -38,15 +38,15 @@ class CorpusContext:
         self.device = pick_device(params.launch.device)
 
     def options(self, kind: type[Options]) -> Options:
-        """`system_options` of the run's system, which are of this kind."""
+        """Return `system_options` of the run's system, which are of this kind."""
         options = options_of(self.params, self.plan.system)
         assert isinstance(options, kind)
         return options
 
     @cached_property
     def corpus(self) -> PreparedCorpus:
-        """The prepared corpus; one of other parameters is refused by its key. UserError: there is none, or it has
-        pictures, and the model or the system reads none."""
+        """Return the prepared corpus; one of other parameters is refused by its key. UserError: there is none, or it
+        has pictures, and the model or the system reads none."""
         folder = corpus_folder(self.root, self.plan)
         if self.plan.seed not in self.params.seeds and not folder.exists():
             known = ", ".join(map(str, self.params.seeds))
@@ -64,19 +64,19 @@ class CorpusContext:
         return corpus
 
     def to_finish(self, stage: str) -> str:
-        """The remedy where a stage of the run is missing: a verb does those of the default systems alone."""
+        """Return the remedy for a missing stage: the stage commands run only the default systems."""
         if self.plan.system in DEFAULT_SYSTEMS:
             return f"run `realm-lab {stage.replace('_', '-')}` with the same --params, --preset and --set"
         return f"run a study with a cell `system: {self.plan.system}`"
 
     @property
     def vocabulary_size(self) -> int:
-        """Wordpieces of the corpus's tokenizer."""
+        """Return wordpieces of the corpus's tokenizer."""
         return self.corpus.manifest.vocabulary_size
 
     @cached_property
     def patches(self) -> Tensor | None:
-        """The pixels of its pictures, uint8 [patches, values]; None: there are none."""
+        """Return the pixels of its pictures, uint8 [patches, values]; None: there are none."""
         return None if self.corpus.pictures is None else torch.from_numpy(self.corpus.pictures.patches)
 
     @cached_property
@@ -95,18 +95,18 @@ class CorpusContext:
         return self.corpus.passages()
 
     def wordpieces(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Ids of texts, without special tokens."""
+        """Return ids of texts, without special tokens."""
         return [tuple(encoding.ids) for encoding in encode_batch_plain(self.tokenizer, texts)]
 
     def answer_wordpieces(self, questions: Questions) -> list[list[np.ndarray]]:
-        """Of each question the wordpieces of each of its answers without an unknown word, which would be found in any
-        passage that has another."""
+        """Return the wordpieces of each answer of each question, leaving out answers with an unknown word, which would
+        match any other unknown word."""
         pieces = (self.wordpieces(texts) for texts in questions.answers)
         return [[np.array(ids, np.int64) for ids in found if self.special.unk not in ids] for found in pieces]
 
     def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:
-        """Questions as a query tower reads them, cut to its length; its two special tokens are added later. A blank,
-        [MASK], becomes the token that pre-training masks with."""
+        """Return questions as a query tower reads them, cut to its length; its two special tokens are added later. A
+        blank, [MASK], becomes the token that pre-training masks with."""
         longest = self.params.corpus.sentence_length - 2
         parts = [question.split(BLANK) for question in questions]
         pieces = iter(self.wordpieces([part for own in parts for part in own]))
@@ -119,7 +119,7 @@ class CorpusContext:
         return tokens
 
     def sentences(self, name: str = "sentences") -> Sentences:
-        """X, or the held-out sentences of that name, with the salient spans that pre-training may mask."""
+        """Return X, or the held-out sentences of that name, with the salient spans that pre-training may mask."""
         chosen, bounds = self.corpus.sentences(name), self.params.pretrain.recurring_spans
         if bounds is None:
             return chosen
@@ -128,7 +128,7 @@ class CorpusContext:
         return only_recurring(chosen, parts, least, most, self.special.unk)
 
     def stage(self, name: str) -> StageRun:
-        """The folder of a stage of this run."""
+        """Return the folder of a stage of this run."""
         run = open_stage(self.runs, self.plan, name, self.params)
         run.launch["device"] = self.device.type
         return run

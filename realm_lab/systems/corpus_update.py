@@ -1,4 +1,4 @@
-"""`realm-lab evaluate --corpus`: a finished run is asked with another corpus, and nothing is trained (Table 4)."""
+"""`realm-lab evaluate --corpus`: ask a finished run with another corpus, without training (Table 4)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CorpusUpdate:
-    """What is put in, and what is asked."""
+    """The corpora, and the questions and sentences to ask."""
 
     new: Sequence[Path]
     old: Sequence[Path] = ()  # none: the run's own corpus
@@ -49,7 +49,7 @@ class CorpusUpdate:
 
 
 class Sides:
-    """A system on the old corpus and on the new one; `corpora` learns how many passages were embedded for each."""
+    """A system on the old corpus and on the new one; `corpora` counts the passages embedded for each."""
 
     def __init__(self, system: System, knowledge: dict[str, Knowledge], corpora: dict[str, dict[str, Any]]):
         self.knowledge, self._corpora = knowledge, corpora
@@ -58,7 +58,7 @@ class Sides:
         self._systems = {"old": old, "new": old.on_corpus(knowledge["new"].passages, knowledge["new"].digest)}
 
     def each(self, ask: Callable[[System], T]) -> dict[str, T]:
-        """What `ask` returns of the system on each side."""
+        """Return the result of `ask` for the system on each side."""
         found = {}
         for side, system in self._systems.items():
             before = Embedded.passages
@@ -111,8 +111,8 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
 
 
 def documents_of(paths: Sequence[Path], later: bool) -> Iterator[Document]:
-    """The documents of files. Where a file holds two versions of a document, one behind the other, the one that is
-    asked for."""
+    """Read the documents of files. If a file holds two versions of a document, one after the other, the requested one
+    is used."""
     none = True
     documents = read_documents(input_files(*paths))
     for document, following in itertools.pairwise(itertools.chain(documents, [None])):
@@ -126,7 +126,7 @@ def documents_of(paths: Sequence[Path], later: bool) -> Iterator[Document]:
 
 
 def prepare_update(context: Context, documents: Iterable[Document], folder: Path) -> PreparedCorpus:
-    """Cut documents into passages as the run's corpus was, into `folder`; what is there already is taken as it is."""
+    """Cut documents into passages as the run's corpus was, into `folder`; an existing result is reused."""
     text, prepared = folder / "documents.jsonl", folder / "prepared"
     write_json_lines(text, ({"id": d.id, "title": d.title, "text": d.text} for d in documents))
     own = context.params
@@ -145,7 +145,7 @@ def prepare_update(context: Context, documents: Iterable[Document], folder: Path
 
 
 def _knowledge(context: Context, update: CorpusUpdate, side: str, folder: Path) -> tuple[Knowledge, str]:
-    """The old or the new corpus, and where it is from, in words."""
+    """Return the old or the new corpus, and its source in words."""
     paths = update.new if side == "new" else update.old
     if not paths:
         return context.knowledge, "the run's own corpus"
@@ -165,7 +165,7 @@ def _questions(context: Context, update: CorpusUpdate) -> list[Question]:
 
 
 def _ask(context: Context, sides: Sides, questions: Sequence[Question], folder: Path) -> dict[str, Any]:
-    """Answers with both corpora; one line a question in questions.jsonl."""
+    """Compute answers with both corpora; one line per question in questions.jsonl."""
     asked = AskedQuestions(context, questions)
     answers = sides.each(lambda system: system.answer(asked.texts))
     rows = asked.updates(answers)
@@ -182,7 +182,7 @@ def _ask(context: Context, sides: Sides, questions: Sequence[Question], folder: 
 
 
 def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) -> dict[str, Any]:
-    """One group of blanks with both corpora; one line an item in cloze-GROUP.jsonl."""
+    """Fill one group of blanks with both corpora; one line per item in cloze-GROUP.jsonl."""
     longest = context.params.corpus.sentence_length - 2
     items, skipped = cloze_items(read_references(path), context.tokenizer, context.special, longest)
     if not items:
@@ -202,7 +202,7 @@ def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) 
 
 
 def _report(results: dict[str, Any]) -> str:
-    """What was measured with the old corpus and with the new one, as a Markdown table."""
+    """Write the measurements with the old corpus and with the new one as a Markdown table."""
     rows: list[tuple[str, float, float, str]] = []
     if (asked := results.get("questions")) and asked["changed_questions"]:
         about = f"{asked['changed_questions']} questions whose answer changed"

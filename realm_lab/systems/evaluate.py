@@ -1,4 +1,4 @@
-"""The evaluate stage of any system: recall, answers, a corpus update, BM25 beside it, and what only it can measure."""
+"""The evaluate stage of any system: recall, answers, a corpus update, BM25, and the system's special measurements."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DEEPEST = max(DEPTHS)
 
 
 def evaluate(context: Context, run: StageRun) -> None:
-    """Everything that is measured of one run, on the test split. What a system cannot do is left out, and
-    `not_measured` in the results says why."""
+    """Measure one run on the test split. Anything that a system cannot do is left out, and
+    `not_measured` in the results has the reason."""
     system = system_of(context.plan.system)(context)
     test = AskedQuestions.of_split(context, "test")
     if not len(test):
@@ -93,13 +93,13 @@ def evaluate(context: Context, run: StageRun) -> None:
 
 
 def _weights(system: System) -> dict[str, int]:
-    """How many weights retrieve and answer, shared ones once; nothing of a system that names no models."""
+    """Count the weights that retrieve and answer, shared ones once; empty for a system that names no models."""
     weights = {weight for module in system.modules() for weight in module.parameters()}
     return {"parameters": sum(weight.numel() for weight in weights)} if weights else {}
 
 
 def _development(context: Context, system: System) -> dict[str, Any]:
-    """Exact match on development questions, by which a learning rate may be chosen."""
+    """Measure exact match on development questions, the basis for choosing a learning rate."""
     asked = AskedQuestions.of_split(context, "dev")
     if not len(asked):
         return {}
@@ -110,7 +110,7 @@ def _development(context: Context, system: System) -> dict[str, Any]:
 def _corpus_update(
     context: Context, system: System, test: AskedQuestions, answers: Sequence[Answer]
 ) -> dict[str, Any] | None:
-    """The paper's Table 4: another version of the corpus is put in, and nothing is trained."""
+    """Replace the corpus by another version, without training (the paper's Table 4)."""
     if not context.corpus.has_second_version():
         return None
     updated = system.on_corpus(context.corpus.passages(version=1), f"{context.corpus.manifest.digest}{UPDATED}")
@@ -121,7 +121,7 @@ def _corpus_update(
 
 
 def _answered(context: Context, answer: Answer, scores: Scores, overlap: Overlap) -> dict[str, Any]:
-    """What predictions.jsonl says of an answer."""
+    """Return the fields of an answer in predictions.jsonl."""
     found = {"prediction": answer.text} | {name: score for name, score in scores._asdict().items() if score is not None}
     found |= {"question_overlap": overlap.question, "answer_overlap": overlap.answer}
     if answer.source is None:

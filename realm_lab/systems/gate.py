@@ -1,4 +1,4 @@
-"""The gate of a run's parameters: spans that are held out, and the models that pre-training begins with."""
+"""The gate of a run's parameters: held-out spans, and the initial models of pre-training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def gate(context: Context) -> Gate:
 
 
 def _asking(sentences: Sentences) -> np.ndarray:
-    """The sentences with a salient span; where gold passages are known, those that ask for a fact of one."""
+    """Return sentences with a salient span; if gold passages are known, those that ask for a fact of one."""
     with_span = sentences.rows_with_spans()
     asks = (np.asarray(sentences.gold)[with_span] >= 0) & (sentences.kinds()[with_span] == MAIN_KIND)
     return with_span[asks] if asks.any() else with_span

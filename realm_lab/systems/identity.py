@@ -1,9 +1,9 @@
 """Identity: the stages of a run, and the key of each.
 
 A stage's key is the digest of the parameters that matter to it, the seed, the engine version and the key of the
-stage before, so two runs with the same beginning share it, and a changed default can never relabel old results.
-Parameters at their neutral value and parameters that only observe are not in it (params/sections.py). Where a parameter
-names a folder or a user's own code, its content counts and not its path. The code of realm_lab is in no key: each stage
+stage before, so two runs with equal first stages share them, and a changed default can never relabel old results.
+Parameters at their neutral value and parameters that only observe are not in it (params/sections.py). If a parameter
+names a folder or custom code, its content counts and not its path. The code of realm_lab is in no key: each stage
 records it (tracking/code_record.py), starting from `code_roots`.
 """
 
@@ -41,14 +41,14 @@ from realm_lab.tracking.run_dir import (
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 PREPARE = "realm_lab.systems.prepare"
-# What stands in the keys of runs beside the name of a plug-in, whichever it is: options of refresh policies, at these
-# values where the policy is another, and of backends.
+# Entries in the keys of runs besides the name of a plug-in, whichever it is: options of refresh policies, at these
+# values for another policy, and of backends.
 BESIDE: dict[str, dict[str, Any]] = {
     "policy": {"schedule": [], "drift_overlap": 0.8, "budget_fraction": 0.1},
     "backend": {"options": ""},
 }
 REFRESH_KEYS = {"schedule": "schedule", "drift": "drift_overlap", "budget": "budget_fraction"}  # policy -> its one
-# The names that a parameter knows for what a stage begins with; any other value is a folder.
+# The names that a parameter has for the initial models of a stage; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
     "pretrain": {
         "initial_reader": ("warm_start", "scratch"),
@@ -72,21 +72,21 @@ class Plan:
 
     @property
     def run_key(self) -> str:
-        """The key of the last stage names the run."""
+        """Key of the last stage, which names the run."""
         return list(self.stages.values())[-1]
 
     @property
     def run_name(self) -> str:
-        """The name of the run's folder under runs/."""
+        """Name of the run's folder under runs/."""
         return f"{system_of(self.system).name}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
     def key(self, stage: str) -> str:
-        """The key of a stage; that of prepare is the corpus's."""
+        """Return the key of a stage; for prepare it is the corpus's."""
         return self.corpus_key if stage == "prepare" else self.stages[stage]
 
 
 def plan_run(params: Params, system: str, seed: int) -> Plan:
-    """The stages and keys of one run of a system."""
+    """Return the stages and keys of one run of a system."""
     corpus_key = digest(corpus_inputs(params, seed))
     values, by_system = _identity(params, system), _system_identity(system)
     keys: dict[str, str] = {}
@@ -112,8 +112,8 @@ def plan_run(params: Params, system: str, seed: int) -> Plan:
 
 
 def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
-    """Stage -> the modules from which all of its code is reached, from `prepare` on: its work, the system if the work
-    calls it, and the custom parts that its parameters name."""
+    """Return stage -> the root modules of all of its code, from `prepare` on: its work, the system if the
+    work calls it, and the custom parts that its parameters name."""
     declared = system_of(system)
     found: dict[str, tuple[str, ...]] = {
         "prepare": tuple(sorted({PREPARE, corpus_source(params.corpus).module, corpus_tagger(params.corpus).module}))
@@ -132,13 +132,13 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
 
 
 def stage_folders(runs: Path, plan: Plan) -> dict[str, Path]:
-    """Stage -> its folder, in order, from `prepare` on."""
+    """Return stage -> its folder, in order, from `prepare` on."""
     return {stage: stage_folder(runs, stage, plan.key(stage)) for stage in ("prepare", *plan.stages)}
 
 
 def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The parameters that dotted names choose from nested `values`; a name after a minus is left out again, and one
-    that is not there (at its neutral value) chooses nothing."""
+    """Return the parameters that dotted names choose from nested `values`; a name after a minus is left out again, and
+    a missing one (at its neutral value) chooses nothing."""
     chosen: dict[str, Any] = {}
     for name in names:
         *parents, last = name.removeprefix("-").split(".")
@@ -154,14 +154,14 @@ def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _system_identity(system: str) -> str | dict[str, Any]:
-    """A system's name; of a user's own with the digest of its package."""
+    """Return a system's name; for custom code with the digest of its package."""
     source = system_source(system)
     return system if source is None else {"name": system, "source": source}
 
 
 def _identity(params: Params, system: str) -> dict[str, Any]:
-    """The parameters that tell runs apart, with the content of folders and source files that the run uses in the place
-    of their names."""
+    """Return the parameters that distinguish runs, with the content of the folders and source files that the run uses
+    instead of their names."""
     values = identity_values(params)
     values.pop("system_options", None)  # those of other systems do not matter
     options = options_of(params, system)
@@ -184,14 +184,14 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
 
 
 def chosen_part(params: Params, parameter: str) -> Chosen[Any]:
-    """The plug-in that a parameter names, with its options. UserError: there is none, or an option is wrong."""
+    """Return the plug-in that a parameter names, with its options. UserError: there is none, or an option is wrong."""
     kind: Kind[Any] = load_object(parameter, PARTS[parameter])
     part: Any = functools.reduce(getattr, parameter.split("."), params)
     return kind.choose(parameter, part)
 
 
 def _describe_part(section: dict[str, Any], name: str, chosen: Chosen[Any]) -> None:
-    """Put a plug-in into the section of its parameter: name, digest of a user's own code, and options."""
+    """Put a plug-in into the section of its parameter: name, digest of custom code, and options."""
     options = {} if chosen.options is None else _option_values(chosen.options, chosen.parameter)
     if name in section:  # not there: at its neutral value
         section[name] = chosen.named
@@ -203,7 +203,7 @@ def _describe_part(section: dict[str, Any], name: str, chosen: Chosen[Any]) -> N
 
 
 def _option_values(options: BaseModel, parameter: str) -> dict[str, Any]:
-    """Options that tell runs apart, with the content of folders in the place of their names."""
+    """Return options that distinguish runs, with the content of folders instead of their names."""
     own = identity_values(options)
     for name in (name for name, field in type(options).model_fields.items() if "folder" in marks(field)):
         own[name] = digest_checkpoint(Path(getattr(options, name)), f"{parameter}.{name}")
@@ -211,15 +211,15 @@ def _option_values(options: BaseModel, parameter: str) -> dict[str, Any]:
 
 
 def _of_this_run(params: Params, system: str) -> dict[str, Any]:
-    """Parameters as run.json has them: of systems' options those of the run's own, with their defaults."""
+    """Return parameters in the form of run.json: only the options of the run's system, with their defaults."""
     values = {name: part for name, part in params.model_dump(mode="json").items() if name not in NOT_OF_A_RUN}
     own = options_of(params, system).model_dump(mode="json")
     return values | {"system_options": {system: own} if own else {}}
 
 
 def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -> str:
-    """Digest of the models in a folder: all its .safetensors and .json files, by their paths in it. UserError: no such
-    folder, no models in it, or others than BERT's; `names` are what else the parameter may be."""
+    """Return the digest of the models in a folder: all its .safetensors and .json files, by their paths in it.
+    UserError: no such folder, no models in it, or others than BERT's; `names` are other values of the parameter."""
     if names and not folder.is_dir():
         choices = f"choose {', '.join(names)}, or give a local folder with config.json and safetensors"
         raise UserError(f"parameter '{parameter}': no folder '{folder}'; {choices}", parameter=parameter)
@@ -232,8 +232,8 @@ def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -
 
 
 def digest_causal(path: Path) -> str:
-    """Digest of a causal language model: of a GGUF file, or of what decides the numbers of a folder. UserError: there
-    is none."""
+    """Return the digest of a causal language model: of a GGUF file, or of the relevant files of a folder. UserError:
+    there is none."""
     try:
         check_causal(path)
     except UserError as error:
@@ -245,23 +245,23 @@ def digest_causal(path: Path) -> str:
 
 
 def exported_corpus_folder(root: Path, plan: Plan) -> Path:
-    """The copy of a run's corpus that DVC versions: it may vanish at any time."""
+    """Return the copy of a run's corpus that DVC versions: it may vanish at any time."""
     return root / "data" / "prepared" / plan.corpus_key[:KEY_LENGTH]
 
 
 def kept_corpus_folder(root: Path, plan: Plan) -> Path:
-    """Where the corpus of a run is prepared, once for all studies; DVC does not know of it."""
+    """Return the folder for the corpus of a run, prepared once for all studies and independent of DVC."""
     return root / "runs" / "corpora" / plan.corpus_key[:KEY_LENGTH]
 
 
 def corpus_folder(root: Path, plan: Plan) -> Path:
-    """Where to read the prepared corpus of a run."""
+    """Return the folder to read the prepared corpus of a run from."""
     kept = kept_corpus_folder(root, plan)
     return kept if (kept / "manifest.json").exists() else exported_corpus_folder(root, plan)
 
 
 def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
-    """The folder of one stage of a run."""
+    """Return the folder of one stage of a run."""
     values = params.model_dump(mode="json")
     names = () if stage == "prepare" else system_of(plan.system).stage(stage).depends_on
     sections = dict.fromkeys(name.partition(".")[0] for name in names if name[0] != "-")
@@ -281,9 +281,9 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     if path.exists():  # the same run under a preset or with parameters that do not concern it
         return read_run_record(path)
     inputs = corpus_inputs(params, plan.seed)
-    inputs.pop("seed", None)  # of a toy world; equal cells differ in their seed alone
+    inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
     identity = _identity(params, plan.system)
-    apart = (*NOT_OF_A_RUN, "preset", "corpus", "tokenizer")  # the corpus is told by its inputs
+    apart = (*NOT_OF_A_RUN, "preset", "corpus", "tokenizer")  # the corpus is compared by its inputs
     described = {name: part for name, part in identity.items() if name not in apart}
     cell = {"params": described, "inputs": inputs, "system": _system_identity(plan.system), "engine": ENGINE_VERSION}
     record = RunRecord(

@@ -1,4 +1,4 @@
-"""What `realm-lab index` does: embed a run's knowledge corpus into the store, and list what is there."""
+"""`realm-lab index`: embed a run's knowledge corpus into the store, and list the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from realm_lab.tracking.run_dir import KEY_LENGTH
 
 
 def build(context: Context, stage: str | None) -> None:
-    """Embed the knowledge corpus by what a finished stage (the last before fine-tuning) left, unless that is done."""
+    """Embed the knowledge corpus with the models of a finished stage (the last before fine-tuning), unless done."""
     chosen = stage.replace("-", "_") if stage else context.trained()
     known = [stage.name for stage in system_of(context.plan.system).stages if stage.keeps == "model"]
     if chosen not in known:

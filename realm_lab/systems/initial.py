@@ -1,5 +1,5 @@
-"""What a training stage begins with: a stage before it, nothing, or a folder; the reader's choice and the retriever's
-are independent (pretrain.initial_*, finetune.initial_*; the ablation of Guu, Table 2)."""
+"""Initial models of a training stage: from a stage before it, from scratch, or from a folder; the reader's choice and
+the retriever's are independent (pretrain.initial_*, finetune.initial_*; the ablation of Guu, Table 2)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAGES = ("warm_start", "previous")
 
 
 class Initial(NamedTuple):
-    """The models at the beginning of a stage, on the device, and the null document's score offset."""
+    """The initial models of a stage, on the device, and the null document's score offset."""
 
     reader: Reader
     embedder: Embedder
@@ -33,10 +33,10 @@ class Initial(NamedTuple):
 
 
 def initial_state(context: Context, stage: str) -> Initial:
-    """What `pretrain` or `finetune` of this run begins with, the same at every call.
+    """Return the initial models of `pretrain` or `finetune` of this run, the same at every call.
 
-    A shared tower is split where only one of the towers will be trained. A learned null document that the retriever
-    does not bring along is a vector of zeros, which `place_null` moves before the first step of pre-training.
+    A shared tower is split if only one of the towers will be trained. A learned null document that is missing in the
+    retriever is a vector of zeros, which `place_null` moves before the first step of pre-training.
     UserError: the stage it comes from has not finished, or a folder holds no such model.
     """
     settings = context.params.pretrain if stage == "pretrain" else context.params.finetune
@@ -70,14 +70,14 @@ def _embedder(context: Context, name: str, reader_name: str, reader: Reader) -> 
     params, size, seed = context.params, context.vocabulary_size, context.plan.seed
     if name == "scratch":
         return new_embedder(starting_from(params, None), size, seed, None), 0.0
-    if name == "encoder":  # the pooler of model.checkpoint fits no other reader than the one that began with it
+    if name == "encoder":  # the pooler of model.checkpoint fits only the reader that started from it
         fitting = params if reader_name in STAGES else starting_from(params, None)
         return new_embedder(fitting, size, seed, reader.encoder), 0.0
     return read_initial_embedder(_folder(context, name, "embedder"), params, size, seed)
 
 
 def _folder(context: Context, name: str, part: str) -> Path:
-    """The models of a stage, or a folder by its name."""
+    """Return the models of a stage, or of a folder by its name."""
     if name not in STAGES:
         return Path(name)
     return context.model_folder(context.trained() if name == "previous" else name) / part

@@ -1,4 +1,4 @@
-"""The prepare stage of one corpus: progress into its run folder, a summary of what was kept and dropped."""
+"""The prepare stage of one corpus: progress into its run folder, a summary of kept and dropped texts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def prepare(context: CorpusContext, run: StageRun) -> None:
 
 
 def summary(manifest: Manifest) -> list[str]:
-    """What was kept, and what was dropped or cut and why."""
+    """Summarise kept, dropped and cut texts with the reasons."""
     lines = [", ".join(f"{name} {count:,}" for name, count in manifest.counts.items())]
     reasons = sorted(manifest.dropped.items(), key=lambda pair: -pair[1])
     lines += [f"dropped or cut: {count:,} ({reason})" for reason, count in reasons]

@@ -1,5 +1,5 @@
-"""What systems with a span reader share: REALM and its warm start by `DenseRetriever`, any other retriever by
-`SpanReader`. Heavy imports are inside the methods, so that declaring a system costs nothing."""
+"""Base classes of systems with a span reader: `DenseRetriever` for REALM and its warm start, `SpanReader` for any other
+retriever. Heavy imports are inside the methods, so that declaring a system costs nothing."""
 
 # Shapes: Q questions, K passages, B questions at once, V words, M masked positions
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PassageSystem(System):
-    """A system that reads passages: of the run's own knowledge corpus, or of `_knowledge` where it has another."""
+    """A system that reads passages of the run's knowledge corpus, or of `_knowledge` if it has another."""
 
     context: Context
     _knowledge: Knowledge | None
@@ -39,12 +39,12 @@ class PassageSystem(System):
 
     @property
     def passages(self) -> Passages:
-        """The knowledge corpus that it reads."""
+        """Return the knowledge corpus that it reads."""
         return self._knowledge.passages if self._knowledge else self.context.passages
 
     @cached_property
     def bm25(self) -> Bm25:
-        """BM25 over these passages."""
+        """Return BM25 over these passages."""
         return self.context.bm25_over(self._knowledge) if self._knowledge else self.context.bm25
 
     def updated(self, passages: Passages, digest: str) -> Knowledge:
@@ -55,9 +55,9 @@ class PassageSystem(System):
 
 
 class SpanReader(PassageSystem):
-    """A reader of spans over passages that `retrieve` finds; a subclass says how.
+    """A reader of spans over passages that `retrieve` finds; subclasses implement `retrieve`.
 
-    `models` are those that fine-tuning left and `knowledge` is the run's own corpus, unless others are given.
+    `models` are those after fine-tuning and `knowledge` is the run's corpus, unless others are given.
     """
 
     def __init__(self, context: Context, models: Initial | None = None, knowledge: Knowledge | None = None):
@@ -66,7 +66,7 @@ class SpanReader(PassageSystem):
 
     @cached_property
     def models(self) -> Initial:
-        """The reader, the embedder and the null document's score offset."""
+        """Return the reader, the embedder and the null document's score offset."""
         from realm_lab.systems.initial import Initial
 
         if self._models:
@@ -77,7 +77,7 @@ class SpanReader(PassageSystem):
 
     @cached_property
     def untuned(self) -> Initial:
-        """The models that fine-tuning began with."""
+        """Return the initial models of fine-tuning."""
         from realm_lab.systems.initial import initial_state
 
         return initial_state(self.context, "finetune")
@@ -86,7 +86,7 @@ class SpanReader(PassageSystem):
         return [self.models.reader]
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[Passages, Retrieved]:
-        """What the reader reads, and which k of it for each question: the passages themselves."""
+        """Return the texts to read, and the k of them for each question: here the passages themselves."""
         return self.passages, self.retrieve(questions, k)
 
     def answer(
@@ -110,8 +110,8 @@ class SpanReader(PassageSystem):
         return type(self)(self.context, self.models, self.updated(passages, digest))
 
     def utilities(self, question: str, answer: Answer) -> list[float | None]:
-        """The span head cannot read an empty passage, so utility is measured with the masked-word head from before
-        fine-tuning: the question followed by as many [MASK] as the answer has wordpieces."""
+        """Measure utility with the masked-word head from before fine-tuning, since the span head cannot read an empty
+        passage: the question followed by as many [MASK] as the answer has wordpieces."""
         import torch
 
         from realm_lab.evaluation.cloze_items import filling_log_probs
@@ -132,13 +132,13 @@ class SpanReader(PassageSystem):
 
 
 class DenseRetriever(SpanReader):
-    """Passages of largest inner product with the question (section 3.2)."""
+    """Retrieves passages of largest inner product with the question (section 3.2)."""
 
     reads_pictures = True
 
     @cached_property
     def retriever(self) -> Retriever:
-        """Searches the embeddings by these models' document tower."""
+        """Search the embeddings by these models' document tower."""
         self.models.embedder.eval()
         _, embedder, null_offset = self.models
         return self.context.retriever(embedder, null_offset, self._knowledge)
@@ -167,8 +167,8 @@ class DenseRetriever(SpanReader):
         return read_cloze_items(context.params, self.retriever, reader, context.tokenizer, context.special, items)
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Utility and likelihood on held-out sentences, at step 0 of pre-training (start) and with what fine-tuning
-        began with (end); without pre-training they are the same."""
+        """Measure utility and likelihood on held-out sentences, at step 0 of pre-training (start) and with the initial
+        models of fine-tuning (end); without pre-training they are the same."""
         from realm_lab.corpus.sources import source_options
         from realm_lab.corpus.vocabulary import wordpieces_by_id
         from realm_lab.evaluation.examples import cloze_examples

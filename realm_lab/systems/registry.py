@@ -1,11 +1,11 @@
-"""What a system is, and which systems there are. No torch when this is imported.
+"""The interface of a system, and the registry of systems. No torch when this is imported.
 
-A system is whatever is trained and evaluated as a whole: REALM, its own warm start, BM25 with a reader. It declares the
-stages that it consists of, each with the parameters that it depends on, and how a finished run of it retrieves and
+A system is trained and evaluated as a whole: REALM, its warm start, BM25 with a reader. It declares its
+stages, each with the parameters that it depends on, and how a finished run of it retrieves and
 answers. Identity, the runner, DVC, studies, reports, MLflow and the command line work from this declaration and name no
-system. A new system is a class of your own, `package.module:Class` wherever a system is asked for, or registered by a
-plug-in (core/plugins.py). A cell chooses one with its options: `system: {name: dpr, steps: 300}`. docs/systems.md shows
-one.
+system. A custom system is a class, `package.module:Class` wherever a system is expected, or registered by a
+plug-in (core/plugins.py). A cell chooses one with its options: `system: {name: dpr, steps: 300}`. docs/systems.md has
+an example.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PARTS = {
 
 
 class Unsupported(UserError):
-    """Something that a system cannot do; evaluation leaves it out and notes why."""
+    """Raised for an operation that a system cannot do; evaluation leaves it out and notes the reason."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Stage:
     """One stage of a system.
 
     Attributes:
-        name: what DVC and the command line call it: warm_start, pretrain, finetune, evaluate, or one of your own.
+        name: its name in DVC and on the command line: warm_start, pretrain, finetune, evaluate, or a new one.
         depends_on: the parameters that its results depend on, as dotted names of sections or single parameters; a name
             with a minus before it is left out again (`-pretrain.initial_reader`).
         work: `package.module:function`, called with (Context, StageRun) to do the stage; imported when it is done.
-        by_system: whether the work calls the system itself (`retrieve`, `answer`). Then the system is part of the key,
+        by_system: true if the work calls the system itself (`retrieve`, `answer`). Then the system is part of the key,
             so that two systems with equal parameters do not share the stage, and so is every option of the system that
             no stage before it depends on.
         keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
-        uses_ranks: whether several processes can share the work.
+        uses_ranks: true if several processes can share the work.
     """
 
     name: str
@@ -75,27 +75,27 @@ class Stage:
 
 EVALUATE = Stage(
     "evaluate",
-    # of `pretrain`, how utility is measured; where it began is in the keys before
+    # parameters of `pretrain` used in measuring utility; its initial models are in the keys before
     ("pretrain", "-pretrain.initial_reader", "-pretrain.initial_retriever", "evaluate"),
     "realm_lab.systems.evaluate:evaluate",
     by_system=True,
     keeps="eval",
     uses_ranks=False,
 )
-"""The last stage of every system: the same measurements of each, as far as the system can be measured."""
+"""The last stage of every system: the same measurements of each, except those that a system does not support."""
 
 
 class Retrieved(NamedTuple):
     """Passages of some questions, best first. Q questions, K passages."""
 
-    rows_QK: np.ndarray  # int64, rows of the knowledge corpus, negative where there are fewer
+    rows_QK: np.ndarray  # int64, rows of the knowledge corpus, negative if there are fewer
     scores_QK: np.ndarray  # float32, larger is better; only the order is comparable between systems
 
     @classmethod
     def padded(
         cls, found: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]], k: int
     ) -> Retrieved:
-        """The first k (rows, scores) of each question; row -1 with NO_SCORE where there are fewer."""
+        """Return the first k (rows, scores) of each question; row -1 with NO_SCORE if there are fewer."""
         import numpy as np
 
         from realm_lab.retrieval.rows import NO_SCORE
@@ -110,66 +110,66 @@ class Retrieved(NamedTuple):
 class System:
     """A whole system; subclass it, and register it or name it as `package.module:Class`.
 
-    One instance belongs to one run whose training stages are finished. What a system cannot do raises Unsupported, as
-    the methods below do until they are replaced; `answer` is the only one that a system must have to be measured.
+    One instance belongs to one run with finished training stages. Methods that a system does not support raise
+    Unsupported, the default below; only `answer` is required for measurements.
     """
 
-    name: ClassVar[str]  # letters, digits and _; begins the name of a run's folder
+    name: ClassVar[str]  # letters, digits and _; the first part of the name of a run's folder
     title: ClassVar[str]
     stages: ClassVar[tuple[Stage, ...]]
     reads_pictures: ClassVar[bool] = False  # whether passages may be pictures
     options: ClassVar[type[Section]] = Section  # parameters of this system only, system_options.NAME; its training
     # stages depend on them as "system_options" or "system_options.OPTION"
-    fixed: ClassVar[Mapping[str, Any]] = {}  # what the system is by definition, of the parameters of finetune
+    fixed: ClassVar[Mapping[str, Any]] = {}  # parameters of finetune that this system always overrides
 
     def __init__(self, context: Any):  # realm_lab.systems.context.Context, which imports this file
         self.context = context
 
     @property
     def params(self) -> Params:
-        """The run's parameters, with what the system fixes by its definition."""
+        """The run's parameters, with the system's fixed ones."""
         params: Params = self.context.params
         return params.model_copy(update={"finetune": params.finetune.model_copy(update=self.fixed)})
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        """The best k passages of each question."""
+        """Return the best k passages of each question."""
         raise Unsupported(f"system {self.name} retrieves no passages")
 
     def answer(
         self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
     ) -> list[Answer]:
-        """One answer to each question, from the passages given, else from the system's own, k of them (None: as many
-        as in training)."""
+        """Return one answer to each question, from the passages given, else from the system's retrieval, k of them
+        (None: as many as in training)."""
         raise Unsupported(f"system {self.name} answers no questions")
 
     def before_finetuning(self) -> System:
-        """The system with what its fine-tuning began with, whose retrieval is zero-shot; itself where that is the
-        same."""
+        """Return the system with the initial models of its fine-tuning, whose retrieval is zero-shot; itself if these
+        are the same."""
         return self
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
-        """The same system, not trained again, on another version of the knowledge corpus."""
+        """Return the same system, not trained again, on another version of the knowledge corpus."""
         raise Unsupported(f"system {self.name} cannot be asked with another corpus")
 
     def utilities(self, question: str, answer: Answer) -> list[float | None]:
-        """Retrieval utility of each of the answer's candidates in nats: log p(y|z,x) - log p(y|null,x)."""
+        """Return the retrieval utility of each of the answer's candidates in nats: log p(y|z,x) - log p(y|null,x)."""
         return [None] * len(answer.candidates)
 
     def read_blanks(self, items: Sequence[ClozeItem]) -> list[ClozeReading]:
-        """Sentences with a blank and a known answer, read with retrieval (the paper's Table 4)."""
+        """Read sentences with a blank and a known answer, with retrieval (the paper's Table 4)."""
         raise Unsupported(f"system {self.name} fills no blanks")
 
     def modules(self) -> Sequence[nn.Module]:
-        """The models that retrieve and answer, whose weights are counted; none: they are not."""
+        """Return the models that retrieve and answer, to count their weights; none: they are not counted."""
         return ()
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Measurements that only this system has, with worked examples: here those on masked sentences."""
+        """Return measurements that only this system has, with worked examples: here those on masked sentences."""
         raise Unsupported(f"system {self.name} reads no masked sentences")
 
     @classmethod
     def stage(cls, name: str) -> Stage:
-        """The stage of that name. UserError: it has no such stage."""
+        """Return the stage of that name. UserError: it has no such stage."""
         found = next((stage for stage in cls.stages if stage.name == name), None)
         if found is None:
             known = ", ".join(stage.name for stage in cls.stages)
@@ -234,7 +234,7 @@ def system_names() -> list[str]:
 
 
 def system_of(name: str) -> type[System]:
-    """The system of that name, or `package.module:Class`. UserError: there is none; it names the nearest."""
+    """Return the system of that name, or `package.module:Class`. UserError: there is none; it names the nearest."""
     return SYSTEMS.find("system", name).load()
 
 
@@ -245,8 +245,8 @@ def system_source(name: str) -> str | dict[str, str] | None:
 
 
 def options_of(params: Params, system: str) -> Section:
-    """The parameters that only this system has, from `system_options`. UserError: one that it does not have or a wrong
-    value, or options of a system that there is not."""
+    """Return the parameters that only this system has, from `system_options`. UserError: an unknown option or a wrong
+    value, or options of an unknown system."""
     for name in params.system_options:
         try:
             SYSTEMS.find(OPTIONS, name)
@@ -267,7 +267,7 @@ def options_of(params: Params, system: str) -> Section:
 
 
 def with_options(flat: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Flat parameters, and the default of each of the options `names` that is not among them; None if it has none."""
+    """Add the default of each option in `names` that is missing in flat parameters; None if it has none."""
     defaults = {name: _default(name) for name in names if is_system_option(name)}
     defaults |= {name: _default_of_part(name, flat) for name in names if part_of(name)}
     return defaults | dict(flat)

@@ -1,4 +1,4 @@
-"""TREC run files: what a system retrieves for the test questions, for ir-measures, ranx, trec_eval or Pyserini."""
+"""TREC run files: retrieved passages of the test questions, for ir-measures, ranx, trec_eval or Pyserini."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DEPTH = 100  # passages of a question, as many as papers on open-domain question
 
 
 def write_run_file(context: Context, path: Path) -> int:
-    """Write `QID Q0 DOCID RANK SCORE TAG` lines of the questions that the run is measured on; how many questions.
+    """Write `QID Q0 DOCID RANK SCORE TAG` lines of the run's test questions; returns the number of questions.
 
-    Blanks in ids are percent-encoded. Tools sort by score and break ties in ways of their own: where a score is not
-    below the one before, it is written as the next smaller float32, so that all of them keep our order. UserError:
+    Blanks in ids are percent-encoded. Tools sort by score and break ties differently: a score that is not
+    below the one before is written as the next smaller float32, so that all of them keep this order. UserError:
     there are no test questions, the run is not finished, or its system retrieves no passages.
     """
     test = AskedQuestions.of_split(context, "test")
@@ -38,5 +38,5 @@ def write_run_file(context: Context, path: Path) -> int:
 
 
 def _plain(identity: str) -> str:
-    """An id without blanks; different ids stay different."""
+    """Encode an id without blanks; different ids stay different."""
     return re.sub(r"[\s%]", lambda found: quote(found[0]), identity)

@@ -1,4 +1,4 @@
-"""REALM without its pre-training: the reader and the retriever of the warm start, fine-tuned alike."""
+"""REALM without its pre-training: reader and retriever of the warm start, with the same fine-tuning."""
 
 from __future__ import annotations
 

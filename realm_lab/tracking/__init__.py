@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder (the truth), its metrics, and MLflow as a view of both. No torch here."""
+"""Records of a run: its folder (the truth), its metrics, and MLflow as a view of both. No torch here."""

@@ -1,4 +1,4 @@
-"""The bounds that pre-training watches for a collapse: what they bound, and how a flag says it."""
+"""The bounds that pre-training watches for a collapse: their metrics and limits, and the text of a flag."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Bound(NamedTuple):
     counts_at_end: bool = False  # crossed at the last step, the run has collapsed, however short that has lasted
 
     def is_crossed(self, value: float) -> bool:
-        """Whether a value is out of bounds; NaN is."""
+        """True if a value is out of bounds; NaN is."""
         return not (value <= self.limit if self.is_upper else value >= self.limit)
 
     @property
     def crossed(self) -> str:
-        """For example "above 0.99"."""
+        """Return, for example, "above 0.99"."""
         return f"{'above' if self.is_upper else 'below'} {self.limit:g}{self.unit}"
 
 
@@ -45,9 +45,9 @@ LEAST_HITS = 20  # of 20 hits less than half are left by chance in 1 of 200 samp
 
 
 def retrieval_bound(start: Mapping[str, float]) -> Bound | None:
-    """The bound on held-out retrieval: half of what it was at step 0, of which `start` is the evaluation.
+    """Return the bound on held-out retrieval: half of its value at step 0, which is in the evaluation `start`.
 
-    The first of RETRIEVAL is bounded that found something then; None where none did, and nothing can be lost.
+    The first metric of RETRIEVAL that found something then is bounded; None if none did.
     """
     for metric, items, quantity in RETRIEVAL:
         share = start.get(metric, 0.0)

@@ -1,7 +1,7 @@
-"""code.json of a stage: the code that computed it, and later changes of that code that somebody accepted.
+"""code.json of a stage: the code that computed it, and accepted later changes of that code.
 
-The key of a stage says nothing of code (but ENGINE_VERSION, and the source of a custom part). This record does, so that
-what other code computed is named before it is used again.
+The key of a stage does not depend on code (except ENGINE_VERSION, and the source of a custom part). This record does,
+so that results of other code are named before they are used again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EARLIER = "an earlier stage (computed again)"
 
 @dataclass(frozen=True, config=STRICT)
 class Acceptance:
-    """Somebody says that a change of the code does not matter. `modules`: what differed -> its digest then."""
+    """A user's decision that a change of the code does not matter. `modules`: changed module -> its digest then."""
 
     modules: dict[str, str]
     before: str  # as in CodeRecord
@@ -42,7 +42,7 @@ class Acceptance:
 @dataclass(frozen=True, config=STRICT)
 class CodeRecord:
     """`roots` are the modules that the stage starts from, `modules` all that they reach with their digests, `before` is
-    the digest of the record of the stage before it ("" of the first)."""
+    the digest of the record of the stage before it ("" for the first)."""
 
     roots: tuple[str, ...]
     modules: dict[str, str]
@@ -51,16 +51,16 @@ class CodeRecord:
 
     @property
     def digest(self) -> str:
-        """The same for stages that the same code computed, in each stage before them as well."""
+        """Digest that is equal for stages computed by the same code, in each stage before them as well."""
         return digest([self.modules, self.before])
 
     @property
     def known(self) -> dict[str, str]:
-        """`modules` with the changes that were accepted; a module that is no longer reached is MISSING."""
+        """Return `modules` with the accepted changes; a module that is no longer reached is MISSING."""
         return functools.reduce(lambda found, one: found | one.modules, self.accepted, self.modules)
 
     def changes(self, now: Mapping[str, str], before: str | None) -> list[str]:
-        """What differs from the code `now`, and from the stage before it (None: not known), unless it was accepted."""
+        """Return changes from the code `now`, and from the stage before it (None: unknown), unless accepted."""
         known = {name: found for name, found in self.known.items() if found != MISSING}
         found = differing(known, {name: found for name, found in now.items() if found != MISSING})
         accepted = {self.before, *(one.before for one in self.accepted)}
@@ -71,7 +71,7 @@ RECORD = TypeAdapter(CodeRecord)
 
 
 class StageCode(NamedTuple):
-    """A stage that can be used again. `changes`: how the code that computed it differs from that of today."""
+    """A stage that can be used again. `changes`: differences between the code that computed it and the current code."""
 
     stage: str
     folder: Path
@@ -80,15 +80,15 @@ class StageCode(NamedTuple):
 
 
 class CodeStates:
-    """What the stages under a folder of runs were computed by, each code.json read once."""
+    """The code records of the stages under a folder of runs, each code.json read once."""
 
     def __init__(self, runs: Path) -> None:
         self._runs, self._reader = Path(runs), code_reader(Path(runs))
         self._records: dict[Path, CodeRecord | None] = {}
 
     def of_run(self, folders: Mapping[str, Path], roots: Mapping[str, Sequence[str]] | None = None) -> list[StageCode]:
-        """The stages of a run that can be used again; `folders`: stage -> folder, in order, from `prepare` on. `roots`:
-        the modules that their code starts from today; None: as they recorded."""
+        """Return the stages of a run that can be used again; `folders`: stage -> folder, in order, from `prepare` on.
+        `roots`: the modules that their code starts from now; None: as they recorded."""
         found: list[StageCode] = []
         before: str | None = ""
         for stage, folder in folders.items():
@@ -103,17 +103,17 @@ class CodeStates:
         return found
 
     def record(self, folder: Path) -> CodeRecord | None:
-        """code.json of a stage; None if there is none."""
+        """Return code.json of a stage; None if there is none."""
         if folder not in self._records:
             self._records[folder] = read_code(folder)
         return self._records[folder]
 
     def write(self, stage: str, folders: Mapping[str, Path], roots: Sequence[str]) -> None:
-        """Record the code of today for a stage of a run that starts from nothing."""
+        """Record the current code for a stage of a run that starts from nothing."""
         self._put(folders[stage], CodeRecord(tuple(roots), self._reader.reached(roots), self._before(stage, folders)))
 
     def accept(self, stage: str, folders: Mapping[str, Path], roots: Sequence[str]) -> None:
-        """Record that what differs in a stage of a run does not matter."""
+        """Record that the changes in a stage of a run do not matter."""
         now, before = self._reader.reached(roots), self._before(stage, folders)
         record = self.record(folders[stage]) or CodeRecord(tuple(roots), {}, before)
         modules = {name: now.get(name, MISSING) for name in differing(record.known, now)}
@@ -121,7 +121,7 @@ class CodeStates:
         self._put(folders[stage], replace(record, roots=tuple(roots), accepted=(*record.accepted, acceptance)))
 
     def _before(self, stage: str, folders: Mapping[str, Path]) -> str:
-        """The digest of the record of the stage before, "" of the first."""
+        """Return the digest of the record of the stage before, "" for the first."""
         names = list(folders)
         number = names.index(stage)
         record = self.record(folders[names[number - 1]]) if number else None
@@ -134,7 +134,7 @@ class CodeStates:
 
 
 def changes_line(found: Sequence[StageCode], runs: int) -> str:
-    """What other code computed, and how that code differs from that of today, in a line."""
+    """Describe results of other code, and its differences from the current code, in a line."""
     changes = tuple(dict.fromkeys(change for one in found for change in one.changes))
     more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
     stages = ", ".join(dict.fromkeys(one.stage.replace("_", "-") for one in found))
@@ -143,7 +143,7 @@ def changes_line(found: Sequence[StageCode], runs: int) -> str:
 
 
 def accepted_lines(found: Iterable[StageCode]) -> list[str]:
-    """Which changes of the code were accepted, of which stages, by whom and when: a line for each decision."""
+    """List accepted changes of the code, with stages, user and time: a line for each decision."""
     lines: dict[tuple[str | None, str, str], dict[str, None]] = {}
     for one in found:
         for accepted in one.record.accepted if one.record else ():
@@ -158,25 +158,25 @@ def accepted_lines(found: Iterable[StageCode]) -> list[str]:
 
 @functools.cache
 def code_reader(runs: Path) -> CodeReader:
-    """The digests of this process: of each module as it was when it was first looked at, about when it was imported."""
+    """Return the digests of this process: of each module when it was first read, about when it was imported."""
     return CodeReader(runs / ".code.json")
 
 
 def read_code(folder: Path) -> CodeRecord | None:
-    """code.json of a stage's folder; None if there is none. UserError: it is broken."""
+    """Read code.json of a stage's folder; None if there is none. UserError: it is broken."""
     path = folder / NAME
     remedy = "delete it; the stage then counts as computed by other code"
     return read_record(path, RECORD, remedy) if path.exists() else None
 
 
 def stages_of_record(runs: Path, record: RunRecord) -> dict[str, Path]:
-    """Stage -> folder of a recorded run, in order, from `prepare` on."""
+    """Return stage -> folder of a recorded run, in order, from `prepare` on."""
     corpus = stage_folder(runs, "prepare", record.inputs["corpus"])
     return {"prepare": corpus, **{stage: Path(runs) / folder for stage, folder in record.stages.items()}}
 
 
 def is_kept(stage: str, folder: Path) -> bool:
-    """True if something of a stage would be used again: its results, or a checkpoint to go on from."""
+    """True if something of a stage would be used again: its results, or a checkpoint to resume from."""
     results = (folder / "results.json").exists()
     if stage == "prepare":
         corpora, key = folder.parents[1] / "corpora", folder.name.rpartition("-")[2][:KEY_LENGTH]

@@ -1,7 +1,7 @@
 """Metrics that a custom function computes from the predictions of a run, when a report is written or mirrored.
 
 A study names such a function in `metrics`, as `package.module:function` or `{name: ..., OPTION: VALUE}`, or by the name
-under which `@computes(Metric(...))` registered it.
+that `@computes(Metric(...))` registered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""env.json: on what a stage ran. Nothing here imports the packages whose versions it records."""
+"""env.json: the environment of a stage. Nothing here imports the packages whose versions it records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CODE = (
     "realm_lab",
     "experiments",
     "params.yaml",
-)  # what decides about numbers; stages rewrite reports/, dvc.lock
+)  # files that decide about numbers; stages rewrite reports/, dvc.lock
 LONGEST_PATCH = 1 << 20  # bytes
 
 
 def describe(device: str = "cpu") -> dict[str, Any]:
-    """Who runs it, Python, machine, package versions and the state of the source tree; what is unknown is null."""
+    """Return user, Python, machine, package versions and the state of the source tree; null if unknown."""
     status = _git("status", "--porcelain", "--untracked-files=no", *CODE)
     return {
         "user": user(),
@@ -33,7 +33,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "cpu": processor()[0],
         "cores": cores(),
         "device": device,
-        "processes": launched().size,  # that share the run, each with a device of its own
+        "processes": launched().size,  # processes of the run, each with a separate device
         "packages": {name: found for name in PACKAGES if (found := version(name))},
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": None if status is None else bool(status),
@@ -41,7 +41,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
 
 
 def user() -> str | None:
-    """The name of the user; None where neither the environment nor the system has one, as in some containers."""
+    """Return the user's name; None if neither the environment nor the system has one, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the second from Python 3.13 on
@@ -49,8 +49,8 @@ def user() -> str | None:
 
 
 def changes() -> str | None:
-    """What `git apply` adds to the commit to restore the code that runs; None where nothing has changed, and a line
-    that says so where that is more than a mebibyte."""
+    """Return a patch from the commit to the running code; None if nothing has changed, and one line instead of a patch
+    above a mebibyte."""
     patch = _git("diff", "--binary", "HEAD", *CODE)
     if not patch:
         return None
@@ -59,7 +59,7 @@ def changes() -> str | None:
 
 
 def version(package: str) -> str | None:
-    """The installed version of a package; None where it is not installed."""
+    """Return the installed version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -67,7 +67,7 @@ def version(package: str) -> str | None:
 
 
 def processor() -> tuple[str, set[str]]:
-    """The processor's name, and its flags such as avx512_bf16 (none where the system does not list them)."""
+    """Return the processor's name, and its flags such as avx512_bf16 (none if the system does not list them)."""
     listed = Path("/proc/cpuinfo")
     lines = listed.read_text(errors="replace").splitlines() if listed.exists() else []
     values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
@@ -75,7 +75,7 @@ def processor() -> tuple[str, set[str]]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git in the source tree; None without git, without a repository, or before the first commit."""
+    """Return output of git in the source tree; None without git, without a repository, or before the first commit."""
     try:
         command = ["git", "-C", str(REPOSITORY), *arguments]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=20)

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, appended while a stage runs, cut back when it resumes."""
+"""metrics.jsonl: one JSON object per line, appended while a stage runs, cut back when it resumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MetricLog:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Append one line {"step", "time" (unix seconds), **values} and flush it.
 
-        Values are anything `float()` takes. JSON has no NaN or infinity: they become null.
+        `float()` must accept the values. JSON has no NaN or infinity: they become null.
         """
         row: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
         for name, value in values.items():
@@ -41,7 +41,8 @@ class MetricLog:
                 file.write(line.encode())
 
     def truncate_after(self, step: int) -> int:
-        """Drop the lines with a step greater than `step`, and a torn last line; atomic. Returns how many went."""
+        """Drop lines with a step greater than `step`, and a torn last line; atomic. Returns the number of dropped
+        lines."""
         if not self.path.exists():
             return 0
         lines, torn = _whole_lines(self.path)
@@ -54,12 +55,12 @@ class MetricLog:
         return dropped
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole lines in file order; a torn last line is ignored, an absent file is empty. UserError: a broken line
-        before the last, with file and line number."""
+        """Return all whole lines in file order; a torn last line is ignored, an absent file is empty. UserError: a
+        broken line before the last, with file and line number."""
         return [row for _, row in _whole_lines(self.path)[0]] if self.path.exists() else []
 
     def _drop_torn_line(self) -> None:
-        """A crash may have left half a line: appending to it would break the file in the middle."""
+        """Remove half a line that a crash may have left: appending to it would break the file in the middle."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             lines, torn = _whole_lines(self.path)
@@ -69,7 +70,7 @@ class MetricLog:
 
 
 def scalars(values: Any, separator: str = ".", prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Every finite number of nested `values`, the names joined by `separator`."""
+    """Return every finite number of nested `values`, the names joined by `separator`."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             yield from scalars(value, separator, f"{prefix}{separator}{name}" if prefix else name)
@@ -78,7 +79,7 @@ def scalars(values: Any, separator: str = ".", prefix: str = "") -> Iterator[tup
 
 
 def _whole_lines(path: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], int]:
-    """([(bytes without newline, row)], number of torn lines at the end: 0 or 1)."""
+    """Return ([(bytes without newline, row)], number of torn lines at the end: 0 or 1)."""
     *texts, tail = path.read_bytes().split(b"\n")
     lines: list[tuple[bytes, dict[str, Any]]] = []
     for number, text in enumerate(texts, 1):

@@ -1,7 +1,7 @@
 """Show the runs of a folder, and its studies, in a tracker: MLflow, or a custom one.
 
-A tracker is a view of run directories. It can be deleted and built again from runs/. A stage under way is shown up to
-its newest checkpoint, where a resume would begin, so that nothing has to be taken back.
+A tracker is a view of run directories. It can be deleted and built again from runs/. A running stage is shown up to
+its newest checkpoint, where a resume would start, so that nothing has to be taken back.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PARAMETER = "--tracker"
 class Tracker:
     """Base class of trackers. One is built with the folder of runs, and its options if it has any.
 
-    Whatever is shown may be shown again, whole: a tracker keeps what it has, or writes all of it anew. `where` names
-    its store to people, `links` are paths of its pages by study, and `points` counts what it has sent.
+    Anything may be shown again, as a whole: a tracker keeps its content, or writes all of it again. `where` names
+    its store to people, `links` are paths of its pages by study, and `points` counts sent points.
     """
 
     where = ""
@@ -72,7 +72,7 @@ TRACKERS.declare(MLFLOW, "realm_lab.tracking.mlflow_tracker:MlflowTracker")
 
 @dataclass(frozen=True)
 class MirrorSummary:
-    """What a mirroring did. `problems`: one line for each record or run that could not be shown."""
+    """Counts of a mirroring. `problems`: one line for each record or run that could not be shown."""
 
     uri: str
     states: dict[str, int]  # of the readable runs; one that several studies share counts once
@@ -148,7 +148,8 @@ def _followed(view: Mirror, name: str, follow: bool, interval_seconds: float) ->
 
 
 def _files(runs: Path) -> str:
-    """A digest that changes with any file that the mirror shows, and with the code of the mirror and of stages."""
+    """Return a digest that changes with any file that the mirror shows, and with the code of the mirror and of
+    stages."""
     patterns = ("*/run.json", "studies/*/study.json", "stages/*/*.json*", "stages/*/eval/*")
     places = [(runs, patterns), (runs.parent / "reports", ("*/*", "*/figures/*")), (Path(__file__).parent, ("*.py",))]
     places.append((runs.parent, ("params.yaml",)))  # which the study `default` follows
@@ -157,7 +158,7 @@ def _files(runs: Path) -> str:
 
 
 def _database(uri: str) -> list[str | int]:
-    """What a local database looks like, which changes with every note typed there; [] where there is none."""
+    """Return the state of a local database, which changes with every note typed there; [] if there is none."""
     path = Path(uri.removeprefix("sqlite:///"))
     return _stamp(path) if uri.startswith("sqlite:///") and path.exists() else []
 
@@ -181,7 +182,7 @@ class Mirror:
         custom: tuple[str, str, str] | None = None,
     ) -> None:
         self._custom = custom
-        self.say: Callable[[str], object] = lambda text: None  # what it is doing
+        self.say: Callable[[str], object] = lambda text: None  # reports progress
         self.runs = Path(runs).resolve()
         self._studies = studies or Studies(self.runs)
         if not self.runs.is_dir():
@@ -222,8 +223,8 @@ class Mirror:
         return self.summary
 
     def _show_group(self, name: str, study: StudyRecord | None, members: list[Member], problems: list[str]) -> None:
-        """The study as a whole first, then its runs below it; what the study no longer has is deleted."""
-        # Looked at before reading: what is written meanwhile is seen the next time.
+        """Show the study first, then its runs below it; runs that the study no longer has are deleted."""
+        # Taken before reading: files written meanwhile are seen the next time.
         look = (study, [(member, self._look(member)) for member in members])
         if self._seen.get(name) == look:
             return
@@ -243,13 +244,13 @@ class Mirror:
                         keys.append(view.key)
             if len(problems) == before:
                 self._seen[name] = look
-            if not problems:  # what cannot be read now may be in the study
+            if not problems:  # an unreadable run may belong to the study
                 self._counts["removed"] += tracker.keep(name, keys)
         finally:
             tracker.close(name)
 
     def _look(self, member: Member) -> object:
-        """Cheap to compute; different whenever the points or files of a run may have changed."""
+        """Return a cheap fingerprint that differs whenever the points or files of a run may have changed."""
         stages = [run.path for stage in member.record.stages if (run := stage_of(self.runs, member.record, stage))]
         paths = [path / name for path in stages for name in ("metrics.jsonl", "results.json", "checkpoints")]
         return [(path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.exists()]

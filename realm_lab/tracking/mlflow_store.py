@@ -1,6 +1,6 @@
 """MLflow's side of the mirror: a view becomes a run of an experiment. This is the only file that imports mlflow.
 
-MLflow can add points and parameters but not take them back: a run that shows what its view no longer says, or that a
+MLflow can add points and parameters but not take them back: a run with content that its view no longer has, or that a
 mirror did not finish, is deleted (to MLflow's trash) and made again. Tags and notes that people typed are kept.
 """
 
@@ -50,14 +50,14 @@ STATUS_OF = {
 }
 PREFIX = "realm_lab/"  # of experiments
 OURS = ("realm.", "mlflow.")  # tags that the mirror writes; all others are people's
-CHOSEN = ("mlflow.runColor",)  # tags that are ours only until people choose their own
+CHOSEN = ("mlflow.runColor",)  # tags that realm_lab sets only until people choose another value
 NOTE = "mlflow.note.content"
-KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, between ours and people's
-# The interface hides tags under "mlflow."; these are for the mirror alone.
-MARK = "mlflow.realm_lab.mirrored"  # what has been sent; empty while something is being sent
+KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, between the generated and the user's part
+# The interface hides tags under "mlflow."; these are only for the mirror.
+MARK = "mlflow.realm_lab.mirrored"  # digest of the sent content; empty while sending
 KEY = "mlflow.realm_lab.key"
 SOURCE = "mlflow.realm_lab.source"  # whose view it is: several folders of runs may share a server
-GIVEN = "mlflow.realm_lab.tags"  # the names of tags that are ours as well: those of the study, and that of its groups
+GIVEN = "mlflow.realm_lab.tags"  # names of further tags that the mirror sets: the study's, and its groups'
 
 StoreError = MlflowException  # the store refused something or does not answer
 
@@ -80,9 +80,9 @@ class Store:
             raise UserError(f"tracking store {self.uri}: {one_line(error)}") from None
 
     def experiment(self, name: str, note: str, artifacts: Path, tags: Mapping[str, str] | None = None) -> str:
-        """The id of the experiment realm_lab/`name`, made or taken out of the trash if need be.
+        """Return the id of the experiment realm_lab/`name`, created or restored from the trash if needed.
 
-        `artifacts`: where a bare database keeps files, which would else be below the current folder. `tags` are kept
+        `artifacts`: the folder where a bare database keeps files, by default below the current folder. `tags` are kept
         up to date, `note` is only its first description.
         """
         tags = tags or {}
@@ -99,19 +99,19 @@ class Store:
         return str(found.experiment_id)
 
     def experiments(self) -> list[str]:
-        """The experiments of studies that are not in the trash."""
+        """Return the experiments of studies that are not in the trash."""
         found = self._client.search_experiments(filter_string=f"name LIKE '{PREFIX}%'")
         return [experiment.name.removeprefix(PREFIX) for experiment in found]
 
     def shown(self, experiment: str) -> dict[str, Run]:
-        """View's key -> the run that shows it, for all that this source has in an experiment."""
+        """Return view's key -> the run that shows it, for all views of this source in an experiment."""
         mine = f"tags.`{SOURCE}` = '{self._source}'"
         found = self._client.search_runs([experiment], filter_string=mine, max_results=MAX_RUNS)
         return {run.data.tags.get(KEY, ""): run for run in found}
 
     def show(self, experiment: str, run: Run | None, view: View, parent: str | None) -> tuple[str, str]:
-        """Make MLflow show `view`, which `run` has shown so far, below the run `parent`; returns the run's id, and what
-        was done: created, updated, recreated or nothing."""
+        """Make MLflow show `view`, which `run` has shown so far, below the run `parent`; returns the run's id, and the
+        action: created, updated, recreated or nothing."""
         before = dict(run.data.tags) if run else {}
         tags = view.tags | {KEY: view.key, SOURCE: self._source, NOTE: _note(view.note, before.get(NOTE, ""))}
         tags[GIVEN] = json.dumps([name for name in view.tags if not name.startswith(OURS)])
@@ -136,7 +136,7 @@ class Store:
         self._client.delete_run(run.info.run_id)
 
     def _fill(self, run: Run, view: View, tags: dict[str, str]) -> bool:
-        """Add what is missing, the status last. True if anything was."""
+        """Add missing content, the status last. True if anything was missing."""
         run_id, client, shown = run.info.run_id, self._client, run.data.tags
         is_new = _mark(run) != _mark_of(view)
         if is_new:
@@ -157,7 +157,7 @@ class Store:
         return bool(is_new or late or stale or is_moved)
 
     def _send(self, run: Run, view: View) -> None:
-        """Parameters, points and files that the run does not have yet; marked as half done meanwhile."""
+        """Send parameters, points and files that the run does not have yet; marked as half done meanwhile."""
         run_id, client, mark, wanted = run.info.run_id, self._client, _mark(run), _mark_of(view)
         if mark:
             client.set_tag(run_id, MARK, "")
@@ -188,7 +188,7 @@ class Store:
         client.set_tag(run_id, MARK, json.dumps(wanted))
 
     def _send_model(self, run: Run, view: View) -> None:
-        """The trained model as a logged model of the run; what a killed mirror left of one is deleted."""
+        """Log the trained model as a logged model of the run; partial ones of a killed mirror are deleted."""
         experiment, run_id, client = run.info.experiment_id, run.info.run_id, self._client
         for left in client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'"):
             client.delete_logged_model(left.model_id)
@@ -220,7 +220,7 @@ def foreign_runs(uri: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _make_database(uri: str) -> None:
-    """A new SQLite file gets all its tables at once: MLflow cannot go on with one where it was killed making them."""
+    """Create all tables of a new SQLite file at once: MLflow cannot continue if it was killed while making them."""
     path = Path(uri.removeprefix("sqlite:///"))
     if uri.startswith("sqlite:///") and path.is_file() and not path.stat().st_size:  # `check_database` made it
         with tempfile.TemporaryDirectory() as scratch:
@@ -231,18 +231,18 @@ def _make_database(uri: str) -> None:
 
 
 def _note(ours: str, shown: str) -> str:
-    """Our note above what a person wrote: below the line in the one that is shown, or in its place."""
+    """Join the generated note and a person's text below its line, or replace the note without such a line."""
     _, line, theirs = shown.partition(KEPT)
     return ours + KEPT + (theirs if line else shown)
 
 
 def _mark(run: Run) -> dict[str, Any]:
-    """What the run shows; {} if a mirror did not finish it."""
+    """Return the content that the run shows; {} if a mirror did not finish it."""
     return dict(json.loads(run.data.tags.get(MARK) or "{}"))
 
 
 def _mark_of(view: View) -> dict[str, Any]:
-    """Of each stage how many points, and their digest; of each file its digest."""
+    """Return the number of points of each stage with their digest, and the digest of each file."""
     points = {stage: [len(points), _digest(points)] for stage, points in view.points.items()}
     files = {name: digest_file(path)[:8] for name, path in view.files.items()}
     files |= {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in view.texts.items()}
@@ -263,12 +263,12 @@ def _dataset_input(data: DataInput) -> DatasetInput:
 
 
 def _given(tags: Mapping[str, str]) -> list[str]:
-    """The names among a run's tags that the mirror gave besides those of OURS."""
+    """Return the names among a run's tags that the mirror set besides those in OURS."""
     return list(json.loads(tags.get(GIVEN, "[]")))
 
 
 def _contradicts(run: Run, view: View) -> bool:
-    """True if `run` shows something that its folder no longer says, or was left half done."""
+    """True if `run` shows content that its folder no longer has, or was left half done."""
     mark = _mark(run)
     if not mark or run.info.start_time != view.started_ms or not mark["files"].keys() <= {*view.files, *view.texts}:
         return True

@@ -70,7 +70,7 @@ class MlflowTracker(Tracker):
         self._parents.pop(study, None)
 
     def _open(self, study: str, view: View | None = None) -> tuple[str, dict[str, Any]]:
-        """Find the experiment of a study, and what is shown in it."""
+        """Find the experiment of a study, and the runs shown in it."""
         if study not in self._opened:
             tags = saved_views(view.study) if view and view.study else {}
             folder = self._runs.parent / "mlartifacts" / study
@@ -97,7 +97,7 @@ def _about(name: str) -> str:
 
 
 def _source(runs: Path) -> str:
-    """A name for this folder of runs that moves with it."""
+    """Return a name for this folder of runs that moves with it."""
     path = runs / ".mirror_id"
     if not path.exists():
         write_text(path, uuid.uuid4().hex + "\n")

@@ -36,7 +36,7 @@ KIB = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
 HEARTBEAT_INTERVAL_SECONDS = 2.0
 
 
-COLLAPSED = "collapsed"  # name of a flag: retrieval is lost, or no longer matters
+COLLAPSED = "collapsed"  # name of a flag: retrieval failed, or no longer matters
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -51,17 +51,17 @@ class Flag:
 
 
 def _as_flag(value: Any) -> Any:
-    """A flag of older code, whose status.json has the text alone: its name was what is before the colon."""
+    """Read a flag of older code, whose status.json has only the text: its name was the part before the colon."""
     return {"name": value.partition(":")[0], "text": value} if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Status:
-    """status.json of a stage. Times are unix seconds; `wall_seconds` and `energy_joules` (of the machine, where it
-    counts them) are sums over attempts, `peak_memory_bytes` is the most that the process had. `training_flop` is of
+    """status.json of a stage. Times are unix seconds; `wall_seconds` and `energy_joules` (of the machine, if it
+    counts them) are sums over attempts, `peak_memory_bytes` is the peak of the process. `training_flop` counts
     each step once, however often it was done.
 
-    `host` and `pid` say who wrote it; whether that process still works on the stage is told by its lease.
+    `host` and `pid` name the writer. Its lease shows whether that process still works on the stage.
     """
 
     state: State = "PENDING"
@@ -86,12 +86,12 @@ STATUS = TypeAdapter(Status)
 
 
 def stage_folder(runs: Path, stage: str, key: str) -> Path:
-    """Where a stage with this key lies, or would."""
+    """Return the folder of a stage with this key; it need not exist."""
     return Path(runs) / "stages" / f"{stage}-{key[:KEY_LENGTH]}"
 
 
 def is_stage_folder(path: Path) -> bool:
-    """If a folder is one of a stage: its config.yaml has the stage and the key that its name is made of."""
+    """True if a folder is a stage's: its config.yaml has the stage and the key that its name is made of."""
     try:
         config = read_yaml(path / "config.yaml")
         return bool(path.name == f"{config['stage']}-{config['key'][:KEY_LENGTH]}")
@@ -102,7 +102,7 @@ def is_stage_folder(path: Path) -> bool:
 class StageRun:
     """One execution of one stage: runs/stages/<stage>-<key[:12]>/. One process writes (made by `open`), others read.
 
-    `key` is the stage's key in full, or its beginning where only the folder is known.
+    `key` is the stage's full key, or its first characters if only the folder is known.
     """
 
     def __init__(self, path: Path, stage: str, key: str = "") -> None:
@@ -120,7 +120,7 @@ class StageRun:
 
     @classmethod
     def open(cls, runs: Path, stage: str, key: str, config: Mapping[str, Any]) -> StageRun:
-        """The stage's folder, made with config.yaml if new."""
+        """Open the stage's folder; if it is new, write config.yaml."""
         path = stage_folder(runs, stage, key)
         if not (path / "config.yaml").exists():
             plain = json.loads(json.dumps({"stage": stage, "key": key, **config}, allow_nan=False))
@@ -132,12 +132,12 @@ class StageRun:
         return cls(path, stage, key)
 
     def status(self) -> Status:
-        """What status.json says; PENDING when there is none."""
+        """Read status.json; PENDING if there is none."""
         path = self.path / "status.json"
         return read_record(path, STATUS) if path.exists() else Status()
 
     def environment(self) -> dict[str, Any]:
-        """What env.json says of where the stage ran; empty before its first attempt."""
+        """Read env.json, the environment of the stage; empty before its first attempt."""
         path = self.path / "env.json"
         return read_json(path) if path.exists() else {}
 
@@ -146,7 +146,7 @@ class StageRun:
         return self.status().state == "COMPLETE" and (self.path / "results.json").exists()
 
     def start(self, total_steps: int, device: str = "cpu") -> None:
-        """Begin an attempt: RUNNING, with env.json, and code.patch where the code differs from its commit. The first
+        """Start an attempt: RUNNING, with env.json, and code.patch if the code differs from its commit. The first
         attempt's start, flags and wall time are kept."""
         before = self.status()
         now = time.time()
@@ -175,7 +175,7 @@ class StageRun:
         )
 
     def heartbeat(self, step: int, *, force: bool = False) -> None:
-        """Say that `step` is done; written at most every 2 s unless `force`."""
+        """Record that `step` is done; written at most every 2 s unless `force`."""
         now = time.monotonic()
         anchor_step, anchor_time = self._anchor = self._anchor or (step, now)
         elapsed = now - anchor_time
@@ -204,33 +204,33 @@ class StageRun:
         self._write(replace(self._now(), state="COMPLETE", finished_at=time.time(), error=None))
 
     def fail(self, message: str) -> None:
-        """FAILED, with the last line of `message` that is not empty."""
+        """Set FAILED, with the last line of `message` that is not empty."""
         lines = [line.strip() for line in message.splitlines() if line.strip()]
         error = lines[-1] if lines else "unknown error"
         self._write(replace(self._now(), state="FAILED", finished_at=time.time(), error=error))
 
     def lose(self, error: str) -> None:
-        """Another process of the run is gone: with it the attempt, which goes on from its checkpoint when run again."""
+        """Record that another process of the run is gone. It ends the attempt, which resumes from its checkpoint."""
         self._write(replace(self._now(), error=error))
 
     def preempt(self) -> None:
-        """PREEMPTED: stopped on request after a checkpoint; the next `start` goes on from it."""
+        """Set PREEMPTED: stopped on request after a checkpoint; the next `start` resumes from it."""
         self._write(replace(self._now(), state="PREEMPTED", finished_at=time.time()))
 
     def results(self) -> dict[str, Any]:
-        """results.json; a stage that has not finished is a UserError."""
+        """Read results.json; a stage that has not finished is a UserError."""
         path = self.path / "results.json"
         if not path.exists():
             raise UserError(f"{path}: no results yet; the stage {self.stage} is {self.status().state}, run it again")
         return read_object(path)
 
     def _now(self) -> Status:
-        """The status as known to this process, with the clocks brought forward."""
+        """Return the status as known to this process, with current times."""
         wall = self._wall_before + time.monotonic() - self._began
         current = self._current or self.status()
         is_ours = (current.host, current.pid) == (socket.gethostname(), os.getpid())
         if not is_ours or current.state != "RUNNING":
-            return current  # Nobody's attempt, or another process's: its clocks are not ours.
+            return current  # another process's attempt: its clocks are not read here
         peak = max(current.peak_memory_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
         return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)
 
@@ -244,7 +244,7 @@ class StageRun:
         except DiskFull:
             if status.state == "RUNNING":
                 raise
-            overwrite_json(path, asdict(status))  # how it ended is said all the same
+            overwrite_json(path, asdict(status))  # record the end all the same
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -263,7 +263,7 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The folder's name under runs/."""
+        """Name of the folder under runs/."""
         return f"{self.system}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
 
@@ -271,8 +271,8 @@ RUN_RECORD = TypeAdapter(RunRecord)
 
 
 def write_run_record(runs: Path, record: RunRecord) -> Path:
-    """Write runs/<name>/run.json, once: the run's key is a digest of what it says. Returns its path. UserError: a
-    system that is no folder name."""
+    """Write runs/<name>/run.json, once: the run's key is a digest of its contents. Returns its path. UserError: a
+    system that cannot be a folder name."""
     check_name(record.system, "system", "=,+")
     path = Path(runs) / record.name / "run.json"
     if not path.exists():
@@ -281,7 +281,7 @@ def write_run_record(runs: Path, record: RunRecord) -> Path:
 
 
 def read_run_record(path: Path) -> RunRecord:
-    """One run.json; a broken one is a UserError that names file and field."""
+    """Read one run.json; a broken one is a UserError that names file and field."""
     record = read_record(path, RUN_RECORD)
     if path.parent.name != record.name:
         raise UserError(f"{path}: the record is of {record.name}; rename the folder back, or delete the copy")
@@ -289,18 +289,18 @@ def read_run_record(path: Path) -> RunRecord:
 
 
 def run_record_paths(runs: Path) -> list[Path]:
-    """All run.json files under `runs`, sorted."""
+    """Return all run.json files under `runs`, sorted."""
     return sorted(Path(runs).glob("*/run.json"))
 
 
 def read_run_records(runs: Path) -> list[RunRecord]:
-    """All records, sorted by system and seed; a broken run.json is a UserError that names the file."""
+    """Return all records, sorted by system and seed; a broken run.json is a UserError that names the file."""
     records = [read_run_record(path) for path in run_record_paths(runs)]
     return sorted(records, key=lambda record: (record.system, record.seed, record.run_key))
 
 
 def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:
-    """The folder of one of the run's stages; None when the run has no such stage or it does not exist yet."""
+    """Return the folder of one of the run's stages; None if the run has no such stage or it does not exist yet."""
     relative = record.stages.get(stage)
     if relative is None or not (Path(runs) / relative / "config.yaml").exists():
         return None
@@ -308,7 +308,7 @@ def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:
 
 
 def _plain(value: Any) -> tuple[Any, bool]:
-    """(value of plain JSON types, whether a non-finite number became null)."""
+    """Return (value of plain JSON types, true if a non-finite number became null)."""
     if isinstance(value, Mapping):
         pairs = {str(key): _plain(item) for key, item in value.items()}
         return {key: item for key, (item, _) in pairs.items()}, any(bad for _, bad in pairs.values())

@@ -1,7 +1,7 @@
-"""Who works on a stage of a run: a lease in its folder, kept alive from a thread, so that no two jobs write into one.
+"""The lease of a stage's folder, kept alive from a thread, so that no two jobs write into one.
 
-The lease of a process that died on this machine is free at once. One of a machine that went away is free to whoever
-saw it silent for LIMIT_SECONDS, such as the same job started again elsewhere, which waits for that.
+The lease of a process that died on this machine is free at once. One of a machine that went away is free to a process
+that saw it silent for LIMIT_SECONDS, such as the same job started again elsewhere, which waits for that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TAKEN_CODE = 4  # of a worker that found its stage taken
 
 
 def writer_of(run: Path, limit_seconds: float = LIMIT_SECONDS) -> Holder | None:
-    """The process that seems to work on the stage in folder `run`, on any machine; None when nobody does."""
+    """Return the process that seems to work on the stage in folder `run`, on any machine; None if none does."""
     lease = run / "lease"
     return next((holder for holder in holders(lease) if seems_held(lease, holder, limit_seconds)), None)
 
@@ -68,7 +68,7 @@ def _beat(lease: Lease, ended: threading.Event) -> None:
         try:
             lease.beat()
         except DiskFull:
-            continue  # whoever would take over could not write either
+            continue  # a process that takes over could not write either
         except UserError as error:
             if not ended.is_set():  # else it was given back meanwhile
                 print(error, file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """The numbers of one run, read from the folders of its stages, under the names of `results.csv`.
 
-Light on purpose (no pandas): `status` and the search read single numbers with it.
+No pandas, because `status` and the search read single numbers with it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from realm_lab.tracking.run_dir import StageRun
 
 
 def finite(value: Any) -> float | None:
-    """`value` as a float, or None when it is not a finite number."""
+    """Return `value` as a float, or None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
-    """Everything that is known of a complete run.
+    """Return all numbers of a complete run.
 
-    The results of its last stage, nested names joined by dots; where that is not the evaluation, the last value of each
-    of its curves as well; the mean age of the index over pre-training; and what the run took.
+    The results of its last stage, nested names joined by dots; if that is not the evaluation, the last value of each
+    of its curves as well; the mean age of the index over pre-training; and the resources that the run used.
     """
     last = [*stages.values()][-1]
     values = {} if last.stage == "evaluate" else last_values(last)
@@ -35,7 +35,7 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
         values["index_staleness_steps"] = age  # the mean over all steps so far, so its last value
     statuses = {name: stage.status() for name, stage in stages.items()}
     seconds = {name: status.wall_seconds for name, status in statuses.items()}
-    # those that shared the stage, each with a device of its own
+    # processes that shared the stage, each with a separate device
     processes = {name: int(stage.environment().get("processes") or 1) for name, stage in stages.items()}
     values["wall_seconds"] = sum(seconds.values())
     values["device_hours"] = sum(seconds[name] * processes[name] for name in stages) / 3600
@@ -49,5 +49,5 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
 
 
 def last_values(stage: StageRun) -> dict[str, float]:
-    """The last finite value of each curve of a stage."""
+    """Return the last finite value of each curve of a stage."""
     return {name: value for row in stage.metrics.rows() for name, value in scalars(row) if name not in RESERVED}

@@ -1,7 +1,7 @@
-"""The views of a study that MLflow's interface opens by a link: its runs by cell, and by what the cells change.
+"""The views of a study that MLflow's interface opens by a link: its runs by cell, and by the changes of cells.
 
-MLflow keeps such views in tags of the experiment and writes them in its own browser code; what is here was read in
-version 3.17. A version that does not know it shows the plain list of runs.
+MLflow keeps such views in tags of the experiment and writes them in its browser code; this format is from
+version 3.17. A version that does not support it shows the plain list of runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GROUP_NAMES = tuple(
 
 
 class Grouping(NamedTuple):
-    """What MLflow groups the runs of a study by: a parameter or a tag, and its name."""
+    """The grouping of a study's runs in MLflow: a parameter or a tag, and its name."""
 
     mode: Literal["param", "tag"]
     name: str
@@ -48,13 +48,13 @@ def link(experiment: str, view: str = BY_CELL) -> str:
 
 
 def changed_parameters(study: StudyRecord) -> list[str]:
-    """What the cells of a study change in the baseline, in order."""
+    """Return the parameters that the cells of a study change, in order."""
     return list(dict.fromkeys(name for cell in study.cells for name in cell.changes))
 
 
 def grouping(study: StudyRecord) -> Grouping:
-    """What to group the runs of a study by: the parameter `cell`, or a tag with the same under a name by which MLflow's
-    colours of the cells differ more."""
+    """Return the grouping of a study's runs: the parameter `cell`, or a tag with the same value whose name gives the
+    cells more distinct colours."""
     return _grouping(study.name, tuple(cell.name for cell in study.cells))
 
 
@@ -74,7 +74,7 @@ def _grouping(study: str, cells: tuple[str, ...]) -> Grouping:
 
 
 def color(group: Grouping, cell: str) -> str:
-    """The colour that MLflow gives to the group of a cell, #rrggbb."""
+    """Return the colour that MLflow gives to the group of a cell, #rrggbb."""
     low = high = 0
     for character in f"{group.mode}.{group.name}.{cell}":
         low = (low + ord(character)) % 255

@@ -1,13 +1,13 @@
-"""The one state of a run and of each of its stages, read from its folders: what `status`, reports and MLflow show.
+"""The one state of a run and of each of its stages, read from its folders, for `status`, reports and MLflow.
 
-    PENDING     not begun                        QUEUED     a scheduler's job waits for it
+    PENDING     not started                      QUEUED     a scheduler's job waits for it
     RUNNING     a living process works on it     PREEMPTED  stopped on request after a checkpoint; resumes when rerun
-    LOST        its process is gone or silent; goes on from its checkpoint when run again
-    CANCELLED   its job was cancelled            FAILED     ended by an error of its own; runs again on request
+    LOST        its process is gone or silent; resumes from its checkpoint when run again
+    CANCELLED   its job was cancelled            FAILED     ended by an error; runs again on request
     COMPLETE    finished, with results
 
-QUEUED and CANCELLED need what a scheduler says (`jobs`); from the folders alone they are PENDING or PREEMPTED.
-A `Reason` has the cause of a state as fields. Its text is made here alone, and never read back.
+QUEUED and CANCELLED need a scheduler's answer (`jobs`); from the folders they are PENDING or PREEMPTED.
+A `Reason` has the cause of a state as fields. Its text is made only here, and never read back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")  # of a job
 class Cause(StrEnum):
     """The cause of a state."""
 
-    ERROR = "error"  # of its own
+    ERROR = "error"  # of the stage itself
     NEEDED = "needed"  # not run: another task or stage did not end well
     WAITS = "waits"  # for another task
     TAKEN = "taken"  # another process works on it
@@ -46,9 +46,9 @@ class Reason:
 
     cause: Cause
     about: str = ""  # the other task, stage or process
-    state: State | None = None  # of what is needed
+    state: State | None = None  # state of the needed stage or task
     detail: str = ""  # an error in one line
-    queue: str = ""  # what SLURM knows: the job's state, or why it waits
+    queue: str = ""  # SLURM's answer: the job's state, or why it waits
     log: str = ""  # the file with more
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Reason:
 
 
 class StageState(NamedTuple):
-    """One stage: its state, what its status.json says, the scheduler's job, if it has one, and the reason."""
+    """One stage: its state, its status.json, the scheduler's job, if it has one, and the reason."""
 
     state: State
     status: Status
@@ -89,19 +89,19 @@ class StageState(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """A run: the state of the whole, and of each of its stages in order."""
+    """A run: the overall state, and the state of each of its stages in order."""
 
     state: State
     stages: dict[str, StageState]
 
     @property
     def stage(self) -> str | None:
-        """The stage that decides: the first that is not complete; None when all are."""
+        """The stage that decides: the first that is not complete; None if all are."""
         return next((name for name, stage in self.stages.items() if stage.state != "COMPLETE"), None)
 
     @property
     def reason(self) -> Reason | None:
-        """Why the deciding stage does not run; None where nothing is wrong."""
+        """Why the deciding stage does not run; None if nothing is wrong."""
         return None if self.stage is None else self.stages[self.stage].reason
 
     @property
@@ -126,7 +126,7 @@ class RunState(NamedTuple):
 
 
 class JobState(NamedTuple):
-    """What a launcher knows of a task or a stage: a state of its job, the job's id ("" before there is one), and why it
+    """A launcher's view of a task or a stage: a state of its job, the job's id ("" before there is one), and why it
     waits or how it failed."""
 
     state: State
@@ -140,7 +140,7 @@ class JobState(NamedTuple):
 
 
 class StageStates:
-    """The stages under a folder of runs, each status.json read once: take a new one to look again.
+    """The stages under a folder of runs, each status.json read once: make a new object to read again.
 
     `jobs`: name of a stage's folder -> its job in a scheduler.
     """
@@ -150,7 +150,7 @@ class StageStates:
         self._known: dict[str, StageState] = {}
 
     def stage(self, stage: str, key: str) -> StageState:
-        """The state of a stage by its key, whole or as folders have it. A corpus is complete while its folder is."""
+        """Return the state of a stage by its key, full or shortened. A corpus is complete while its folder exists."""
         folder = stage_folder(self._runs, stage, key)
         if folder.name not in self._known:
             found = stage_state(folder, self._jobs.get(folder.name))
@@ -162,7 +162,7 @@ class StageStates:
         return self._known[folder.name]
 
     def run(self, keys: Mapping[str, str], corpus_key: str) -> RunState:
-        """A run with these stages, stage -> key, in order. One that waits for its corpus has `prepare` before them."""
+        """Return a run with these stages, stage -> key, in order. If it waits for its corpus, `prepare` comes first."""
         found = run_state_of({name: self.stage(name, key) for name, key in keys.items()})
         if found.state != "PENDING":
             return found
@@ -171,19 +171,19 @@ class StageStates:
 
 
 def stage_state(folder: Path, job: JobState | None = None) -> StageState:
-    """The state of the stage in a folder, which need not exist."""
+    """Return the state of the stage in a folder, which need not exist."""
     status = StageRun(folder, folder.name.partition("-")[0]).status()
     state, reason = _state(folder, status, job)
     return StageState(state, status, job.job if job else "", reason)
 
 
 def error_of(status: Status) -> Reason:
-    """The reason of a stage that failed."""
+    """Return the reason of a stage that failed."""
     return Reason(Cause.ERROR, detail=status.error or "unknown error")
 
 
 def run_state_of(stages: Mapping[str, StageState]) -> RunState:
-    """A run of these stages: COMPLETE if all are, else the state of the first that is not."""
+    """Combine these stages to a run: COMPLETE if all are, else the state of the first that is not."""
     for stage in stages.values():
         if stage.state != "COMPLETE":
             return RunState(stage.state, dict(stages))
@@ -191,13 +191,13 @@ def run_state_of(stages: Mapping[str, StageState]) -> RunState:
 
 
 def run_state(runs: Path, record: RunRecord, jobs: Mapping[str, JobState] | None = None) -> RunState:
-    """The state of a recorded run; `jobs` as in StageStates."""
+    """Return the state of a recorded run; `jobs` as in StageStates."""
     keys = {name: folder.rpartition("-")[2] for name, folder in record.stages.items()}
     return StageStates(runs, jobs).run(keys, record.inputs.get("corpus", ""))
 
 
 def at_work(folder: Path, job: JobState | None) -> Holder | None:
-    """The process that seems to work on the stage in a folder; none of a job of which its scheduler knows the end."""
+    """Return the process that seems to work on the stage in a folder; None for a job that has ended."""
     holder = writer_of(folder)
     if holder is None or job is None or job.state in UNFINISHED:
         return holder
@@ -208,7 +208,7 @@ def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, R
     if status.state == "COMPLETE":
         # without results, what it made is gone: to be done again
         return ("COMPLETE", None) if (folder / "results.json").exists() else ("PENDING", None)
-    is_running = job is not None and job.state == "RUNNING"  # so a scheduler says, whatever the clock of its machine
+    is_running = job is not None and job.state == "RUNNING"  # by the scheduler, whatever the clock of its machine
     if status.state == "RUNNING" and (is_running or at_work(folder, job) is not None):
         return "RUNNING", None
     if job is not None and job.state in UNFINISHED:  # also of a run that waits to go on

@@ -1,6 +1,6 @@
-"""Studies on disk: runs/studies/<name>/study.json says which runs are compared, by which names, with which baseline.
+"""Studies on disk: runs/studies/<name>/study.json lists the compared runs with their names, and the baseline.
 
-Run folders know nothing of studies, so that one run may be in several. The default pipeline is the study `default`.
+Run folders are independent of studies, so that one run may be in several. The default pipeline is the study `default`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from realm_lab.metrics import Metric, learn
 STRICT = ConfigDict(extra="forbid")
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
 SCRATCH = "scratch"  # of its cells, where a verb has other parameters
-IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # what reports/ holds besides studies
+IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # entries of reports/ that are no studies
 
 
 @dataclass(frozen=True, config=STRICT)
 class StudyCell:
-    """One cell of a study. `changes`: what it changes in the baseline's parameters, dotted name -> value."""
+    """One cell of a study. `changes`: its differences from the baseline's parameters, dotted name -> value."""
 
     name: str
     title: str
@@ -60,15 +60,15 @@ class StudyRecord:
     metrics: tuple[str, ...] = ()  # those of interest, the most important first
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
     source: str = ""  # the study's file, relative to the project
-    last_stage: str = ""  # where its runs end, if that is before evaluate: a search may need no fine-tuning
-    figures: tuple[ChoiceField, ...] = ()  # more figures, by their code, as reporting/study_figures.py says
-    exploratory: tuple[str, ...] = ()  # metrics that are shown beside the others, each a family of tests of its own
+    last_stage: str = ""  # the last stage of its runs, if that is before evaluate: a search may need no fine-tuning
+    figures: tuple[ChoiceField, ...] = ()  # more figures, by their code, see reporting/study_figures.py
+    exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
-    not_run: dict[str, str] = field(default_factory=dict)  # what a reader would look for -> why it has no cell
+    not_run: dict[str, str] = field(default_factory=dict)  # variants deliberately left out -> the reason
     own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
     note: str = ""  # of people, about the whole study
     tags: dict[str, str] = field(default_factory=dict)  # of people, for trackers
-    common: dict[str, Any] = field(default_factory=dict)  # what params.yaml and --set change in the preset, everywhere
+    common: dict[str, Any] = field(default_factory=dict)  # changes of the preset by params.yaml and --set, in all cells
     format: int = 1
 
     def cell(self, name: str) -> StudyCell:
@@ -76,12 +76,12 @@ class StudyRecord:
         return next(cell for cell in self.cells if cell.name == name)
 
     def of(self, cell: str) -> list[StudyRun]:
-        """The runs of a cell, by seed."""
+        """Return the runs of a cell, by seed."""
         return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
 
     @property
     def command(self) -> str:
-        """The command that runs what is missing of the study."""
+        """Return the command that runs the missing runs of the study."""
         if self.source:
             verb = "search" if self.name.startswith("search-") else "sweep"
             return f"realm-lab {verb} {self.name if Path(self.source).parent.name == 'experiments' else self.source}"
@@ -91,7 +91,7 @@ class StudyRecord:
         }.get(self.name, f"dvc exp run --name {self.name} ...")
 
     def cut(self, stages: Mapping[str, str]) -> dict[str, str]:
-        """The stages of a run, in order, that this study asks for."""
+        """Return the stages of a run, in order, that this study asks for."""
         names = list(stages)
         last = names.index(self.last_stage) if self.last_stage in names else len(names) - 1
         return {name: stages[name] for name in names[: last + 1]}
@@ -101,8 +101,8 @@ STUDY_RECORD = TypeAdapter(StudyRecord)
 
 
 def check_study_name(name: str, where: str, remedy: str) -> None:
-    """Refuse a name that is unfit for folders, or taken: a study writes runs/studies/NAME/ and reports/NAME/. The
-    UserError begins with `where` and ends in `remedy`."""
+    """Refuse a name that is invalid for folders, or taken: a study writes runs/studies/NAME/ and reports/NAME/. The
+    UserError starts with `where` and ends in `remedy`."""
     check_name(name, f"{where}: study", remedy=remedy)
     if name.lower() in (DEFAULT, SCRATCH):
         raise UserError(f"{where}: the default pipeline keeps its runs by this name; {remedy}")
@@ -111,12 +111,12 @@ def check_study_name(name: str, where: str, remedy: str) -> None:
 
 
 def study_folder(runs: Path, name: str) -> Path:
-    """Where everything that is known of a study lies."""
+    """Return the folder of a study's record."""
     return Path(runs) / "studies" / name
 
 
 def write_study_record(runs: Path, record: StudyRecord) -> Path:
-    """Write study.json over what an earlier plan of the study wrote; the same content changes nothing."""
+    """Write study.json over the one of an earlier plan; the same content changes nothing."""
     path = study_folder(runs, record.name) / "study.json"
     plain = STUDY_RECORD.dump_python(record, mode="json")
     if not path.exists() or read_json(path) != plain:
@@ -125,7 +125,7 @@ def write_study_record(runs: Path, record: StudyRecord) -> Path:
 
 
 def read_study_record(path: Path) -> StudyRecord:
-    """One study.json, whose own metrics are known from then on. UserError: it is broken; file and field."""
+    """Read one study.json and register its custom metrics. UserError: it is broken; file and field."""
     record = read_record(path, STUDY_RECORD, "delete the file and plan the study again")
     if path.parent.name != record.name:
         raise UserError(f"{path}: the record is of study {record.name}; rename the folder back, or delete the copy")
@@ -136,7 +136,7 @@ def read_study_record(path: Path) -> StudyRecord:
 class Studies:
     """The studies with runs in a folder, by name.
 
-    `default` plans the study of that name from params.yaml as it is now. Without it that study is the one that ran
+    `default` plans the study of that name from the present params.yaml. Without it that study is the one that ran
     last, which may have been an experiment.
     """
 
@@ -144,11 +144,11 @@ class Studies:
         self.runs, self._default = Path(runs), default
 
     def names(self) -> list[str]:
-        """All studies, `default` first, then by name."""
+        """Return all studies, `default` first, then by name."""
         return [path.parent.name for path in study_record_paths(self.runs)]
 
     def read(self, name: str) -> StudyRecord:
-        """The design of a study. UserError: it has no runs here, or its record is broken."""
+        """Return the design of a study. UserError: it has no runs here, or its record is broken."""
         path = study_folder(self.runs, name) / "study.json"
         if not path.exists():
             known = f"; studies with runs here: {', '.join(names)}" if (names := self.names()) else ""
@@ -161,6 +161,6 @@ class Studies:
 
 
 def study_record_paths(runs: Path) -> list[Path]:
-    """All study.json files under `runs`, `default` first, then by name."""
+    """Return all study.json files under `runs`, `default` first, then by name."""
     paths = (Path(runs) / "studies").glob("*/study.json")
     return sorted(paths, key=lambda path: (path.parent.name != DEFAULT, path.parent.name))

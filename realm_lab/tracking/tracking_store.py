@@ -1,4 +1,4 @@
-"""The tracking store that a URI names: whether it answers, and its password never shown. No MLflow here."""
+"""The tracking store of a URI: checks that it answers, and never shows its password. No MLflow here."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ KINDS = "sqlite:////ABSOLUTE/mlflow.db, postgresql://USER:PASSWORD@HOST/DATABASE
 
 
 def default_uri(runs: Path) -> str:
-    """The store of a project that names none: mlflow.db beside its runs."""
+    """Default tracking store: mlflow.db next to the runs."""
     return f"sqlite:///{Path(runs).resolve().parent / 'mlflow.db'}"
 
 
 def is_server(uri: str) -> bool:
-    """True for an MLflow server, which has its own database and its own place for artifacts."""
+    """True for an MLflow server, which has a database and a store for artifacts."""
     return uri.startswith(("http:", "https:"))
 
 
 def without_password(text: str) -> str:
-    """A URI, or a message with one in it, with *** in the place of the password."""
+    """Replace the password in a URI, or in a message with one, by ***."""
     return re.sub(r"([?&]password=)[^&\s]*", r"\1***", re.sub(r"(//[^:/@\s]*:)\S*@", r"\1***@", text))
 
 
 def one_line(error: object) -> str:
-    """An error's message without line breaks and passwords, cut to what fits a report."""
+    """Shorten an error's message to one line without passwords."""
     return cut(without_password(" ".join(str(error).split())), 300)
 
 
 def check_database(uri: str) -> None:
-    """Read from a database now, since MLflow would try for minutes. UserError: no such kind of store, a file that is no
-    database, a server that does not answer, no driver."""
+    """Read from a database once, since MLflow would retry for minutes. UserError: no such kind of store, a file that is
+    not a database, a server that does not answer, no driver."""
     name = f"tracking store {without_password(uri)}"
     try:
         engine = sqlalchemy.create_engine(uri)

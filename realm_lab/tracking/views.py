@@ -1,4 +1,4 @@
-"""What MLflow shows of a run and of a study, read from run directories and study.json. No MLflow here."""
+"""Views of a run and of a study for MLflow, read from run directories and study.json. No MLflow here."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
 STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are digests
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000  # of MLflow 3 (mlflow/utils/validation.py)
 BEGINNINGS = ("prepare", "warm_start")  # stages that runs share: not part of a run's duration
-HEADLINE = "headline"  # beside the stages in `points`: what is shown at the top level, and below SYSTEM
+HEADLINE = "headline"  # besides the stages in `points`: metrics at the top level, and below SYSTEM
 SYSTEM = "system"  # the folder that MLflow's page of a run shows as system metrics
 VALUES = "values.json"  # the table of everything that was measured once
 COSTS = (
     *("wall_seconds", "device_hours", "training_teraflop"),
     *("peak_memory_gibibytes", "energy_kilojoules", "parameters"),
 )
-MODEL_BYTES = 100 * 2**20  # a larger model stays in runs/ alone
+MODEL_BYTES = 100 * 2**20  # a larger model stays only in runs/
 
 
 class Point(NamedTuple):
@@ -52,10 +52,10 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A run, or a study as a whole, as MLflow shows it.
+    """A run, or a study, as MLflow shows it.
 
     `points`: stage -> its points in order, only those that a resumed stage cannot take back. `ended_ms` is None as
-    long as the run may go on.
+    long as the run may continue.
     """
 
     key: str
@@ -75,7 +75,7 @@ class View:
 
 
 class Member(NamedTuple):
-    """A run with its state and its cell in a study; no cell where no study mentions the run."""
+    """A run with its state and its cell in a study; no cell if no study mentions the run."""
 
     record: RunRecord
     state: RunState
@@ -84,7 +84,7 @@ class Member(NamedTuple):
 
 
 def read_groups(studies: Studies, problems: list[str]) -> dict[str, tuple[StudyRecord | None, list[Member]]]:
-    """Experiment -> study and its runs; what cannot be read is added to `problems`."""
+    """Return experiment -> study and its runs; unreadable ones are added to `problems`."""
     runs = studies.runs
     records: dict[str, RunRecord] = {}
     for path in run_record_paths(runs):
@@ -118,7 +118,7 @@ def read_groups(studies: Studies, problems: list[str]) -> dict[str, tuple[StudyR
 def _member(
     runs: Path, record: RunRecord, problems: list[str], study: StudyRecord | None = None, cell: StudyCell | None = None
 ) -> list[Member]:
-    """The run with its state; none where a status cannot be read."""
+    """Return the run with its state; None if a status cannot be read."""
     try:
         return [Member(record, run_state(runs, record), study, cell)]
     except UserError as error:
@@ -127,7 +127,7 @@ def _member(
 
 
 def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> View:
-    """Everything that is shown of one run.
+    """Return the view of one run.
 
     UserError: a file of the run is broken; the message names it.
     """
@@ -222,9 +222,10 @@ def _values(stages: dict[str, StageRun], state: RunState) -> str:
 
 
 def _own_times(state: RunState) -> tuple[int | None, int | None]:
-    """When the run's own first stage began, and that plus the time that its own stages took, without waiting.
+    """Return the start of the run's first unshared stage, and that plus the time of its unshared stages, without
+    waiting.
 
-    Until then, a beginning that it shares with others counts as its own, so that it is seen from the start.
+    Until then, a shared stage counts, so that the run is visible from its start.
     """
     begun = {name: stage.status for name, stage in state.stages.items() if stage.status.started_at}
     own = [status for name, status in begun.items() if name not in BEGINNINGS] or list(begun.values())
@@ -235,12 +236,12 @@ def _own_times(state: RunState) -> tuple[int | None, int | None]:
 
 
 def _planned(runs: Path, record: RunRecord) -> int:
-    """When a run was recorded: its start as long as no stage of it has begun."""
+    """Return the time when a run was recorded: its start as long as none of its stages has started."""
     return milliseconds((runs / record.name / "run.json").stat().st_mtime)
 
 
 def _times(states: Sequence[RunState]) -> tuple[int | None, int | None]:
-    """When the first stage of these runs began, and when the last one ended, if any did."""
+    """Return the start of the first stage of these runs, and the end of the last one, if there is one."""
     known = [stage.status for state in states for stage in state.stages.values()]
     started = [status.started_at for status in known if status.started_at]
     ended = [status.finished_at for status in known if status.finished_at]
@@ -248,10 +249,10 @@ def _times(states: Sequence[RunState]) -> tuple[int | None, int | None]:
 
 
 def settled_step(run: StageRun, state: StageState) -> float:
-    """The points of a stage up to this step stay; -1 if none of them does.
+    """Return the step up to which the points of a stage stay; -1 if none of them does.
 
-    A stage that goes on begins at its newest checkpoint and cuts off what was logged later. One that is complete, or
-    failed by an error of its own, ends as it is (until it is run again on purpose).
+    A stage that resumes starts at its newest checkpoint and cuts off later points. One that is complete, or
+    failed by an error, ends as it is (until it is run again on purpose).
     """
     if state.state in ("COMPLETE", "FAILED"):
         return math.inf
@@ -262,7 +263,7 @@ def settled_step(run: StageRun, state: StageState) -> float:
 
 def _points(run: StageRun, state: StageState) -> list[Point]:
     """The settled points of a stage in order."""
-    last = settled_step(run, state)  # before the lines are read: what is logged meanwhile is later
+    last = settled_step(run, state)  # before the lines are read: lines logged meanwhile are later
     points = []
     for row in itertools.takewhile(lambda row: row["step"] <= last, run.metrics.rows()):
         time_ms = milliseconds(row["time"])
@@ -272,7 +273,7 @@ def _points(run: StageRun, state: StageState) -> list[Point]:
 
 
 def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> View:
-    """A study as a whole, above its runs: what it asks, how far it is, the means of its cells, and its report."""
+    """Return the view of a study, above its runs: its question, progress, the means of its cells, and its report."""
     states = [member.state for member in members]
     done = sum(state.state == "COMPLETE" for state in states)
     is_complete = done == len(study.runs)
@@ -309,7 +310,7 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
 
 
 def _users(runs: Path, members: Sequence[Member]) -> str:
-    """Who ran any of its stages."""
+    """Return the users that ran any of its stages."""
     users: set[str] = set()
     for member in members:
         with contextlib.suppress(UserError):  # a broken file is named where its run is read
@@ -319,7 +320,7 @@ def _users(runs: Path, members: Sequence[Member]) -> str:
 
 
 def _means(runs: Path, study: StudyRecord, cell: str, members: Sequence[Member]) -> list[Point]:
-    """`CELL/exact_match` and the like, means over the seeds of a cell, once all its runs are complete."""
+    """Return `CELL/exact_match` and the like, means over the seeds of a cell, once all its runs are complete."""
     mine = [member for member in members if member.cell and member.cell.name == cell]
     if not mine or len(mine) != len(study.of(cell)) or any(member.state.state != "COMPLETE" for member in mine):
         return []
@@ -331,14 +332,14 @@ def _means(runs: Path, study: StudyRecord, cell: str, members: Sequence[Member])
 
 
 def changes_of(cell: StudyCell, study: StudyRecord) -> str:
-    """What a cell changes in the baseline: "pretrain.masking = random_token, pretrain.steps = 100"."""
+    """Describe the changes of a cell: "pretrain.masking = random_token, pretrain.steps = 100"."""
     system = {"system": cell.system} if cell.system != study.cell(study.baseline).system else {}
     return ", ".join(f"{name} = {show(value)}" for name, value in (system | cell.changes).items()) or "nothing"
 
 
 @functools.cache
 def metric_name(name: str) -> str:
-    """A name MLflow takes: letters, digits and _ - . / : blank; recall@5 becomes recall_at_5."""
+    """Return a name that MLflow accepts: letters, digits and _ - . / : blank; recall@5 becomes recall_at_5."""
     return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_").replace("%", "percent"))[:MAX_NAME].strip("/")
 
 

@@ -34,7 +34,7 @@ realm_lab reads: set `finetune.initial_reader` or `finetune.initial_retriever` t
 
 
 def compile_encoders(params: Params, *encoders: Encoder) -> None:
-    """Compile the encoders in place where the parameters say so: names of weights stay, numbers move by rounding."""
+    """Compile the encoders in place if the parameters ask for it: names of weights stay, numbers move by rounding."""
     if params.launch.compile:
         for encoder in set(encoders):
             encoder.compile(dynamic=True)
@@ -56,8 +56,8 @@ def finish(
 
 
 def end_stage(run: StageRun, write: Callable[[Path], None], counts: Mapping[str, int]) -> None:
-    """Export what `write` writes into a folder, write the last metrics and `counts` as results, drop checkpoints and
-    index; the first rank does."""
+    """Export a folder with `write`, write the last metrics and `counts` as results, drop checkpoints and
+    index, all on the first rank."""
     if ranks().rank:
         return
     with atomic_directory(run.path / "model") as scratch:

@@ -1,4 +1,4 @@
-"""Open-QA fine-tuning of one run: of reader and query tower, or of the reader alone."""
+"""Open-QA fine-tuning of one run: of reader and query tower, or only of the reader."""
 
 # Shapes: B questions, K passages
 
@@ -24,14 +24,14 @@ from realm_lab.training.loop import train
 
 
 def finetune(context: Context, run: StageRun) -> None:
-    """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
+    """Open-QA fine-tuning; the document tower and its index stay as they are."""
     initial = initial_state(context, "finetune")
     tune(context, run, initial, context.retriever(initial.embedder), context.system.params.finetune)
 
 
 def finetune_reader(context: Context, run: StageRun) -> None:
-    """Open-QA fine-tuning of the reader alone, on what the system finds before it; the query tower stays as it is, and
-    the early loss, which trains nothing else, is left out."""
+    """Open-QA fine-tuning of only the reader, on passages that the system finds before it; the query tower stays as it
+    is, and the early loss, which trains nothing else, is left out."""
     fixed = {"train_query_tower": False, "early_loss_candidates": 0}
     settings = context.system.params.finetune.model_copy(update=fixed)
     initial = initial_state(context, "finetune")
@@ -39,7 +39,7 @@ def finetune_reader(context: Context, run: StageRun) -> None:
 
 
 class FixedPassages:
-    """The training questions' passages by a retriever that does not learn, where fine-tuning expects one that does: a
+    """The training questions' passages by a fixed retriever, in the interface of a trained one: a
     "vector" is the number of a question. The embedder is carried along untrained."""
 
     def __init__(self, context: Context, embedder: Embedder, depth: int):
@@ -52,15 +52,15 @@ class FixedPassages:
         self._device = context.device
 
     def embed_queries(self, queries: Sequence[np.ndarray]) -> Tensor:
-        """The number of each question, [B, 1]."""
+        """Return the number of each question, [B, 1]."""
         return torch.tensor([[self._numbers[query.tobytes()]] for query in queries], device=self._device)
 
     def find(self, number_B1: Tensor, count: int) -> np.ndarray:
-        """Rows of the best `count` passages, [B, count]."""
+        """Return rows of the best `count` passages, [B, count]."""
         return self._rows[number_B1[:, 0].cpu().numpy(), :count]
 
     def indexed_score(self, number_B1: Tensor, rows_BK: np.ndarray) -> Tensor:
-        """The retriever's scores of those passages, [B, K]."""
+        """Return the retriever's scores of those passages, [B, K]."""
         scores_BK = self._scores[number_B1[:, 0].cpu().numpy(), : rows_BK.shape[1]]
         return torch.from_numpy(scores_BK).to(self._device)
 
@@ -73,8 +73,8 @@ def tune(
     settings: Finetune,
     make_task: Callable[..., FinetuneTask] = FinetuneTask,
 ) -> None:
-    """Fine-tune a reader, and the query tower where `settings` say so, on what a retriever (or what has its methods
-    `embed_queries`, `find` and `indexed_score`) finds."""
+    """Fine-tune a reader, and the query tower if `settings` ask for it, on the results of a retriever (or an object
+    with its methods `embed_queries`, `find` and `indexed_score`)."""
     params = context.params.model_copy(update={"finetune": settings})
     reader, embedder, null_offset = initial
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)

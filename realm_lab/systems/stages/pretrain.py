@@ -26,7 +26,7 @@ from realm_lab.training.probes import ReaderProbe
 
 
 def pretrain(context: Context, run: StageRun) -> None:
-    """REALM pre-training, from the warm start where the parameters say nothing else."""
+    """REALM pre-training, from the warm start unless the parameters set something else."""
     params, seed = context.params, context.plan.seed
     reader, embedder, null_offset = initial_state(context, "pretrain")
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
@@ -38,7 +38,7 @@ def pretrain(context: Context, run: StageRun) -> None:
         approximate=approximate_search(params.pretrain.search, seed),
     )
     retriever.null_offset = null_offset
-    # The first index, of the weights that training begins with, which other runs and the evaluation have as well.
+    # The first index, with the initial weights, shared with other runs and the evaluation.
     vectors_ND = context.embeddings(embedder).as_tensor(context.device)
     snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
     retriever.adopt(IndexGeneration(vectors_ND, 0), snapshot)
@@ -69,7 +69,7 @@ def pretrain(context: Context, run: StageRun) -> None:
 
 
 def development_metrics(context: Context) -> Evaluation:
-    """Zero-shot recall and retrieval utility on development questions and sentences, as far as there are any."""
+    """Measure zero-shot recall and retrieval utility on development questions and sentences, if there are any."""
     cloze, asked = context.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
