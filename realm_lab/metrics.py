@@ -193,6 +193,12 @@ def of_kind(name: str, source: Source) -> Metric | None:
     return None
 
 
+def chosen_by() -> dict[str, Metric]:
+    """Return the metrics that a choice may depend on: measured on development data, and larger is better."""
+    entries = (*CURVES.values(), *METRICS.values())
+    return {entry.name: entry for entry in entries if entry.split == "dev" and entry.better == "up"}
+
+
 def learn(entries: Iterable[Metric]) -> None:
     """Know the metrics of a user's own that a study was planned with, as its record has them."""
     for entry in entries:

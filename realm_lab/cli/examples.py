@@ -80,6 +80,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
     "mirror": {
         "mirror": "into mlflow.db",
         "mirror --uri http://server:5000 --follow": "to a server, until all runs have finished",
+        "mirror --register masking": "and register the model of the study's best run",
     },
     "gc": {"gc": "only list", "gc --forget masking --yes": "delete, also what only one study needs"},
     "index": {

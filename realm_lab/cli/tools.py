@@ -20,8 +20,13 @@ def add_mirror(add: Add) -> None:
     mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
     text = "address of the MLflow server that will show the store, for the links (default: the store, if it is one)"
     mirror.add_argument("--address", metavar="URL", help=text)
+    either = mirror.add_mutually_exclusive_group()
     text = "another tracker than MLflow: NAME, package.module:Class or '{name: NAME, OPTION: VALUE}'"
-    mirror.add_argument("--tracker", metavar="TRACKER", help=text)
+    either.add_argument("--tracker", metavar="TRACKER", help=text)
+    text = "also register the model of this study's best run, with the alias `best`"
+    either.add_argument("--register", metavar="STUDY", help=text)
+    text = "the development measure by which a run is best (default: exact_match_dev)"
+    mirror.add_argument("--by", default="exact_match_dev", metavar="METRIC", help=text)
 
 
 def _run_mirror(options: argparse.Namespace) -> int:
@@ -39,11 +44,13 @@ def _run_mirror(options: argparse.Namespace) -> int:
 
         return page_of(report)
 
-    tracker = chosen("--tracker", options.tracker) if options.tracker else None
-    summary = mirror(
-        options.root / "runs", uri, options.follow, page=page, studies=studies_of(options.root), tracker=tracker
-    )
+    studies, tracker = studies_of(options.root), chosen("--tracker", options.tracker) if options.tracker else None
+    summary = mirror(options.root / "runs", uri, options.follow, page=page, studies=studies, tracker=tracker)
     print(summary)
+    if options.register:
+        from realm_lab.tracking.registered import register
+
+        print(register(studies, options.register, uri or "", options.by))
     address = options.address or (summary.uri if is_server(summary.uri) else "")
     if summary.links and not address:
         address = "http://127.0.0.1:5000"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES, METRICS, Metric
+from realm_lab.metrics import CURVES, chosen_by
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.load import flatten, laid_over, read_source, resolve, show
 from realm_lab.params.parameters import Params
@@ -178,12 +178,6 @@ def plan_search(
             message = f"space: '{name}' changes nothing up to '{plan.last_stage}', where a trial ends"
             raise search.problem(f"{message}; leave it out, or search for another metric", "space", name)
     return plan
-
-
-def chosen_by() -> dict[str, Metric]:
-    """Return the metrics that a choice may depend on: measured on development data, and larger is better."""
-    entries = (*CURVES.values(), *METRICS.values())
-    return {entry.name: entry for entry in entries if entry.split == "dev" and entry.better == "up"}
 
 
 def _check_metric(search: Search, corpus: Corpus) -> None:

@@ -183,20 +183,34 @@ class Store:
             for name in (name for name in view.texts if known.get(name) != wanted["files"][name]):
                 write_text(Path(scratch) / name, view.texts[name])
             client.log_artifacts(run_id, scratch)
-        if wanted["model"] and not mark.get("model"):
-            self._send_model(run, view)
+        if view.model and not mark.get("model"):
+            self._send_model(run, view.model)
         client.set_tag(run_id, MARK, json.dumps(wanted))
 
-    def _send_model(self, run: Run, view: View) -> None:
+    def register(self, run: Run, folder: Path, name: str, tags: dict[str, str]) -> str:
+        """Register the model of a run, in `folder`, as a version of the model `name` with the alias `best`, unless that
+        version exists; returns the version. A model that is too large to be sent with each run is sent now."""
+        client, outputs = self._client, run.outputs.model_outputs if run.outputs else []
+        model = client.get_logged_model(outputs[0].model_id if outputs else self._send_model(run, folder))
+        if not client.search_registered_models(filter_string=f"name = '{name}'"):
+            client.create_registered_model(name)
+        versions = client.search_model_versions(f"name = '{name}'")
+        found = next((version for version in versions if version.source == model.artifact_location), None)
+        found = found or client.create_model_version(name, model.artifact_location, run.info.run_id, tags)
+        client.set_registered_model_alias(name, "best", found.version)
+        return str(found.version)
+
+    def _send_model(self, run: Run, folder: Path) -> str:
         """Log the trained model as a logged model of the run; partial ones of a killed mirror are deleted."""
         experiment, run_id, client = run.info.experiment_id, run.info.run_id, self._client
         for left in client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'"):
             client.delete_logged_model(left.model_id)
-        name = re.sub(r"[/:.%'\"]", "-", view.name)
+        name = re.sub(r"[/:.%'\"]", "-", run.info.run_name)
         model = client.create_logged_model(experiment, name, source_run_id=run_id, model_type="REALM")
-        client.log_model_artifacts(model.model_id, str(view.model))
+        client.log_model_artifacts(model.model_id, str(folder))
         client.finalize_logged_model(model.model_id, "READY")
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+        return str(model.model_id)
 
 
 def foreign_runs(uri: str) -> dict[str, list[dict[str, Any]]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import write_text
-from realm_lab.errors import needs
+from realm_lab.errors import UserError, needs
 from realm_lab.params.sections import Section
 from realm_lab.tracking.mirror import Tracker, TrackerError
 from realm_lab.tracking.saved_view import link, saved_views
@@ -64,6 +64,16 @@ class MlflowTracker(Tracker):
                 self._store.delete(run)
                 removed += run.data.tags["realm.kind"] == "run"
         return removed
+
+    def register(self, study: str, key: str, folder: Path, model: str, tags: dict[str, str]) -> tuple[str, str]:
+        """Register the model in `folder`, of the run with this key, as `model`; returns the name shown for the run, and
+        the version. UserError: the run is not shown."""
+        with _one_line():
+            _, shown = self._open(study)
+            if key not in shown:
+                raise UserError(f"study {study}: MLflow does not show its best run; run `realm-lab mirror` again")
+            version = self._store.register(shown[key], folder, model, {"realm.run_key": key, **tags})
+        return str(shown[key].info.run_name), version
 
     def close(self, study: str) -> None:
         self._opened.pop(study, None)

@@ -176,7 +176,7 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
         compared = study.metrics if study else ()
         points = {HEADLINE: _headline(stages, computed, compared, _times([state])[1] or 0)} | points
         tags["realm.problems"] = "; ".join(problems)
-        model = next((run.path / "model" for run in reversed(stages.values()) if (run.path / "model").is_dir()), None)
+        model = trained_model(stages)
     if model and sum(path.stat().st_size for path in model.rglob("*")) > MODEL_BYTES:
         model = None
     return View(
@@ -197,6 +197,11 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
         },
         model=model,
     )
+
+
+def trained_model(stages: dict[str, StageRun]) -> Path | None:
+    """The folder of the model of the last stage that has one."""
+    return next((run.path / "model" for run in reversed(stages.values()) if (run.path / "model").is_dir()), None)
 
 
 def _headline(

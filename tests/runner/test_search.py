@@ -11,9 +11,9 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES, METRICS
+from realm_lab.metrics import CURVES, METRICS, chosen_by
 from realm_lab.params.parameters import Params
-from realm_lab.runner.search_file import chosen_by, plan_search
+from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.stopping import sweeping
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record

@@ -14,8 +14,10 @@ import pytest
 from transformers import AutoModel, BertConfig, BertModel
 
 from realm_lab.cli import main
+from realm_lab.errors import UserError
 from realm_lab.tracking import saved_view
 from realm_lab.tracking.mirror import Mirror, mirror
+from realm_lab.tracking.registered import register
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.study_record import Studies, write_study_record
 from realm_lab.tracking.tracking_store import default_uri
@@ -127,3 +129,34 @@ def test_the_trained_model_is_a_logged_model_that_transformers_opens(
     assert AutoModel.from_pretrained(folder).config.hidden_size == 8
     assert mirror(runs).updated == 0
     assert len(shown.logged_models(runs)) == 1
+
+
+def test_the_model_of_the_best_run_by_a_development_measure_is_registered_once(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = made_runs.make_runs(runs, systems=("realm",), seeds=(0, 1, 2))
+    for record, value in zip(records, (0.3, 0.6, 0.5), strict=True):
+        finetune, evaluate = (stage_of(runs, record, stage) for stage in ("finetune", "evaluate"))
+        assert finetune is not None
+        assert evaluate is not None
+        (finetune.path / "model" / "reader").mkdir(parents=True)
+        (finetune.path / "model" / "reader" / "config.json").write_text(json.dumps({"seed": record.seed}))
+        (evaluate.path / "results.json").write_text(json.dumps(evaluate.results() | {"exact_match_dev": value}))
+    monkeypatch.setattr("realm_lab.tracking.views.MODEL_BYTES", 10)  # it is sent although it is too large for a mirror
+    command = ["mirror", "--root", str(runs.parent), "--register", "default"]
+    for _ in range(2):
+        assert main(command) == 0
+        assert "registered realm-s1 (exact_match_dev 0.600): models:/realm_lab-default/1" in capsys.readouterr().out
+    client = shown.client_of(runs)
+    [version] = client.search_model_versions("name = 'realm_lab-default'")
+    assert client.get_model_version_by_alias("realm_lab-default", "best").version == version.version
+    assert (version.run_id, version.tags["realm.exact_match_dev"]) == (shown.run_ids(runs)["realm-s1"], "0.6")
+    [model] = shown.logged_models(runs)
+    sent = Path(urlsplit(model.artifact_location).path) / "reader" / "config.json"
+    assert json.loads(sent.read_text()) == {"seed": 1}
+    (runs / ".mirror.json").unlink()
+    assert mirror(runs).updated == 0
+    problems = {"exact_match": "not measured on development data", "cloze_exact_match": "no complete run has a model"}
+    for metric, message in problems.items():
+        with pytest.raises(UserError, match=message):
+            register(Studies(runs), "default", "", metric)
