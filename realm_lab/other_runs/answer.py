@@ -21,6 +21,7 @@ from realm_lab.statistics.paired import compare
 from realm_lab.statistics.wording import (
     NOTHING,
     detectable,
+    estimate,
     false_alarms,
     in_short,
     interval,
@@ -127,6 +128,8 @@ class Answer:
             row["p (smallest)"] = p_text(found) if found else NOTHING
             row["finding"] = in_short(found) if found else str(cell.gap or "") if place else "baseline"
             row["minimum detectable difference"] = detectable(found) if found else NOTHING
+            row["interquartile mean"] = estimate(found and found.interquartile, digits)
+            row["P(higher)"] = estimate(found and found.probability_higher, 2)
             row["pairs needed"] = needed(found) if found else NOTHING
             if any(other.finding and other.finding.bound is not None for other in one.cells):
                 row["90 % interval"] = interval(found and found.equivalence_interval, digits)

@@ -113,6 +113,7 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         "cells": cells,
         "comparisons": report.comparisons,
         "calibration": report.calibration and report.calibration.as_json(),
+        "collapse": {name: one.as_json(report.compared[0].metric.span) for name, one in report.collapse.items()},
         "gaps": gaps_as_json(report.compared),
         "flags": report.flags,
         "axis_effects": [effect.as_json() for effect in report.axis_effects],

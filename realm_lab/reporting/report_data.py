@@ -45,6 +45,7 @@ from realm_lab.reporting.frames import (
 from realm_lab.reporting.verdict import Verdict, verdict
 from realm_lab.statistics.calibration import Calibration, calibrate
 from realm_lab.statistics.intervals import Interval
+from realm_lab.statistics.robust import Collapse, compare_collapse
 from realm_lab.tracking.study_record import DEFAULT, SCRATCH, STUDY_RECORD, StudyRecord
 
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
@@ -95,6 +96,24 @@ class Report:
     def calibration(self) -> Calibration | None:
         """False alarms of the study's family; None if it has too few seeds for any."""
         return calibrate([found.comparison.by_seed for _, _, found in family_of(self.compared)])
+
+    @property
+    def collapse(self) -> dict[str, Collapse]:
+        """Every cell with the baseline, if any run of the study collapsed; by the first metric where neither did."""
+        known = self.results[self.results["status"] == "COMPLETE"]
+        if not self.compared or not known["collapsed"].any():
+            return {}
+        marks = known["collapsed"] > 0
+        flags = {name: dict(zip(mine["seed"], marks[mine.index], strict=True)) for name, mine in known.groupby("cell")}
+        first = self.compared[0]
+        values = {cell.cell.name: cell.values for cell in first.cells}
+        base = self.record.baseline
+        found = {
+            name: compare_collapse(flags.get(name, {}), flags.get(base, {}), values[name], values[base])
+            for name in values
+            if name != base
+        }
+        return {name: one for name, one in found.items() if one}
 
     @property
     def axis_effects(self) -> list[AxisEffect]:

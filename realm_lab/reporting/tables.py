@@ -14,7 +14,18 @@ from realm_lab.reporting.frames import column, ordered_cells, summarise
 from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.rendering import mean_sd, words
 from realm_lab.reporting.report_data import Report
-from realm_lab.statistics.wording import NOTHING, detectable, difference, in_short, interval, needed, number, signed
+from realm_lab.statistics.paired import holm
+from realm_lab.statistics.wording import (
+    NOTHING,
+    detectable,
+    difference,
+    estimate,
+    in_short,
+    interval,
+    needed,
+    number,
+    signed,
+)
 from realm_lab.tracking.study_record import StudyRecord
 
 Rows = list[dict[str, str]]
@@ -60,6 +71,7 @@ TITLES = {  # of `other_rows`
     "interactions": "Interactions of the two axes",
     "overlap": "Exact match by overlap with training",
     "utility": "Retrieval utility by its parts",
+    "collapse": "Collapsed runs",
     "cost": "Mean minutes of a run, by stage",
     "changes": "Cells",
     "corpus_update": "Answers after the corpus was replaced, without training",
@@ -102,6 +114,8 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
         row["minimum detectable difference"] = detectable(finding) if finding else NOTHING
         row["seeds needed"] = needed(finding) if finding else NOTHING
         row["90 % interval"] = interval(finding.equivalence_interval if finding and finding.bound else None, digits)
+        row["interquartile mean (95 %)"] = estimate(finding and finding.interquartile, digits)
+        row["P(higher) (95 %)"] = estimate(finding and finding.probability_higher, 2)
         row["95 %, questions"] = interval(finding and finding.per_example, digits)
         row["paper"] = row["paper Δ"] = row["later papers"] = NOTHING
         if cell.paper and name in cell.paper.values:
@@ -171,6 +185,29 @@ def group_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]], columns:
     return rows
 
 
+def collapse_rows(report: Report) -> Rows:
+    """Each cell with the baseline: rates of collapse, and the first metric where neither collapsed; empty if no run
+    collapsed."""
+    found = report.collapse
+    adjusted = dict(zip(found, holm([one.p for one in found.values()]), strict=True))
+    rows = []
+    for name, title in report.cells:
+        if one := found.get(name):
+            metric, alive = report.compared[0].metric, one.alive
+            rows.append(
+                {
+                    "cell": title,
+                    "collapsed": f"{one.cell} of {one.seeds}",
+                    "baseline, same seeds": f"{one.baseline} of {one.seeds}",
+                    "p, corrected": number(adjusted[name]),
+                    "seeds where neither collapsed": str(len(alive.deltas)) if alive else "0",
+                    "difference there": signed(alive and alive.mean, metric.digits),
+                    "95 % interval there": interval(alive and alive.interval.within(metric.span), metric.digits),
+                }
+            )
+    return rows
+
+
 def cost_rows(report: Report) -> Rows:
     """Mean minutes of a complete run by stage, device hours, and the share of refreshing in pre-training."""
     cost, results = report.data["cost"], report.results
@@ -219,6 +256,7 @@ def other_rows(report: Report) -> dict[str, Rows]:
         "interactions": interaction_rows(report),
         "overlap": group_rows(results, cells, OVERLAPS),
         "utility": group_rows(results, cells, UTILITY),
+        "collapse": collapse_rows(report),
         "cost": cost_rows(report),
         "changes": change_rows(report.record),
         "corpus_update": group_rows(results, cells, CORPUS_UPDATE),

@@ -21,6 +21,7 @@ from realm_lab.statistics.power import (
     equivalence_p,
     needed_seeds,
 )
+from realm_lab.statistics.robust import Estimate, interquartile_mean, probability_higher
 
 ALPHA = 0.05
 Key = TypeVar("Key", bound=Hashable)
@@ -66,6 +67,17 @@ class Finding(NamedTuple):
     def interval(self) -> Interval | None:
         """95 % interval of the difference, within the range of the metric; None for fewer than three seeds."""
         return self.comparison.interval.within(self.span)
+
+    @property
+    def interquartile(self) -> Estimate | None:
+        """Mean of the middle half of the differences; None for fewer than four seeds."""
+        found = interquartile_mean(self.comparison.deltas)
+        return found and found.within(self.span)
+
+    @property
+    def probability_higher(self) -> Estimate:
+        """How often a seed's value is higher than the baseline's."""
+        return probability_higher(self.comparison.deltas)
 
     @property
     def detectable_difference(self) -> float | None:
@@ -142,6 +154,8 @@ class Finding(NamedTuple):
             "improves": self.improves,
             "interval": self.interval,
             "per_example_interval": self.per_example,
+            "interquartile": self.interquartile and self.interquartile._asdict(),
+            "probability_higher": self.probability_higher._asdict(),
             "p": found.p,
             "tests": self.tests,
             "corrected_p": self.corrected_p,

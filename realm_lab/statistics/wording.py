@@ -9,6 +9,7 @@ from realm_lab.statistics.family import ALPHA, Finding, Kind
 from realm_lab.statistics.intervals import Interval
 from realm_lab.statistics.paired import FEWEST_SEEDS
 from realm_lab.statistics.power import FEWEST_FOR_PROJECTION, MOST_SEEDS
+from realm_lab.statistics.robust import Estimate
 
 NOTHING = "–"
 MINUS = "−"
@@ -38,6 +39,16 @@ def interval(found: Interval | None, digits: int = 3) -> str:
     if found is None:
         return NOTHING
     return f"{signed(found.low, digits)} to {signed(found.high, digits)}"
+
+
+def estimate(found: Estimate | None, digits: int = 3) -> str:
+    """A value and its interval; a dash for none."""
+    return NOTHING if found is None else f"{number(found.value, digits)} ({span(found.interval, digits)})"
+
+
+def span(found: Interval, digits: int) -> str:
+    """Both ends without signs for positive numbers."""
+    return f"{number(found.low, digits)} to {number(found.high, digits)}"
 
 
 def in_short(finding: Finding) -> str:
