@@ -28,14 +28,14 @@ def can_be_scored(answer: str, kind: AnswerKind) -> bool:
 
 
 def holds_answer(normalised_text: str, answers: Sequence[str]) -> bool:
-    """Whether a normalised text holds one of the answers as whole words."""
+    """True if a normalised text contains one of the answers as whole words."""
     padded = f" {normalised_text} "
     return any(f" {answer} " in padded for answer in map(normalise_answer, answers) if answer)
 
 
 def passage_holds(body: str, answers: Sequence[str], kind: AnswerKind, patterns: Patterns, question: str) -> bool:
-    """Whether a passage holds an answer: as whole words, both normalised, or where answers are regular expressions by
-    a match anywhere in it. `patterns` remembers what is wrong with one, by the question's id."""
+    """True if a passage contains an answer: as whole words, both normalised, or, for regular expressions, a match
+    anywhere in it. `patterns` remembers faulty ones by the question's id."""
     if kind == "regex":
         return patterns.found_in(body, answers, question)
     return holds_answer(normalise_answer(body), answers)

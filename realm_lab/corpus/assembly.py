@@ -1,7 +1,7 @@
-"""One assembly of a prepared corpus from its source; the layout is that of `store.py`.
+"""One assembly of a prepared corpus from its source; `store.py` describes the layout.
 
-What is held in memory does not grow with the text, but for 64-bit hashes of what must be known again: 17 to 35
-bytes for each document, article and passage. Questions are held, and the words where a vocabulary is learned.
+Memory does not grow with the text, except for 64-bit hashes of things to be recognised: 17 to 35
+bytes for each document, article and passage. Questions are held, and the words if a vocabulary is learned.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Assembly:
         self.counts[name] = writer.rows
 
     def _write_passages(self, name: str, version: int, parts: dict[str, PartWriter]) -> dict[str, list[int]]:
-        """One version, and its sentences where there are `parts` for them; the rows of documents asked about."""
+        """Assemble one version, and its sentences if there are `parts` for them; return rows of questioned
+        documents."""
         writer = PartWriter(self._folder / name, Passages.COLUMNS, self._dtype)
         rows_of_documents: dict[str, list[int]] = {document: [] for document in self._source.asked_documents()}
         articles = HashNumbers()  # hash -> number
@@ -86,7 +87,7 @@ class Assembly:
         dropped: Counter[str] = Counter()
         for cut in self._source.cuts(version):
             batch, next_row = self._with_patches(cut), writer.rows
-            rows = []  # of each passage (a duplicate's is that of the first), and whether it is new
+            rows = []  # row of each passage (a duplicate has the first one's), and a flag for new ones
             for title, body, document in zip(
                 *(batch[n].to_pylist() for n in ("title", "body", "document")), strict=True
             ):
@@ -127,7 +128,7 @@ class Assembly:
         return cut.passages.set_column(cut.passages.schema.get_field_index("bodies"), "bodies", moved)
 
     def _write_sentences(self, cut: Cut, parts: dict[str, PartWriter], rows: Sequence[tuple[int, bool]] = ()) -> None:
-        """`rows` says what became of the passages that the sentences come from, where there are any."""
+        """Write sentences; `rows` maps the passages that they come from, if there are any."""
         for part, writer in parts.items():
             batch = cut.sentences[part]
             if rows:

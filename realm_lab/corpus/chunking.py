@@ -1,9 +1,9 @@
-"""Texts into sentences, sentences into passages.
+"""Split texts into sentences, and pack sentences into passages.
 
 Sentences come from sentencex (Wikimedia; rules, no model, no download). Measured on 400 SQuAD paragraphs
 (304 k characters): sentencex 46 M characters/s, blingfire 4.7 M, syntok 1.2 M, pysbd 0.2 M; wrong or missing
-boundaries among those on which they disagree: fewest in sentencex. Two of its faults are put right here: it takes
-Wikipedia's "[citation needed]" for the beginning of a sentence, and the text after a list for its last item.
+boundaries among those on which they disagree: fewest in sentencex. Two of its faults are corrected here: it takes
+Wikipedia's "[citation needed]" for the start of a sentence, and the text after a list for its last item.
 
 Passages are packed as ORQA's preprocessing does it (official code: orqa/preprocessing): whole sentences,
 greedily, without overlap, so that 3 special tokens + title + body fit.
@@ -30,7 +30,7 @@ _MARKS = re.compile(r"(?:\[[^\[\]\n]{1,60}\])+")
 # The item of a list, as far as its lines go on in lower case.
 _ITEM = re.compile(r"^[ \t]*(?P<mark>[-*•·‣▪◦–—]|\(?\w{1,3}[.)]).*(?:\n[ \t]*[a-z].*)*", re.MULTILINE)
 
-# What BERT's tokenizer takes for a blank, of all that Python strips; the others join two words.
+# Blanks for BERT's tokenizer, out of all that Python strips; the others join two words.
 _BLANK = re.compile(r"[^\x0b\x0c\x1c-\x1f\x85]")
 
 # The splitter cuts these inside a character and panics; a line feed has the same length in characters.
@@ -92,9 +92,9 @@ def _plain(text: str, start: int, end: int, language: str) -> Iterator[tuple[int
 
 
 def pack_sentences(counts: Sequence[int], budget: int) -> Iterator[tuple[int, int]]:
-    """Greedy packing: ranges [first, last) of sentences whose token counts sum to at most `budget`.
+    """Pack greedily: return ranges [first, last) of sentences whose token counts sum to at most `budget`.
 
-    A sentence that is longer than `budget` on its own is a range of its own.
+    A sentence longer than `budget` is a separate range.
     """
     first, used = 0, 0
     for number, count in enumerate(counts):
@@ -114,12 +114,12 @@ def cut_passages(
     max_tokens: int,
     dropped: Counter[str],
 ) -> Iterator[tuple[Passage, int, int]]:
-    """The passages of a document, each with the range [first, last) of its sentences.
+    """Return the passages of a document, each with the range [first, last) of its sentences.
 
     `title_tokens` and `sentence_tokens` count wordpieces without special tokens; a passage has at most `max_tokens`,
     title and special tokens included. A body is the exact slice from its first to its last sentence. A sentence over
-    the limit is a passage of its own, whose end no encoder will see: it is counted in `dropped` with its wordpieces.
-    What has no wordpieces at all is left out and counted.
+    the limit is a separate passage, whose end no encoder will see: it is counted in `dropped` with its wordpieces.
+    Text without any wordpieces is left out and counted.
     """
     budget = max_tokens - SPECIAL_TOKENS - title_tokens
     for number, (first, last) in enumerate(pack_sentences(sentence_tokens, budget)):

@@ -1,4 +1,4 @@
-"""Articles into passages with tagged, tokenised sentences: what every process of prepare does with its documents."""
+"""Cut articles into passages with tagged, tokenised sentences: the work of every process of prepare."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PASSAGE_COLUMNS = pa.schema([field for field in Passages.COLUMNS if field.name !
 
 
 class Cut(NamedTuple):
-    """Some articles, cut: rows as they are stored, but for `articles` of the passages."""
+    """Some articles, cut: rows as they are stored, except the `articles` of the passages."""
 
     passages: pa.RecordBatch  # PASSAGE_COLUMNS; empty where only sentences were asked for
     sentences: dict[str, pa.RecordBatch]  # of each of PARTS; `origins` are rows of `passages`, or NO_ROW
@@ -66,7 +66,7 @@ class _Told(NamedTuple):
 
 
 class Cutter:
-    """Cuts, tags and tokenises. What it makes of some articles depends on nothing but them and its arguments, of which
+    """Cuts, tags and tokenises. The result for some articles depends only on them and its arguments;
     `tokenizer` is the JSON."""
 
     def __init__(
@@ -183,7 +183,7 @@ def passage_row(passage: Passage, title: list[int], sentences: Sequence[list[int
 def is_fit(
     tokens: Sequence[int], spans: Sequence[int], sentence_length: int, dropped: Counter[str], *, needs_span: bool
 ) -> bool:
-    """Whether a sentence can be a query; one that cannot is counted."""
+    """True if a sentence can be a query; one that cannot is counted."""
     if len(tokens) > sentence_length - 2:  # [CLS] and [SEP]
         dropped["sentence longer than corpus.sentence_length"] += 1
     elif len(tokens) < MIN_SENTENCE_WORDPIECES:
@@ -196,7 +196,7 @@ def is_fit(
 
 
 def place_spans(encoder: WordEncoder, text: str, spans: Sequence[Span], dropped: Counter[str]) -> PlacedSpans:
-    """The wordpieces of the spans of a text that was just encoded; what does not align is counted."""
+    """Return the wordpieces of the spans of a text that was just encoded; spans that do not align are counted."""
     if not spans:
         return PlacedSpans([], [])
     placed = encoder.place_spans(text, [(span.start, span.end) for span in spans])

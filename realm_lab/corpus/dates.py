@@ -1,4 +1,4 @@
-"""The one set of date expressions (the paper: "a regular expression to identify dates"; theirs was not released).
+"""Expressions for dates (the paper: "a regular expression to identify dates", which was not released).
 
     ISO and numeric   1969-07-20   1969/7/20   20/07/1969   7.20.1969
     day and month     12 March   12th of March   12-14 March   March 12   March 12th
@@ -41,7 +41,7 @@ _UNIT = (
     r"|dollars?|euros?|million|billion|thousand)"
 )
 
-# Alternatives from the most to the least specific: the first that matches at a place is the longest.
+# Alternatives from the most to the least specific: the first that matches at a position is the longest.
 _ALTERNATIVES = (
     rf"{_YEAR}(?P<separator>[-/])(?:1[0-2]|0?[1-9])(?P=separator){_DAY}",
     rf"{_DAY}(?P<mark>[-/.]){_DAY}(?P=mark){_YEAR}",
@@ -65,8 +65,8 @@ _DATE = Expression(rf"(?:{'|'.join(_ALTERNATIVES)})(?![\p{{L}}\p{{N}}]|[.,]\d)")
 
 
 def _beginning(words: str) -> Expression:
-    """Where a date may begin, some with one of the words: not inside a word or a longer number, and not an amount of
-    money."""
+    """Match the positions where a date may start, some with one of the words: not inside a word or a longer number, and
+    not an amount of money."""
     first, rest = "".join({word[0] for word in words.split("|")}), "|".join(word[1:] for word in words.split("|"))
     return Expression(rf"[\d'’{first}](?<![\p{{L}}\p{{N}}$€£¥#].)(?<!\d[.,].)(?:(?<=[\d'’])|{rest})")
 

@@ -1,7 +1,7 @@
-"""Regular expressions with classes of Unicode, for `regex`; where a text is plain ASCII `re` finds the same, faster.
+"""Regular expressions with classes of Unicode, for `regex`; for plain ASCII text `re` finds the same, faster.
 
-`re` searches several times as fast for an expression that begins with a class of characters as for any other: so what
-may precede stands behind it, and long expressions are matched only where a short one has found that they may begin.
+`re` searches several times as fast for an expression that starts with a class of characters as for any other. So
+optional prefixes are matched last, and long expressions are tried only at positions found by a short one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Expression:
 
 
 def matches_from(beginning: Expression, whole: Expression, text: str) -> Iterator[Any]:
-    """The matches of `whole` in order, not overlapping, that begin where a match of `beginning` does, or before it by
+    """Return the matches of `whole` in order, not overlapping, that start at a match of `beginning`, or before it by
     as many characters as the number of its last group."""
     match, place = whole.of(text).match, 0
     for start_of in beginning.of(text).finditer(text):

@@ -76,7 +76,7 @@ class FilesCorpus(TextSource):
     def _is_wanted(
         self, limited: Set[str], articles: set[str], dropped: Counter[str], document: Document, file: InputFile
     ) -> bool:
-        """Whether a document's page is of a kind to keep, and of an article that `max_articles` allows."""
+        """True if a document's page is of a kind to keep, and of an article that `max_articles` allows."""
         kind = page_kind(document.title)
         limit = self._files.max_articles if file.given in limited else None
         if kind in self._files.drop_pages:
@@ -122,7 +122,7 @@ class FilesCorpus(TextSource):
             found = list(self._answerable(names, dropped, known))
         else:
             wanted = split == "dev"
-            counted = Dropped() if wanted else dropped  # one file for two splits: what it lacks is told once
+            counted = Dropped() if wanted else dropped  # one file for two splits: faults are counted once
             questions = self._answerable(self._files.questions_train, counted, known)
             found = [question for question in questions if is_orqa_dev(question.question) is wanted]
         if names and not found:
@@ -152,9 +152,9 @@ def nothing_kept(dropped: Dropped) -> str:
 
 
 def is_orqa_dev(question: str) -> bool:
-    """Whether a training question is one of ORQA's development questions (code: create_data_splits).
+    """True if a training question is one of ORQA's development questions (code: create_data_splits).
 
-    TensorFlow's `to_hash_bucket_fast(question, 100000)`, which is FarmHash's Fingerprint64 of the text to the letter,
+    TensorFlow's `to_hash_bucket_fast(question, 100000)`, which is FarmHash's Fingerprint64 of the exact text,
     is 0 modulo 10."""
     return bool(Fingerprint64(question.encode()) % 100_000 % 10 == 0)
 

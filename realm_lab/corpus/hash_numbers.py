@@ -1,10 +1,10 @@
-"""A dictionary from 64-bit hashes to numbers, in a fraction of the memory: what prepare must recognise again."""
+"""A dictionary from 64-bit hashes to numbers, in a fraction of the memory, to recognise things in prepare."""
 
 from __future__ import annotations
 
 from array import array
 
-MOST_USED = 0.7  # of the places; beyond it there are twice as many
+MOST_USED = 0.7  # of the slots; above that, their number doubles
 
 
 class HashNumbers:
@@ -20,7 +20,7 @@ class HashNumbers:
 
     def setdefault(self, found: int, number: int) -> int:
         """The number of a hash, which is `number` (below 2^31) if it was not there."""
-        found = found or 1  # 0 is an empty place
+        found = found or 1  # 0 is an empty slot
         hashes, mask = self._hashes, self._mask
         place = found & mask
         while there := hashes[place]:

@@ -1,4 +1,4 @@
-"""Several passages as one text: what a reader of paths reads, and which of the passages a span of it is in."""
+"""Join several passages to one text for a reader of paths, and find the passage of a span in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JoinedPassages(Passages):
         return len(self._rows)
 
     def place(self, number: int, span: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-        """The passage that a span of characters begins in, and the span in its body, cut at the end of that."""
+        """Return the passage that a span of characters starts in, and the span in its body, cut at the end of that."""
         start, end = span
         for row, text in zip(self._rows[number], self._texts[number], strict=True):
             if start <= len(text):

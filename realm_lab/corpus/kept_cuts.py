@@ -1,4 +1,4 @@
-"""What `prepare` has cut so far, kept on disk until the corpus is written: a preparation that was stopped goes on from
+"""The cuts of `prepare` so far, kept on disk until the corpus is written: a stopped preparation resumes from
 there. A file holds one run of articles as streams of Arrow, with the reasons to drop in the first one's metadata."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write_cut(path: Path, cut: Cut) -> None:
 
 
 def read_cut(path: Path) -> Cut:
-    """What `write_cut` wrote."""
+    """Read a file of `write_cut`."""
     batches = []
     with pa.OSFile(str(path)) as file:
         while file.tell() < file.size():

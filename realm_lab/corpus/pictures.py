@@ -1,7 +1,7 @@
-"""Pictures as passages: cut into square patches, each of which is one id behind the wordpieces.
+"""Pictures as passages: cut into square patches, each of which is one id after the wordpieces.
 
 A passage that is a picture has no text. Its wordpieces are the ids V, V+1, ... of patches (V words in the vocabulary),
-row by row, and `sentence_starts` says where each row begins. A prepared corpus has the pixels of all patches together.
+row by row, and `sentence_starts` has the start of each row. A prepared corpus has the pixels of all patches together.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def cut_patches(picture: np.ndarray) -> np.ndarray:
 
 
 def join_patches(patches: np.ndarray, columns: int) -> np.ndarray:
-    """The picture of some patches, uint8 [height, width, 3]: what cut_patches undoes."""
+    """Join patches to a picture, uint8 [height, width, 3]: the inverse of cut_patches."""
     rows = len(patches) // columns
     return patches.reshape(rows, columns, SIDE, SIDE, 3).swapaxes(1, 2).reshape(rows * SIDE, columns * SIDE, 3)
 
 
 def read_picture(path: Path, size: int) -> np.ndarray:
-    """An image file as `size` x `size` pixels, uint8 [size, size, 3]; what is transparent becomes white.
+    """Read an image file as `size` x `size` pixels, uint8 [size, size, 3]; transparent pixels become white.
 
     UserError: it is broken, or has more than MOST_PIXELS.
     """

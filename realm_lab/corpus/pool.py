@@ -24,8 +24,8 @@ AHEAD = 2  # runs that wait beyond those that are being cut
 def cut_all(
     make_cutter: Callable[[], Cutter], articles: Iterable[Article], kind: Kind, workers: int, kept: Path
 ) -> Iterator[Cut]:
-    """The articles, cut, in their order, with a cutter for each worker (`make_cutter` is pickled). At most `workers` +
-    AHEAD runs are held in memory. Each is written into the folder `kept`, and read from there where it is."""
+    """Yield the cut articles in their order, with a cutter for each worker (`make_cutter` is pickled). At most
+    `workers` + AHEAD runs are in memory. Each is written into the folder `kept`, and read from there if it exists."""
     runs = runs_of(articles)
     begun = list(itertools.islice(runs, 2))
     runs = itertools.chain(begun, runs)
@@ -34,7 +34,7 @@ def cut_all(
         yield from (cut_once(cutter, run, kind, kept / str(number)) for number, run in enumerate(runs))
         return
     del begun
-    # The processes begin empty ("spawn"): none inherits our threads.
+    # The processes start empty ("spawn"): none inherits threads.
     context = multiprocessing.get_context("spawn")
     waiting: deque[Future[Cut] | Path] = deque()
     with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(make_cutter,)) as executor:
@@ -83,11 +83,11 @@ def runs_of(articles: Iterable[Article]) -> Iterator[list[Article]]:
 
 
 class ProcessLost(UserError):
-    """A process that cuts was killed; what was cut before is kept."""
+    """A cutting process was killed; earlier cuts are kept."""
 
 
 class _Process:
-    """What a worker process keeps."""
+    """State of a worker process."""
 
     cutter: Cutter
 

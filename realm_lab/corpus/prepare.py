@@ -28,7 +28,7 @@ PASSAGE_WORDPIECES = "wordpieces of passages"  # counted of texts
 
 
 def corpus_inputs(params: Params, seed: int) -> dict[str, Any]:
-    """What a prepared corpus depends on; its digest names the folder."""
+    """Inputs that a prepared corpus depends on; their digest names the folder."""
     corpus = params.corpus
     tokenizer = params.tokenizer.model_dump(mode="json")
     described: dict[str, Any] = {"format": FORMAT, "tokenizer": tokenizer}
@@ -61,8 +61,8 @@ def prepare(
 ) -> Manifest:
     """Prepare the corpus into `folder`, which appears only when everything is written.
 
-    Texts are cut by `workers` processes, each with a tagger of its own; the bytes are the same for any number.
-    What is cut is kept in a hidden neighbour until then: if this is stopped, the next call goes on from there.
+    Texts are cut by `workers` processes, each with a separate tagger; the bytes are the same for any number.
+    Cuts are kept in a hidden neighbour until then: after a stop, the next call resumes from there.
     """
     inputs = corpus_inputs(params, seed)
     key = digest(inputs)

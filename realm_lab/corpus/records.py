@@ -24,9 +24,9 @@ class Document(NamedTuple):
 
     id: str  # unique in a corpus; SQuAD: "<article>#<paragraph number>", counted from 0
     title: str  # as people write it: no underscores, no percent signs of URLs; may be empty
-    text: str  # not empty, but for pictures
-    article: str  # what documents of one article share; SQuAD: the title as in the file
-    form: str = "text"  # or what else it is made of, such as "triple": passages of each form are counted apart
+    text: str  # not empty, except for pictures
+    article: str  # shared by documents of one article; SQuAD: the title as in the file
+    form: str = "text"  # or another form such as "triple": passages of each form are counted separately
     picture: str | None = None  # an image file, in place of text
     spans: tuple[Span, ...] | None = None  # its salient spans, where the file names them; None: the tagger finds them
 
@@ -57,8 +57,8 @@ class Question(NamedTuple):
     answers: tuple[str, ...]  # at least one
     document: str | None  # id of the gold document; None where unknown
     answer_kind: AnswerKind = "text"  # "regex": each answer is a regular expression (CuratedTREC)
-    answers_updated: tuple[str, ...] = ()  # in the later version of the corpus, where the file tells; else empty
-    groups: tuple[str, ...] = ()  # of questions that are scored apart as well, such as "relation_held_out"
+    answers_updated: tuple[str, ...] = ()  # in the later version of the corpus, if the file has them; else empty
+    groups: tuple[str, ...] = ()  # question groups with separate scores, such as "relation_held_out"
     path: tuple[int, ...] = ()  # rows of the passages that lead to the answer, in order, where it takes several
 
 

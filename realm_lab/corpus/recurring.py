@@ -1,5 +1,5 @@
 """Recurring spans: salient spans that other passages have as well (Ram et al. 2022, Learning to Retrieve Passages
-without Supervision). Where X is Z, only they can be told by a passage that is not the query's own."""
+without Supervision). If X is Z, only they can be predicted from a passage other than the query's origin."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def only_recurring(sentences: Sentences, corpus: Iterable[Sentences], least: int
 
 
 def _spans(sentences: Sentences, unknown: int) -> Iterable[tuple[int, Span]]:
-    """(row, wordpieces) of each salient span, in order; of one with an unknown word where it is, as nothing else is."""
+    """Return (row, wordpieces) of each salient span, in order; one with an unknown word gets its position instead."""
     for row in range(len(sentences)):
         for first, end in sentences.salient_spans(row):
             pieces = np.asarray(sentences.tokens[row][first:end])

@@ -1,8 +1,8 @@
-"""Regular expressions as answers (CuratedTREC): no pattern can hang the program, and none fails without a word.
+"""Regular expressions as answers (CuratedTREC): no pattern can hang the program, and none fails silently.
 
 The released code compiles patterns with Python's `re`: case-insensitive, Unicode, `^` and `$` at every line. So does
 this, to see whether they are valid; then the package `regex`, whose matching can be given a time limit, matches them.
-What it would read in another way (`[[:alpha:]]`, `(?:a){e<=1}`) counts as invalid, and is named.
+Patterns that it would read in another way (`[[:alpha:]]`, `(?:a){e<=1}`) count as invalid, and are named.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FUZZY = re.compile(r"(?<!\\)\{\s*(?:\d+\s*<=?\s*)?[eids]\b")
 
 
 def compile_pattern(pattern: str) -> Any:
-    """A compiled pattern, for the package `regex`; a ValueError says why there is none."""
+    """Compile a pattern for the package `regex`; a ValueError explains why it is invalid."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)  # of sets that another version of `re` may read as nested
@@ -69,14 +69,14 @@ class Patterns:
         return {kind: kinds.count(kind) for kind in KINDS}
 
     def matches(self, text: str, patterns: Sequence[str], question: str) -> bool:
-        """Whether a pattern matches from the start of an answer, with anything behind it (released code: `re.match`).
+        """True if a pattern matches from the start of an answer, with anything after it (released code: `re.match`).
 
-        `question` is the id that a problem is named by."""
+        `question` is the id that names a problem."""
         matched = [self._try("match", text, pattern, question) for pattern in patterns]  # all, for their problems
         return any(matched)
 
     def found_in(self, text: str, patterns: Sequence[str], question: str) -> bool:
-        """Whether a passage holds an answer: a pattern matches anywhere in it, both in NFD (DPR; DrQA)."""
+        """True if a passage contains an answer: a pattern matches anywhere in it, both in NFD (DPR; DrQA)."""
         normal, *in_nfd = (unicodedata.normalize("NFD", each) for each in (text, *patterns))
         found = [self._try("search", normal, pattern, question) for pattern in in_nfd]
         return any(found)

@@ -41,9 +41,9 @@ class Tagger(Protocol):
     """Finds the salient spans of texts."""
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
-        """The spans of each text: sorted, not overlapping, exact offsets. `contexts` are the texts around them.
+        """Return the spans of each text: sorted, not overlapping, exact offsets. `contexts` are the texts around them.
 
-        A function of the whole list: what a model finds in a text may hang, in the last bits, on its neighbours.
+        A function of the whole list: a model's result for a text may depend, in the last bits, on its neighbours.
         """
 
 
@@ -51,9 +51,9 @@ MakeTagger = Callable[[], Tagger]  # can be pickled, so that each process of sev
 
 
 def merge_spans(*groups: Iterable[Span]) -> tuple[Span, ...]:
-    """One list of spans out of several; of those that overlap the longest stays, then that of the earlier group.
+    """Merge several lists of spans; among overlapping ones the longest stays, then the one of the earlier group.
 
-    So "1969 Mets" of a tagger goes before the date "1969", and the date "July 20, 1969" before a tagger's "July".
+    So "1969 Mets" of a tagger wins over the date "1969", and the date "July 20, 1969" over a tagger's "July".
     """
     ranked = [(start - end, number, start, label) for number, group in enumerate(groups) for start, end, label in group]
     kept: list[Span] = []
@@ -65,7 +65,7 @@ def merge_spans(*groups: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def tagger_digest(name: Path | str) -> str:
-    """SHA-256 of what decides how a folder tags: its .json, .txt and .safetensors files."""
+    """Return SHA-256 of the files that decide how a folder tags: .json, .txt and .safetensors."""
     folder = Path(name)
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".txt", ".safetensors"))
     if not (folder / "config.json").is_file() or not any(path.suffix == ".safetensors" for path in paths):
@@ -122,7 +122,7 @@ _NAME = Expression(
     rf"(?:{_BLANK}{_PART}|(?:{_BLANK}{_JOINER}){{1,3}}{_BLANK}{_PART}|{_SUFFIX})*"
     rf"(?:{_BLANK}\d{{1,3}}(?![\p{{L}}\p{{N}}%]|[.,:]\d|{_BLANK}?(?:per|million|billion)))?"
 )
-# The first capital of a name, in a word that begins here or, by the number of the group, with small letters ("iPhone").
+# The first capital of a name, in a word that starts here or, by the number of the group, with small letters ("iPhone").
 _NO_WORD = r"(?<![\p{L}\p{M}\p{N}_])"
 _CAPITAL = Expression(
     rf"[\p{{Lu}}](?:(?<={_NO_WORD}.)|(?<={_NO_WORD}[\p{{Ll}}].)()|(?<={_NO_WORD}[\p{{Ll}}][\p{{Ll}}].)())"
@@ -168,7 +168,8 @@ def seen_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _found_in_parts(expression: Expression, parts: Iterable[str]) -> list[str]:
-    """What an expression finds in parts of a text that it never crosses: those in plain ASCII are searched apart."""
+    """Return matches of an expression in parts of a text that it never crosses; plain ASCII parts are searched
+    separately."""
     plain: list[str] = []
     others: list[str] = []
     for part in parts:
@@ -193,12 +194,12 @@ def _find_names(text: str, context: str) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=1 << 16)
 def _name_within(found: str) -> tuple[int, int] | None:
-    """`_name_in` of what is found inside a sentence, where nothing but its words decides."""
+    """Return `_name_in` of a match inside a sentence, which depends only on its words."""
     return _name_in(found, False, frozenset(), frozenset())
 
 
 def _name_in(found: str, at_start: bool, capitalised: frozenset[str], lower: frozenset[str]) -> tuple[int, int] | None:
-    """The part [start, end) of words found that is a name; None where there is none."""
+    """Return the part [start, end) of matched words that is a name; None if there is none."""
     words, start, end = found.replace("\u00a0", " "), 0, len(found)
     while start < end:
         blank = words.find(" ", start)
@@ -213,7 +214,7 @@ def _name_in(found: str, at_start: bool, capitalised: frozenset[str], lower: fro
         if not ordinary:
             break
         start = min(blank + 1, end)
-        joiners = _JOINERS.of(found).match(found, start)  # what is left at the front ("Because of the Alps")
+        joiners = _JOINERS.of(found).match(found, start)  # words to drop at the front ("Because of the Alps")
         start = joiners.end() if joiners else start
         at_start = False
     if found[start:end].endswith(".") and not _KEEPS_DOT.of(found).search(found, start):  # that of the sentence

@@ -1,4 +1,4 @@
-"""Corpus sources: where passages, sentences and questions come from. `corpus.source` names one.
+"""Corpus sources: the origin of passages, sentences and questions. `corpus.source` names one.
 
 A source is a class that is called with a SourceRequest. One of texts is a subclass of TextSource (text_source.py),
 which cuts, tags and tokenises them; any other yields the rows of a prepared corpus itself, as the toy world does.
@@ -29,14 +29,14 @@ PARAMETER = "corpus.source"
 
 @dataclass(frozen=True)
 class SourceRequest:
-    """What a corpus source is called with.
+    """The argument of a corpus source.
 
     Attributes:
         corpus, tokenizer: the parameters of these names.
         longest_answer: wordpieces, `finetune.max_span_wordpieces`.
-        seed: that of the run, if the identity of the source has one; else 0.
-        kept: a folder for what is cut, until the corpus is written.
-        workers: processes that may cut.
+        seed: the seed of the run, if the identity of the source has one; else 0.
+        kept: a folder for cuts, until the corpus is written.
+        workers: number of processes that may cut.
         make_tagger: makes the tagger that `corpus.tagger` names, once in each process.
     """
 
@@ -50,25 +50,25 @@ class SourceRequest:
 
 
 class Source(Protocol):
-    """What a prepared corpus is assembled from. Everything streams and repeats exactly."""
+    """The inputs of a prepared corpus. Everything streams and repeats exactly."""
 
     versions: int  # of Z: 2 with a corpus update
-    drops_duplicates: bool  # keep the first alone of the passages with the same title and text
+    drops_duplicates: bool  # keep only the first of the passages with the same title and text
     patches: np.ndarray | None  # the first pixels of pictures; None: Z has no pictures
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """What the texts are tokenised with."""
+        """Tokenizer of the texts."""
 
     @property
     def dropped(self) -> Counter[str]:
-        """What was left out so far, by reason."""
+        """Counts of dropped records so far, by reason."""
 
     @classmethod
     def identity(cls, corpus: Corpus, options: Any, seed: int) -> dict[str, Any]:
-        """What the texts depend on beside the name of the source, how they are cut and the tokenizer. It is part of the
-        key of the prepared corpus; with `seed` in it each seed has a corpus of its own, and `corpus` adds to the
-        parameters of the corpus. UserError: there are no such texts."""
+        """Return the inputs of the texts besides the name of the source, the cutting and the tokenizer. They are part
+        of the key of the prepared corpus; with `seed` among them each seed has a separate corpus, and `corpus` adds to
+        the parameters of the corpus. UserError: there are no such texts."""
 
     def cuts(self, version: int) -> Iterator[Cut]:
         """A version of Z, in row order; if X is Z, the first with its sentences."""
@@ -80,10 +80,10 @@ class Source(Protocol):
         """The documents whose rows `asked` needs to know."""
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
-        """The questions of a split. `rows` are those of the passages of the documents that are asked about."""
+        """Yield the questions of a split. `rows` are the rows of the passages of questioned documents."""
 
     def article_batches(self) -> Iterator[pa.RecordBatch] | None:
-        """Throw-away articles for the reader's warm start, of the columns of store.Articles; None: it reads Z."""
+        """Return filler articles for the reader's warm start, with the columns of store.Articles; None: it reads Z."""
 
 
 CORPUS_SOURCES: Kind[Callable[..., Source]] = Kind("corpus source", "Class", "request")
@@ -93,7 +93,7 @@ register_source = CORPUS_SOURCES.register  # makes a source selectable as `corpu
 
 
 def corpus_source(corpus: Corpus) -> Chosen[Callable[..., Source]]:
-    """What `corpus.source` names. UserError: there is no such source, or an option is wrong."""
+    """Return the source that `corpus.source` names. UserError: there is no such source, or an option is wrong."""
     return CORPUS_SOURCES.choose(PARAMETER, corpus.source)
 
 

@@ -7,7 +7,7 @@
 <folder>/cloze_dev/, cloze_test/  held-out sentences, each with one salient span
 <folder>/articles/                pairs for the reader's warm start (toy world only)
 <folder>/questions_train/, _dev/, _test/
-<folder>/patches.bin              pixels of pictures, where there are any (pictures.py)
+<folder>/patches.bin              pixels of pictures, if there are any (pictures.py)
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ class TextTable:
         return dict(row)
 
     def rows(self, first: int, count: int | None = None) -> TextTable:
-        """So many rows from one on, or all that are left."""
+        """Return this many rows from one on, or all that are left."""
         return TextTable(self._table.slice(first, count))
 
     def column(self, name: str, default: Any = None) -> list[Any]:
-        """A whole column; of the default where there is none."""
+        """Return a whole column; the default if it is missing."""
         known = name in self._table.column_names or default is None
         return self._table.column(name).to_pylist() if known else [default] * self._table.num_rows
 
@@ -115,7 +115,7 @@ class TextTable:
         return TextTable(other.append_column(name, pa.array(values, pa.string())))
 
     def codes(self, name: str, default: str) -> tuple[list[str], np.ndarray]:
-        """The values of a column, sorted, and the number of each row's; all are the default where there is none."""
+        """Return the sorted values of a column, and the number of each row's; all are the default if it is missing."""
         if name not in self._table.column_names:
             return [default], np.zeros(self._table.num_rows, np.int32)
         found = self._table.column(name).combine_chunks().dictionary_encode()
@@ -166,7 +166,7 @@ class PartWriter:
 
 
 class Pictures(NamedTuple):
-    """What the passages that are pictures are made of."""
+    """Patches of the passages that are pictures."""
 
     patches: np.ndarray  # uint8 [patches, PATCH_VALUES], memory-mapped
     first_id: int  # of the first patch: the size of the vocabulary
@@ -255,8 +255,8 @@ class Sentences:
         return tuple(filter(None, self._text.row(row)["labels"].split(LABEL_SEPARATOR)))
 
     def kind(self, row: int, positions: np.ndarray) -> str:
-        """What a query with these wordpieces masked asks for: the label of the first salient span that one of them is
-        in, or NO_KIND."""
+        """Return the kind of a query with these wordpieces masked: the label of the first salient span that one of them
+        is in, or NO_KIND."""
         labels = self.labels(row) or ()
         inside = ((first <= positions) & (positions < end) for first, end in self.salient_spans(row))
         return next((label for label, masked in zip(labels, inside, strict=False) if masked.any()), NO_KIND)
@@ -267,7 +267,7 @@ class Sentences:
         return np.array([text.split(LABEL_SEPARATOR)[0] or NO_KIND for text in texts])
 
     def rows_with_spans(self) -> np.ndarray:
-        """Rows with a salient span, ascending, int64; reads the offsets alone."""
+        """Return rows with a salient span, ascending, int64; reads only the offsets."""
         return np.flatnonzero(self.spans.offsets[1:] > self.spans.offsets[:-1])
 
     def span_count(self) -> int:
@@ -280,7 +280,7 @@ class Sentences:
 
 
 class Articles:
-    """Throw-away pairs for the reader's warm start: `restated` helps with `sentences`, `other` does not."""
+    """Filler pairs for the reader's warm start: `restated` helps with `sentences`, `other` does not."""
 
     COLUMNS = pa.schema([("sentences", TOKENS), ("spans", PLACES), ("restated", TOKENS), ("other", TOKENS)])
 
@@ -295,7 +295,7 @@ class Articles:
 
 
 class Questions:
-    """Open-QA questions with answers and, where known, the gold passages."""
+    """Open-QA questions with answers and, if known, the gold passages."""
 
     COLUMNS = pa.schema(
         [
@@ -330,7 +330,7 @@ class Questions:
 
 
 class Manifest(NamedTuple):
-    """What prepare says of a corpus."""
+    """Counts and digests of a prepared corpus."""
 
     key: str
     digest: str
@@ -352,7 +352,7 @@ class PreparedCorpus:
 
     @cached_property
     def pictures(self) -> Pictures | None:
-        """The patches of pictures; None where no passage is one."""
+        """The patches of pictures; None if no passage is one."""
         path, first_id = self.folder / PATCHES_FILE, self.manifest.vocabulary_size
         return Pictures(np.memmap(path, np.uint8, "c").reshape(-1, PATCH_VALUES), first_id) if path.exists() else None
 
@@ -367,7 +367,7 @@ class PreparedCorpus:
         return Passages(folder, self._token_dtype, self.pictures)
 
     def has_second_version(self) -> bool:
-        """Whether a changed version of the knowledge corpus was prepared."""
+        """True if a changed version of the knowledge corpus was prepared."""
         return (self.folder / "passages_updated").exists()
 
     def sentences(self, name: str = "sentences") -> Sentences:
@@ -375,7 +375,7 @@ class PreparedCorpus:
         return Sentences(self._existing(name), self._token_dtype)
 
     def articles(self) -> Articles | None:
-        """Pairs for the reader's warm start, where the corpus has them apart."""
+        """Pairs for the reader's warm start, if the corpus has separate ones."""
         folder = self.folder / "articles"
         return Articles(folder, self._token_dtype) if folder.exists() else None
 

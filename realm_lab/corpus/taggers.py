@@ -17,7 +17,7 @@ class TaggerFolder(Section):
     """Options of tagger model."""
 
     folder: str
-    """A Hugging Face token-classification folder; docs/data.md says how to make one."""
+    """A Hugging Face token-classification folder; docs/data.md describes how to make one."""
 
 
 TAGGERS: Kind[Callable[..., Tagger]] = Kind("tagger", "Class")
@@ -28,5 +28,5 @@ register_tagger = TAGGERS.register  # makes a tagger selectable as `corpus.tagge
 
 
 def corpus_tagger(corpus: Corpus) -> Chosen[Callable[..., Tagger]]:
-    """What `corpus.tagger` names; called, it makes the tagger. UserError: there is none, or an option is wrong."""
+    """Return the tagger's constructor that `corpus.tagger` names. UserError: there is none, or an option is wrong."""
     return TAGGERS.choose("corpus.tagger", corpus.tagger)

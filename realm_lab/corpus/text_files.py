@@ -1,6 +1,6 @@
-"""Text files, compressed or not, as UTF-8; whatever is wrong with one is a UserError with file, line and remedy.
+"""Text files, compressed or not, as UTF-8; any fault is a UserError with file, line and remedy.
 
-Lines end at a line feed alone: U+2028, U+0085, vertical tabs and form feeds are characters of the text.
+Lines end only at a line feed: U+2028, U+0085, vertical tabs and form feeds are characters of the text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_text(path: Path) -> str:
-    """The whole text of a file, where it is no larger than MAX_WHOLE_MB."""
+    """Return the whole text of a file, if it is no larger than MAX_WHOLE_MB."""
     with open_bytes(path) as file:
         data = file.read(MAX_WHOLE_MB * MEGABYTE + 1)
     if len(data) > MAX_WHOLE_MB * MEGABYTE:

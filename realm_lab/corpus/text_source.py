@@ -25,15 +25,15 @@ from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import identity_values
 
 CUTTING_VERSION = 2  # raised when the same texts yield other passages, sentences or spans
-MOST_CHARACTERS = 8_000_000  # of an article: what has one name throughout is not held in memory as a whole
+MOST_CHARACTERS = 8_000_000  # per article: a longer one with one name is not held in memory as a whole
 
 
 class TextSource:
-    """A source that overrides `documents`, and what else it has of `pretrain_documents` and `questions`.
+    """A source that overrides `documents`, and, if it has them, `pretrain_documents` and `questions`.
 
     Attributes:
         versions: 2 if `documents(1)` are those after a corpus update.
-        uses_seed: whether the texts depend on `request.seed`, so that each seed has a corpus of its own.
+        uses_seed: true if the texts depend on `request.seed`, so that each seed has a separate corpus.
     """
 
     versions = 1
@@ -66,12 +66,12 @@ class TextSource:
 
     @property
     def dropped(self) -> Counter[str]:
-        """What reading left out so far, by reason. Reading something again does not count it twice."""
+        """Counts of records dropped so far, by reason. Reading something again does not count it twice."""
         return sum(self.counts.values(), Counter())
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """That of `tokenizer.checkpoint`, or one that is learned from the documents."""
+        """Tokenizer of `tokenizer.checkpoint`, or one that is learned from the documents."""
         settings = self.request.tokenizer
         if settings.checkpoint is not None:
             return load_tokenizer(Path(settings.checkpoint))

@@ -25,7 +25,7 @@ USE_BERT = "name the folder of a BERT with WordPiece"
 # Classes whose vocab.txt is read alike; others cut words in another way first (BertJapaneseTokenizer).
 SAME_AS_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "RealmTokenizer", "PreTrainedTokenizer")
 TOKENIZER_CONFIG = "tokenizer_config.json"
-MAX_CHARACTERS = 1000  # characters that get a wordpiece of their own, as in the trainer's default
+MAX_CHARACTERS = 1000  # characters with separate wordpieces, as in the trainer's default
 LONGEST_WORD = 100  # characters: BERT makes [UNK] of a longer word; to learn from one takes the square of its length
 # Settings of tokenizer_config.json -> of BertNormalizer. If strip_accents is null, accents go where capitals do.
 NORMALISER = {
@@ -59,7 +59,7 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
 
 
 def wordpieces_by_id(tokenizer: Tokenizer) -> list[str]:
-    """The wordpiece of each token id; one that continues a word begins with ##."""
+    """Return the wordpiece of each token id; one that continues a word starts with ##."""
     return [tokenizer.id_to_token(number) or "" for number in range(tokenizer.get_vocab_size())]
 
 
@@ -83,8 +83,8 @@ def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
     if size < len(SPECIAL_TOKENS) + len(pieces):
         least = len(SPECIAL_TOKENS) + len(pieces)
         raise UserError(f"tokenizer.vocabulary_size: {size} does not hold the characters; give at least {least}")
-    # As "special tokens" the characters come first and in this order; the tokenizer is built anew below,
-    # so that nothing but the vocabulary remains of this.
+    # As "special tokens" the characters come first and in this order; the tokenizer is built again below,
+    # so that only the vocabulary remains of this.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=[*SPECIAL_TOKENS, *pieces], limit_alphabet=MAX_CHARACTERS, show_progress=False
     )
@@ -103,7 +103,7 @@ def wordpiece_from_vocabulary(words: Sequence[str], lowercase: bool = True) -> T
 
 
 def tokenizer_config(folder: Path | str) -> dict[str, Any]:
-    """tokenizer_config.json of a Hugging Face folder; nothing where it has none."""
+    """Read tokenizer_config.json of a Hugging Face folder; empty if it has none."""
     path = Path(folder) / TOKENIZER_CONFIG
     return read_object(path) if path.is_file() else {}
 
@@ -142,7 +142,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
             added = [token["id"] for token in state.get("added_tokens", [])]
             state["model"]["vocab"] = _without_holes(state["model"]["vocab"], added)
             tokenizer = Tokenizer.from_str(json.dumps(state))
-        except Exception as error:  # the library has no errors of its own
+        except Exception as error:  # the library has no special errors
             raise UserError(f"not readable ({error})", path=path, remedy="copy the file again") from None
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
@@ -195,7 +195,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 5
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """SHA-256 of what decides how text is encoded: wordpieces with their ids, normaliser and pre-tokeniser."""
+    """Return SHA-256 of everything that decides the encoding: wordpieces with ids, normaliser and pre-tokeniser."""
     state = json.loads(tokenizer.to_str())
     return digest({key: state[key] for key in ("model", "normalizer", "pre_tokenizer")})
 
@@ -211,7 +211,7 @@ def encode_batch_plain(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encod
 
 
 class WordEncoder:
-    """The ids of `encode_batch_plain`, several times as fast: what stands between two blanks is looked up once.
+    """Return the ids of `encode_batch_plain`, several times as fast: text between two blanks is looked up once.
 
     BERT's tokenizer reads such a word by itself, so its pieces do not depend on its neighbours.
     """

@@ -1,6 +1,6 @@
 """Runs of any program as a table, compared with a baseline: the family of tests, its gaps, and Markdown.
 
-The digits are those of our reports: each metric times each cell is one family, as in a study.
+The digits are the same as in realm_lab's reports: each metric times each cell is one family, as in a study.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Answer:
     """The verdict on a table of runs."""
 
     cell: str  # the column that names the variant
-    pair: str  # the column of what runs share
+    pair: str  # the column that pairs the runs
     metrics: tuple[MetricAnswer, ...]
 
     @property
@@ -168,8 +168,8 @@ def verdict(
     """Compare each variant of a table of runs with the baseline, paired by seed or fold; docs/verdict.md explains it.
 
     frame: a table with a row for each run (a pandas or polars frame, a list of dicts, columns by name), or the path of
-    a file or folder that `realm-lab verdict` reads. `cell` and `pair` are its columns of the variant and of what runs
-    share. `metric`: one or more columns; metrics times variants are one family of tests. `delta`: the largest
+    a file or folder that `realm-lab verdict` reads. `cell` and `pair` are its columns of the variant and of the
+    pairing. `metric`: one or more columns; metrics times variants are one family of tests. `delta`: the largest
     difference that does not matter, for each metric; without it nothing is called equivalent. UserError: a column is
     missing, a value is no number, or two runs have the same variant and pair.
     """
@@ -268,7 +268,7 @@ def _value(row: Row, metric: str) -> float | None:
 
 
 def _is_done(row: Row) -> bool:
-    """False if a column says that the run did not finish."""
+    """False if a column marks the run as unfinished."""
     states = [str(value).casefold() for name, value in row.values.items() if name.casefold() in STATUS and value]
     return all(state in DONE for state in states)
 
@@ -285,8 +285,8 @@ def _finite(values: Mapping[Any, float | None]) -> dict[Any, float]:
 
 
 def _metric(name: str, table: Mapping[str, Mapping[Any, float | None]]) -> Metric:
-    """Ours of that name if all values are within its bounds (another's f1 may be a percentage), else one without
-    direction or bounds, with three digits of the widest range of a cell."""
+    """Return realm_lab's metric of that name if all values are within its bounds (another's f1 may be a percentage),
+    else one without direction or bounds, with three digits of the widest range of a cell."""
     values = [value for cells in table.values() for value in cells.values() if value is not None]
     known = METRICS.get(name)
     if known and all((known.low is None or known.low <= v) and (known.high is None or v <= known.high) for v in values):

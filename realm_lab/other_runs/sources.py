@@ -1,7 +1,7 @@
 """Runs as other tools keep them, as rows: CSV and JSON, MLflow, Trackio, TensorBoard folders, Hydra multirun folders.
 
-Of a metric over steps the last value counts. A column that a tool nests under `config`, `params`, `summary` or
-`metrics` (W&B, MLflow, Trackio) has its own name.
+The last value of a metric over steps counts. A column that a tool nests under `config`, `params`, `summary` or
+`metrics` (W&B, MLflow, Trackio) gets its plain name.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def _scalars(folder: Path) -> dict[str, float]:
 
 
 def _hydra(job: Path) -> dict[str, Any]:
-    """Configuration of a job, and what it wrote: the numbers of its JSON objects, the last lines of its CSV files, its
-    TensorBoard scalars."""
+    """Read the configuration of a job, and its outputs: the numbers of its JSON objects, the last lines of its CSV
+    files, its TensorBoard scalars."""
     with needs("reading a Hydra folder", "ruamel.yaml"):
         from ruamel.yaml import YAML
         from ruamel.yaml.error import YAMLError
@@ -203,7 +203,7 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(row: Row, pattern: str) -> Row:
-    """With the columns that the name of the run tells."""
+    """Add the columns that the name of the run contains."""
     name = next((str(row.values[key]) for key in NAMES if row.values.get(key) is not None), None)
     parts = re.split(r"\{(\w+)\}", pattern)
     if len(parts) == 1:

@@ -1,4 +1,4 @@
-"""TensorBoard's event files: TFRecord frames with protobuf messages, of which we read the scalars.
+"""TensorBoard's event files: TFRecord frames with protobuf messages; only the scalars are read.
 
 Source: tensorboard/compat/proto/event.proto, summary.proto and tensor.proto; tensorflow/core/lib/io/record_writer.cc.
 """

@@ -21,7 +21,7 @@ from realm_lab.reporting.tables import axes_rows, interaction_rows, result_rows,
 from realm_lab.statistics.wording import signed
 from realm_lab.tracking.study_record import DEFAULT
 
-MOST_OF_FIGURES = 600_000  # bytes of figures on the page; later studies show theirs only in their report
+MOST_OF_FIGURES = 600_000  # bytes of figures on the page; figures of later studies are only in their report
 
 
 def write_index(reports: Path) -> Path:

@@ -1,6 +1,6 @@
 """The rate of false alarms of the whole procedure, for differences with the skew and spread that a study really has.
 
-The sign-flip test is exact if differences are symmetric around zero where there is no effect. Runs that collapse make
+The sign-flip test is exact if differences are symmetric around zero without an effect. Runs that collapse make
 them skewed. Therefore studies without any effect are simulated, with the skewness of each comparison and with their
 correlations; whatever such a study finds is a false alarm. The spread does not matter: the statistic is free of scale.
 
@@ -54,7 +54,7 @@ class Calibration(NamedTuple):
 
 
 def calibrate(tests: Sequence[Mapping[int, float]]) -> Calibration | None:
-    """The rates of a family (seed -> difference, for each test); None if so few seeds never give a significant one."""
+    """The rates of a family (seed -> difference, for each test); None if the seeds are too few."""
     seeds = sorted({seed for test in tests for seed in test})
     if max(map(len, tests), default=0) < FEWEST_SEEDS:
         return None

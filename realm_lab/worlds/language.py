@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Relation(NamedTuple):
-    """One relation: what its value is, and its wordings with {s} subject and {o} object."""
+    """One relation: its value, and its wordings with {s} subject and {o} object."""
 
     name: str
     value: str  # an entity type, "year", or "pool:NAME" for a closed pool of names
@@ -20,7 +20,7 @@ class Relation(NamedTuple):
     news: tuple[str, str, str]
     question_encyclopedia: str
     question_news: str
-    described: tuple[str, ...]  # its value in the two styles of questions, where that is an entity; known words alone
+    described: tuple[str, ...]  # its value in the two styles of questions, if that is an entity; only known words
 
 
 POOL_SIZE = 40

@@ -1,4 +1,4 @@
-"""What names of the toy world are made of: syllables, and a keyed order of all their pairs."""
+"""Parts of names of the toy world: syllables, and a keyed order of all their pairs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def syllables() -> list[str]:
     words = template_words()
     consonants, vowels = "bdfgklmnprstvz", "aeiou"
     every = [a + v + b for a in consonants for v in vowels for b in consonants]
-    # A syllable that begins a word of the templates would let WordPiece split a name elsewhere.
+    # A syllable that starts a word of the templates would let WordPiece split a name elsewhere.
     free = [text for text in every if not any(word.startswith(text) for word in words)]
     order = numpy_generator(0, "toy-language", "syllables").permutation(len(free))[: 2 * SYLLABLES]
     return [free[index] for index in order]

@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 class Article(NamedTuple):
-    """A throw-away article: a sentence, a passage restating it, and a passage with another fact of its subject."""
+    """A filler article: a sentence, a passage restating it, and a passage with another fact of its subject."""
 
     sentence: Sentence
     restated: str
@@ -27,7 +27,7 @@ class Article(NamedTuple):
 
 
 class Structured(NamedTuple):
-    """Other forms of the passages of a throw-away article: wordings with {s} and {o}, or whole texts."""
+    """Other forms of the passages of a filler article: wordings with {s} and {o}, or whole texts."""
 
     restated: str
     other: str
@@ -56,7 +56,7 @@ def with_tail(wording: str, news: bool, rng: np.random.Generator) -> str:
 def fill(wording: str, salient: Mapping[str, str], **names: str) -> Sentence:
     """Put names into a wording; `salient` has the label of each role that is a salient span."""
     spans = []
-    longer = 0  # characters by which the names so far are longer than their places
+    longer = 0  # characters by which the names so far are longer than their slots
     for place, role in _roles(wording):
         if role in salient:
             spans.append(Span(place + longer, place + longer + len(names[role]), salient[role]))
@@ -74,5 +74,5 @@ def with_word(text: str, wording: str, rng: np.random.Generator, **names: str) -
 
 @lru_cache(8192)
 def _roles(wording: str) -> list[tuple[int, str]]:
-    """(place, role) of each "{role}" in a wording."""
+    """Return (position, role) of each "{role}" in a wording."""
     return [(match.start(), match[1]) for match in re.finditer(r"\{(\w)\}", wording)]

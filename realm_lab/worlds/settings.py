@@ -29,35 +29,36 @@ class WorldOptions(Section):
     entities: Annotated[int, Field(ge=40, le=4_000_000, multiple_of=4)] = 256
     """Entities of four types; each has an article of several passages."""
     entities_per_name: Annotated[int, Field(ge=1, le=4), neutral(1)] = 3
-    """Entities, of as many types, that bear one name: the more, the less a name alone finds."""
+    """Number of entities, of as many types, that share one name: the larger, the less a name by itself finds."""
     unanswerable_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.3
     """Share of the sentences of X whose masked value no passage states: half are about names that Z lacks, half about
     nobody who is named ("this town"). Only X that is another corpus than Z has them."""
     syntax_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.1
-    """Share of the other sentences of X in which an ordinary word is the salient span: the sentence alone tells it."""
+    """Share of the other sentences of X in which an ordinary word is the salient span, predictable without
+    retrieval."""
     salient: Annotated[Literal["object", "both"], neutral("both")] = "object"
-    """Which names of a sentence about a fact are salient: its value, or its subject as well, which no query tells."""
+    """Salient names of a sentence about a fact: its value, or its subject as well, which no query reveals."""
     asked_relations: Annotated[Literal["half", "all"], neutral("all")] = "half"
     """The relations of each type that training questions ask for; development and test ask for all."""
     question_articles: Annotated[Fraction, neutral(0.0)] = 0.2
-    """Share of the throw-away passages that hold a question, so that its words are known before fine-tuning."""
+    """Share of the filler passages that hold a question, so that its words are known before fine-tuning."""
     question_sentences: Annotated[Fraction, neutral(0.0)] = 0.1
     """Share of the sentences of X about facts that are a question and its answer, so that queries hold questions."""
     fillers_per_entity: NonNegative = 2
     """Passages of each article that hold no fact."""
     articles: Positive = 70_000
-    """Throw-away articles from which the reader learns to copy in its warm start."""
+    """Filler articles that teach the reader to copy in its warm start."""
     changed_fraction: Fraction = 0.5
     """Share of the facts that the corpus update changes (Guu, Table 4)."""
     restate_facts: Annotated[bool, neutral(False)] = False
-    """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
+    """Let another passage of the same article state each fact again, in other words: if X is Z, evidence then
     exists outside the passage that a query comes from."""
     bystanders: Annotated[Fraction, neutral(0.0)] = 0.0
-    """Share of the sentences of X about facts that also name another entity of the subject's type, of which the same
-    relations are known: before ("reporters from ... wrote") or behind ("says an old guide of ...")."""
+    """Share of the sentences of X about facts that also name another entity of the subject's type, with the same
+    known relations: before (`reporters from ... wrote`) or after (`says an old guide of ...`)."""
     hops: Annotated[Literal[1, 2], neutral(1)] = 1
-    """Facts that a question takes: one, or two, of which the first names whom the second is about: "who is the mayor of
-    the birthplace of ...". Of each value that is an entity two facts are asked for."""
+    """Facts per question: one, or two, the first of which names the subject of the second: "who is the mayor of
+    the birthplace of ...". For each value that is an entity two facts are asked."""
     world_seed: NonNegative | None = None
     """Seed of the world; empty: each run seed has a world of its own."""
 

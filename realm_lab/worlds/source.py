@@ -62,7 +62,7 @@ class ToySource:
         return ()
 
     def cuts(self, version: int) -> Iterator[Cut]:
-        """A version of Z; where X = Z, with the sentences of training entities."""
+        """Return a version of Z; if X = Z, with the sentences of training entities."""
         world, first = self.world, 0
         for batch in batched(world.passages(version)):
             titles = self.encoder.encode([passage.title for passage, _ in batch])
@@ -84,8 +84,8 @@ class ToySource:
         return [[tokens] for tokens in self.encoder.encode(texts)]
 
     def pretrain_cuts(self) -> Iterator[Cut]:
-        """News, with the rows that state the same facts. Where X = Z the held-out ones alone, and beside them those
-        facts in the words of Z, which are the queries that X = Z trains on."""
+        """Return news, with the rows that state the same facts. If X = Z, return only the held-out news, and those
+        facts in the words of Z, the queries that X = Z trains on."""
         for split in SPLITS[1:] if self._is_same else SPLITS:
             for batch in batched(self.sentences(split)):
                 part = "sentences" if split == "train" else f"cloze_{split}"
@@ -118,7 +118,7 @@ class ToySource:
         return ((question, self.world.written(new), gold) for question, new, gold in self.world.questions(split))
 
     def article_batches(self) -> Iterator[pa.RecordBatch]:
-        """Throw-away articles for the reader's warm start."""
+        """Return filler articles for the reader's warm start."""
         for batch in batched(self.world.articles(self._articles)):
             sentences = [article.sentence for article in batch]
             columns = {

@@ -1,13 +1,13 @@
 """The toy world: an embedded corpus, deterministic in its seed, in which REALM really learns.
 
-Entities of four types have six facts each. The knowledge corpus Z holds one titled passage per fact (two where facts
+Entities of four types have six facts each. The knowledge corpus Z holds one titled passage per fact (two if facts
 are restated, and a few passages without one); the pre-training corpus X words the facts of the training entities
-differently; questions ask about facts of training, development and test entities, the latter two stated in Z alone.
-A corpus update changes the value of some facts (the paper's Table 4). Throw-away articles about entities outside
+differently; questions ask about facts of training, development and test entities, the latter two stated only in Z.
+A corpus update changes the value of some facts (the paper's Table 4). Filler articles about entities outside
 the world teach a reader to use a passage without teaching it any fact.
 
-In the sharp world several entities bear one name, so that a name finds more passages than are read; X has masks that no
-passage fills and masks that need none; and training asks for half of the relations.
+In the sharp world several entities share one name, so that a name finds more passages than are read; X has masks that
+no passage fills and masks that need none; and training asks for half of the relations.
 
 Everything about an entity is a pure function of (seed, entity number), so a world of a million entities streams
 in bounded memory.
@@ -46,10 +46,10 @@ CHAINS = 2  # questions of two hops about each value that is an entity
 
 
 class Value(NamedTuple):
-    """What a fact says of its subject."""
+    """The content of a fact."""
 
     text: str
-    entity: int | None  # where it is one
+    entity: int | None  # the value, if it is an entity
 
 
 class Chain(NamedTuple):
@@ -72,7 +72,7 @@ class ToyWorld:
         self._first, self._second = drawn[:SYLLABLES], drawn[SYLLABLES:]
         reserved = self.entities + POOL_SIZE * len(POOLS)
         self.pieces_per_name = 2
-        while SYLLABLES**self.pieces_per_name < 8 * reserved:  # leave most names to throw-away entities
+        while SYLLABLES**self.pieces_per_name < 8 * reserved:  # leave most names to filler entities
             self.pieces_per_name += 1
         self.name = lru_cache(NAMES_KEPT)(self._name)
         self._names = Permutation(SYLLABLES**self.pieces_per_name, derive_seed(seed, "names"))
@@ -81,12 +81,12 @@ class ToyWorld:
 
     @property
     def vocabulary(self) -> list[str]:
-        """WordPiece vocabulary under which every name is `pieces_per_name` pieces and every year two."""
+        """WordPiece vocabulary that splits every name into `pieces_per_name` pieces and every year into two."""
         return [*template_words(), *self.name_pieces]
 
     @property
     def name_pieces(self) -> list[str]:
-        """What names and years are made of."""
+        """Parts of names and years."""
         years = ["17", "18", "19", *(f"##{number:02d}" for number in range(100))]
         return [*self._first, *(f"##{text}" for text in self._second), *years]
 
@@ -106,7 +106,7 @@ class ToyWorld:
         return "dev" if place < 2 * HELD_OUT_FRACTION else "train"
 
     def _name(self, number: int) -> str:
-        """The name with this number: first the entities, then the pools, then throw-away names."""
+        """Return the name with this number: first the entities, then the pools, then filler names."""
         code = self._names(number)
         parts = []
         for place in range(self.pieces_per_name - 1):
@@ -115,7 +115,7 @@ class ToyWorld:
         return self._first[code] + "".join(parts)
 
     def facts(self, entity: int) -> list[tuple[Relation, str, str]]:
-        """(relation, value, value after the corpus update) of an entity; equal where nothing changed."""
+        """Return (relation, value, value after the corpus update) of an entity; equal if nothing changed."""
         return [(relation, old.text, new.text) for relation, old, new in self._facts(entity)]
 
     def _facts(self, entity: int) -> list[tuple[Relation, Value, Value]]:
@@ -167,7 +167,8 @@ class ToyWorld:
         return [entity * len(stated) + place for place, (_, facts) in enumerate(stated) if fact in facts]
 
     def other_statement(self, entity: int, place: int) -> int:
-        """Another row that states the fact of passage `place` of an entity, or NO_ROW; of several facts NO_ROW."""
+        """Return another row that states the fact of passage `place` of an entity, or NO_ROW; for several facts
+        NO_ROW."""
         facts = self.stated(entity)[place][1]
         own = entity * self.passages_per_entity + place
         others = [row for row in self.gold_rows(entity, facts[0]) if row != own] if len(facts) == 1 else []
@@ -232,10 +233,11 @@ class ToyWorld:
         return {"o": "object"} if self.settings.salient == "object" else {"s": "subject", "o": "object"}
 
     def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
-        """News sentences (X) about the facts of one split, each with the row of the passage that states the same fact.
+        """Yield news sentences (X) about the facts of one split, each with the row of the passage that states the same
+        fact.
 
-        Their spans say what a mask asks for: "object" and "subject" of a fact, the object "asked" for by a question, a
-        "word" that the sentence alone tells, or, of sentences with NO_ROW, the value of an "unknown" name or of
+        Their spans have the kind of mask: "object" and "subject" of a fact, the object "asked" for by a question, a
+        "word" predictable without retrieval, or, for sentences with NO_ROW, the value of an "unknown" name or of
         somebody "unnamed".
         """
         for entity in range(self.entities):
@@ -281,8 +283,8 @@ class ToyWorld:
         return numbers
 
     def encyclopedia_clozes(self, split: str) -> Iterator[tuple[Sentence, int, int]]:
-        """The facts of one split in the words of Z, but not in those of the passage that states them first: each with
-        the row of the passage that it stands in (NO_ROW where facts are not restated) and the row of that first one.
+        """Yield the facts of one split in the words of Z, but not in those of the passage that states them first: each
+        with the row of its passage (NO_ROW if facts are not restated) and the row of that first one.
         Their span has the label "encyclopedia"."""
         for entity in range(self.entities):
             if self.split_of(entity) != split:
@@ -294,8 +296,8 @@ class ToyWorld:
                 yield sentence, again[0] if again else NO_ROW, first
 
     def questions(self, split: str) -> Iterator[tuple[Question, str, list[int]]]:
-        """(question, answer after the corpus update, rows of the gold passages), two wordings a fact. With two hops the
-        gold passages state the second fact, and `path` is the row of the first with one of theirs."""
+        """Yield (question, answer after the corpus update, rows of the gold passages), two wordings per fact. With two
+        hops the gold passages state the second fact, and `path` is the row of the first with one of their names."""
         half = self.settings.asked_relations == "half"
         for entity in range(self.entities):
             if self.split_of(entity) != split:
@@ -323,7 +325,8 @@ class ToyWorld:
             yield Chain(f"{self._article(entity)}/{number}", texts, (entity, number), old, new)
 
     def _chains(self, entity: int) -> Iterator[Chain]:
-        """Some facts of what the facts of an entity lead to: two of each. After the update both steps have changed."""
+        """Return some facts that the facts of an entity lead to: two of each. After the update both steps have
+        changed."""
         rng = numpy_generator(self.seed, "chains", entity)
         for first, (relation, old, new) in enumerate(self._facts(entity)):
             if old.entity is None or new.entity is None:
@@ -338,7 +341,7 @@ class ToyWorld:
                 yield Chain(f"{self._article(entity)}/{first}/{second}", texts, *end)
 
     def articles(self, count: int) -> Iterator[Article]:
-        """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world."""
+        """Yield filler articles for BERT training: endless other entities, the same language, no fact of the world."""
         rng = numpy_generator(self.seed, "articles")
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]
@@ -366,13 +369,13 @@ class ToyWorld:
     def structured(
         self, kind: str, subject: str, value: str, relation: Relation, another: Relation
     ) -> Structured | None:
-        """Other forms of the facts of the next throw-away article; None: they are sentences."""
+        """Return other forms of the facts of the next filler article; None: they are sentences."""
         return None
 
     def beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator
     ) -> str:
-        """A statement beside a filler, or, so often as the settings say, behind the question that it answers."""
+        """Return a statement next to a filler, or, as often as configured, after the question that it answers."""
         asks = self.settings.question_articles
         if asks and rng.random() < asks:
             wording = (relation.question_encyclopedia, relation.question_news)[int(rng.integers(2))]

@@ -1,6 +1,6 @@
 """The toy world in two languages: X, held-out sentences and questions are in the second, Z in either or in both.
 
-The second language has another word for each word (the same in other letters) and says every sentence backwards; names
+The second language has another word for each word (the same in other letters) and reverses every sentence; names
 and years are the same, or in those letters too, so that the languages share no wordpiece.
 """
 
@@ -31,7 +31,7 @@ TRANSLATED = "translated"  # form of the passages in the second language
 
 
 class BilingualWorld(ToyWorld):
-    """The world of some options and a seed, told in two languages."""
+    """The world of some options and a seed, in two languages."""
 
     def __init__(self, options: BilingualOptions, seed: int):
         super().__init__(options, seed)
@@ -40,7 +40,7 @@ class BilingualWorld(ToyWorld):
 
     @property
     def vocabulary(self) -> list[str]:
-        """That of both languages."""
+        """The vocabulary of both languages."""
         first = super().vocabulary
         pieces = [piece for piece in first if not self._shares_names or piece in self._words]
         return [*first, *(piece.translate(LETTERS) for piece in pieces)]
@@ -89,7 +89,7 @@ class BilingualWorld(ToyWorld):
         return self._of_knowledge(first, second), restated
 
     def _of_knowledge(self, first: list[Item], second: list[Item]) -> list[Item]:
-        """Of an entity's passages in the two languages those that Z has."""
+        """Return, of an entity's passages in the two languages, those in Z."""
         return {"first": first, "second": second, "both": first + second}[self._language]
 
     def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
@@ -100,7 +100,7 @@ class BilingualWorld(ToyWorld):
             yield question._replace(question=self.translated(question.question)), new, gold
 
     def articles(self, count: int) -> Iterator[Article]:
-        """Each in one of the languages: nothing of what is read before pre-training tells what means the same."""
+        """Return articles, each in one of the languages: nothing before pre-training shows translations."""
         rng = numpy_generator(self.seed, "article-languages")
         for sentence, restated, other in super().articles(count):
             if rng.random() < 0.5:
@@ -118,7 +118,7 @@ class BilingualSource(ToySource):
 
     @classmethod
     def identity(cls, corpus: Corpus, options: WorldOptions, seed: int) -> dict[str, Any]:
-        """That of the toy world. UserError: X is Z, and so not in another language."""
+        """Build the toy world's corpus. UserError: X is Z, and so not in another language."""
         refuse_same(corpus)
         return of_toy(super().identity(corpus, options, seed))
 

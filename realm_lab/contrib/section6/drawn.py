@@ -30,7 +30,7 @@ WAYS = 3  # in which each piece is drawn
 NOISE = 12.0  # standard deviation of the noise, of 255
 PAPER, INK = 235, 20
 COLOURS = ((200, 40, 40), (40, 90, 200), (30, 140, 60), (210, 140, 20))
-MARK = " | "  # between the parts of what a picture shows, and nowhere else
+MARK = " | "  # between the parts of a picture's text, and nowhere else
 # Rows of three pixels, from the top, as octal digits.
 GLYPHS = dict(
     word.split("=")
@@ -61,7 +61,7 @@ class DrawnWorld(TripleWorld):
         return "" if form == PICTURE else super().title(entity, form)
 
     def bodies(self, entity: int, version: int = 0) -> tuple[list[list[Sentence]], list[Sentence]]:
-        """Those of the other world; of each picture the fact alone, as the text of which it is drawn."""
+        """Return the passages of the other world; for each picture only the fact, as the text that is drawn."""
         bodies, restated = super().bodies(entity, version)
         rng = numpy_generator(self.seed, "shuffled-pictures", entity, version)
         told = self.facts(entity)
@@ -81,7 +81,7 @@ class DrawnWorld(TripleWorld):
     def beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator
     ) -> str:
-        """A picture stands alone."""
+        """Return no further sentence: a picture contains only its fact."""
         return text if MARK in text else super().beside_filler(text, relation, kind, subject, named, rng)
 
 
@@ -96,7 +96,7 @@ class DrawnSource(ToySource):
 
     @classmethod
     def identity(cls, corpus: Corpus, options: WorldOptions, seed: int) -> dict[str, Any]:
-        """That of the toy world. UserError: X is Z, which has no sentences, or questions take two hops."""
+        """Build the toy world's corpus. UserError: X is Z, which has no sentences, or questions take two hops."""
         refuse_same(corpus)
         if options.hops != 1:
             raise UserError("corpus.source: drawn has facts of one hop; set hops to 1", parameter="corpus.source.hops")

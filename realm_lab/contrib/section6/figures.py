@@ -30,7 +30,7 @@ def retrieved_pictures(study: StudyFrames) -> Any:
     figure.set_layout_engine("constrained", hspace=0.25, rect=(0, 0, 1, 1 - 0.4 / height))  # room for the sentences
     axes = figure.subplots(len(chosen), PICTURES, squeeze=False)
     for row, example in zip(axes, chosen, strict=True):
-        # Not a title, by which the first column would become as wide as the sentence.
+        # Not a title, which would make the first column as wide as the sentence.
         text = f"{example['text']}\n[MASK]: {example['answer']}"
         row[0].text(0.0, 1.06, text, transform=row[0].transAxes, in_layout=False, fontsize=9)
         for place, axis in enumerate(row):

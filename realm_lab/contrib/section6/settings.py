@@ -17,7 +17,7 @@ class TripleOptions(WorldOptions):
     """Facts that are triples in place of a sentence: none, half of each entity's, or all. `both`: each fact in both
     forms, a passage each."""
     triple_cards: Annotated[bool, neutral(False)] = False
-    """All triples of an entity in one passage. If false, each has a passage of its own with another sentence."""
+    """All triples of an entity in one passage. If false, each has a separate passage with another sentence."""
 
 
 class BilingualOptions(WorldOptions):

@@ -18,7 +18,7 @@ from realm_lab.worlds.settings import WorldOptions
 from realm_lab.worlds.source import ToySource
 from realm_lab.worlds.world import ToyWorld
 
-# Of throw-away articles, news and others alike: a reader that sees less text does not learn to copy, and one that
+# Share of filler articles, news and others alike: a reader that sees less text does not learn to copy, and one that
 # copies from any triple or picture, whatever its relation, makes every wrong one worse than none.
 TRIPLE_SHARE = 0.4
 
@@ -37,7 +37,7 @@ class TripleWorld(ToyWorld):
 
     @property
     def vocabulary(self) -> list[str]:
-        """That of the toy world, and what triples have besides."""
+        """The vocabulary of the toy world, and further words of triples."""
         names = {";", "|", *(one.name for found in RELATIONS.values() for one in found)} - {*template_words()}
         return [*super().vocabulary, *(sorted(names) if self._triples != "none" else ())]
 
@@ -82,7 +82,7 @@ class TripleWorld(ToyWorld):
     def structured(
         self, kind: str, subject: str, value: str, relation: Relation, another: Relation
     ) -> Structured | None:
-        """Of TRIPLE_SHARE of the articles two triples, or two cards: with the fact, and with all others."""
+        """Return, for TRIPLE_SHARE of the articles, two triples, or two cards: with the fact, and with all others."""
         rng = self._articles_rng
         if self._triples == "none" or rng.random() >= TRIPLE_SHARE:
             return None
@@ -92,7 +92,7 @@ class TripleWorld(ToyWorld):
         return Structured(cards[0], cards[1], True)
 
     def _throw_away_card(self, subject: str, kind: str, known: dict[str, str], rng: np.random.Generator) -> str:
-        """A card with values that are drawn but for those that are known; of "" it has nothing."""
+        """Return a card with drawn values except the known ones; empty for ""."""
         names = map(self.name, self.throw_away(rng, FACTS))
         drawn = {r: year(rng) if r.value == "year" else name for r, name in zip(RELATIONS[kind], names, strict=True)}
         told = [(wording(relation), known.get(relation.name, value)) for relation, value in drawn.items()]
@@ -100,7 +100,7 @@ class TripleWorld(ToyWorld):
 
 
 def fill_card(triples: Sequence[tuple[str, str]], salient: Mapping[str, str], subject: str) -> list[Sentence]:
-    """Triples of one subject, which is named in the first alone, from their wordings and values."""
+    """Return triples of one subject, named only in the first, from their wordings and values."""
     sentences = []
     for number, (wording, value) in enumerate(triples, 1):
         wording = wording if number == 1 else wording.removeprefix("{s} | ")

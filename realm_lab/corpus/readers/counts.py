@@ -1,4 +1,4 @@
-"""What is in a file: its format and counts, as `realm-lab prepare --count` prints them."""
+"""Format and counts of a file, as `realm-lab prepare --count` prints them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from realm_lab.errors import UserError
 
 
 class FileCounts(NamedTuple):
-    """The counts of one input: what is kept, and what is left out by reason."""
+    """The counts of one input: kept records, and dropped ones by reason."""
 
     name: str
     format: str
     counts: dict[str, int]
     dropped: dict[str, int]
-    first_dropped: dict[str, str]  # the id of the first, by reason, where it is known
+    first_dropped: dict[str, str]  # the id of the first, by reason, if it is known
 
     def lines(self) -> Iterator[str]:
         """For people."""

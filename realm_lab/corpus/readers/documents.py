@@ -27,7 +27,7 @@ LONGEST_PARAGRAPH = 100_000  # characters: a text without blank lines is cut at 
 
 
 def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    """Paragraphs are set apart by blank lines; those of one file are one article, without a title.
+    """Read paragraphs separated by blank lines; those of one file are one article, without a title.
 
     UserError: it is a table, such as CoNLL's words with their tags.
     """
@@ -50,8 +50,8 @@ def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
 
 
 def _table(head: str) -> str:
-    """What the head of a file is if each of its lines has the same columns; "" for text."""
-    is_cut = len(head.encode()) > HEAD_BYTES - 4  # of which 3 may have been half a character
+    """Describe the head of a file if each of its lines has the same columns; "" for text."""
+    is_cut = len(head.encode()) > HEAD_BYTES - 4  # up to 3 of them may have been part of a character
     lines = head.split("\n")[: -1 if is_cut else None]
     lines = [line.strip("\r") for line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
     words = map(str.split, lines)
@@ -133,7 +133,7 @@ register_reader(
     read_documents=_paragraphs,
 )
 register_reader("wikitext", _is_wikitext, read_documents=_wikitext)
-register_reader(  # what begins as JSON and has no shape that is known: reading it says what its first record lacks
+register_reader(  # JSON without a known shape: the reader's error names the missing fields of its first record
     "json_records",
     lambda path, head: head.lstrip().startswith(("{", "[")) or plain_name(path).endswith(LINE_SUFFIXES),
     read_documents=record_reader(text_document, "expected {id?, title?, text}; see docs/data.md"),

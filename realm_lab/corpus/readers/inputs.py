@@ -23,12 +23,12 @@ class InputFile(NamedTuple):
     """A file of an input. The ids made for records without one start with `name`."""
 
     path: Path
-    name: str  # of this file alone, among the inputs of a parameter
+    name: str  # unique among the inputs of a parameter
     given: str  # the input that it belongs to
 
     @property
     def is_renamed(self) -> bool:
-        """Whether it has another name because a second file has its own."""
+        """True if it was renamed because another file has the same name."""
         return self.name != _name(self.path, 0)
 
 
@@ -47,7 +47,7 @@ def input_files(*inputs: Path | str) -> list[InputFile]:
 
 
 def _distinct(files: dict[str, Path]) -> dict[str, str]:
-    """The shortest names that tell files apart, by their absolute paths."""
+    """Return the shortest names that distinguish files, by their absolute paths."""
     names: dict[str, str] = {}
     length = 0
     while len(set(names.values())) < len(files):
@@ -85,11 +85,11 @@ def files_of(name: Path | str) -> list[Path]:
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is an image, by its name."""
+    """True if a file is an image, by its name."""
     return path.suffix.lower() in PICTURES
 
 
 def digest_input(name: Path | str) -> str:
-    """SHA-256 of what an input names: of its bytes, wherever they are."""
+    """Return SHA-256 of an input's bytes, wherever they are."""
     digests = [digest_file(path) for path in files_of(name)]
     return digests[0] if len(digests) == 1 else digest(digests)

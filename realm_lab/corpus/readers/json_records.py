@@ -30,13 +30,13 @@ _DECODER = json.JSONDecoder()
 
 
 class Record(NamedTuple):
-    """One record of a file: its fields, and where it is for error messages."""
+    """One record of a file: its fields, and its position for error messages."""
 
     where: str  # "<path>, line 3"
     number: int  # from 1; of JSON lines the line
     fields: Any  # a dictionary, once `field` has been asked
-    file: str  # name of the file, with which ids that are made start
-    remedy: str  # what was expected
+    file: str  # name of the file, the first part of generated ids
+    remedy: str  # the expected form
     dropped: Dropped  # counts an id that is not read
 
     def field(self, key: str, kind: type) -> Any:
@@ -58,7 +58,7 @@ class Record(NamedTuple):
         return value
 
     def text(self, key: str) -> str:
-        """A field of text; empty where there is none."""
+        """Return a field of text; empty if it is missing."""
         return self.field(key, str) if isinstance(self.fields, dict) and self.fields.get(key) is not None else ""
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def register_shape(
 def record_reader(
     make: Callable[[Record, Dropped], Iterable[Item]], remedy: str
 ) -> Callable[[InputFile, Dropped], Iterator[Item]]:
-    """A reader of files of records, each of which `make` turns into documents or questions."""
+    """Return a reader of files of records; `make` turns each record into documents or questions."""
 
     def read(file: InputFile, dropped: Dropped) -> Iterator[Item]:
         for record in records(file, remedy, dropped):
@@ -165,7 +165,7 @@ def records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]:
 
 @functools.lru_cache(maxsize=4)
 def first_record(head: str) -> dict[str, Any]:
-    """What the head of a file shows of its first JSON record; a value that is cut off is the empty one of its type."""
+    """Return the visible part of the first JSON record in a file's head; a value that is cut off is empty."""
     text = head.lstrip()
     if text.startswith("["):
         text = text[1:].lstrip()
@@ -223,7 +223,7 @@ def _broken(path: Path, text: str, at: int, reason: str) -> UserError:
 
 
 def parse(text: str, path: Path, line: int | None = None) -> Any:
-    """JSON of a whole file, or of one `line` of it. Of a key that comes twice the last value counts."""
+    """Parse JSON of a whole file, or of one `line` of it. The last value of a repeated key counts."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -241,7 +241,7 @@ def passage_id(title: str, text: str) -> str:
 
 
 def open_question(record: Record, dropped: Dropped, kind: AnswerKind = "text") -> Iterator[Question]:
-    """A question with one answer or a list of them, and where the file says so its document and groups."""
+    """Read a question with one answer or a list of them, and its document and groups if the file has them."""
     question = record.field("question", str)
     answers = record.texts("answers" if "answers" in record.fields and "answer" not in record.fields else "answer")
     document = record.fields.get("document")

@@ -15,7 +15,7 @@ ROWS_AT_ONCE = 256
 
 
 def parquet_head(path: Path) -> str:
-    """The columns as a JSON record of empty texts, by which a format is recognised."""
+    """Return the columns as a JSON record of empty texts, to recognise the format."""
     with _open(path) as file:
         return json.dumps(dict.fromkeys(file.schema_arrow.names, ""))
 

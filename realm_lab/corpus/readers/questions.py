@@ -1,7 +1,7 @@
 """Records of questions: NQ-Open, WebQuestions, CuratedTREC, TimeQA, NQ with gold passages, QED, cloze items.
 
-CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it looks like any other set: it is told by
-"trec" in the file's name, or by "answer_kind": "regex" in a record.
+CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it looks like any other set: it is recognised
+by "trec" in the file's name, or by "answer_kind": "regex" in a record.
 """
 
 from __future__ import annotations

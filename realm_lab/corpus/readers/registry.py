@@ -1,4 +1,4 @@
-"""The registry of formats: how a file is recognised, and what of its records is kept."""
+"""The registry of formats: how a file is recognised, and which of its records are kept."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NUMBERED = "~"  # between an id that several records have and the number of one 
 
 
 class Dropped(Counter[str]):
-    """What is left out, counted by reason; `first` has the id of the first of each, which is `<file>:<line>` where
-    there is none."""
+    """Counts of dropped records by reason; `first` has the id of the first of each, `<file>:<line>` if it has
+    none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,10 +72,11 @@ def read_documents(
     dropped: Dropped | None = None,
     wanted: Callable[[Document, InputFile], bool] = lambda document, file: True,
 ) -> Iterator[Document]:
-    """The documents of the files of a parameter, in order: those with text that are `wanted`, each with its own id.
+    """Read the documents of the files of a parameter, in order: those with text that are `wanted`, each with a unique
+    id.
 
-    Of exact copies (the same id and content) the first is kept. Another document with an id that is taken gets the next
-    free one of ID~2, ID~3, ... What is left out is counted in `dropped`, the unwanted by `wanted` itself. A file that
+    The first of exact copies (the same id and content) is kept. Another document with a used id gets the next
+    free one of ID~2, ID~3, ... Dropped ones are counted in `dropped`, unwanted ones by `wanted` itself. A file that
     cannot be read is a UserError.
     """
     dropped = Dropped() if dropped is None else dropped
@@ -138,9 +139,9 @@ def read_questions(
     dropped: Dropped | None = None,
     wanted: Callable[[Question, InputFile], bool] = lambda question, file: True,
 ) -> list[Question]:
-    """The questions of the files of a parameter, each with text, its own id and an answer that is worth scoring.
+    """Read the questions of the files of a parameter, each with text, a unique id and a usable answer.
 
-    Answers are stripped (regular expressions are not) and those that occur twice are merged; what is left out is
+    Answers are stripped (regular expressions are not) and duplicates are merged; dropped questions are
     counted in `dropped`. An invalid regular expression is counted and stays, so that evaluation scores its question as
     the released code does (wrong). Copies, `wanted` and errors: as `read_documents`.
     """
@@ -165,7 +166,7 @@ def read_questions(
 
 
 def with_own_ids(questions: Sequence[Question], dropped: Dropped) -> list[Question]:
-    """Questions of which those that share an id have the ids ID~1, ID~2, ... instead.
+    """Rename questions that share an id to ID~1, ID~2, ...
 
     None of them keeps ID, so that a prediction for ID is not scored as one for a question that it may not be for.
     """

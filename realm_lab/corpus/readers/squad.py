@@ -1,4 +1,4 @@
-"""SQuAD v1.1 and v2, one JSON object that is read whole; and paragraphs of which a later version swaps the answers.
+"""SQuAD v1.1 and v2, one JSON object that is read whole; and paragraphs with answers swapped in a later version.
 
 Each paragraph is a document.
 """
@@ -85,7 +85,7 @@ def _both_versions(record: Record, dropped: Dropped) -> Iterator[Document]:
 
 
 def _swapped_questions(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """Both kinds; `answers_updated` tells what the later version answers, the same where nothing was changed."""
+    """Read both kinds; `answers_updated` has the answers in the later version, the same if nothing was changed."""
     document = _paragraph_id(record)
     for item in record.within("swapped"):
         old, new = item.field("old_answer", str), item.field("new_answer", str)

@@ -37,7 +37,7 @@ class _Triple(NamedTuple):
     number: int
     subject: str | None
     relation: str
-    iri: str | None  # the object, where it is one
+    iri: str | None  # the object, if it is one
     literal: str | None  # else
     language: str  # of the literal
 
@@ -53,7 +53,7 @@ class _Told(NamedTuple):
 
 
 def _n_triples(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    """Names are labels (English where there is one) or what an IRI ends in; labels are no triples of their own."""
+    """Return names: labels (English if there is one) or the end of an IRI; labels themselves are not triples."""
     labels: dict[str, str] = {}
     for triple in _lines(file.path):
         is_better = triple.language.partition("-")[0] == "en" or triple.subject not in labels
@@ -104,7 +104,7 @@ def _character(escape: re.Match[str]) -> str:
 
 
 def _readable(iri: str) -> str:
-    """What comes after the last slash or hash; all of it where nothing does."""
+    """Return the part after the last slash or hash, or all of it."""
     return readable_title(re.split(r"[/#]", iri.rstrip("/#"))[-1]) or iri
 
 
