@@ -38,7 +38,8 @@ from realm_lab.reporting.own_figures import known_anywhere
 from realm_lab.retrieval.backends import check_search
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.cells import Cell, Place, cells_of, value_in_name
-from realm_lab.runner.study import LauncherSettings, Study, check_parts, metrics_of, read_study_file, with_plugins
+from realm_lab.runner.launchers import LauncherSettings
+from realm_lab.runner.study import Study, check_parts, metrics_of, read_study_file, with_plugins
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import options_of, system_of, with_options
 from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record

@@ -21,7 +21,7 @@ from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.core.lease import Taken
 from realm_lab.errors import UserError
-from realm_lab.runner.study import LauncherSettings, LocalOptions
+from realm_lab.runner.launchers import LauncherSettings, LocalOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
 from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, writer_of

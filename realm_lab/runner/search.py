@@ -29,13 +29,13 @@ from realm_lab.core.files import digest, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell, changes_title
+from realm_lab.runner.launchers import LocalOptions
 from realm_lab.runner.other_code import other_code, settle_code
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.preview import show_search
 from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.search_file import SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
-from realm_lab.runner.study import LocalOptions
 from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel_study, mirroring, say
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.metric_log import MetricLog

@@ -15,8 +15,9 @@ from realm_lab.metrics import CURVES, chosen_by
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.load import flatten, laid_over, read_source, resolve, show
 from realm_lab.params.parameters import Params
+from realm_lab.runner.launchers import Part
 from realm_lab.runner.plan import PlannedRun, check_names, check_overrides
-from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file, with_plugins
+from realm_lab.runner.study import DEFAULT_SYSTEM, StudyFile, overrides_of, read_study_file, with_plugins
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import with_options
 

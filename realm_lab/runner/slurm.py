@@ -16,6 +16,7 @@ from typing import Any
 import realm_lab
 from realm_lab.core.files import atomic_directory, digest, digest_file
 from realm_lab.errors import UserError, needs
+from realm_lab.runner.launchers import SlurmOptions
 from realm_lab.runner.slurm_job import run_job
 from realm_lab.runner.slurm_queue import (
     ASK_FOR_IT,
@@ -29,7 +30,6 @@ from realm_lab.runner.slurm_queue import (
     record_jobs,
     run_program,
 )
-from realm_lab.runner.study import SlurmOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.run_dir import KEY_LENGTH
 from realm_lab.tracking.state import JobState

@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from realm_lab.core.plugins import Choice, ChoiceField, import_modules, import_plugins, load_object
 from realm_lab.core.records import validation_line
@@ -30,81 +30,14 @@ from realm_lab.params.load import (
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.own_figures import known_anywhere
 from realm_lab.reporting.published import published
-from realm_lab.runner.sbatch import instead_of, no_setting
+from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.computed import COMPUTED, definition
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
-LauncherName = Literal["inline", "local", "slurm"]
 TAG = re.compile(r"(?!realm\.|mlflow\.)[\w.\- :/]{1,250}")  # names that MLflow accepts, except the mirror's
-
-
-class Part(BaseModel):
-    """A group of keys of a file: frozen; an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class LocalOptions(Part):
-    """Tasks in processes of this machine."""
-
-    processes: Annotated[int, Field(ge=1)] | None = None
-    """Number of tasks at a time; empty: `launch.processes`, else as many as there are cores or GPUs for them."""
-
-
-class SlurmOptions(Part):
-    """Resources of each job, and queue settings. Empty keys are left to the cluster."""
-
-    partition: str | None = None
-    """Partition, or several with commas."""
-    account: str | None = None
-    """Account that pays."""
-    qos: str | None = None
-    """Quality of service."""
-    constraint: str | None = None
-    """Features that a node must have, as sbatch spells them."""
-    nodes: Annotated[int, Field(ge=1)] = 1
-    """Machines of a job; launch.ranks processes are shared out between them."""
-    gpus_per_node: Annotated[int, Field(ge=0)] = 0
-    """GPUs per node, one per process there."""
-    cpus_per_task: Annotated[int, Field(ge=1)] = 1
-    """Cores, and threads, of each process."""
-    mem_gb: Annotated[float, Field(ge=0.001)] | None = None
-    """Memory of a job on each machine."""
-    timeout_min: Annotated[int, Field(ge=1)] = 240
-    """Time limit of a job. A run that needs more goes on in the same job, queued again."""
-    signal_delay_s: Annotated[int, Field(ge=1)] = 120
-    """Time before the limit at which a job is asked to stop; it then finishes a step and writes a checkpoint."""
-    requeue: bool = True
-    """Requeue a job that is asked to stop. If a cluster never requeues: false, and run `sweep` again."""
-    array_parallelism: Annotated[int, Field(ge=1)] = 64
-    """Jobs of the study that run at once."""
-    setup: list[str] = []
-    """Shell lines before a job starts, such as `module load cuda`."""
-    python: str | None = None
-    """Command that starts Python in a job, such as one inside a container; empty: the interpreter of `sweep`."""
-    additional: dict[str, str | int | float | bool] = {}
-    """Any other option of sbatch, without its dashes: `{reservation: mine, exclusive: true}`."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> SlurmOptions:
-        if self.signal_delay_s >= 60 * self.timeout_min:
-            raise ValueError(f"timeout_min: {self.timeout_min} is over before signal_delay_s ({self.signal_delay_s})")
-        for option in self.additional:
-            if instead := instead_of(option):
-                raise ValueError(f"additional: '{option}': {instead}")
-        return self
-
-
-class LauncherSettings(Part):
-    default: LauncherName = "local"
-    """The launcher that is used unless the command line names another."""
-    local: LocalOptions = LocalOptions()
-    """Settings for processes of this machine."""
-    slurm: SlurmOptions = SlurmOptions()
-    """Settings for SLURM jobs."""
 
 
 class CellEntry(Part):

@@ -18,17 +18,16 @@ from typing import Any
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError, suggestion
 from realm_lab.params.parameters import OtherCodePolicy
+from realm_lab.runner.launchers import LauncherSettings, on_cluster
 from realm_lab.runner.on_finish import call, message
 from realm_lab.runner.other_code import described, other_code, settle_code, with_policy
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.preview import in_every_cell, plan_as_json, show_plan
-from realm_lab.runner.profile import on_cluster
 from realm_lab.runner.progress import SweepProgress
 from realm_lab.runner.schedule import Launcher, make_launcher
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
-from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, StageStates, State, at_work, run_state

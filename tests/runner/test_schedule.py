@@ -14,8 +14,8 @@ from realm_lab.core.lease import Taken
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner import schedule
+from realm_lab.runner.launchers import LocalOptions
 from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, share_out
-from realm_lab.runner.study import LocalOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome
 from realm_lab.tracking.state import Cause, JobState, Reason

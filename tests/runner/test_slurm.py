@@ -16,9 +16,9 @@ import pytest
 from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.runner import slurm, slurm_job
+from realm_lab.runner.launchers import SlurmOptions
 from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, freeze_code, waves
 from realm_lab.runner.slurm_queue import latest_jobs
-from realm_lab.runner.study import SlurmOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import Cause, JobState, Reason, State
 from tests.runner.fake_slurm import Fake

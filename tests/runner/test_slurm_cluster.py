@@ -13,8 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import make_launcher
-from realm_lab.runner.study import LauncherSettings
 from realm_lab.tracking.state import UNFINISHED, JobState
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, uninterrupted, wait_until
@@ -127,7 +127,7 @@ import json, sys
 from pathlib import Path
 from realm_lab.params.parameters import Params
 from realm_lab.runner.slurm import SlurmLauncher
-from realm_lab.runner.study import SlurmOptions
+from realm_lab.runner.launchers import SlurmOptions
 given = json.loads(sys.stdin.read())
 task = Task("prepare", ("prepare",), "realm", 0, Params(**given["params"]), given["keys"], (), ("realm",))
 SlurmLauncher(SlurmOptions(additional={"hold": True}), Path(given["root"]), "frozen").submit([task])

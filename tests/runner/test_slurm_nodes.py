@@ -22,9 +22,9 @@ import pytest
 
 from realm_lab.core.lease import Taken
 from realm_lab.runner import pipeline
+from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import Launcher, make_launcher
 from realm_lab.runner.slurm_queue import jobs_of_stages
-from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.run_lease import writing

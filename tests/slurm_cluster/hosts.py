@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from realm_lab.runner.study import LauncherSettings, SlurmOptions
+from realm_lab.runner.launchers import LauncherSettings, SlurmOptions
 
 LIMIT_SECONDS = 8.0  # of silence of a lease
 SITE = """
