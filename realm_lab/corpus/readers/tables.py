@@ -20,7 +20,7 @@ DPR_HEADER = ["id", "text", "title"]
 TREC_COLUMNS = 4
 LISTS = ("answer", "answers", "groups")  # columns whose cells may be a list of texts, as Python or JSON writes it
 DOCUMENTS = "expected columns id, text, title (psgs_w100.tsv of DPR), named by a header; id and title are optional"
-QUESTIONS = "expected columns question, answer (DPR's qa.csv), or others besides these under a header"
+QUESTIONS = "expected columns question, answer under a header, or without one with a tab between them (DPR's qa.csv)"
 
 
 def _records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]:
@@ -30,6 +30,8 @@ def _records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]
     _, first = next(read_lines(path))
     delimiter, header = _delimiter(first), _header(first)
     names = header or ["question", "answer"]
+    if not header and delimiter != "\t":  # columns of any file with commas: none is taken for a question
+        raise UserError(f"{path}, line 1: no such header; {remedy}")
     rows = csv.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
     line = 1
     try:
@@ -67,7 +69,7 @@ def _cell(name: str, cell: str, where: str) -> Any:
 
 
 def _delimiter(first: str) -> str:
-    return "\t" if "\t" in first else ","
+    return next((mark for mark in "\t;" if mark in first), ",")
 
 
 def _header(first: str) -> list[str]:

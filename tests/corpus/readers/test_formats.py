@@ -188,6 +188,8 @@ ASKED: dict[str, tuple[Any, ...]] = {
         "question_table",
         [Question("a", "where,\r\nthen?", ("here", "there"), "d1", groups=("x",)),
         Question("b", "x", ("1",), None)], {}),
+    "csv_of_a_spreadsheet": ("mine.csv", b"\xef\xbb\xbfQuestion;Answer\r\nwho, then?;Ann\r\n", "question_table",
+        [Question("mine.csv:2", "who, then?", ("Ann",), None)], {}),
     "timeqa": ("t.jsonl", lines(TIMEQA, TIMEQA | {"level": "hard"}), "timeqa",
         [Question(f"x#0?{level}", "Who in 1811?", ("Ann",), None) for level in ("easy", "hard")], {}),
     "swapped_paragraphs": ("swap.jsonl", lines(SWAPPED), "swapped_paragraphs", [
