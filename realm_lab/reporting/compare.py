@@ -20,6 +20,7 @@ from realm_lab.core.files import digest
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS
 from realm_lab.params.load import is_system_option
+from realm_lab.reporting.commits import commit_of, commits_line, write_patches
 from realm_lab.reporting.comparison import points_of
 from realm_lab.reporting.confounds import parameters_of
 from realm_lab.reporting.frames import StudyFrames, load_runs
@@ -54,12 +55,17 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
         raise UserError(f"--out {out} is a file; name a folder")
     title = f"Comparison: {' and '.join(title for _, title in study.cells)}"
     write_report(study, folder, title, [f"realm-lab compare {' '.join(side.name for side in sides)}"], explorer=True)
+    patches = write_patches(study, folder)
     page = write_page(folder)
     if is_json:
         print((folder / "summary.json").read_text(encoding="utf-8"))
         return
     text = terminal_text(folder, len(study.record.metrics))
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(Markdown(text, hyperlinks=False))
+    if line := commits_line(study):
+        print(line)
+    for path in patches:
+        print(f"the patch from the first to the other: {path}")
     print(f"all tables and figures: {page}")
 
 
@@ -101,6 +107,8 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
                 f"{title} has another corpus than {titles[0]}, with questions of its own: the difference holds that of "
                 "the corpora."
             )
+    if len({commit for run in study.runs if (commit := commit_of(run))}) > 1:
+        study.problems.append(f"Different commits computed the sides. {commits_line(study)}")
     names = [name for name in METRICS if name != "retrieval_utility"]  # which is retrieval_utility_end
     measured = [name for name in names if name in study.results and study.results[name].notna().any()]
     # nobody declared what matters: the usual metrics are tested, the others only shown, where two sides have them
