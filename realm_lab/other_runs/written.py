@@ -8,7 +8,8 @@ from pathlib import Path
 from realm_lab.core.files import atomic_write, write_text
 from realm_lab.other_runs.answer import Answer
 from realm_lab.reporting.comparison import CellResult, MetricResult
-from realm_lab.reporting.figures import Sketch, differences_figure, draw, other_differences_figure
+from realm_lab.reporting.figures import Sketch, draw
+from realm_lab.reporting.figures_differences import differences_figure, other_differences_figure
 from realm_lab.reporting.paper import table
 from realm_lab.tracking.study_record import StudyCell
 

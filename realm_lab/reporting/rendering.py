@@ -23,6 +23,7 @@ from realm_lab.reporting.frames import Summary
 from realm_lab.statistics.wording import MINUS, NOTHING, number
 
 FOLDER = Path(__file__).parent / "templates"
+MOST_COLUMNS = 6  # of a table, after the first
 NUMBER = re.compile(r"(> )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( [(\[].*[)\]])?")
 # The only HTML in a report: folded parts on GitHub and the site. Text of the data has no "<", so it is never confused.
 DETAILS = re.compile(r'<details markdown="1">\n<summary>(?P<summary>[^<]*)</summary>|</details>')
@@ -63,13 +64,23 @@ def escape_markdown(value: Any) -> Markup:
 
 
 def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    """A Markdown table of rows with the same keys (what a row lacks is a dash), columns of numbers flush right."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    """A Markdown table of rows with the same keys (what a row lacks is a dash), columns of numbers flush right.
+
+    One wider than a page becomes several, each with the first column.
+    """
+    first, *others = dict.fromkeys(name for row in rows for name in row)
+    parts = max(1, math.ceil(len(others) / MOST_COLUMNS))
+    width = max(1, math.ceil(len(others) / parts))
+    split = [[first, *others[start : start + width]] for start in range(0, max(1, len(others)), width)]
+    return Markup("\n\n".join(_pipe_table(rows, names) for names in split))
+
+
+def _pipe_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     cells = [[str(row.get(name, NOTHING)) for name in names] for row in rows]
     sides = ["---:" if all(is_number(row[i]) for row in cells) else "---" for i in range(len(names))]
     lines: list[Sequence[str]] = [[escape_markdown(name) for name in names], sides]
     lines += [[escape_markdown(cell) or " " for cell in row] for row in cells]
-    return Markup("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def words(name: str) -> str:

@@ -23,7 +23,6 @@ from realm_lab.reporting.comparison import MetricResult, points_of
 from realm_lab.reporting.figures import (
     COLOURS,
     DASHES,
-    FEWEST_FOR_MEAN,
     Drawing,
     Panel,
     Sketch,
@@ -31,12 +30,11 @@ from realm_lab.reporting.figures import (
     axes_figure,
     bands,
     bands_figure,
-    differences_figure,
     draw,
     drawable,
-    other_differences_figure,
     plane_figure,
 )
+from realm_lab.reporting.figures_differences import FEWEST_FOR_MEAN, differences_figure, other_differences_figure
 from realm_lab.reporting.frames import StudyFrames
 from realm_lab.reporting.own_figures import FIGURES
 from realm_lab.reporting.rendering import seeds_text, words
