@@ -28,4 +28,4 @@ def test_code_is_not_read_as_prose(tmp_path: Path) -> None:
 
 
 def test_the_checked_files_follow_the_rules() -> None:
-    assert words.check(words.paths(words.SETTINGS["checked"])) == []
+    assert words.check(words.checked()) == []

@@ -81,9 +81,10 @@ def findings(text: Text) -> Iterator[tuple[int, str, str]]:
                 yield text.line + text.text.count("\n", 0, match.start()), words, rule["instead"]
 
 
-def paths(patterns: list[str]) -> list[Path]:
-    """List the checked files below the project's root."""
-    return sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
+def checked() -> list[Path]:
+    """List the checked files."""
+    found = {path for pattern in SETTINGS["checked"] for path in ROOT.glob(pattern) if path.is_file()}
+    return sorted(found - {ROOT / name for name in SETTINGS["unchecked"]})
 
 
 def check(files: list[Path]) -> list[str]:
@@ -103,6 +104,6 @@ def rules() -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     given = [Path(name).resolve() for name in sys.argv[1:]]
-    found = check(given or paths(SETTINGS["checked"]))
+    found = check(given or checked())
     print("\n".join(found))
     sys.exit(bool(found))

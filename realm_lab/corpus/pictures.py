@@ -1,4 +1,4 @@
-"""Pictures as passages: cut into square patches, each of which is one id after the wordpieces.
+"""Pictures as passages: cut into square patches, one id each after the wordpieces.
 
 A passage that is a picture has no text. Its wordpieces are the ids V, V+1, ... of patches (V words in the vocabulary),
 row by row, and `sentence_starts` has the start of each row. A prepared corpus has the pixels of all patches together.

@@ -1,4 +1,4 @@
-"""Salient spans: what is worth masking in a sentence (paper section 3.4: named entities and dates).
+"""Find salient spans, the words worth masking in a sentence (paper section 3.4: named entities and dates).
 
 The paper's tagger is a BERT fine-tuned on CoNLL-2003, not released. The rule tagger here needs no model:
   date    an expression of `dates.py`;
@@ -6,21 +6,21 @@ The paper's tagger is a BERT fine-tuned on CoNLL-2003, not released. The rule ta
           ("J. R. R. Tolkien"), titles before them ("Dr. Dre") and a number after them ("Super Bowl 50");
           "and" does not join;
   number  digits with separators, sign of currency, per cent, ordinal ending, and a magnitude ("$1.5 million").
-Dates are found first, names in what they leave, numbers in what both leave; within a kind the longest match wins.
+Dates are found first, names in the rest, then numbers; within a kind the longest match wins.
 
 The first word of a sentence is capitalised whatever it is. Function words ("The", "However") are never part of
 a name there. Any other first word is part of a name if it is spelled unlike an ordinary word ("NASA", "McDonald"),
-or if the surrounding text has it capitalised inside a sentence; otherwise, standing alone, it is skipped, and before
+or if the surrounding text has it capitalised inside a sentence; otherwise a single one is skipped, and before
 further capitalised words it counts unless the surrounding text has it in lower case. Inside a sentence a
 capitalised function word belongs to the name it precedes ("The Who", "One Nation").
 
 On WikiGold's training part (109 Wikipedia documents; "name" against PER, LOC, ORG and MISC, exact boundaries):
 precision 0.78, recall 0.86, F1 0.82 (0.81 without context). Most errors are titles of persons and works.
 
-What it misses: names in lower case ("van Gogh" loses its "van" at the front), single-word names at the start of a
-sentence that do not recur, spelled numbers ("three"). What it gets wrong: names joined by "of" that are two
+It misses names in lower case ("van Gogh" loses its "van" at the front), single-word names at the start of a
+sentence that do not recur, spelled numbers ("three"). It fails on names joined by "of" that are two
 ("Duke of York of England"), a possessive splits a name ("Jehovah's | Witnesses"), headlines in title case become one
-span, adjectives of places ("American") count as names, "Windows 2000" yields a date.
+span, adjectives of countries ("American") count as names, "Windows 2000" yields a date.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class StudyFrames:
     def curves(self) -> pd.DataFrame:
         """Return every finite point of pre-training: cell, seed, metric, step, value.
 
-        The age of the index is the mean over all steps since the point before: single ages, a few steps apart, could
+        The age of the index is the mean over all steps since the point before: single ages, a few steps from each other, could
         always fall on the same point between two refreshes.
         """
         points = self.curves_of("pretrain")

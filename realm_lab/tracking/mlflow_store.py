@@ -277,7 +277,7 @@ def _dataset_input(data: DataInput) -> DatasetInput:
 
 
 def _given(tags: Mapping[str, str]) -> list[str]:
-    """Return the names among a run's tags that the mirror set besides those in OURS."""
+    """Return the names among a run's tags that the mirror set besides its fixed ones."""
     return list(json.loads(tags.get(GIVEN, "[]")))
 
 

@@ -56,7 +56,7 @@ def with_tail(wording: str, news: bool, rng: np.random.Generator) -> str:
 def fill(wording: str, salient: Mapping[str, str], **names: str) -> Sentence:
     """Put names into a wording; `salient` has the label of each role that is a salient span."""
     spans = []
-    longer = 0  # characters by which the names so far are longer than their slots
+    longer = 0  # length of the names so far minus the length of their slots
     for place, role in _roles(wording):
         if role in salient:
             spans.append(Span(place + longer, place + longer + len(names[role]), salient[role]))

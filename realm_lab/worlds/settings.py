@@ -57,10 +57,10 @@ class WorldOptions(Section):
     """Share of the sentences of X about facts that also name another entity of the subject's type, with the same
     known relations: before (`reporters from ... wrote`) or after (`says an old guide of ...`)."""
     hops: Annotated[Literal[1, 2], neutral(1)] = 1
-    """Facts per question: one, or two, the first of which names the subject of the second: "who is the mayor of
+    """Facts per question: one, or two, the first naming the subject of the second: "who is the mayor of
     the birthplace of ...". For each value that is an entity two facts are asked."""
     world_seed: NonNegative | None = None
-    """Seed of the world; empty: each run seed has a world of its own."""
+    """Seed of the world; empty: the seed of each run."""
 
     @model_validator(mode="before")
     @classmethod

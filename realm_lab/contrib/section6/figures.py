@@ -1,4 +1,4 @@
-"""Which pictures were retrieved: a figure of studies whose knowledge corpus has pictures."""
+"""A figure of retrieved pictures, for studies whose knowledge corpus has pictures."""
 
 from __future__ import annotations
 
