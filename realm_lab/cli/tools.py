@@ -25,7 +25,7 @@ def add_mirror(add: Add) -> None:
     either.add_argument("--tracker", metavar="TRACKER", help=text)
     text = "also register the model of this study's best run, with the alias `best`"
     either.add_argument("--register", metavar="STUDY", help=text)
-    text = "the development measure by which a run is best (default: exact_match_dev)"
+    text = "the development measure that ranks the runs (default: exact_match_dev)"
     mirror.add_argument("--by", default="exact_match_dev", metavar="METRIC", help=text)
 
 

@@ -94,8 +94,8 @@ class StudyFrames:
     def curves(self) -> pd.DataFrame:
         """Return every finite point of pre-training: cell, seed, metric, step, value.
 
-        The age of the index is the mean over all steps since the point before: single ages, a few steps from each other, could
-        always fall on the same point between two refreshes.
+        The age of the index is the mean over all steps since the point before: single ages at regular
+        steps could always fall on the same point between two refreshes.
         """
         points = self.curves_of("pretrain")
         return pd.concat([points[points["metric"] != AGE], _mean_ages(points)], ignore_index=True)

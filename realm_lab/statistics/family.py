@@ -76,7 +76,7 @@ class Finding(NamedTuple):
 
     @property
     def probability_higher(self) -> Estimate:
-        """How often a seed's value is higher than the baseline's."""
+        """Probability that a seed's value is higher than the baseline's."""
         return probability_higher(self.comparison.deltas)
 
     @property

@@ -34,8 +34,8 @@ EQUIVALENCE_LEVEL = 0.9  # of the interval that goes with two one-sided tests at
 
 
 def detectable_difference(deltas: Sequence[float], tests: int) -> float | None:
-    """The true difference that as many seeds, with this spread, find with 80 % power; None if this few seeds can never be
-    significant."""
+    """The true difference that as many seeds, with this spread, find with 80 % power; None if the seeds are
+    too few."""
     effect = detectable_effect(len(deltas), tests)
     return None if effect is None else effect * float(np.std(deltas, ddof=1))
 

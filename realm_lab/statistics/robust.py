@@ -1,4 +1,4 @@
-"""What a mean hides: runs that collapse, the middle half of the differences, and how often one cell beats the other.
+"""Details behind a mean: runs that collapse, the middle half of differences, how often one cell beats the other.
 
 References: McNemar (1947), Note on the sampling error of the difference between correlated proportions, with the exact
 binomial p; Tukey & McLaughlin (1963), Less vulnerable confidence and significance procedures, for the interval of a
@@ -40,7 +40,7 @@ class Collapse(NamedTuple):
     seeds: int
     cell: int  # collapsed runs
     baseline: int
-    p: float  # exact, two-sided, of this cell alone
+    p: float  # exact, two-sided, of only this cell
     alive: Comparison | None  # the differences of the seeds where neither collapsed
 
     def as_json(self, span: float) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def compare_collapse(
     values: Mapping[int, float],
     baseline_values: Mapping[int, float],
 ) -> Collapse | None:
-    """Which of the two collapses more often, and how they differ where neither does; None if they share no seed.
+    """Compare the collapses of the two, and their values on seeds without a collapse; None if they share no seed.
 
     If both collapse with the same probability, each seed where only one does is a fair coin: McNemar's exact test.
     """

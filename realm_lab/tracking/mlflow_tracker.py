@@ -67,7 +67,7 @@ class MlflowTracker(Tracker):
 
     def register(self, study: str, key: str, folder: Path, model: str, tags: dict[str, str]) -> tuple[str, str]:
         """Register the model in `folder`, of the run with this key, as `model`; returns the name shown for the run, and
-        the version. UserError: the run is not shown."""
+        the version. UserError: MLflow does not have the run."""
         with _one_line():
             _, shown = self._open(study)
             if key not in shown:
