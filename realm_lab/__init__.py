@@ -34,6 +34,8 @@ _PUBLIC = {
     "register_objective": "models.objectives",
     "register_refresh": "retrieval.refresh",
     "register_search": "retrieval.backends",
+    "register_reader": "corpus.readers.registry",
+    "register_shape": "corpus.readers.json_records",
     "register_source": "corpus.sources",
     "register_tagger": "corpus.taggers",
     "register_system": "systems.registry",

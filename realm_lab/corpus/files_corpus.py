@@ -22,6 +22,7 @@ from realm_lab.corpus.readers import (
     read_questions,
 )
 from realm_lab.corpus.readers.inputs import is_picture
+from realm_lab.corpus.readers.registry import custom_formats
 from realm_lab.corpus.records import SPLITS, Document, Question, Split
 from realm_lab.corpus.sources import SourceRequest
 from realm_lab.corpus.text_source import TextSource
@@ -60,6 +61,8 @@ class FilesCorpus(TextSource):
                 raise UserError(f"corpus.files.{role}: {path}: no such file; check the path")
         found = super().identity(corpus, options, seed) | {"corpus": {"files": described}}
         found["files"] = {path: digest_input(path) for path in sorted(roles)}
+        if custom := custom_formats(input_files(*roles)):
+            found["formats"] = custom
         if any(file.is_renamed for role in FILE_ROLES for file in input_files(*getattr(files, role))):
             found["ids"] = "of files that share a name"
         return found

@@ -12,6 +12,7 @@ import pytest
 
 from realm_lab.core.files import digest
 from realm_lab.corpus.prepare import corpus_inputs
+from realm_lab.corpus.readers import registry
 from realm_lab.errors import UserError
 from tests.corpus.preparing import Prepared, made
 
@@ -117,3 +118,34 @@ def test_an_error_within_documents_names_the_line(module: Path, tiny: ModuleType
         made(tiny.params(OWN), tmp_path / "out")
     assert caught.value.parameter == "corpus.source"
     assert not (tmp_path / "out").exists()
+
+
+POEMS = """
+from realm_lab import Document, register_reader
+
+def read(file, dropped):
+    yield Document("poem", "", file.path.read_text(), "poem")
+
+register_reader("poem", lambda path, head: path.suffix == ".poem", read_documents=read)
+"""
+
+
+def test_the_code_of_a_custom_format_is_in_the_key_of_what_it_reads(
+    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
+    monkeypatch.syspath_prepend(tmp_path)
+    poem, text = tmp_path / "a.poem", tmp_path / "a.txt"
+    poem.write_text("One line.")
+    text.write_text("One line.")
+    files = {"corpus.source": "files", "corpus.tagger": "rule", "corpus.pretrain_corpus": "same"}
+    keys = []
+    for more in ("", "more = 1\n"):
+        (tmp_path / "own_poems.py").write_text(POEMS + more)
+        found = (
+            tiny.params(files | {"plugins": ["own_poems"], "corpus.files.knowledge": [str(p)]}) for p in (poem, text)
+        )
+        keys.append([digest(corpus_inputs(params, 0)) for params in found])
+    (one, plain), (other, same) = keys
+    assert one != other
+    assert plain == same

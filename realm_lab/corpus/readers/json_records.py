@@ -125,6 +125,7 @@ def register_shape(
         fields = first_record(head)
         return keys <= fields.keys() and matches(path, fields)
 
+    is_it.__module__ = matches.__module__
     remedy = f"expected {expected}"
     register_reader(
         name,
@@ -143,6 +144,7 @@ def record_reader(
         for record in records(file, remedy, dropped):
             yield from make(record, dropped)
 
+    read.__module__ = make.__module__  # a custom format is part of the key of what it reads
     return read
 
 

@@ -46,6 +46,12 @@ class Reader(NamedTuple):
     read_documents: DocumentReader | None = None  # None: this format holds no documents
     read_questions: QuestionReader | None = None  # None: this format holds no questions
 
+    @property
+    def custom(self) -> list[str]:
+        """The modules of custom code that read it."""
+        parts = (self.matches, self.read_documents, self.read_questions)
+        return sorted({part.__module__ for part in parts if part and not part.__module__.startswith("realm_lab.")})
+
 
 READERS: dict[str, Reader] = {}
 
@@ -61,10 +67,29 @@ def find_reader(path: Path | str) -> Reader:
     path = Path(path)
     head = "" if is_picture(path) else read_head(path)
     head = parquet_head(path) if head == PARQUET else head
-    for reader in reversed(READERS.values()):
-        if reader.matches(path, head):
-            return reader
-    raise UserError(f"{path}: format not recognised; known are {', '.join(sorted(READERS))}: see docs/data.md")
+    found = next((reader for reader in reversed(READERS.values()) if reader.matches(path, head)), None)
+    if found is None:
+        from realm_lab.core.plugins import import_plugins  # what reads the usual formats starts at once
+
+        import_plugins()
+        found = next((reader for reader in reversed(READERS.values()) if reader.matches(path, head)), None)
+    if found is None:
+        raise UserError(f"{path}: format not recognised; known are {', '.join(sorted(READERS))}: see docs/data.md")
+    return found
+
+
+def custom_formats(files: Iterable[InputFile]) -> dict[str, dict[str, object]]:
+    """The custom formats of files: name -> module -> digest of its code."""
+    from realm_lab.core.code import outside_digest
+    from realm_lab.core.plugins import import_plugins
+
+    import_plugins()
+    if not any(reader.custom for reader in READERS.values()):
+        return {}
+    readers = {reader.name: reader for reader in (find_reader(file.path) for file in files)}
+    return {
+        name: {one: outside_digest(one) for one in reader.custom} for name, reader in readers.items() if reader.custom
+    }
 
 
 def read_documents(
