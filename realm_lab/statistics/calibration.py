@@ -127,6 +127,7 @@ def skewed(deltas: np.ndarray, studies: int, generator: np.random.Generator) -> 
         known = deltas[~np.isnan(deltas[:, test]), test]
         values = stats.pearson3.ppf(stats.norm.cdf(grid), skewness(known))
         scores[..., test] = np.interp(scores[..., test], grid, values)
+    scores[..., lengths <= TIED] = 0.0  # a test whose differences are all equal finds nothing without an effect
     scores[:, np.isnan(deltas)] = 0.0  # as `step_down_max_t` counts what a test lacks
     return scores
 

@@ -63,6 +63,13 @@ def test_symmetric_differences_keep_the_nominal_level_and_skewed_ones_do_not() -
     assert calibrate([dict.fromkeys(range(5), 0.1)]) is None, "five seeds never find anything"
 
 
+def test_equal_differences_give_no_false_alarm() -> None:
+    other = np.random.default_rng(2).normal(size=8)
+    found = calibrate([dict.fromkeys(range(8), 0.25), dict(enumerate(other))])
+    assert found is not None
+    assert [one.rate for one in found.alone] == [0.0, pytest.approx(0.05, abs=0.02)]
+
+
 def test_a_finding_names_its_skewness() -> None:
     nothing = dict.fromkeys(range(8), 0.0)
     values = {
