@@ -19,6 +19,7 @@ from realm_lab.reporting.compare import find_side
 from realm_lab.runner import pipeline
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.housekeeping import list_runs, unneeded
+from realm_lab.runner.plan import default_plan, record_study
 from realm_lab.runner.schedule import InlineLauncher
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.tracking.study_record import read_study_record, study_folder
@@ -186,10 +187,45 @@ def test_a_run_that_has_not_finished_is_refused_with_the_command_of_its_study(ro
         realm_lab.load_run("mine/realm-s0", root)
 
 
+def set_steps(root: Path, steps: int) -> None:
+    """What `dvc exp run -S finetune.steps=N` or `dvc exp apply` writes."""
+    path = root / "params.yaml"
+    path.write_text(path.read_text().replace("finetune:\n  steps: 12", f"finetune:\n  steps: {steps}"))
+
+
+@pytest.mark.parametrize("recorded", ["experiment", "default", "nothing"])
+def test_an_applied_experiment_is_what_readers_have(root: Path, tiny: ModuleType, recorded: str) -> None:
+    """Whatever study.json names: `dvc exp apply` and a checkout of an old commit change params.yaml alone."""
+    path = study_folder(root / "runs", "default") / "study.json"
+    if recorded == "default":
+        record_study(default_plan(tiny.params()), root)
+    elif recorded == "nothing":  # of an experiment with --temp, which recorded a study of its own name
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"runs": []}))
+    set_steps(root, 1)
+    wanted = keys_of(tiny.params(EXPERIMENT))
+    for reader, read in READERS.items():
+        assert sorted(read(root)) == sorted(wanted), reader
+
+
+def test_after_control_c_in_an_experiment_its_runs_are_refused_until_params_yaml_is_back(
+    root: Path, tiny: ModuleType
+) -> None:
+    """DVC leaves params.yaml as the experiment has it."""
+    committed = (root / "params.yaml").read_text()
+    set_steps(root, 1)
+    unfinished = realm_lab.load_run("default/realm-s0", root).record
+    stop(root, "finetune", unfinished.stages["finetune"])
+    with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at finetune\); run `realm-lab evaluate`"):
+        realm_lab.load_run("default/realm-s0", root)
+    found = realm_lab.results("default", root).set_index("cell")
+    assert (found.loc["realm", "status"], found.loc["realm", "run_key"]) == ("PREEMPTED", unfinished.run_key)
+    (root / "params.yaml").write_text(committed)
+    assert realm_lab.load_run("default/realm-s0", root).record.run_key in keys_of(tiny.params())
+
+
 def test_where_runs_was_deleted_only_report_puts_back_what_dvc_keeps(root: Path) -> None:
     """DVC keeps the experiment's stages here: no `dvc repro` took the others from its cache."""
-    path = root / "params.yaml"
-    path.write_text(path.read_text().replace("finetune:\n  steps: 12", "finetune:\n  steps: 1"))
+    set_steps(root, 1)
     shutil.rmtree(root / "runs")
     (root / "runs").mkdir()
     assert main(["--root", str(root), "status", "default"]) == 2

@@ -205,6 +205,32 @@ def test_after_an_experiment_the_default_pipeline_is_that_of_params_yaml_again(c
 
 
 @pytest.mark.slow
+def test_readers_follow_params_yaml_through_temp_apply_and_the_checkout_of_an_old_commit(clone: Path) -> None:
+    """None of these records the study `default` again."""
+    run = commands_in(clone)
+
+    def keys() -> list[str]:
+        found = realm_lab.results("default", clone)
+        assert set(found["status"]) == {"COMPLETE"}
+        return list(found["run_key"])
+
+    before = keys()
+    run("dvc exp run --temp -n aside -S finetune.steps=3")
+    assert keys() == before
+    run("dvc exp apply aside")
+    applied = keys()
+    assert set(applied).isdisjoint(before)
+    assert load_record("default/realm-s0", clone).run_key in applied
+    run("git commit -qam aside")
+    run("git checkout -q HEAD~1")
+    assert keys() == before
+    assert load_record("default/realm-s0", clone).run_key in before
+    run("git checkout -q -")
+    assert keys() == applied
+    run("git reset -q --hard HEAD~1")
+
+
+@pytest.mark.slow
 def test_a_clone_without_runs_gets_models_and_reports_from_a_remote(clone: Path, tmp_path: Path) -> None:
     run = commands_in(clone)
     run(f"dvc remote add --default --force shared {tmp_path / 'shared'}")
