@@ -23,6 +23,7 @@ from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
 
 PRESETS = ("toy", "smoke", "real", "paper")
 OPTIONS = "system_options"  # SYSTEM -> OPTION -> value
+OWN_PRESETS = Path("presets")  # of a project, NAME.yaml
 PRESET_FOLDER = Path(__file__).parent / "presets"
 
 
@@ -132,10 +133,21 @@ def _with_options(value: Any, options: Mapping[str, Any] | None) -> Any:
 
 
 def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, Any]:
-    """Return the changes of preset `name` relative to the paper's defaults, flat."""
-    if name not in PRESETS:
-        raise UserError(f"{source}: unknown preset '{cut(str(name))}'; {suggestion(str(name), PRESETS)}")
-    return dict(_preset_values(name))
+    """Return the changes of preset `name` relative to the paper's defaults, flat: a built-in one, presets/NAME.yaml of
+    the working folder, or the path of a file. UserError: there is none, or it has an unknown parameter."""
+    if name in PRESETS:
+        return dict(_preset_values(name))
+    path = Path(name) if str(name).endswith(".yaml") else OWN_PRESETS / f"{name}.yaml"
+    if not path.is_file():
+        own = sorted(found.stem for found in OWN_PRESETS.glob("*.yaml"))
+        raise UserError(f"unknown preset '{cut(str(name))}'; {suggestion(str(name), (*PRESETS, *own))}", path=source)
+    document = read_yaml(path)
+    _check_names(document, document, path)
+    given = {key: value for key, value in flatten(document).items() if value is not None}
+    base = given.get("preset", "paper")  # the built-in preset that this one changes
+    if base not in PRESETS:
+        raise UserError(f"unknown preset '{cut(str(base))}'; {suggestion(str(base), PRESETS)}", path=path)
+    return laid_over(_preset_values(base), given) | {"preset": str(name)}
 
 
 @functools.cache  # the files belong to the package

@@ -18,12 +18,12 @@ from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric, learn, metric, of_kind
 from realm_lab.params.load import (
     OPTIONS,
-    PRESETS,
     Source,
     is_divided,
     is_option,
     is_part,
     parameter_fields,
+    preset_values,
     show,
     suggest_parameter,
 )
@@ -127,7 +127,8 @@ class StudyFile(Part):
         with self.at("plugins"):
             import_modules("plugins", self.plugins)
         if self.preset is not None:
-            self.choose(self.preset, PRESETS, f"unknown preset '{self.preset}'", "preset")
+            with self.at("preset"):
+                preset_values(self.preset, "")
         self.refuse_twice(self.seeds, "seeds")
         overrides_of(self, self.set, "set", launch=True)
 

@@ -454,3 +454,25 @@ def test_a_part_is_written_as_a_name_or_with_its_options(tmp_path: Path) -> None
 )
 def test_an_unknown_parameter_gets_a_near_one_or_those_of_its_section(unknown: str, remedy: str) -> None:
     assert suggest_parameter(unknown) == remedy
+
+
+def test_a_preset_of_the_project_is_chosen_by_name_or_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "presets" / "narrow.yaml"
+    own.parent.mkdir()
+    own.write_text("preset: smoke\nmodel: {hidden_size: 8, heads: 1}\nsystem_options: {dpr: {steps: 3}}\n")
+    usual = load(tmp_path / "none.yaml", {"preset": "smoke"})
+    for name in ("narrow", "presets/narrow.yaml"):
+        found = load(write(tmp_path, f"preset: {name}\nmodel: {{heads: 2}}\n"))
+        assert (found.preset, found.model.hidden_size, found.model.heads) == (name, 8, 2)
+        assert found.warm_start == usual.warm_start
+        assert found.system_options["dpr"] == usual.system_options["dpr"] | {"steps": 3}
+    for text, message in (
+        ("preset: narrow\n", "presets/narrow.yaml: unknown preset 'narrow'; choose from"),
+        ("modle: {heads: 1}\n", "presets/narrow.yaml, line 1: unknown parameter 'modle'; did you mean 'model'"),
+    ):
+        own.write_text(text)
+        with pytest.raises(UserError, match=message):
+            load(write(tmp_path, "preset: narrow\n"))
+    with pytest.raises(UserError, match="unknown preset 'narow'; did you mean 'narrow'"):
+        load(write(tmp_path, "preset: narow\n"))
