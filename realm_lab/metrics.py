@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from realm_lab.core.plugins import ChoiceField
-
 Source = Literal["results", "curve", "run"]
 Split = Literal["test", "dev", "train", ""]
 Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM25"]
@@ -44,7 +42,7 @@ class Metric:
     low: float | None = None
     high: float | None = None
     part: Part = "own measurements"
-    choice: ChoiceField | None = None  # the code that computes it from predictions (tracking/computed.py)
+    choice: str | dict[str, Any] | None = None  # the code that computes it from predictions (tracking/computed.py)
 
     @property
     def key(self) -> str:

@@ -61,7 +61,7 @@ def definition(parameter: str, choice: Choice) -> Metric:
         name=f"{entry.name}{option_suffix(choice)}",
         title=f"{entry.title} ({options})" if options else entry.title,
         part="answers",
-        choice=Choice(chosen.target, choice.options),  # a name is known only where its plug-in is imported
+        choice=Choice(chosen.target, choice.options).plain(),  # a name is known only where its plug-in is imported
     )
 
 
@@ -76,9 +76,8 @@ def computed_values(metrics: Iterable[Metric], stages: Mapping[str, StageRun]) -
     values: dict[str, float] = {}
     problems: list[str] = []
     for metric in wanted if predictions else ():
-        assert metric.choice is not None
         try:
-            returned = COMPUTED.choose("metrics", metric.choice)(predictions)
+            returned = COMPUTED.choose("metrics", Choice.read(metric.choice))(predictions)
             value = finite(returned.item() if hasattr(returned, "item") else returned)
         except UserError as error:
             problems.append(str(error))

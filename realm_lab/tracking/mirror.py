@@ -66,7 +66,7 @@ class TrackerError(UserError):
 
 TRACKERS: Kind[Callable[..., Tracker]] = Kind("tracker", "Class", "runs")
 register_tracker = TRACKERS.register  # makes a tracker selectable as `mirror --tracker NAME`
-MLFLOW = "mlflow"
+MLFLOW = "mlflow"  # which is called with a tracking store as well
 TRACKERS.declare(MLFLOW, "realm_lab.tracking.mlflow_tracker:MlflowTracker")
 
 
@@ -115,17 +115,15 @@ def mirror(
     UserError: no such folder, or a tracker that cannot be opened.
     """
     runs = Path(runs).resolve()
-    if tracker is not None and tracker.name != MLFLOW:
-        chosen = TRACKERS.choose(PARAMETER, tracker)
+    chosen = TRACKERS.choose(PARAMETER, tracker or Choice(MLFLOW))
+    if chosen.is_own:
         view = Mirror(runs, lambda: _custom_tracker(chosen, runs), studies, (PARAMETER, chosen.name, chosen.target))
         return _followed(view, chosen.name, follow, interval_seconds)
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(runs)
     shown, files = runs / ".mirror.json", [page is not None, _files(runs)]
     if not follow and (last := read_json(shown) if shown.exists() else {}).get("seen") == [files, _database(uri)]:
         return MirrorSummary(**last["summary"] | {"problems": ()})  # MLflow takes seconds to import and to open
-    from realm_lab.tracking.mlflow_tracker import MlflowOptions, MlflowTracker
-
-    view = Mirror(runs, lambda: MlflowTracker(runs, MlflowOptions(uri=uri), page), studies)
+    view = Mirror(runs, lambda: chosen(runs, uri, page), studies)
     summary = _followed(view, "MLflow", follow, interval_seconds)
     by_clock = {"RUNNING", "LOST"} & summary.states.keys()  # states that change without a file
     if not by_clock and not summary.problems and (database := _database(uri)):

@@ -10,29 +10,22 @@ from typing import Any
 
 from realm_lab.core.files import write_text
 from realm_lab.errors import UserError, needs
-from realm_lab.params.sections import Section
 from realm_lab.tracking.mirror import Tracker, TrackerError
 from realm_lab.tracking.saved_view import link, saved_views
-from realm_lab.tracking.tracking_store import default_uri, one_line
+from realm_lab.tracking.tracking_store import one_line
 from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, View
 
 
-class MlflowOptions(Section):
-    """Options of the tracker `mlflow`."""
-
-    uri: str = ""
-    """Tracking store; empty: mlflow.db next to the runs."""
-
-
 class MlflowTracker(Tracker):
-    """MLflow, which can be deleted and built again. `page`: makes a page (HTML) of a report.md, to be shown with it."""
+    """MLflow, which can be deleted and built again. `uri`: the tracking store. `page`: makes a page (HTML) of a
+    report.md, to be shown with it."""
 
-    def __init__(self, runs: Path, options: MlflowOptions, page: Callable[[Path], str] | None = None) -> None:
+    def __init__(self, runs: Path, uri: str, page: Callable[[Path], str] | None = None) -> None:
         with needs("`realm-lab mirror`", "mlflow"):
             from realm_lab.tracking.mlflow_store import Store
 
         self._runs, self._has_pages = runs, page is not None
-        self._store = Store(options.uri or default_uri(runs), _source(runs), page)
+        self._store = Store(uri, _source(runs), page)
         self.where = self._store.uri
         self.links: dict[str, str] = {}
         self.points = 0

@@ -12,6 +12,7 @@ from realm_lab.metrics import chosen_by
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.run_values import last_values, run_values
 from realm_lab.tracking.study_record import Studies, StudyRecord
+from realm_lab.tracking.tracking_store import default_uri
 from realm_lab.tracking.views import Member, read_groups, trained_model
 
 
@@ -26,14 +27,14 @@ class Best(NamedTuple):
 def register(studies: Studies, name: str, uri: str, by: str) -> str:
     """Register the model of the best run of a study that MLflow shows, in the store `uri` ("": the usual one); returns
     a line. UserError: no such study, or no run to choose."""
-    from realm_lab.tracking.mlflow_tracker import MlflowOptions, MlflowTracker
+    from realm_lab.tracking.mlflow_tracker import MlflowTracker
 
     runs = Path(studies.runs).resolve()
     study = studies.read(name)
     best = best_run(runs, study, read_groups(studies, [])[name][1], by)
     key, model = best.member.record.run_key, f"realm_lab-{name}"
     with exclusive(runs / ".mirror.lock"):
-        tracker = MlflowTracker(runs, MlflowOptions(uri=uri))
+        tracker = MlflowTracker(runs, uri or default_uri(runs))
         shown, version = tracker.register(name, key, best.model, model, {f"realm.{by}": f"{best.value:.6g}"})
     return f"registered {shown} ({by} {best.value:.3f}): models:/{model}/{version}, also models:/{model}@best"
 

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 from mlflow import MlflowClient
 
-from realm_lab.tracking.mlflow_tracker import MlflowOptions, MlflowTracker
+from realm_lab.tracking.mlflow_tracker import MlflowTracker
 
 
 def opener(runs: Path, uri: str) -> Callable[[], MlflowTracker]:
     """Makes the tracker of a mirror."""
-    return lambda: MlflowTracker(runs, MlflowOptions(uri=uri))
+    return lambda: MlflowTracker(runs, uri)
 
 
 def client_of(runs: Path, uri: str | None = None) -> MlflowClient:
