@@ -27,8 +27,8 @@ def commits_line(study: StudyFrames) -> str:
 
 
 def write_patches(study: StudyFrames, folder: Path) -> list[Path]:
-    """Write the patch from the commit of the first cell to each other's, of what decides about numbers, into `folder`;
-    returns the files. There is none for equal commits, or ones that this repository does not have."""
+    """Write patches from the commit of the first cell to each other's, limited to code that affects numbers, into
+    `folder`; returns the files. There is none for equal commits, or ones that this repository does not have."""
     commits = [next((commit for run in study.of(cell) if (commit := commit_of(run))), "") for cell, _ in study.cells]
     written = []
     for number, other in enumerate(commits[1:], 1):
