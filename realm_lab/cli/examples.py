@@ -83,6 +83,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "mirror --register masking": "and register the model of the study's best run",
     },
     "gc": {"gc": "only list", "gc --forget masking --yes": "delete, also what only one study needs"},
+    "ledger": {"ledger verify": "for example before a paper", "ledger verify --json": "for other programs"},
     "index": {
         "index build": "with the embedder of the run of params.yaml",
         "index list": "what is embedded",

@@ -30,6 +30,7 @@ from realm_lab.cli.flags import (
     overrides_of,
     params_of,
 )
+from realm_lab.cli.ledger import add_ledger
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
@@ -135,6 +136,7 @@ def build_parser() -> Parser:
     add_runs(adder("inspect"), adder("tools"))
     add_mirror(adder("inspect"))
     add_verdict(adder("inspect"))
+    add_ledger(adder("inspect"))
     add_index(adder("tools"))
     add_tools(adder("tools"))
     for name, verb in parser.verbs().items():

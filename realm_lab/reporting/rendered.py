@@ -119,6 +119,8 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         "axis_effects": [effect.as_json() for effect in report.axis_effects],
         "interactions": [one.as_json() for one in interactions(record, report.compared)],
     }
+    if report.data["plan"]:  # reports of runs from before the ledger have none
+        answered["plan"] = report.data["plan"]
     return dict(plain(answered | {key: report.data[key] for key in KEYS}))
 
 

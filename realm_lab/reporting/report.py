@@ -27,6 +27,7 @@ from realm_lab.reporting.rendered import render_again, write_rendered
 from realm_lab.reporting.rendering import html, page, title_of
 from realm_lab.reporting.report_data import collect
 from realm_lab.reporting.study_figures import own_figures, study_curves
+from realm_lab.tracking.ledger import note_look, plan_of
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import DEFAULT, Studies
 
@@ -90,7 +91,13 @@ def write_study_report(
             "rest, or replace it with --force)"
         )
     explorer = explorer or name == DEFAULT or (folder / "examples.json").is_file()
-    write_report(study, folder, paper=paper or (folder / "tables" / "all.tex").is_file(), explorer=explorer)
+    plan, paper = plan_of(root / "runs", name), paper or (folder / "tables" / "all.tex").is_file()
+    summary = write_report(study, folder, paper=paper, explorer=explorer, plan=plan)
+    findings = {
+        metric: {cell: one["finding"] for cell, one in cells.items()}
+        for metric, cells in summary["comparisons"].items()
+    }
+    note_look(root / "runs", name, folder / "results.csv", complete, findings)
     if name == DEFAULT:
         write_default_outputs(study, root / "reports")
         write_page(folder)
@@ -139,13 +146,15 @@ def write_report(
     *,
     paper: bool = False,
     explorer: bool = False,
+    plan: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything of one study into `folder`; returns the content of summary.json.
 
-    `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep).
+    `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep), `plan` is
+    what the ledger has of it.
     """
     own, examples, curves = own_figures(study, is_paper=paper), load_examples(study), study_curves(study)
-    report = collect(study, examples, curves, [entry for entry, _ in own], title, commands)
+    report = collect(study, examples, curves, [entry for entry, _ in own], title, commands, plan)
     write_text(folder / "results.csv", results_text(study.results))
     if curves.empty:
         (folder / "curves.csv").unlink(missing_ok=True)

@@ -136,6 +136,7 @@ def collect(
     figures: Sequence[dict[str, str]] = (),
     title: str = "",
     commands: Sequence[str] = (),
+    plan: dict[str, Any] | None = None,
 ) -> Report:
     """Return all data of a study's runs that its report needs; `figures` are the entries of custom ones.
 
@@ -162,6 +163,7 @@ def collect(
         "not_measured": study.not_measured,
         "worked": table_3(study, examples),
         "own_figures": list(figures),
+        "plan": plan,
     }
     shown = {key: Interval(*plain(one)) for key, one in intervals.items()}
     return _report(plain(data), results, shown, read_results(results_text(curves)))
@@ -188,7 +190,7 @@ def load_report(folder: Path) -> Report:
         }
         path = folder / "curves.csv"
         curves = read_results(path) if path.is_file() else pd.DataFrame()
-        return _report({key: summary[key] for key in KEYS}, results, intervals, curves)
+        return _report({key: summary[key] for key in KEYS} | {"plan": summary.get("plan")}, results, intervals, curves)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         message = f"{folder / 'summary.json'}: not of this version of realm_lab ({error!r})"
         raise UserError(f"{message}; write the report again from its runs, or delete {folder}") from None

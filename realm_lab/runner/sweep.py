@@ -21,7 +21,7 @@ from realm_lab.params.parameters import OtherCodePolicy
 from realm_lab.runner.launchers import LauncherSettings, on_cluster
 from realm_lab.runner.on_finish import call, message
 from realm_lab.runner.other_code import described, other_code, settle_code, with_policy
-from realm_lab.runner.plan import StudyPlan, plan_study, record_study
+from realm_lab.runner.plan import StudyPlan, plan_study, record_study, study_record
 from realm_lab.runner.preview import in_every_cell, plan_as_json, show_plan
 from realm_lab.runner.progress import SweepProgress
 from realm_lab.runner.schedule import Launcher, make_launcher
@@ -29,6 +29,7 @@ from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
+from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, StageStates, State, at_work, run_state
 from realm_lab.tracking.study_record import check_study_name, read_study_record, study_folder
@@ -102,6 +103,8 @@ def sweep(request: Request) -> int:
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
     is_recorded = request.seeds is not None and _is_part_of_what_is_done(whole, root)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
+    if not is_recorded:  # the plan comes first
+        note_plan(root / "runs", study_record(whole, root), request.path, _counts(whole, root)["COMPLETE"])
     if launcher.detached and tasks:
         before = latest_jobs(root, plan.name)
         try:

@@ -18,6 +18,7 @@ from realm_lab.cli import main
 from realm_lab.core.files import read_json
 from realm_lab.runner.status import study_status
 from realm_lab.runner.stopping import sweepers
+from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.mirror import mirror
 from realm_lab.tracking.run_dir import StageRun, read_run_record
 from realm_lab.tracking.study_record import read_study_record
@@ -165,6 +166,16 @@ def test_every_run_is_complete_and_shared_stages_are_done_once(done: Path) -> No
     assert names == sorted(["prepare", "warm_start", "pretrain", *["finetune"] * 3, *["evaluate"] * 3])
     assert attempts(done) == {1}
     assert not (done / "data").exists()  # the corpus of a study is none of DVC's
+
+
+def test_the_plan_is_noted_before_the_runs(done: Path) -> None:
+    lines, problems = verify(done)
+    assert ([line.fields["kind"] for line in lines][:2], problems) == (["plan", "look"], [])
+    assert lines[0].fields["complete"] == 0
+    starts = [run.status().started_at or 0.0 for run in stages(done).values()]
+    assert lines[0].fields["at"] < min(starts)
+    plan = read_json(done / "reports" / "mini" / "summary.json")["plan"]
+    assert plan == {"line": 1, "hash": lines[0].hash[:16], "complete": 0, "deviations": []}
 
 
 def test_results_are_those_of_the_runs(done: Path) -> None:

@@ -1,0 +1,233 @@
+"""runs/ledger.jsonl: what was planned, looked at, changed and found, in this order; each line hashes the one before.
+
+A line is an object with `before` (SHA-256 of the line before, "" in the first), `at`, `kind` and `study`:
+
+    plan      before the first run, and after each change: the design, with digests of the study's file and of the code.
+              Keys of runs hold parameters and digests of data. `changes`: what differs from the plan before.
+    look      a report of new results: how many runs were complete, and the digest of results.csv
+    verdict   the findings, if they are not those of the verdict before
+
+A line that was edited or deleted breaks the chain at the next one. The last lines are held by what they describe: the
+study's record, its file, its results, and the hash of its first plan in its report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import realm_lab
+from realm_lab.core.files import digest, digest_file, read_json
+from realm_lab.core.lease import exclusive
+from realm_lab.errors import UserError
+from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder
+
+NAME = "ledger.jsonl"
+HASH_CHARACTERS = 16  # of the hash that a report names
+REMEDY = "restore it from a copy; a ledger is never repaired by hand"
+
+
+class Line(NamedTuple):
+    """One line. `hash` is that of its text."""
+
+    number: int  # from 1
+    hash: str
+    fields: dict[str, Any]
+
+
+class Deviation(NamedTuple):
+    """A change of the design after results were seen. `is_removal`: something was dropped or replaced, not added."""
+
+    line: int
+    change: str  # seed added, seed dropped, cell added, cell dropped, cell changed, design changed
+    name: str
+    is_removal: bool
+
+    def __str__(self) -> str:
+        return f"{self.change}: {self.name} (line {self.line})"
+
+
+class Problem(NamedTuple):
+    """The first line of the ledger that does not hold, or that the disk contradicts; 0: no line is at fault."""
+
+    line: int
+    study: str
+    what: str
+
+
+def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> None:
+    """Add the plan of a study, if it is not the one that was noted last. `complete`: its runs that have results."""
+    with exclusive(runs / NAME) as ledger:
+        assert ledger is not None  # we waited
+        lines = _parsed(ledger.read(), runs / NAME)
+        last = _last(lines, record.name, "plan")
+        plan = _design(record) | {"file": digest_file(file), "code": _code_digest()}
+        if last and {name: last.fields.get(name) for name in plan} == plan:
+            return
+        changes = _changes(last.fields, plan) if last else []
+        written = {"kind": "plan", "study": record.name, "complete": complete, **plan, "changes": changes}
+        ledger.write(_line(lines, written))
+
+
+def note_look(runs: Path, study: str, results: Path, complete: int, findings: Mapping[str, Any]) -> None:
+    """Add a look at new results of a planned study, and its verdict if that is new; nothing without a complete run."""
+    if not complete or not (runs / NAME).exists():
+        return
+    with exclusive(runs / NAME) as ledger:
+        assert ledger is not None
+        lines = _parsed(ledger.read(), runs / NAME)
+        if not _last(lines, study, "plan"):
+            return
+        seen, look = _last(lines, study, "look"), digest_file(results)
+        if seen is None or seen.fields["results"] != look:
+            text = _line(lines, {"kind": "look", "study": study, "complete": complete, "results": look})
+            ledger.write(text)
+            lines = [*lines, _line_of(text.rstrip("\n"), len(lines) + 1, runs / NAME)]
+        found = _last(lines, study, "verdict")
+        if found is None or found.fields["findings"] != findings:
+            ledger.write(_line(lines, {"kind": "verdict", "study": study, "findings": dict(findings)}))
+
+
+def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
+    """What a report says of the plan: line and hash of the first one, how many runs had results then, and every
+    deviation since; None if no plan was noted."""
+    path = runs / NAME
+    lines = [line for line in read_ledger(path) if line.fields["study"] == study] if path.exists() else []
+    first = next((line for line in lines if line.fields["kind"] == "plan"), None)
+    if first is None:
+        return None
+    return {
+        "line": first.number,
+        "hash": first.hash[:HASH_CHARACTERS],
+        "complete": first.fields["complete"],
+        "deviations": [str(one) for one in deviations(lines)],
+    }
+
+
+def deviations(lines: list[Line]) -> list[Deviation]:
+    """Of the lines of one study: every change after the first look, or after runs that the plan found complete."""
+    found, seen = [], False
+    for line in lines:
+        kind = line.fields["kind"]
+        if kind == "plan" and (seen or line.fields["complete"]):
+            for change, name in line.fields["changes"]:
+                found.append(Deviation(line.number, change, name, not change.endswith("added")))
+        seen = seen or kind == "look"
+    return found
+
+
+def read_ledger(path: Path) -> list[Line]:
+    """Every line, unverified. UserError: there is none, or a line is no object of ours."""
+    try:
+        return _parsed(path.read_text(encoding="utf-8"), path)
+    except FileNotFoundError:
+        raise UserError("no ledger here", path=path, remedy="`realm-lab sweep` starts one with a plan") from None
+
+
+def verify(root: Path) -> tuple[list[Line], list[Problem]]:
+    """The ledger's lines, and what does not hold, the first line of each study's trouble; needs no network.
+
+    The chain comes first: behind a broken line nothing is known. Then every study: its record, its file, its results
+    and its report must be those that the ledger has last.
+    """
+    path = root / "runs" / NAME
+    lines = read_ledger(path)
+    before = ""
+    for line in lines:
+        if line.fields["before"] != before:
+            what = "it does not follow the line before: one was edited, deleted or moved"
+            return lines, [Problem(line.number, line.fields["study"], what)]
+        before = line.hash
+    studies = dict.fromkeys(line.fields["study"] for line in lines)
+    return lines, [problem for study in studies for problem in _contradictions(root, study, lines)]
+
+
+def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Problem]:
+    """What the disk says otherwise than the last lines of a study."""
+    runs, mine = root / "runs", [line for line in lines if line.fields["study"] == study]
+    plan, look = _last(mine, study, "plan"), _last(mine, study, "look")
+    if plan is None:
+        yield Problem(mine[0].number, study, "no plan stands before it")
+        return
+    record_path = study_folder(runs, study) / "study.json"
+    if not record_path.exists():
+        yield Problem(plan.number, study, f"{record_path} is gone: the study was dropped")
+        return
+    record = read_study_record(record_path)
+    for change, name in _changes(plan.fields, _design(record)):
+        yield Problem(plan.number, study, f"{record_path} is another plan; {change}: {name}")
+    file = root / record.source
+    if not record.source or not file.is_file():
+        yield Problem(plan.number, study, f"the study's file {record.source} is gone")
+    elif digest_file(file) != plan.fields["file"]:
+        yield Problem(plan.number, study, f"{record.source} was edited; run the study again to note it as a change")
+    results = root / "reports" / study / "results.csv"
+    if look and results.exists() and digest_file(results) != look.fields["results"]:
+        yield Problem(look.number, study, f"{results} has other results")
+    summary = results.with_name("summary.json")
+    told = (read_json(summary).get("plan") or {}) if summary.exists() else {}
+    known = {line.hash[:HASH_CHARACTERS]: line.number for line in mine if line.fields["kind"] == "plan"}
+    if told and told["hash"] not in known:
+        yield Problem(told["line"], study, f"the plan that {summary} names is not in the ledger")
+    for one in deviations(mine):
+        if one.is_removal:
+            yield Problem(one.line, study, f"after results were seen, {one.change}: {one.name}")
+
+
+def _design(record: StudyRecord) -> dict[str, Any]:
+    """What a plan promises."""
+    keys: dict[str, dict[str, str]] = {}
+    for run in record.runs:
+        keys.setdefault(run.cell, {})[str(run.seed)] = run.run_key
+    metrics = {"metrics": [*record.metrics], "exploratory": [*record.exploratory], "delta": record.delta}
+    return {"baseline": record.baseline, **metrics, "runs": keys}
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str]]:
+    """[change, name] of seeds, cells and the rest of the design."""
+    old, new = before["runs"], now["runs"]
+    seeds = [{seed for cell in runs.values() for seed in cell} for runs in (old, new)]
+    found = [["seed added", seed] for seed in sorted(seeds[1] - seeds[0], key=int)]
+    found += [["seed dropped", seed] for seed in sorted(seeds[0] - seeds[1], key=int)]
+    found += [["cell added", name] for name in new if name not in old]
+    found += [["cell dropped", name] for name in old if name not in new]
+    for name in (name for name in old if name in new):
+        if any(new[name].get(seed, key) != key for seed, key in old[name].items()):
+            found.append(["cell changed", name])
+    names = ("baseline", "metrics", "exploratory", "delta")
+    return found + [["design changed", name] for name in names if before[name] != now[name]]
+
+
+def _code_digest() -> str:
+    """Of every module of the package."""
+    folder = Path(realm_lab.__file__).parent
+    return digest({str(path.relative_to(folder)): digest_file(path) for path in sorted(folder.rglob("*.py"))})
+
+
+def _last(lines: list[Line], study: str, kind: str) -> Line | None:
+    mine = (line for line in reversed(lines) if line.fields["study"] == study and line.fields["kind"] == kind)
+    return next(mine, None)
+
+
+def _line(lines: list[Line], fields: dict[str, Any]) -> str:
+    """The text of the next line."""
+    before = lines[-1].hash if lines else ""
+    return json.dumps({"before": before, "at": round(time.time(), 3), **fields}, ensure_ascii=False) + "\n"
+
+
+def _parsed(text: str, path: Path) -> list[Line]:
+    return [_line_of(line, number, path) for number, line in enumerate(text.splitlines(), 1)]
+
+
+def _line_of(text: str, number: int, path: Path) -> Line:
+    try:
+        fields = json.loads(text)
+        if not {"before", "at", "kind", "study"} <= fields.keys():
+            raise ValueError
+    except (ValueError, AttributeError):
+        raise UserError("not a line of a ledger", path=path, line=number, remedy=REMEDY) from None
+    return Line(number, hashlib.sha256(text.encode()).hexdigest(), fields)
