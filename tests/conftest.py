@@ -1,4 +1,4 @@
-"""What every test stands on: no telemetry, no tracking server of the user's, one thread."""
+"""Common settings of all tests: no telemetry, no tracking server of the user's, one thread."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this machine cannot run; files with the most slow tests come first, so that none of
-    them is begun when the other processes have nothing left."""
+    """Skip tests that this machine cannot run, with the reason; files with the most slow tests come first, so that none
+    of them starts when the other processes have nothing left."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
     for marker, (is_here, reason) in NEEDS.items():

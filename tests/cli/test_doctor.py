@@ -1,4 +1,4 @@
-"""The doctor sees what is there, says what is missing, and always names the remedy."""
+"""The doctor sees everything, names missing things, and always gives the remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def program(folder: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with nothing but git and what the test puts there."""
+    """A PATH with only git and the programs of the test."""
     folder = tmp_path / "bin"
     folder.mkdir()
     git = shutil.which("git")

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: real processes, exit codes, and what is printed where."""
+"""The command line as a person meets it: real processes, exit codes, and output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def realm_lab(*arguments: str, cwd: Path, **options: Any) -> subprocess.Complete
 
 
 class Stages(ModuleType):
-    """Stands in for runner.pipeline, whose work takes minutes; what the command line hands over is what is tested."""
+    """Replaces runner.pipeline, whose work takes minutes, to test the arguments of the command line."""
 
     def __init__(self, failure: BaseException | None = None) -> None:
         super().__init__("realm_lab.runner.pipeline")
@@ -198,7 +198,7 @@ def test_every_failure_is_one_line(
 
 
 class Recorder:
-    """Takes the place of a function that has tests of its own, and keeps what it was called with."""
+    """Replaces a function with separate tests, and keeps its arguments."""
 
     def __init__(self, answer: object = None) -> None:
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -241,7 +241,7 @@ def test_the_tracking_store_is_the_nearest_one_named(
 
 
 def test_following_mirrors_with_the_parameters_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mirror is another program: what it is told, it must take."""
+    """The mirror is another program: it must accept its arguments."""
     started = Mock()
     monkeypatch.setattr(subprocess, "Popen", started)
     monkeypatch.setattr(subprocess, "run", started)

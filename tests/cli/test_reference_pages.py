@@ -1,4 +1,4 @@
-"""docs/cli.md and docs/metrics.md are what the parser and the registry of metrics say."""
+"""docs/cli.md and docs/metrics.md agree with the parser and the registry of metrics."""
 
 from __future__ import annotations
 

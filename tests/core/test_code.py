@@ -1,4 +1,4 @@
-"""Digests of code: what moves them, and which modules are reached."""
+"""Digests of code: edits that move them, and the reached modules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Circle:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """place(NAME, TEXT) -> a module in the working folder."""
+    """Write a module into the working folder: place(NAME, TEXT)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
 

@@ -1,4 +1,4 @@
-"""Digests of finished files show damage: what is all over a file at every opening, the rest when all of it is read."""
+"""Digests of finished files show damage: damage throughout a file at every opening, the rest when all of it is read."""
 
 from __future__ import annotations
 

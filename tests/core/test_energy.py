@@ -1,4 +1,4 @@
-"""Joules are what the machine's counters went on by, also where one has gone round."""
+"""Joules are the increments of the machine's counters, also after a wrap-around."""
 
 from __future__ import annotations
 

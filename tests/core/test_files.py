@@ -1,4 +1,4 @@
-"""Atomic writes leave the old file or the new one, and digests depend on content alone."""
+"""Atomic writes leave the old file or the new one, and digests depend only on content."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
-    """Whichever library says so, in whatever words."""
+    """A full disk is recognised in the errors of every library."""
     errors: list[Exception] = [OSError(28, "No space left on device"), OSError(122, "Disk quota exceeded")]
     errors += [OSError("1000 requested and 24 written"), Exception("No space left on device (os error 28)")]
     line = r"/kept: no space left on its disk; make room, then run again"

@@ -33,7 +33,7 @@ def say(value):
 
 
 def run_ranks(code: str, size: int = 2) -> list[tuple[int, list[Any], str]]:
-    """Run code in `size` processes with what a launcher tells them; each one's exit code, what it said, its errors."""
+    """Run code in `size` processes with a launcher's variables; return each one's exit code, output and errors."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -84,7 +84,7 @@ def test_shares_are_a_partition_into_nearly_equal_parts(monkeypatch: pytest.Monk
 
 
 def test_what_ranks_say_to_each_other() -> None:
-    """Sums, rows with their gradient, and what is done once; rank r holds r + 1 rows."""
+    """Check sums, rows with their gradient, and work done once; rank r holds r + 1 rows."""
     code = """
 one, other = torch.full((2, 2), rank + 1.0), torch.tensor([10.0 ** rank])
 sum_over_ranks_([one, other])
@@ -181,7 +181,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def place(monkeypatch: pytest.MonkeyPatch, **variables: str) -> Place:
-    """What a process with these launcher's variables, and no others, thinks of itself."""
+    """Return the ranks of a process with only these variables of a launcher."""
     for name in list(os.environ):
         if name.startswith(("SLURM_", "MASTER_")) or name in ("RANK", "WORLD_SIZE"):
             monkeypatch.delenv(name)
@@ -217,6 +217,6 @@ def test_srun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_batch_script_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told how many tasks its job may have; only srun starts them."""
+    """A batch script has the number of tasks of its job, but only srun starts them."""
     script = {name: value for name, value in SRUN.items() if "STEP" not in name}
     assert place(monkeypatch, **script) == Place()

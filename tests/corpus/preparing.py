@@ -1,4 +1,4 @@
-"""A prepared corpus with what it was made from, for tests."""
+"""A prepared corpus with its inputs, for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from realm_lab.params.parameters import Tokenizer as TokenizerSettings
 
 
 class Prepared(NamedTuple):
-    """A prepared corpus with what it was made from."""
+    """A prepared corpus with its inputs."""
 
     params: Params
     manifest: Manifest
@@ -30,7 +30,7 @@ class Prepared(NamedTuple):
     tokenizer: Tokenizer
 
     def text(self, tokens: np.ndarray) -> str:
-        """Wordpieces as the words they stand for (the toy world's words are apart by blanks)."""
+        """Return the words of wordpieces (blanks separate the toy world's words)."""
         return " ".join(self.tokenizer.id_to_token(int(token)) or "?" for token in tokens).replace(" ##", "")
 
 
@@ -60,7 +60,7 @@ def made(params: Params, folder: Path, seed: int = 0) -> Prepared:
 
 
 def asked_of(corpus: Corpus, kept: Path = Path("unused")) -> SourceRequest:
-    """What a source is called with, by one process."""
+    """Return the request of a source, for one process."""
     return SourceRequest(corpus, TokenizerSettings(), 3, 0, kept, 1, RuleTagger)
 
 

@@ -1,4 +1,4 @@
-"""The corpus of text files: what is kept, cut, tagged, asked and counted."""
+"""The corpus of text files: kept, cut and tagged texts, questions, and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text files prepared: what is written decodes back to the text, drops are counted, the key follows the content."""
+"""Text files prepared: the output decodes back to the text, drops are counted, the key follows the content."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ def test_questions_of_which_none_is_left_are_refused(files_params: FilesParams, 
 
 
 def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(tiny: ModuleType) -> None:
-    """So corpora that were prepared before those parameters existed are found again, and others are told apart."""
+    """Corpora that were prepared before those parameters existed are found again, and others are distinguished."""
 
     def inputs_of(corpus: Corpus) -> Any:
         return corpus_inputs(tiny.params().model_copy(update={"corpus": corpus}), 0)["corpus"]

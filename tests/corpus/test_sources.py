@@ -1,4 +1,4 @@
-"""A corpus source and a tagger of a user's own: what they yield, their options, their part of the key, their errors."""
+"""A custom corpus source and tagger: their rows, their options, their part of the key, their errors."""
 
 from __future__ import annotations
 

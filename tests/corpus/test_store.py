@@ -1,4 +1,4 @@
-"""The store: what was written is read, row by row; what is cut off or missing is refused with the remedy."""
+"""The store: rows are read back as written; truncated or missing files are refused with the remedy."""
 
 from __future__ import annotations
 

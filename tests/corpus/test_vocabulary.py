@@ -119,7 +119,7 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("has_json", [False, True])
 def test_texts_are_normalised_as_the_folder_says(tmp_path: Path, settings: dict[str, Any], has_json: bool) -> None:
-    """Wordpieces are those of transformers, of the folder itself and of what we save of it."""
+    """Wordpieces agree with transformers, for the folder itself and for its saved copy."""
     from transformers import AutoTokenizer
 
     pieces = ["münchen", "München", "Munchen", "munchen", "élan", "Elan", "elan", "中国", "中", "国", "##国"]

@@ -1,6 +1,6 @@
 """Every stage on the pretend accelerator, or on the device that REALM_LAB_TEST_DEVICE names.
 
-test_accelerator.py and test_gpu.py run this in a process of its own: autograd counts the devices once, before its first
+test_accelerator.py and test_gpu.py run this in a separate process: autograd counts the devices once, before its first
 backward pass.
 """
 
@@ -76,7 +76,7 @@ def on(device: str, **overrides: Any) -> Params:
 
 
 class Line:
-    """The tiny line on the CPU, and places where a stage can be done again."""
+    """The tiny pipeline on the CPU, and folders to run a stage again."""
 
     def __init__(self, folder: Path):
         self.folder, self._count = folder, itertools.count()
@@ -108,7 +108,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Line:
 
 @pytest.fixture(scope="module")
 def on_device(line: Line) -> Path:
-    """Where all stages were done on the device."""
+    """The folder of all stages run on the device."""
     line.cpu("evaluate")
     root = line.without(*tiny.STAGES)
     for stage in tiny.STAGES:

@@ -1,4 +1,4 @@
-"""on_device.py in a process of its own, on the pretend accelerator or on a real device."""
+"""on_device.py in a separate process, on the pretend accelerator or on a real device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = [each.name for each in FUNCTIONS if each.name.startswith("test_")]
 
 
 def outcomes(device: str, names: Sequence[str], folder: Path, problems: Sequence[str]) -> dict[str, list[str]]:
-    """What each of these tests said where it had one of the `problems` (elements of JUnit's XML), by its name without
+    """Return the text of each test that had one of the `problems` (elements of JUnit's XML), by its name without
     parameters."""
     report = folder / "report.xml"
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]

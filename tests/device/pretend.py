@@ -38,7 +38,7 @@ def compiled() -> Path:
 
 
 def has_compiler() -> bool:
-    """Whether the library is or can be made."""
+    """True if the library exists or can be built."""
     return shutil.which(COMPILER) is not None
 
 

@@ -1,4 +1,4 @@
-"""The pretend accelerator: on_device.py in a process of its own, each of its tests under its own name here."""
+"""The pretend accelerator: on_device.py in a separate process, each of its tests under the same name here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str]]:
-    """What each test said where it failed or was skipped."""
+    """Return the text of each failed or skipped test."""
     pretend.compiled()
     return outcomes("realm", NAMES, tmp_path_factory.mktemp("device"), ("failure", "error", "skipped"))
 

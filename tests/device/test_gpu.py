@@ -20,7 +20,7 @@ REAL = [name for name in NAMES if name not in PRETEND]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str]]:
-    """What each test said where it failed."""
+    """Return the text of each failed test."""
     return outcomes("cuda", REAL, tmp_path_factory.mktemp("device"), ("failure", "error"))
 
 

@@ -1,4 +1,4 @@
-"""Where the host waits for the device: every reading of a number, copy to or from it, and operator of unknown size."""
+"""Count waits of the host for the device: reading a number, copies to or from it, and operators of unknown size."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SIZED_BY_VALUES = {"aten.nonzero", "aten.masked_select", "aten._unique2", "aten.
 
 
 class Waits(TorchDispatchMode):
-    """Counts them by the place in the package that asked: `training/pretrain.py train_step: number`.
+    """Counts waits by the line in the package that caused them: `training/pretrain.py train_step: number`.
 
     kinds: `number` (item, tolist, float, a condition), `to host`, `from host` (copies that block), `size` (the shape of
-    a result depends on values). A copy that says `non_blocking` does not wait, to the device only one of pinned memory:
-    other memory CUDA copies to a buffer first, and may wait for the device to do so.
+    a result depends on values). A copy with `non_blocking` does not wait; to the device this holds only for pinned
+    memory: CUDA copies other memory to a buffer first, and may wait for the device to do so.
     """
 
     def __init__(self) -> None:

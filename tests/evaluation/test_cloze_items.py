@@ -17,7 +17,7 @@ CANDIDATES = 5
 
 
 def questions_from(system: TinySystem, rows: list[int]) -> list[Question]:
-    """A passage's own beginning with one or two words blanked; its document is the source."""
+    """The start of a passage with one or two words blanked; its document is the source."""
     made = []
     for number, row in enumerate(rows):
         text = system.passages.text.row(row)

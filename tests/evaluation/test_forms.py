@@ -1,4 +1,4 @@
-"""Which form of a fact, and whose passages, are retrieved: on passages and ranks written by hand."""
+"""Forms of facts, and owners of passages, that are retrieved: on passages and ranks written by hand."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def run(system: TinySystem, params: Params, sentences: Sentences) -> ClozeResult
 
 
 def held_out(system: TinySystem, params: Params, origin: str | None) -> Sentences:
-    """Held-out sentences, said to come from the passage that each finds first, or from that article's next."""
+    """Held-out sentences with the passage that each finds first as origin, or the next one of that article."""
     sentences = system.corpus.sentences("cloze_dev")
     if origin:
         top = run(system, params, sentences).rows_BK[:, 1]

@@ -1,4 +1,4 @@
-"""Another valid value of every parameter of model, warm_start, pretrain and finetune, and what it moves.
+"""Another valid value of every parameter of model, warm_start, pretrain and finetune, and its effect.
 
 Table of tests/test_switches.py; tests/systems/test_identity.py takes the values for its keys.
 """

@@ -1,4 +1,4 @@
-"""A tiny random Llama with a tokenizer of its own."""
+"""A tiny random Llama with a tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny random BERT folder with a tokenizer of its own, as sentence embeddings come."""
+"""A tiny random BERT folder with a tokenizer, in the form of sentence embeddings."""
 
 from __future__ import annotations
 

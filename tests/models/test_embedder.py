@@ -52,7 +52,7 @@ def noisy(head: EmbedderShape) -> Embedder:
 
 
 def their_pooled(embedder: Embedder, tower: str, batch: Batch) -> dict[str, Tensor]:
-    """What transformers' BertModel with the tower's weights has by each way of pooling."""
+    """Return the outputs of transformers' BertModel with the tower's weights by each way of pooling."""
     from transformers import BertConfig, BertModel
 
     model = BertModel(BertConfig.from_dict(bert_config(SHAPE, "BertModel"))).eval()
@@ -68,7 +68,7 @@ def their_pooled(embedder: Embedder, tower: str, batch: Batch) -> dict[str, Tens
 
 
 def by_formula(embedder: Embedder, tower: str, batch: Batch) -> Tensor:
-    """What a tower of any head computes, written out."""
+    """Compute a tower of any head step by step."""
     head = embedder.head
     state = embedder.state_dict()
     vector_BD = their_pooled(embedder, tower, batch)[head.pooling] @ state[f"{tower}_projection.weight"].T

@@ -1,4 +1,4 @@
-"""Models are plain Hugging Face folders: what is written is read back bit for bit, and by transformers too."""
+"""Models are plain Hugging Face folders, read back bit for bit, and by transformers too."""
 
 from __future__ import annotations
 

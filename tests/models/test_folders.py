@@ -1,4 +1,4 @@
-"""Hugging Face BERT folders: what we understand is read as it is, the rest is refused with a remedy."""
+"""Hugging Face BERT folders: supported ones are read as they are, others are refused with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How models start: from the seed, from a BERT, from a run's own folders, from released REALM weights."""
+"""Initial models: from the seed, from a BERT, from a run's folders, from released REALM weights."""
 
 from __future__ import annotations
 

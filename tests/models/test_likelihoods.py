@@ -1,4 +1,4 @@
-"""The table of what a causal language model read: each pair once, whoever asks."""
+"""The table of a causal language model's log-likelihoods: each pair is read once, by any run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every objective against a calculation of its own in numpy: its value, its gradient, and what gets none."""
+"""Every objective against a separate calculation in numpy: its value, its gradient, and its detached terms."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_objective_has_a_formula() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_value_and_gradient_are_those_of_the_formula(name: str) -> None:
-    """By central differences with what is stopped held still: a gradient that is not stopped would differ."""
+    """Compute the gradient by central differences with the detached terms held fixed: a missing detach would differ."""
     prior_BK, reader_BK = draw()
     value_B = objective(name)(prior_BK, reader_BK)
     found = gradients(name, prior_BK, reader_BK)
@@ -91,7 +91,7 @@ def test_value_and_gradient_are_those_of_the_formula(name: str) -> None:
 @pytest.mark.parametrize("empty", [NO_SCORE, -torch.inf])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_place_without_a_candidate_counts_for_nothing(name: str, empty: float) -> None:
-    """Two such places, of which one reads well; the null document in front is a candidate like any."""
+    """Two empty columns, one of which reads well; the null document in front is a candidate like any."""
     generator = torch.Generator().manual_seed(2)
     score_BK, reader_BK = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64).unbind()
     whole_BK = torch.cat([score_BK, torch.full((3, 2), empty)], 1).requires_grad_()

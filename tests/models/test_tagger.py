@@ -1,4 +1,4 @@
-"""The tagger of a Hugging Face folder: exact offsets, windows, other encodings of labels, and what is refused."""
+"""The tagger of a Hugging Face folder: exact offsets, windows, other encodings of labels, and refusals."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ REPORTS = Path(__file__).parents[2] / "reports" / "reference"
 
 
 def table(**cells: tuple[float | None, ...]) -> list[dict[str, Any]]:
-    """A row for each value; the place of a value is its seed."""
+    """Return a row for each value; the index of a value is its seed."""
     return [
         {"cell": cell, "seed": seed, "acc": value}
         for cell, values in cells.items()
@@ -94,7 +94,7 @@ def test_every_kind_of_table_gives_the_same() -> None:
 
 
 def test_a_percentage_is_not_cut_to_our_bounds() -> None:
-    """`f1` is ours, from 0 to 1; that of others may be a percentage."""
+    """realm_lab's `f1` is from 0 to 1; another's may be a percentage."""
     wide = [40.0, 90.0, 55.0]
     rows = [{"cell": c, "seed": s, "f1": v * k} for c, k in (("a", 1.0), ("b", 0.2)) for s, v in enumerate(wide)]
     finding = realm_lab.verdict(rows, metric="f1", baseline="a").metrics[0].cells[1].finding
@@ -145,7 +145,7 @@ def test_files_of_a_verdict(tmp_path: Path) -> None:
 
 
 def test_it_needs_numpy_and_scipy_alone_and_starts_at_once(tmp_path: Path) -> None:
-    """A whole verdict on a CSV, in a process of its own; the bound leaves room for a busy machine."""
+    """A whole verdict on a CSV, in a separate process; the bound leaves room for a busy machine."""
     with (tmp_path / "runs.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["cell", "seed", "acc"])
         writer.writeheader()

@@ -58,7 +58,7 @@ def test_trackio(samples: Path) -> None:
 
 
 def test_mlflow(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs of the Hydra sample, logged with MLflow; a second experiment has to be told from the first."""
+    """The runs of the Hydra sample, logged with MLflow; a second experiment must be distinguished from the first."""
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{samples / 'mlflow.db'}"

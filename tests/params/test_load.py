@@ -1,4 +1,4 @@
-"""Parameters: what is wrong is said in one line that names file, line or key, and the remedy."""
+"""Parameters: any fault is one line that names file, line or key, and the remedy."""
 
 from __future__ import annotations
 

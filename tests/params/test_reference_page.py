@@ -1,4 +1,4 @@
-"""docs/parameters.md says everything about every parameter, and is not stale."""
+"""docs/parameters.md has everything about every parameter, and is not stale."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs under transformers 4.40.2, the last release with REALM; test_released_parity.py starts it.
 
-python released_program.py FOLDER SEED   small random models, inputs and what the models make of them
+python released_program.py FOLDER SEED   small random models, inputs and the outputs of the models
 """
 
 # mypy: ignore-errors
@@ -148,7 +148,7 @@ def outputs(models: dict[str, nn.Module], inputs: dict[str, Tensor]) -> dict[str
 
 
 def span_outputs(model: RealmReader, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Span logits and losses; a passage's own wordpieces are those of type 1 that are no special."""
+    """Return span logits and losses; a passage's wordpieces are those of type 1 except specials."""
     spans = batch(inputs, "spans")
     block = spans["token_type_ids"].bool() & (spans["input_ids"] != SEP)
     logits, starts, ends = model.qa_outputs(model.realm(**spans).last_hidden_state, block)

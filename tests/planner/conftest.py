@@ -44,7 +44,7 @@ def params(project: Path) -> Params:
 
 @pytest.fixture
 def calibrate(project: Path, params: Params) -> Callable[..., Calibration]:
-    """Writes a measurement of this machine, with other values where they are given."""
+    """Write a measurement of this machine, with the given values replaced."""
 
     def write(path: Path | None = None, **changes: object) -> Calibration:
         model = model_identity(params, read_text(params, project).vocabulary_size)

@@ -1,4 +1,4 @@
-"""A page in a real browser, from file://, with everything that it says and asks for."""
+"""A page in a real browser, from file://, with its messages and requests."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def make_default(runs: Path, seeds: tuple[int, ...] = (0, 1)) -> StudyRecord:
 
 
 def exact_match(cell: str, seed: int, place: int) -> float:
-    """Of 100 questions: the cell's level, and a shift that each seed has, with noise of the cell's own."""
+    """Return scores of 100 questions: the cell's level, a shift per seed, and noise of the cell."""
     noise = (0.0, 0.01, -0.01, 0.02, 0.0, -0.02)[(seed + place) % 6] if place else 0.0
     return round(LEVELS.get(cell, 0.5) + 0.01 * (seed % 3) + noise, 2)
 

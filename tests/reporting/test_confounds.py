@@ -1,4 +1,4 @@
-"""What makes a comparison unfair, and the notes on the code of its runs."""
+"""Confounds of a comparison, and the notes on the code of its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison says among the others of its family, and which comparisons are one."""
+"""Findings of comparisons within their family, and the members of a family."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDE = (0.1, 0.2, -0.1, 0.1, -0.2, 0.0, 0.05, -0.1)
 
 
 def found_in(deltas: tuple[float, ...], largest: float | None, tests: int) -> Finding:
-    """One comparison in exact match, in a family of so many tests, the others without an effect."""
+    """One comparison in exact match, in a family of this many tests, the others without an effect."""
     nobody = dict.fromkeys(range(len(deltas)), 0.0)
     mine, other = compare(dict(enumerate(deltas)), nobody), compare(nobody, nobody)
     assert mine is not None

@@ -1,4 +1,4 @@
-"""The loader: run folders become frames; what is missing or broken is listed, in the words of tracking/state.py."""
+"""The loader: run folders become frames; missing or broken ones are listed, in the words of tracking/state.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reports/index.html and the explorer: made of what is committed, self-contained, safe with hostile texts."""
+"""reports/index.html and the explorer: made of committed files, self-contained, safe with hostile texts."""
 
 from __future__ import annotations
 

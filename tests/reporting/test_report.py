@@ -1,4 +1,4 @@
-"""The report of a study: its numbers by hand, its verdicts, its parts, and what it never replaces."""
+"""The report of a study: its numbers by hand, its verdicts, its parts, and the files that it never replaces."""
 
 from __future__ import annotations
 

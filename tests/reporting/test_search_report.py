@@ -1,4 +1,4 @@
-"""The report of a search, from trials.json alone."""
+"""The report of a search, made only from trials.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search backend of a user's own: what it proposes is searched as FAISS's proposals are, or refused in a line."""
+"""A custom search backend: its proposals are searched as FAISS's are, or refused in a line."""
 
 from __future__ import annotations
 

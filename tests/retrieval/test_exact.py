@@ -39,7 +39,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 def enumerated(
     embeddings_ND: Tensor, query_BD: Tensor, count: int, allowed_BN: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best rows and scores by scoring all pairs in extended precision; -1 where none is left."""
+    """Return the best rows and scores by scoring all pairs in extended precision; -1 if none is left."""
     wide_ND, wide_BD = (part.double().numpy().astype(np.longdouble) for part in (embeddings_ND, query_BD))
     scores_BN = (wide_BD[:, None] * wide_ND[None]).sum(-1).astype(np.float32)
     if allowed_BN is not None:
@@ -64,7 +64,7 @@ def duplicates() -> tuple[Tensor, Tensor]:
 
 
 def near_ties() -> tuple[Tensor, Tensor]:
-    """Rows that bfloat16 cannot tell apart (nor, often, a float32 sum)."""
+    """Return rows that bfloat16 cannot distinguish (nor, often, a float32 sum)."""
     return normal(1, SIZE) * (1 + 1e-6 * normal(ROWS, SIZE, seed=2)), normal(QUERIES, SIZE, seed=1)
 
 
@@ -102,7 +102,7 @@ CASES = [
 
 @pytest.fixture(params=[(1, 16), (5, 128), (1 << 10, 4)], ids=str)
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read about so many rows at once, in blocks of so many."""
+    """Read about this many rows at once, in blocks of this size."""
     rows, block = request.param
     monkeypatch.setattr(exact, "CHUNK_SCORES", {"cpu": rows * QUERIES})
     monkeypatch.setattr(exact, "SMALL_BLOCK_ROWS", block)
@@ -125,7 +125,7 @@ def test_the_result_is_that_of_scoring_every_row(case: Callable[[], tuple[Tensor
 
 
 def watch_kinds(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
-    """What is read from now on: a kind for each chunk."""
+    """Record the number type of each chunk that is read from now on."""
     read: list[torch.dtype] = []
     plain, other = PlainReading.scores, reduced.ReducedReading.scores
 
@@ -209,7 +209,7 @@ def rounded_rows(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def rounded_query(seed: int) -> tuple[Tensor, Tensor]:
-    """Rows that are stored exactly, with the centre at zero; what rounding takes from the query adds up in one."""
+    """Return rows that are stored exactly, with the centre at zero; rounding losses of the query add up in one."""
     sign_BD, up_BD = signs(seed, 1), signs(seed + 100, 1)
     row_ND = torch.cat([signs(seed + 200, 63), sign_BD * up_BD])
     return torch.cat([row_ND, -row_ND]), sign_BD * (MIDDLE + up_BD * 2**-20)
@@ -232,7 +232,7 @@ def error_and_bound(reading: Reading, embeddings_ND: Tensor, query_BD: Tensor) -
 
 
 def rounded_bytes(seed: int) -> tuple[Tensor, Tensor]:
-    """Rows that are half a unit beside a byte in nearly every number, all on the side of the query's sign."""
+    """Return rows half a unit from a byte in nearly every number, all on the side of the query's sign."""
     sign_ND = signs(seed, 64)
     row_ND = sign_ND * (torch.arange(128) % 100 + 0.49)
     row_ND[:, :2] = sign_ND[:, :2] * 127

@@ -1,4 +1,4 @@
-"""Approximate search: what it proposes, what it never returns, how well it is measured and kept."""
+"""Approximate search: its proposals, forbidden rows, its measured recall, and its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of the tiny system, and what it should find."""
+"""The index of the tiny system, and its expected results."""
 
 # Shapes: B queries, N passages
 

@@ -1,4 +1,4 @@
-"""Study files written for a test, over the tiny parameters, and what stages leave on disk."""
+"""Study files written for a test, over the tiny parameters, and files of stages on disk."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def planned(write: Callable[..., Path], tmp_path: Path) -> Callable[..., StudyPl
 
 
 def leave(root: Path, run: PlannedRun, stage: str, state: str, **more: Any) -> Path:
-    """What a stage in this state leaves: status.json and code.json, and results.json if it has finished."""
+    """Write the files of a stage in this state: status.json and code.json, and results.json if it has finished."""
     if stage == "prepare" and state == "COMPLETE":
         kept = kept_corpus_folder(root, run.plan)
         kept.mkdir(parents=True, exist_ok=True)

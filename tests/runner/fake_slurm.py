@@ -45,7 +45,7 @@ class Fake:
             monkeypatch.setattr(slurm_queue, memory, {})
 
     def answer(self, name: str, text: str, code: int = 0) -> None:
-        """What a program says from now on."""
+        """Set the output of a program from now on."""
         (self.folder / f"{name}.answer").write_text(f"{code}\n{text}")
 
     def calls(self, name: str) -> list[str]:

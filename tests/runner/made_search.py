@@ -29,7 +29,7 @@ STEPS = (0, 4, 8, 12)  # where the tiny pre-training is evaluated
 
 
 def score(params: Params, seed: int) -> float:
-    """What a run reaches: the best interval is 7, and seeds differ."""
+    """Return the value of a run: the best interval is 7, and seeds differ."""
     return 1.0 - 0.1 * abs(params.pretrain.refresh.interval_steps - 7) + 0.01 * seed
 
 

@@ -65,7 +65,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finished(root: Path) -> dict[str, bytes]:
-    """What counts as a result: corpora, models, and whatever is temporary."""
+    """Return all results: corpora, models, and temporary files."""
     kept: dict[str, bytes] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))

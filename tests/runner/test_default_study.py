@@ -1,4 +1,4 @@
-"""The study `default` is that of params.yaml as it is now, for every reader, and readers write nothing."""
+"""The study `default` follows the present params.yaml, for every reader, and readers write nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Snapshot = dict[str, tuple[int, bytes]]
 @pytest.fixture(scope="module")
 def after_an_experiment(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project after its default pipeline, an experiment, and `git checkout params.yaml; dvc repro`: DVC takes every
-    stage from its cache, so no verb of ours runs."""
+    stage from its cache, so no realm-lab command runs."""
     root = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(pipeline, "LocalLauncher", InlineLauncher)
@@ -188,14 +188,14 @@ def test_a_run_that_has_not_finished_is_refused_with_the_command_of_its_study(ro
 
 
 def set_steps(root: Path, steps: int) -> None:
-    """What `dvc exp run -S finetune.steps=N` or `dvc exp apply` writes."""
+    """Change params.yaml as `dvc exp run -S finetune.steps=N` or `dvc exp apply` does."""
     path = root / "params.yaml"
     path.write_text(path.read_text().replace("finetune:\n  steps: 12", f"finetune:\n  steps: {steps}"))
 
 
 @pytest.mark.parametrize("recorded", ["experiment", "default", "nothing"])
 def test_an_applied_experiment_is_what_readers_have(root: Path, tiny: ModuleType, recorded: str) -> None:
-    """Whatever study.json names: `dvc exp apply` and a checkout of an old commit change params.yaml alone."""
+    """The record may name any runs: `dvc exp apply` and a checkout of an old commit change only params.yaml."""
     path = study_folder(root / "runs", "default") / "study.json"
     if recorded == "default":
         record_study(default_plan(tiny.params()), root)

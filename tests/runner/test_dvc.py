@@ -1,4 +1,4 @@
-"""The pipeline under DVC, in a clone, with tiny parameters: what a user of DVC sees, and what git does not."""
+"""The pipeline under DVC, in a clone, with tiny parameters: the view of a user of DVC, and of git."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`realm-lab logs`: what a run did, from its folders."""
+"""`realm-lab logs`: the history of a run, from its folders."""
 
 from __future__ import annotations
 

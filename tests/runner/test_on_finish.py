@@ -1,4 +1,4 @@
-"""The call at the end of a study: what it gets, when it is made, and that a failure of it fails nothing."""
+"""The call at the end of a study: its input, its time, and that its failure fails nothing."""
 
 from __future__ import annotations
 

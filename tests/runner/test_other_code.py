@@ -1,4 +1,4 @@
-"""Edits of the engine after a run: what other code computed is named, and computed again or accepted on request."""
+"""Edits of the engine after a run: results of other code are named, and computed again or accepted on request."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ print(json.dumps({
 
 
 class Project:
-    """A copy of the package in a folder with a study, worked on in processes of its own."""
+    """A copy of the package in a folder with a study, run in separate processes."""
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The default pipeline, once, with real workers: what it leaves, what it does not do again, and how it fails."""
+"""The default pipeline, once, with real workers: its outputs, its reuse of finished work, and its failures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def tree_bytes(folder: Path) -> dict[str, bytes]:
 
 
 def stage_files(root: Path) -> dict[str, bytes]:
-    """What the training stages and the evaluation left in runs/."""
+    """Return the outputs of the training stages and the evaluation in runs/."""
     found = tree_bytes(root / "runs" / "stages")
     return {name: text for name, text in found.items() if name[:7] != "prepare" and "/lease/" not in name}
 

@@ -1,4 +1,4 @@
-"""What `--dry-run` says: states, differences, and what is to do; nothing is written."""
+"""Output of `--dry-run`: states, differences, and the remaining work; nothing is written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ cells:
 
 @pytest.fixture
 def plan(planned: Callable[..., StudyPlan], tmp_path: Path) -> StudyPlan:
-    """A study of which realm, seed 0, is finished."""
+    """A study with realm, seed 0, finished."""
     made = planned(STUDY)
     record_study(made, tmp_path)
     done = made.of("realm")[0]
@@ -93,7 +93,7 @@ def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tm
 
 
 def said(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    """What a verb prints that runs nothing, without the blanks of its table."""
+    """Return the output of a command that runs nothing, without the blanks of its table."""
     assert main([*arguments, "--root", str(root), "--params", str(PARAMETERS), "--dry-run"]) == 0
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 

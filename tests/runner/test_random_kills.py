@@ -63,7 +63,7 @@ def killed_by_chance(victim: Callable[[], Kill | None], is_over: Callable[[], bo
 
 
 def kill_of(role: str, root: Path, sweep: int, mirrors: int) -> Kill | None:
-    """How to kill the process of a role, where it is there; `sweep` and `mirrors` are process numbers."""
+    """Return how to kill the process of a role, if it exists; `sweep` and `mirrors` are process numbers."""
     with suppress(psutil.NoSuchProcess):
         if role == "sweep":
             return psutil.Process(sweep).kill
@@ -81,8 +81,8 @@ def kill_of(role: str, root: Path, sweep: int, mirrors: int) -> Kill | None:
 
 
 def go_on(root: Path, role: str | None, chance: random.Random) -> tuple[int, bool, str]:
-    """Sweep, with a mirror beside it, and kill one of all these processes: exit code, whether it was killed, and what
-    the sweep said."""
+    """Run a sweep and a mirror, and kill one of all these processes: return exit code, whether it was killed, and the
+    output of the sweep."""
     (root / "runs").mkdir(exist_ok=True)  # the mirror wants it
     process = start(root, "--retry-failed")
     command = [sys.executable, "-m", "realm_lab", "mirror", "--root", str(root), "--follow"]

@@ -1,4 +1,4 @@
-"""`realm-lab reproduce` on committed reports: what agrees, what is noise, and what is wrong."""
+"""`realm-lab reproduce` on committed reports: agreement, noise, and errors."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_noise_is_told_from_a_wrong_number() -> None:
 
 @pytest.mark.slow
 def test_a_cell_is_run_again(tmp_path: Path, tiny: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its own sweep, in a project of its own: the same numbers, until one of the report is another."""
+    """A cell is run again by a sweep in a separate project: the same numbers, until one of the report is changed."""
     (tmp_path / "experiments").mkdir()
     (tmp_path / "params.yaml").write_bytes((REPOSITORY / "tests" / "tiny.yaml").read_bytes())
     (tmp_path / "experiments" / "mine.yaml").write_text(STUDY.replace("[0, 1]", "[0, 1, 2]"))

@@ -25,7 +25,7 @@ STAGES = ("pretrain", "finetune")
 
 @dataclass
 class FakeWorkers:
-    """Stands for processes: ends when a test says how."""
+    """Replaces processes: ends when a test decides."""
 
     name: str
     given: dict[str, Any]
@@ -251,7 +251,7 @@ def test_cancel_stops_only_what_it_names(machine: Machine, params: Params) -> No
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Inline: what stages raise, by the seed of their task, and what was asked for."""
+    """Replaces inline stages: errors to raise, by the seed of their task, and the calls."""
     found: dict[str, Any] = {"raises": {}, "done": []}
 
     def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:

@@ -1,4 +1,4 @@
-"""The owner of a search: what it asks for, prunes, tells, and finds again after a kill."""
+"""The owner of a search: its trials, its pruning, and its recovery after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is handed to SLURM, and what is made of its answers; its programs are scripts that write down their use."""
+"""Requests to SLURM, and the use of its answers; its programs are scripts that record their calls."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_task_waits_for_a_job_of_an_earlier_submission(fake: Fake, root: Path,
 
 
 def status(root: Path, task: str, state: str, error: str | None = None, stage: str = "pretrain") -> None:
-    """What the job left of a stage."""
+    """Write the files that the job left of a stage."""
     folder = root / "runs" / "stages" / f"{stage}-{task[-1] * 12}"
     write_json(folder / "status.json", {"state": state, "error": error})
 
@@ -302,7 +302,7 @@ JOB_17_3 = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_
 
 
 def stopped(is_queued_again: bool = True, **environment: str) -> str:
-    """What a job says that was told to stop, in a process of its own: it ignores signals afterwards."""
+    """Run a job that was asked to stop, in a separate process: it ignores signals afterwards."""
     program = f"from realm_lab.runner import slurm_job; slurm_job._stopped(is_queued_again={is_queued_again})"
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(

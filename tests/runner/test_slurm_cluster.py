@@ -102,7 +102,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
 
 
 def assert_each_went_on(attempts: dict[str, int]) -> None:
-    """What was stopped for good took a second sweep; what was queued again went on by itself."""
+    """Stopped runs needed a second sweep; requeued ones resumed by themselves."""
     assert attempts["killed"] == attempts["cancelled"] == 2
     assert attempts["preempted"] >= 2
     assert attempts["out_of_time"] >= 3

@@ -1,6 +1,6 @@
 """On a real SLURM of four hosts with accounts: nodes that go away, clocks that differ, a full disk, files seen late.
 
-Each host is in namespaces of its own, which needs root, with a clock of its own where a test says so, and sees the
+Each host is in separate namespaces, which needs root, with a separate clock if a test asks for it, and sees the
 roots through a file system that remembers for seconds that a name was not there.
 """
 
@@ -82,14 +82,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def late(place: Path) -> Path | None:
-    """The folder of the roots, which hosts see late where there is FUSE."""
+    """The folder of the roots, which hosts see late if FUSE is available."""
     (place / "late").mkdir()
     return place / "late" if find_program("bindfs") and Path("/dev/fuse").exists() else None
 
 
 @pytest.fixture(scope="module")
 def cluster(place: Path, late: Path | None) -> Iterator[Cluster]:
-    """Four hosts; a small disk for all of them is at `scratch` of the place."""
+    """Four hosts; a small disk for all of them is at `scratch`."""
     if os.geteuid():
         pytest.skip("hosts in namespaces of their own need root")
     if absent := missing(PROGRAMS):
@@ -108,7 +108,7 @@ def cluster(place: Path, late: Path | None) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def prepared(place: Path, tiny: ModuleType) -> Path:
-    """A root in which pre-training can begin."""
+    """A root in which pre-training can start."""
     root = place / "prepared"
     tiny.run("warm_start", tiny.params(), tiny.prepare(tiny.params(), root))
     write_slow_masks(root)
@@ -141,11 +141,11 @@ class Jobs:
         self._launchers[name].submit([self._tasks[name]])
 
     def state(self, name: str) -> JobState:
-        """How its newest job stands."""
+        """Return the state of its newest job."""
         return self._launchers[name].poll()[name]
 
     def shown(self, run: StageRun) -> StageState:
-        """What `realm-lab status` says of the stage."""
+        """Return the stage's line of `realm-lab status`."""
         return StageStates(self.root / "runs", jobs_of_stages(self.root)).stage("pretrain", run.key)
 
     def end(self, *names: str) -> list[str]:
@@ -178,7 +178,8 @@ def test_eight_processes_on_four_nodes_do_what_one_does(
 def test_a_builder_has_a_node_of_its_own(
     cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
 ) -> None:
-    """Killed with its trainer, whose job begins another one, it changes nothing; all nodes are free in the end."""
+    """A builder killed with its trainer, whose job starts another one, changes nothing; all nodes are free in the
+    end."""
     changes = SLOW | {"launch.checkpoint_interval_seconds": 1}
     changes |= {"pretrain.refresh.interval_steps": 4, "pretrain.refresh.delay_steps": 1}
     apart = {"launch.builder": "srun --nodes=1 --ntasks=1 --nodelist=n4 --mem=1G --job-name=builder"}
@@ -220,7 +221,7 @@ def test_what_another_host_has_finished_may_be_seen_late(
 def test_jobs_outlive_their_nodes_whatever_their_clocks_say(
     cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
 ) -> None:
-    """One job's node is taken down, of another's two nodes one loses power; their clocks are ten minutes apart."""
+    """One job's node is taken down, one of another's two nodes fails; their clocks are ten minutes apart."""
     clocks = {"n1": -600.0, "n2": 600.0}
     steps = SLOW | {"launch.checkpoint_interval_seconds": 1}
     two = steps | {"launch.ranks": 2, "pretrain.candidates": 5}
@@ -249,7 +250,7 @@ def test_jobs_outlive_their_nodes_whatever_their_clocks_say(
 
 
 def test_status_says_what_the_accounts_say(cluster: Cluster, tmp_path: Path, jobs: Jobs) -> None:
-    """Of jobs that squeue has forgotten: killed, cancelled without time for a checkpoint, and out of memory."""
+    """Jobs that squeue has forgotten: killed, cancelled without time for a checkpoint, and out of memory."""
     (jobs.root / "hungry_masks.py").write_text(HUNGRY_MASKS)
     (jobs.root / "hungry").touch()
     settings = hosts.settings(tmp_path / "site")
@@ -312,7 +313,7 @@ def test_a_full_disk_stops_a_job_with_one_line_and_room_lets_it_go_on(
 def test_an_array_builds_one_index_though_an_element_is_killed(
     cluster: Cluster, tiny: ModuleType, tmp_path: Path, jobs: Jobs
 ) -> None:
-    """Each host embeds shards that no other works on; the others do what the killed one had begun."""
+    """Each host embeds shards that no other works on; the others finish the shards of the killed one."""
 
     def command(root: Path, seconds: float) -> list[str]:
         index = ("index", "build", "--root", str(root), "--params", str(tiny.PARAMETERS), "--stage", "warm-start")

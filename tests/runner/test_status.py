@@ -1,4 +1,4 @@
-"""What `realm-lab status` says of runs in every state; the run folders are made by hand."""
+"""Output of `realm-lab status` for runs in every state; the run folders are made by hand."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def put(root: Path, runs: dict[str, PlannedRun]) -> Put:
 
 
 def shown(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    """What is printed, without the blanks of the table."""
+    """Return the output, without the blanks of the table."""
     assert main(["status", *arguments, "--root", str(root)]) == 0
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
@@ -199,7 +199,7 @@ def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_fewer_seeds_of_a_complete_study_are_the_same_study(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Until then the smaller sweep is what is asked for."""
+    """Until then the smaller sweep counts."""
     path = root / "experiments" / "far.yaml"
     path.write_text(path.read_text().replace("seeds: [0]", "seeds: [0, 1]"))
     plan, sweep = plan_study(path, root), ["sweep", "far", "--root", str(root), "--launcher", "inline", "--seeds", "1"]

@@ -1,4 +1,4 @@
-"""A study: its file, its cells and axes, the runs they make, and what is refused with line and remedy."""
+"""A study: its file, its cells and axes, their runs, and refusals with line and remedy."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def test_a_change_of_options_is_the_option_that_changes(
 
 
 def test_a_systems_cell_is_known_by_its_system_and_an_option_by_its_default(planned: Planned) -> None:
-    """What a cell leaves alone has the value that the system gives it."""
+    """A parameter that a cell does not change has the value of the system."""
     text = "baseline: a\ncells:\n  a: {system: drqa, set: {system_options.drqa.articles: 2}}\n  b: {system: drqa}\n"
     plan = planned(text)
     assert plan.cells[1].changes == {"system_options.drqa.articles": 5}
@@ -342,7 +342,7 @@ def test_a_systems_cell_is_known_by_its_system_and_an_option_by_its_default(plan
 
 
 def test_changes_are_of_the_resolved_parameters(planned: Planned) -> None:
-    """What a cell sets to the baseline's value is no change."""
+    """Setting a parameter to the baseline's value is no change."""
     plan = planned("baseline: a\ncells:\n  a:\n  b: {set: {pretrain.candidates: 6, pretrain.batch_size: 5}}\n")
     assert plan.cells[1].overrides == {"pretrain.candidates": 6, "pretrain.batch_size": 5}
     assert plan.cells[1].changes == plan.of("b")[0].changes == {"pretrain.batch_size": 5}

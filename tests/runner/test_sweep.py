@@ -121,7 +121,7 @@ def rows(root: Path) -> dict[str, dict[str, str]]:
 
 
 def names_of_the_dead_run(root: Path) -> set[str]:
-    """What status, results.csv, summary.json and MLflow call the one run."""
+    """Status, results.csv, summary.json and MLflow use the same state for the one run."""
     from mlflow import MlflowClient
 
     mirror(root / "runs", uri := f"sqlite:///{root / 'mlflow.db'}")

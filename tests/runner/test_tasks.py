@@ -113,7 +113,7 @@ NAMES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
 
 
 def made_run(choices: tuple[int, ...]) -> PlannedRun:
-    """A run whose stages are told apart by their beginnings, as keys are; choice 9 of pretrain: there is none."""
+    """A run whose stages are distinguished by the stages before, as keys are; choice 9 of pretrain: there is none."""
     names = [name for name, choice in zip(NAMES, choices, strict=True) if choice != 9]
     path = [str(choice) for choice in choices if choice != 9]
     keys = {name: digest([name, *path[: place + 1]]) for place, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Worker processes: what they are given, how their end is told, and that none is left behind."""
+"""Worker processes: their input, the report of their end, and that none is left behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts a program in the place of the interpreter that runs the worker."""
+    """Replaces the interpreter of the worker by another program."""
 
     def put(code: str) -> None:
         script = tmp_path / "worker.py"

@@ -1,4 +1,4 @@
-"""Names in study files are what is written there, or refused: YAML reads some as dates, numbers or true."""
+"""Names in study files are used as written, or refused: YAML reads some as dates, numbers or true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs on the hosts of a Cluster are told by drills: quick leases, and clocks of their own."""
+"""Settings of drills for jobs on the hosts of a Cluster: quick leases, and separate clocks."""
 
 from __future__ import annotations
 

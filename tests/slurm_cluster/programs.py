@@ -1,4 +1,4 @@
-"""Where programs of the system are."""
+"""Paths of programs of the system."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def find_program(name: str) -> str | None:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Which of these are not here."""
+    """Return those that are missing here."""
     return [name for name in names if not find_program(name)]

@@ -1,4 +1,4 @@
-"""The toy world in two languages: the second is told word by word, and what is shared is what the settings say."""
+"""The toy world in two languages: word-by-word translation, and sharing as configured."""
 
 from __future__ import annotations
 

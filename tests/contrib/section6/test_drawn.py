@@ -1,4 +1,4 @@
-"""Pictures as passages: drawn facts of the toy world, and image files; what cannot be read is refused by name."""
+"""Pictures as passages: drawn facts of the toy world, and image files; unreadable ones are refused by name."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ LETTERS = {
 
 
 def ink(patch: np.ndarray) -> np.ndarray:
-    """Where a patch is dark, bool [SIDE, SIDE]."""
+    """Dark pixels of a patch, bool [SIDE, SIDE]."""
     return patch.reshape(SIDE, SIDE, 3).mean(2) < (PAPER + INK) / 2
 
 
@@ -107,7 +107,7 @@ def test_a_picture_shows_the_letters_of_its_names_and_the_same_relation_the_same
 
 
 def shape(strip: np.ndarray) -> np.ndarray:
-    """Where a strip is not paper, bool [SIDE, width]."""
+    """Pixels of a strip that are not paper, bool [SIDE, width]."""
     return abs(strip - PAPER).max(2) > 100
 
 

@@ -1,4 +1,4 @@
-"""A world of pictures goes the whole way, and what reads no pictures says so."""
+"""A world of pictures runs the whole pipeline, and systems that read no pictures refuse it."""
 
 from __future__ import annotations
 

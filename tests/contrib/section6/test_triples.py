@@ -27,7 +27,7 @@ def world(**settings: Any) -> ToyWorld:
 
 
 def stated(bodies: list[str], rows: list[int], relation: str, subject: str, value: str, form: str) -> int:
-    """How many of the rows state a fact in that form."""
+    """Count the rows that state a fact in that form."""
     if form == "triple":
         return sum((subject, relation, value) in TRIPLE.findall(bodies[row]) for row in rows)
     return sum("|" not in bodies[row] and {subject, value} <= set(bodies[row].split()) for row in rows)

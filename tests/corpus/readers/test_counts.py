@@ -1,4 +1,4 @@
-"""The counts of a file, and of the real data where it is there."""
+"""The counts of a file, and of the real data if it is present."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every format of docs/data.md, on samples in the form in which it is distributed; and formats of one's own."""
+"""Every format of docs/data.md, on samples in their distributed form; and custom formats."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def item(identity: str, question: str, *answers: str) -> dict[str, Any]:
 
 
 def squad(*articles: tuple[str, dict[str, list[Any]]], indent: int | None = None) -> bytes:
-    """Of each article its title, and its paragraphs with their questions."""
+    """Return the title of each article, and its paragraphs with their questions."""
     data = [
         {"title": title, "paragraphs": [{"context": text, "qas": qas} for text, qas in paragraphs.items()]}
         for title, paragraphs in articles

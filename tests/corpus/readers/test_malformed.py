@@ -1,4 +1,4 @@
-"""What becomes of every kind of bad input: read as it is, record skipped and counted, or refused with file and line."""
+"""Every kind of bad input: read as it is, record skipped and counted, or refused with file and line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ DAMAGED_ZSTANDARD[1000:1100] = bytes(100)
 
 
 def frame(exponent: int, eighths: int = 0) -> bytes:
-    """GOOD in Zstandard, not compressed, that asks for a window of 2^exponent bytes and so many eighths of that."""
+    """Return GOOD in Zstandard, not compressed, with a window of 2^exponent bytes and this many eighths of that."""
     return (
         zstd.compress(b"")[:4]
         + bytes([0, exponent - 10 << 3 | eighths])

@@ -7,7 +7,7 @@ from realm_lab import Metric, Prediction, Section, computes
 
 class Unit(Section):
     unit: Literal["words", "letters"] = "words"
-    """What is counted."""
+    """The words to count."""
 
 
 LENGTH = Metric("answer_length", "mean length of the answer", digits=1, better="")

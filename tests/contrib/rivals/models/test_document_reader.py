@@ -1,4 +1,4 @@
-"""DrQA's reader: its equations once more one pair at a time, and its layout, which is that of the span head."""
+"""DrQA's reader: its equations again, one pair at a time, and its layout, the same as the span head's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closed book as a whole: it answers without passages, says so, and follows no corpus update."""
+"""Closed book as a whole: it answers without passages, reports that, and follows no corpus update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DPR as a whole: its stage is resumed to the bit, fine-tuning leaves its towers alone, and it answers."""
+"""DPR as a whole: its stage resumes bit-exactly, fine-tuning leaves its towers unchanged, and it answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DrQA as a whole: what it reads, how it compares spans of different passages, and that it is resumed to the bit."""
+"""DrQA as a whole: its inputs, its comparison of spans of different passages, and bit-exact resume."""
 
 from __future__ import annotations
 

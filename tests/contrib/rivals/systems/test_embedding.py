@@ -1,4 +1,4 @@
-"""A frozen sentence-embedding folder as the retriever: what it finds, its keys, and the whole way."""
+"""A frozen sentence-embedding folder as the retriever: its results, its keys, and the whole pipeline."""
 
 from __future__ import annotations
 

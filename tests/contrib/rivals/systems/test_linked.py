@@ -1,4 +1,4 @@
-"""Retrievers that follow links: what they learn from, what they find, the whole way, and that two hops need them."""
+"""Retrievers that follow links: their training, their results, the whole pipeline, and that two hops need them."""
 
 from __future__ import annotations
 

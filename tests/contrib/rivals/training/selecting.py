@@ -1,4 +1,4 @@
-"""BM25's passages in the place of a retriever, a task on them, and its loss by hand."""
+"""BM25's passages instead of a retriever, a task on them, and its loss by hand."""
 
 from __future__ import annotations
 

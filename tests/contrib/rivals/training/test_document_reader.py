@@ -62,7 +62,7 @@ def test_gold_passages_come_first_and_five_are_enough() -> None:
 
 
 class World:
-    """Passages of four pairs "key OF value", all words drawn anew; a question is a key, its answer the value behind it,
+    """Passages of four pairs "key OF value", all words drawn again; a question is a key, its answer the value after it,
     which no question of training has had. 8..39 are keys and values alike."""
 
     def __init__(self, size: int, seed: int):

@@ -23,7 +23,7 @@ DEPTH, STEPS, BATCH = 20, 4, 6
 
 
 class Labelled:
-    """The tiny corpus's training questions with what BM25 finds."""
+    """The tiny corpus's training questions with the results of BM25."""
 
     def __init__(self, system: TinySystem):
         self.questions, self.passages = system.corpus.questions("train"), system.passages

@@ -1,4 +1,5 @@
-"""Hard EM, the first place and the sum: their losses by hand, the schedule, and what a place that is not meant does."""
+"""Hard EM, the first occurrence and the sum: their losses by hand, the schedule, and the effect of a wrong
+occurrence."""
 
 from __future__ import annotations
 
@@ -87,8 +88,8 @@ LIKELY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     ("variant", "least", "most"), [("hard_em", 0.95, 1.0), ("mml", 0.5, 0.8), ("first_only", 0.0, 0.05)]
 )
 def test_a_place_that_is_not_meant_is_unlearned_by_hard_em_alone(variant: str, least: float, most: float) -> None:
-    """100 passages of 9 places: one with the mark of what is asked for, whose weight is ahead a little, and before it
-    one where the answer occurs too, with a mark of its own. What they make of it where that is another word."""
+    """100 passages of 9 positions: one with the mark of the answer, slightly ahead in weight, and before it
+    one where the answer occurs too, with another mark. Results with a different word there."""
     asked, other, places = 0, 1, 9
     generator = torch.Generator().manual_seed(0)
     marks_NL = torch.randint(2, 8, (100, places), generator=generator)

@@ -1,4 +1,4 @@
-"""Training on the linked passages of questions: the mean of the examples' losses, and negatives drawn anew."""
+"""Training on the linked passages of questions: the mean of the examples' losses, and negatives drawn again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader that selects the passage: what is drawn, its loss once more by hand, and that it learns to select."""
+"""The reader that selects the passage: its examples, its loss again by hand, and that it learns to select."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_paper(
 
 
 def test_it_learns_to_select_the_passage(system: TinySystem, found: Found) -> None:
-    """Which retrieval has no part in: the scores of what was found are not numbers."""
+    """Retrieval scores play no part: they are not numbers here."""
     task = make_task(system, found)
     task._order = epoch_order(BATCH, SEED)  # the same few questions in every step
     for step in range(40):
