@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from realm_lab.errors import UserError
+
 if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
 
@@ -40,6 +42,21 @@ def params_of(options: argparse.Namespace) -> Params:
     from realm_lab.params.load import load
 
     return load(options.params or options.root / "params.yaml", overrides_of(options))
+
+
+def in_place(error: UserError, options: argparse.Namespace) -> UserError:
+    """Return an error about a parameter with the flag or the line of params.yaml that set it, if one did and the error
+    has no place yet."""
+    if error.path or not error.parameter or "overrides" not in options:
+        return error
+    from realm_lab.params.load import placed, read_source
+
+    overrides = overrides_of(options)
+    source = read_source(options.params or options.root / "params.yaml", overrides)
+    found = placed(error.problem, [error.parameter], source, overrides)
+    if found.path == source.path and found.line is None:  # the value is of a preset, or of a study
+        return error
+    return UserError(error.problem, parameter=error.parameter, path=found.path, line=found.line, remedy=error.remedy)
 
 
 def add_json(verb: argparse.ArgumentParser, text: str = "print JSON instead of tables") -> None:

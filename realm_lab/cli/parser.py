@@ -27,6 +27,7 @@ from realm_lab.cli.flags import (
     add_json,
     add_other_code,
     add_parameters,
+    in_place,
     overrides_of,
     params_of,
 )
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = options.run(options)
         sys.stdout.flush()  # a reader that went away is noticed here, not when the interpreter exits
     except UserError as error:
-        return _fail(options, EXIT_USER_ERROR, f"error: {_one_line(error)}")
+        return _fail(options, EXIT_USER_ERROR, f"error: {_one_line(in_place(error, options))}")
     except KeyboardInterrupt:
         return _fail(options, EXIT_INTERRUPTED, f"{options.verb} interrupted; run it again to go on")
     except BrokenPipeError:

@@ -253,7 +253,7 @@ def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Ma
         for cell in cells_of(study):
             _resolve(study, cell, source)  # a fault without --set belongs to the file
         given = [f"{key}={show(value)}" for key, value in common.items()]
-        raise UserError(f"--set {', '.join(given)}: {error.problem}", parameter=error.parameter) from None
+        raise UserError(error.problem, path=f"--set {', '.join(given)}", parameter=error.parameter) from None
 
 
 def _resolve(study: Study, cell: Cell, source: Source) -> Params:

@@ -285,3 +285,19 @@ def test_a_reader_that_went_away_is_no_error(project: Path, body: str) -> None:
     _, errors = process.communicate(timeout=60)
     assert errors == ""
     assert process.returncode == 141
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "place"),
+    [
+        ("corpus:\n  source:\n    entities: 81\n", [], "params.yaml, line 4: "),
+        ("corpus:\n  tagger: exakt\n", [], "params.yaml, line 3: "),
+        ("", ["--set", "corpus.source.entitis=3"], "error: --set: "),
+    ],
+)
+def test_a_wrong_part_is_told_with_its_line_or_flag(
+    text: str, flags: list[str], place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.yaml").write_text(f"preset: smoke\n{text}")
+    assert cli.main(["prepare", "--root", str(tmp_path), *flags]) == 2
+    assert place in capsys.readouterr().err
