@@ -155,7 +155,8 @@ def test_a_library_with_one_door_is_imported_there_only(library: str, door: str)
 
 
 def loaded_after_importing(modules: list[str]) -> set[str]:
-    """The top names in sys.modules of a fresh interpreter: libraries import each other, which no AST of ours shows."""
+    """Return the top names in sys.modules of a fresh interpreter: libraries import each other, which no AST here
+    shows."""
     program = f"import sys, {', '.join(modules)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def benchmark(name: str, *arguments: object, output: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A benchmark in a process of its own, on one thread."""
+    """A benchmark in a separate process, on one thread."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     more = ["--output", str(output)] if output else []
     command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments), *more]
@@ -24,7 +24,7 @@ def benchmark(name: str, *arguments: object, output: Path | None = None) -> subp
 
 
 def result_of(tmp_path: Path, name: str, *arguments: object) -> tuple[dict[str, Any], str]:
-    """What a benchmark wrote, and what it printed."""
+    """Return the files and the output of a benchmark."""
     done = benchmark(name, *arguments, output=tmp_path / "result.json")
     assert done.returncode == 0, done.stderr
     return json.loads((tmp_path / "result.json").read_text()), done.stdout

@@ -1,4 +1,4 @@
-"""The name that was probably meant, and what is said where none is near."""
+"""The name that was probably meant, and the remedy if none is near."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The list of benchmarks.gpu is gone through whatever happens in an item, and its rivals do the same work as ours."""
+"""The list of benchmarks.gpu runs to its end whatever happens in an item, and its rivals do the same work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without DVC, MLflow, FAISS and submitit everything works but what they are for, which then names the package."""
+"""Without DVC, MLflow, FAISS and submitit only their features fail, with an error that names the package."""
 
 from __future__ import annotations
 

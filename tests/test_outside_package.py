@@ -1,4 +1,4 @@
-"""A package outside realm_lab, made from docs/extending.md alone: installed, used in a study, and used wrongly."""
+"""A package outside realm_lab, made only from docs/extending.md: installed, used in a study, and used wrongly."""
 
 from __future__ import annotations
 

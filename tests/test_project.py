@@ -1,4 +1,4 @@
-"""A project made by `realm-lab init`, with the wheel alone, and what `gc` finds in it."""
+"""A project made by `realm-lab init` with only the wheel, and the results of `gc` in it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> PreparedCorpus:
 
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the engine would cut to float32 stays float64."""
+    """Keep float64 in code that would convert to float32."""
     cut = torch.Tensor.float
     monkeypatch.setattr(torch.Tensor, "float", lambda self: self if self.dtype == torch.float64 else cut(self))
     torch.set_default_dtype(torch.float64)

@@ -1,6 +1,6 @@
-"""README.md and docs/tutorial.md: their shell blocks run, and their verbs, options and targets exist.
+"""README.md and docs/tutorial.md: their shell blocks run, and their commands, options and targets exist.
 
-A comment above every ```bash block says how it is tested:
+A comment above every ```bash block decides how it is tested:
 
     <!-- test: fast -->        run with every test
     <!-- test: slow -->        run too, and marked slow
@@ -56,7 +56,7 @@ def shell_blocks(text: str) -> list[Block]:
 
 
 def code_of(text: str) -> str:
-    """What stands in fenced blocks and in `backticks`, one piece a line; prose about making sure is no command."""
+    """Return fenced blocks and `backticks`, one piece per line; prose about making sure is not a command."""
     fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     rest = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     return "\n".join([*fenced, *re.findall(r"`([^`\n]+)`", rest)])
@@ -99,7 +99,7 @@ def test_every_block_says_how_it_is_tested_and_every_command_exists(page: str) -
 
 
 def copy_of_checkout(target: Path) -> None:
-    """What a clone would hold, with what is not committed yet; as a repository of its own, which DVC needs."""
+    """Copy the files of a clone, with uncommitted ones, into a separate repository, which DVC needs."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
@@ -137,7 +137,7 @@ def test_the_fast_blocks_run(page: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For both pages, as a reader has one: what the second asks for may be done already."""
+    """One clone for both pages, as a reader has one: the second page may find finished work."""
     copy_of_checkout(folder := tmp_path_factory.mktemp("clone"))
     return folder
 

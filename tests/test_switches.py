@@ -1,7 +1,7 @@
-"""Every parameter of model, warm_start, pretrain and finetune changes what it names, and nothing that it does not.
+"""Every parameter of model, warm_start, pretrain and finetune changes its own effect, and nothing else.
 
-Each is one line of a table: another value (with the circumstances in which it matters), and what of its stage moves;
-the rest stays equal to the bit. A parameter without a line fails the test.
+Each is one line of a table: another value (with the circumstances in which it matters), and the part of its stage that
+moves; the rest stays bit-identical. A parameter without a line fails the test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FELT = {"model": "warm_start", "warm_start": "warm_start", "pretrain": "pretrain
 
 
 class Outcome(NamedTuple):
-    """What a stage left."""
+    """Files of a finished stage."""
 
     reader: dict[str, bytes]
     embedder: dict[str, bytes]
@@ -61,7 +61,7 @@ def _prepared(root: Path, corpus: tuple[tuple[str, Any], ...]) -> None:
 
 
 def outcome(root: Path, stage: str, change: dict[str, Any]) -> Outcome:
-    """What `stage` leaves; the stages before it are done where they are not."""
+    """Return the files of `stage`; missing stages before it are run."""
     _prepared(root, tuple((key, value) for key, value in change.items() if key.startswith("corpus.")))
     chosen = tiny.params(SHORT | change)
     for before in STAGES[: STAGES.index(stage)]:

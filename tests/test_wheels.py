@@ -1,4 +1,4 @@
-"""What is carried to a machine without a network is what that machine lacks, and what this needs in turn."""
+"""The wheels for a machine without a network: its missing packages, and their requirements."""
 
 from __future__ import annotations
 

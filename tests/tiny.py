@@ -1,4 +1,4 @@
-"""The tiny line: parameters, one stage in this process, and what a finished stage left, without the clocks."""
+"""The tiny pipeline: parameters, one stage in this process, and the results of a finished stage, without the clocks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int 
 
 
 class Killed(BaseException):
-    """Stands in for whatever ends a process."""
+    """Replaces any cause that ends a process."""
 
 
 @contextmanager
@@ -70,12 +70,12 @@ def stage_run(stage: str, chosen: Params, root: Path, label: str = "realm", seed
 
 
 def metrics(run: StageRun) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl without what a clock says."""
+    """Return the rows of metrics.jsonl without times."""
     return [{name: value for name, value in row.items() if name not in CLOCKS} for row in run.metrics.rows()]
 
 
 def assert_metrics_alike(one: StageRun, two: StageRun) -> None:
-    """The same metrics but for rounding: sums are taken in another order."""
+    """Compare metrics up to rounding: sums are taken in another order."""
     alone, together = metrics(one), metrics(two)
     assert [row.keys() for row in alone] == [row.keys() for row in together]
     for row, other in zip(alone, together, strict=True):

@@ -16,7 +16,7 @@ class FirstWords(Section):
     share: float = 0.5
     """Share of the wordpieces."""
     least: tuple[Positive, ...] = ()
-    """Numbers of wordpieces, the largest of which is masked at least."""
+    """Numbers of wordpieces to mask; at least the largest is masked."""
 
 
 def first_words(request: MaskRequest, generator: np.random.Generator, options: FirstWords) -> np.ndarray:

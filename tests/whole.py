@@ -42,7 +42,7 @@ class Whole:
         return open_run(load(self.root / "params.yaml"), self.root, 0, system)
 
     def results(self, system: str) -> dict[str, Any]:
-        """All stages, by the command line; what the last one measured."""
+        """Run all stages by the command line, and return the measurements of the last one."""
         study = {"question": "Does it run?", "seeds": [0], "baseline": "only", "cells": {"only": {"system": system}}}
         (self.root / "experiments" / f"{system}.yaml").write_text(json.dumps(study))
         assert main(["sweep", system, "--launcher", "inline", "--root", str(self.root)]) == 0
@@ -50,7 +50,7 @@ class Whole:
         return found
 
     def ask(self, system: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-        """What the command line answers to a test question."""
+        """Return the command line's answer to a test question."""
         question = self.context(system).corpus.questions("test").texts[0]
         capsys.readouterr()
         assert main(["ask", question, "--system", system, "--json", "--root", str(self.root)]) == 0

@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""Helpers for the tests of this folder."""
 
 from realm_lab.metrics import Metric
 

@@ -16,7 +16,7 @@ from tests.statistics.families import METRIC
 
 
 def calibrated(deltas: np.ndarray) -> Calibration:
-    """Of [seeds, tests]."""
+    """Simulated differences, [seeds, tests]."""
     found = calibrate([dict(enumerate(map(float, column))) for column in deltas.T])
     assert found is not None
     return found
@@ -88,7 +88,7 @@ def test_a_finding_names_its_skewness() -> None:
 
 
 def test_drawing_seeds_again_would_exaggerate() -> None:
-    """Of eight seeds of 12 normal comparisons; this is why `calibrate` does not do it."""
+    """Eight seeds of 12 normal comparisons: the reason why `calibrate` does not resample."""
     generator = np.random.default_rng(2)
     truth = generator.normal(size=(300, 8, 12))
     again = np.concatenate([(one - one.mean(0))[generator.integers(0, 8, (20, 8))] for one in truth])

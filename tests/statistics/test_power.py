@@ -1,4 +1,4 @@
-"""What seeds can show, against simulated studies: intervals, families of tests, equivalence, power."""
+"""Power of few seeds, against simulated studies: intervals, families of tests, equivalence."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def corpus(params: Params, line: Path) -> PreparedCorpus:
 
 @pytest.fixture
 def said(params: Params, line: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
-    """Call ask or fill; the fields of what it returns."""
+    """Call ask or fill, and return the fields of the result."""
 
     def call(verb: Verb, text: str, **options: Any) -> Any:
         found = asdict(verb(open_run(params, line, 0, "realm"), text, **options))

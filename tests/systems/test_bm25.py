@@ -1,4 +1,4 @@
-"""BM25: the order that the formula gives, stems and stop words, and what a small corpus leaves empty."""
+"""BM25: the order by the formula, stems and stop words, and missing results of a small corpus."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_analysis_of_lucene_keeps_letters_and_has_the_older_stems() -> None:
 
 
 def many_texts(count: int) -> list[tuple[str, str]]:
-    """Of very different lengths, some without any word, with words that many have and words that few have."""
+    """Texts of very different lengths, some without any word, with frequent and rare words."""
     random = np.random.default_rng(0)
     words = np.array([f"word{chr(97 + n % 26)}{n // 26}{chr(39)}s" for n in range(300)])
     lengths = random.integers(0, 60, count)

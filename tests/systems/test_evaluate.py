@@ -1,4 +1,4 @@
-"""The evaluate stage and the store of embeddings: what is scored, and how often a corpus is embedded."""
+"""The evaluate stage and the store of embeddings: the scores, and how often a corpus is embedded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identity: what changes a key, what does not, and what two runs share."""
+"""Identity: changes that move a key, changes that do not, and stages that two runs share."""
 
 from __future__ import annotations
 

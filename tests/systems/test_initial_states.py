@@ -1,4 +1,4 @@
-"""What pre-training and fine-tuning begin with: the weights of what the parameters name, and nobody else's."""
+"""Initial models of pre-training and fine-tuning: exactly the weights that the parameters name."""
 
 from __future__ import annotations
 

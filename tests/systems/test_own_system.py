@@ -1,4 +1,4 @@
-"""A system of one's own is one file: it goes through sweep, evaluate, report, MLflow and ask."""
+"""A custom system is one file: it runs through sweep, evaluate, report, MLflow and ask."""
 
 from __future__ import annotations
 
@@ -189,7 +189,8 @@ class Ends(System):
 def test_two_values_of_an_option_never_share_a_run(
     project: Path, tiny: ModuleType, system: str, salt: set[str], size: set[str]
 ) -> None:
-    """Also where no stage names the option: stages that call the system depend on it, and the last one does."""
+    """Keys differ even if no stage names the option: stages that call the system depend on it, and the last one
+    does."""
     (project / "own_systems.py").write_text(OPTIONS)
     name = f"own_systems:{system}"
 

@@ -1,4 +1,4 @@
-"""A corpus is prepared once, under runs/, and copied for DVC, which may delete the copy; and what is said of it."""
+"""A corpus is prepared once, under runs/, and copied for DVC, which may delete the copy; its summary."""
 
 from __future__ import annotations
 

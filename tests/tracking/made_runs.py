@@ -35,14 +35,14 @@ CORPUS = key_of("corpus")
 
 
 def write_points(log: MetricLog, rows: list[dict[str, float]]) -> None:
-    """Rows with times of their own; `MetricLog.log` would write the clock's."""
+    """Write rows with given times; `MetricLog.log` would write the clock's."""
     log.path.parent.mkdir(parents=True, exist_ok=True)
     with open(log.path, "a", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def set_status(run: StageRun, **values: object) -> None:
-    """status.json with these values over those of a stage that has just begun."""
+    """Write status.json with these values over those of a stage that has just started."""
     status = Status("RUNNING", 1, "node7", 4711, BEGAN_AT, BEGAN_AT + 60, total_steps=200, wall_seconds=60.0)
     (run.path / "status.json").write_text(json.dumps(asdict(status) | values))
 
@@ -167,7 +167,7 @@ def make_runs(runs: Path, systems: tuple[str, ...] = SYSTEMS, seeds: tuple[int, 
 
 
 def planned_pretrain(runs: Path, seed: int) -> StageRun:
-    """A run of pretrain alone, of the study, that has not begun."""
+    """A run of the study with only pretrain, not started."""
     key = key_of("planned", seed)
     stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
     record = replace(record_of("realm", seed, {"pretrain": f"stages/{stage.path.name}"}), run_key=key)

@@ -1,4 +1,4 @@
-"""What MLflow shows, read through its own client and without its own identifiers, so that two views can be compared."""
+"""The content of MLflow, read through its client and without its identifiers, so that two views can be compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def opener(runs: Path, uri: str) -> Callable[[], MlflowTracker]:
 
 
 def client_of(runs: Path, uri: str | None = None) -> MlflowClient:
-    """A client of the database beside `runs`, or of another store."""
+    """Return a client of the database next to `runs`, or of another store."""
     return MlflowClient(tracking_uri=uri or f"sqlite:///{runs.parent / 'mlflow.db'}")
 
 

@@ -1,4 +1,4 @@
-"""code.json: what other code computed, what was accepted, and what was computed from what."""
+"""code.json: results of other code, accepted changes, and the chain of stages."""
 
 from __future__ import annotations
 

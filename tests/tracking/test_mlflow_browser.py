@@ -1,4 +1,4 @@
-"""What a person sees in MLflow's interface after a mirroring: a study by cell, curves, nothing from the network."""
+"""A person's view of MLflow's interface after a mirroring: a study by cell, curves, nothing from the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mirror: MLflow says what the run directories say, once, however often it is asked and whatever died before."""
+"""The mirror: MLflow has the content of the run directories, once, however often it runs and whatever died before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dump(runs: Path) -> list[str]:
 
 
 def points_of(stage: StageRun) -> dict[str, list[tuple[int, int, float]]]:
-    """What MLflow should show of a stage's metrics.jsonl."""
+    """Return the expected points in MLflow of a stage's metrics.jsonl."""
     points: dict[str, list[tuple[int, int, float]]] = {}
     for row in stage.metrics.rows():
         for name, value in row.items():
@@ -153,7 +153,7 @@ def test_a_mirror_with_nothing_new_does_not_open_the_store(runs: Path, monkeypat
 def test_killed_at_any_call_the_next_mirror_ends_with_the_same_content(
     runs: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch, grows: bool
 ) -> None:
-    """Whether a run is shown for the first time, or has grown by a checkpoint when the mirror dies."""
+    """The mirror dies when a run is shown for the first time, or after it has grown by a checkpoint."""
     monkeypatch.setattr("realm_lab.tracking.mlflow_store.MAX_METRICS", 30)
     _, stage = made_runs.begin_pretrain(runs, 100)
     uri = iter(f"sqlite:///{shutil.copy(empty_database, runs.parent / f'{number}.db')}" for number in range(60))

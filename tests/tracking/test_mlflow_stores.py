@@ -1,4 +1,4 @@
-"""Stores: many processes at once, a server, PostgreSQL, what cannot be used, and passwords that are not shown."""
+"""Stores: many processes at once, a server, PostgreSQL, unusable stores, and hidden passwords."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_no_point_is_lost_while_four_jobs_write_and_a_mirror_follows(runs: Path)
 
 @pytest.mark.slow
 def test_mirrors_at_once_make_the_database_and_one_run_each(tmp_path: Path) -> None:
-    """The first use of a new database by several processes, which MLflow alone does not survive."""
+    """The first use of a new database by several processes, which MLflow by itself does not survive."""
     runs = tmp_path / "runs"
     made_runs.make_runs(runs, systems=("realm",))
     command = [sys.executable, "-c", MIRROR, str(runs), f"sqlite:///{tmp_path / 'mlflow.db'}"]

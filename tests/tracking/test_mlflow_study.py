@@ -1,4 +1,4 @@
-"""What MLflow shows of a study: its experiment, the saved view, and the models of its runs."""
+"""A study in MLflow: its experiment, the saved view, and the models of its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who works on a stage: living processes keep it, dead ones lose it, and one that lost it writes nothing more."""
+"""The lease of a stage: living processes keep it, dead ones release it, and a former holder writes nothing more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one state of a run, read from what its stages left on disk."""
+"""The one state of a run, read from the files of its stages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = record_of(inputs={"corpus": KEY}, stages={name: f"stages/{name}-{KEY[:1
 
 
 def leave(runs: Path, stage: str, state: str, **more: Any) -> Path:
-    """What a stage in this state leaves: status.json, and results.json where it has finished."""
+    """Write the files of a stage in this state: status.json, and results.json if it has finished."""
     folder = stage_folder(runs, stage, KEY)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "status.json").write_text(json.dumps({"state": state, "attempt": 1, **more}))
@@ -96,7 +96,7 @@ def test_a_job_says_what_folders_cannot(tmp_path: Path, left: str | None, job: J
 
 
 def test_of_a_job_its_scheduler_knows_more_than_the_age_of_its_lease(tmp_path: Path) -> None:
-    """Its end is seen before the lease is silent, and that it runs whatever the clock of its machine says."""
+    """A job's end is seen before the lease is silent, and its running whatever the clock of its machine shows."""
     folder = leave(tmp_path, "pretrain", "RUNNING", host="far", pid=1)
     owner = asdict(this_process()) | {"host": "far", "job": "17_3"}
 

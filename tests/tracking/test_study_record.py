@@ -1,4 +1,4 @@
-"""Which runs a study compares: what is written is read back, and what is broken is named."""
+"""The runs that a study compares: records are read back as written, and broken ones are named."""
 
 from __future__ import annotations
 

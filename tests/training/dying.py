@@ -87,7 +87,7 @@ class Torn:
 
 
 def replace(module: ModuleType, name: str, value: Any) -> None:
-    """Put something else in a module's place; this process will not live long."""
+    """Replace an object of a module; this process will not live long."""
     setattr(module, name, value)
 
 

@@ -18,7 +18,7 @@ from realm_lab.training.checkpoint import (
 
 
 def at(step: int) -> Checkpoint:
-    """A checkpoint whose content tells its step."""
+    """Write a checkpoint whose content identifies its step."""
     generator = torch.Generator().manual_seed(step)
     return Checkpoint(
         step,

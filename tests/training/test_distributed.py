@@ -35,7 +35,7 @@ def copy(prepared: Path, place: Path) -> Path:
 
 
 def assert_alike(one: StageRun, two: StageRun) -> None:
-    """The same losses and weights but for rounding: sums are taken in another order."""
+    """Compare losses and weights up to rounding: sums are taken in another order."""
     tiny.assert_metrics_alike(one, two)
     for name in WEIGHTS:
         weights, others = load_file(one.path / "model" / name), load_file(two.path / "model" / name)
@@ -62,7 +62,7 @@ def test_two_processes_do_what_one_does(prepared: Path, tmp_path: Path) -> None:
 
 
 def test_the_gradient_of_all_ranks_is_that_of_the_batch(prepared: Path, tmp_path: Path) -> None:
-    """One step of each phase without Adam's division: what a wrong normaliser or a lost negative would change."""
+    """One step of each phase without Adam's division, which would hide a wrong normaliser or a missing negative."""
     params = tiny.params(UNEVEN | {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 1})
     one = tiny.metrics(tiny.run("warm_start", params, copy(prepared, tmp_path / "one")))
     both = tiny.params(params.model_dump(mode="json") | {"launch.ranks": 2})
@@ -156,7 +156,7 @@ SHARED = EVEN | {"model.dropout": 0.1, "launch.ranks": 2}  # no checkpoint by th
 
 @pytest.fixture(scope="module")
 def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What two undisturbed ranks leave."""
+    """Results of two uninterrupted ranks."""
     root = copy(prepared, tmp_path_factory.mktemp("whole") / "root")
     stages.run("warm_start", tiny.params(SHARED), root)
     return tiny.outcome(tiny.stage_run("warm_start", tiny.params(SHARED), root))

@@ -1,4 +1,4 @@
-"""Fine-tuning against the enumeration of every span and passage, and what each of its switches changes."""
+"""Fine-tuning against the enumeration of every span and passage, and the effect of each of its switches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PARTS = {"reader", "embedder"}
 
 
 def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    """Which of reader, query_* and document_* have another bit."""
+    """Return the parts of reader, query_* and document_* that changed in some bit."""
     changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     return {name.split(".")[1].split("_")[0] if name.startswith("embedder") else "reader" for name in changed}
 

@@ -37,7 +37,7 @@ TORN = (("checkpoint", 1), ("checkpoint", 2), ("json", 5), ("json", 11), ("metri
 
 
 class Line:
-    """The forking process, an uninterrupted run, and places to do the same and be killed."""
+    """The forking process, an uninterrupted run, and folders to do the same and be killed."""
 
     def __init__(self, folder: Path, server: subprocess.Popen[str]):
         self._folder, self._server = folder, server

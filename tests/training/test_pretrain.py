@@ -33,7 +33,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outcome(line: Path, changes: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Weights and metrics of a short pre-training; what `launch` says is no part of its key, so it is done again."""
+    """Weights and metrics of a short pre-training; `launch` is not part of its key, so it is run again."""
     chosen = tiny.params(SHORT | changes)
     folder = tiny.stage_run("pretrain", chosen, line).path
     for name in ("status.json", "results.json"):
@@ -56,7 +56,7 @@ def losses(rows: list[dict[str, Any]]) -> list[float]:
 def test_a_micro_batch_changes_no_number(
     line: Path, monkeypatch: pytest.MonkeyPatch, micro_batch: int, marginal: str
 ) -> None:
-    """Four sentences a step; several masks a sentence, so that the two normalisers differ."""
+    """Four sentences per step and several masks per sentence, so that the two normalisers differ."""
     changes = {"pretrain.marginal": marginal, "pretrain.masking": "random_token"}
     whole, rows = outcome(line, changes)
     sizes = []

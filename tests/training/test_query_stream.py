@@ -1,4 +1,4 @@
-"""Which sentences are queries, how often, and what of them is masked: two choices that do not touch each other."""
+"""The choice and frequency of query sentences, and their masks: two independent choices."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(start: Path, tmp_path: Path) -> Path:
-    """The same in another place, where no pre-training is done."""
+    """Copy it to another folder, without any pre-training there."""
     return Path(shutil.copytree(start, tmp_path / "root", ignore=shutil.ignore_patterns("pretrain-*")))
 
 
@@ -194,7 +194,7 @@ BROKEN = "import sys; sys.stdin.readline(); sys.exit(3)"
 
 
 def test_a_command_begins_a_builder(start: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets nothing of the trainer's job but where SLURM is, so that `srun` asks for a node of its own."""
+    """A builder gets nothing of the trainer's job except SLURM's address, so that `srun` asks for a separate node."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     (tmp_path / "elsewhere").write_text('env > "$1"; shift; exec "$@"')

@@ -25,7 +25,7 @@ SAVE_EVERY = 3
 
 
 class Line:
-    """A root with an uninterrupted run, and places to do the same with interruptions."""
+    """A root with an uninterrupted run, and folders to do the same with interruptions."""
 
     def __init__(self, folder: Path):
         self.folder, self.root = folder, folder / "whole"

@@ -1,4 +1,4 @@
-"""Why a run stops before its end, and what it leaves: a signal, a collapse, a loss that is not finite."""
+"""Early ends of a run and the files that they leave: a signal, a collapse, a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.tiny import by_name
 
 
 class Count:
-    """A task that counts: what the loop does around it is the test."""
+    """A task that counts, to test the loop around it."""
 
     seed, total_steps, evaluation_interval_steps = 0, 6, 3
 

@@ -1,4 +1,4 @@
-"""The attempts of the Inverse Cloze Task: a bad start is left, and what has not been learned is flagged."""
+"""The attempts of the Inverse Cloze Task: a bad start is dropped, and a failure to learn is flagged."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ WORDS = 50  # of the vocabulary; what comes behind them are patches
 
 
 class Told:
-    """Sentences with two names, each beside a picture, or beside text."""
+    """Sentences with two names, each with a picture, or with text."""
 
     def __init__(self, is_picture: bool):
         self._second = np.arange(6) + (WORDS if is_picture else 20)

@@ -25,7 +25,7 @@ GOLD_B = np.array([7, 4, -1, -1])
 def made(
     rows_BK: np.ndarray, gold_B: np.ndarray = GOLD_B, null: bool = True, **kinds: Any
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Random scores and likelihoods of these candidates: their health, and the numbers it was told."""
+    """Random scores and likelihoods of these candidates: their health, and the inputs."""
     generator = torch.Generator().manual_seed(0)
     score_BK = torch.randn(rows_BK.shape, generator=generator) * 3
     score_BK[torch.from_numpy(rows_BK == ABSENT)] = -1.0e4
@@ -111,7 +111,7 @@ def watch(*bounds: Bound) -> CollapseWatch:
 
 
 def flags_after(collapse: CollapseWatch, metric: str, values: list[float], start: int = 100) -> list[tuple[Flag, ...]]:
-    """The flags that are up after each look, 100 steps apart."""
+    """Return the raised flags after each update, 100 steps apart from each other."""
     found = []
     for number, value in enumerate(values):
         collapse.update(start + 100 * number, {metric: value})

@@ -1,4 +1,4 @@
-"""The toy world prepared: what is written decodes back to the text, drops are counted, nothing is left half done."""
+"""The toy world prepared: the output decodes back to the text, drops are counted, nothing is left half done."""
 
 from __future__ import annotations
 

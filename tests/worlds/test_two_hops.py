@@ -28,7 +28,7 @@ def bodies(version: int) -> list[str]:
 
 
 def walk(question: str, version: int) -> tuple[str, list[int]]:
-    """The answer and the rows that lead to it, by reading alone: the question against every description and question
+    """Find the answer and the rows that lead to it by reading: the question against every description and question
     of the language, the passages against every statement."""
 
     def stated(relation_name: str, subject: str) -> tuple[str, int]:

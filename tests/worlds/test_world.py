@@ -33,7 +33,7 @@ def easy(entities: int, fillers: int, changed: float, seed: int, **knobs: Any) -
 
 
 class Told(NamedTuple):
-    """A world and all that it tells."""
+    """A world and all of its texts."""
 
     world: ToyWorld
     passages: list[tuple[Passage, list[Sentence]]]
