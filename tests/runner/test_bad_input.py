@@ -112,30 +112,11 @@ def write_gzip_cut_off(path: Path) -> None:
     path.write_bytes(gzip.compress(json.dumps(SQUAD).encode())[:-200])
 
 
-# One of each kind; what every reader refuses is tested with the readers.
-BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "missing": ("gone.json", lambda path: None, "gone.json: no such file"),
-    "truncated gzip": ("cut.json.gz", write_gzip_cut_off, "cut.json.gz"),
-    "another format": ("table.html", lambda path: path.write_text("<td>a\n"), "table.html: format not recognised"),
-    "broken line": (
-        "lines.jsonl",
-        lambda path: path.write_text('{"title": "T", "text": "Paris."}\n{"title": "T", "te\n'),
-        "lines.jsonl, line 2",
-    ),
-    "no sentence to learn from": (
-        "dull.jsonl",
-        lambda path: path.write_text('{"title": "T", "text": "it is not so."}\n' * 3),
-        "sentences were kept",
-    ),
-}
-
-
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("case", BAD_FILES)
-def test_corpus_files(complaint: Complain, project: Path, case: str) -> None:
-    name, write, said = BAD_FILES[case]
-    write(project / name)
-    assert said in complaint("prepare", *knowledge(name))
+def test_a_broken_line_of_a_corpus_file(complaint: Complain, project: Path) -> None:
+    """What else is refused is tested with the readers and in tests/corpus/test_prepare_files.py."""
+    (project / "lines.jsonl").write_text('{"title": "T", "text": "Paris."}\n{"title": "T", "te\n')
+    assert "lines.jsonl, line 2" in complaint("prepare", *knowledge("lines.jsonl"))
 
 
 @pytest.mark.usefixtures("here")
