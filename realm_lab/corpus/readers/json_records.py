@@ -144,7 +144,8 @@ def record_reader(
         for record in records(file, remedy, dropped):
             yield from make(record, dropped)
 
-    read.__module__ = make.__module__  # a custom format is part of the key of what it reads
+    made_by = make.func if isinstance(make, functools.partial) else make
+    read.__module__ = made_by.__module__  # a custom format is part of the key of what it reads
     return read
 
 

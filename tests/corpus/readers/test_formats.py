@@ -278,6 +278,11 @@ def test_a_format_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [document.text for document in read_documents(input_files(path))] == ['{"text": "not JSON here"}']
 
 
+def test_no_format_of_the_package_is_custom_code() -> None:
+    """Else corpora of that format would have other keys than before."""
+    assert {name: reader.custom for name, reader in registry.READERS.items() if reader.custom} == {}
+
+
 def test_a_shape_of_records_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
 
