@@ -46,7 +46,7 @@ def params_of(options: argparse.Namespace) -> Params:
 
 def in_place(error: UserError, options: argparse.Namespace) -> UserError:
     """Return an error about a parameter with the flag or the line of params.yaml that set it, if one did and the error
-    has no place yet."""
+    has no origin yet."""
     if error.path or not error.parameter or "overrides" not in options:
         return error
     from realm_lab.params.load import placed, read_source

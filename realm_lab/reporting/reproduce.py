@@ -130,7 +130,7 @@ def _judged(deviation: float, expected: Summary, found: Summary) -> tuple[float 
 
 
 def _very_runs(expected: pd.DataFrame, found: pd.DataFrame, cell: str) -> set[int]:
-    """The seeds whose run here is the one that the report was made from: the same key, the same time to the digit."""
+    """Return seeds whose run here is the original of the report: the same key, exactly the same time."""
     times = [column(table, cell, "wall_seconds") for table in (expected, found)]
     keys = [dict(zip(mine["seed"], mine["run_key"], strict=True)) for table in (expected, found)
             for mine in (table[table["cell"] == cell],)]  # fmt: skip

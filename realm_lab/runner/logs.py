@@ -25,7 +25,7 @@ DONE = ("COMPLETE", "FAILED")
 
 
 def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
-    """Print the log; with `follow`, go on until the run is complete or failed."""
+    """Print the log; with `follow`, continue until the run is complete or failed."""
     said: set[str] = set()
     while True:
         states = StageStates(Path(root) / "runs", jobs_of_stages(root))

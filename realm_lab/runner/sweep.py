@@ -1,4 +1,4 @@
-"""`realm-lab sweep`: plan, record, run or submit what is missing, collect. Running it again goes on."""
+"""`realm-lab sweep`: plan, record, run or submit unfinished runs, collect. Running it again resumes."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def _counts(plan: StudyPlan, root: Path) -> Counter[State]:
 
 
 def cancel_study(study: str, root: Path) -> int:
-    """Stop what runs and take back what waits; other studies' sweeps of the same runs go on."""
+    """Stop running tasks and withdraw waiting ones; other studies' sweeps of the same runs continue."""
     lines = stop_sweepers(root, study)
     if latest_jobs(root, study):
         launcher = make_launcher("slurm", LauncherSettings(), root, study)

@@ -1,14 +1,14 @@
-"""runs/ledger.jsonl: what was planned, looked at, changed and found, in this order; each line hashes the one before.
+"""runs/ledger.jsonl: plans, looks, changes and findings in the order of time; each line hashes the one before.
 
 A line is an object with `before` (SHA-256 of the line before, "" in the first), `at`, `kind` and `study`:
 
     plan      before the first run, and after each change: the design, with digests of the study's file and of the code.
-              Keys of runs hold parameters and digests of data. `changes`: what differs from the plan before.
+              Keys of runs hold parameters and digests of data. `changes`: differences from the plan before.
     look      a report of new results: how many runs were complete, and the digest of results.csv
     verdict   the findings, if they are not those of the verdict before
 
-A line that was edited or deleted breaks the chain at the next one. The last lines are held by what they describe: the
-study's record, its file, its results, and the hash of its first plan in its report.
+A line that was edited or deleted breaks the chain at the next one. The last lines are protected by the files that they
+describe: the study's record, its file, its results, and the hash of its first plan in its report.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REMEDY = "restore it from a copy; a ledger is never repaired by hand"
 
 
 class Line(NamedTuple):
-    """One line. `hash` is that of its text."""
+    """One line; `hash` is the hash of its text."""
 
     number: int  # from 1
     hash: str
@@ -93,8 +93,8 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
 
 
 def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
-    """What a report says of the plan: line and hash of the first one, how many runs had results then, and every
-    deviation since; None if no plan was noted."""
+    """Return the report's fields about the plan: line and hash of the first one, how many runs had results then, and
+    every deviation since; None if no plan was noted."""
     path = runs / NAME
     lines = [line for line in read_ledger(path) if line.fields["study"] == study] if path.exists() else []
     first = next((line for line in lines if line.fields["kind"] == "plan"), None)
@@ -109,7 +109,8 @@ def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
 
 
 def deviations(lines: list[Line]) -> list[Deviation]:
-    """Of the lines of one study: every change after the first look, or after runs that the plan found complete."""
+    """Return deviations in the lines of one study: every change after the first look, or after runs that the plan found
+    complete."""
     found, seen = [], False
     for line in lines:
         kind = line.fields["kind"]
@@ -121,7 +122,7 @@ def deviations(lines: list[Line]) -> list[Deviation]:
 
 
 def read_ledger(path: Path) -> list[Line]:
-    """Every line, unverified. UserError: there is none, or a line is no object of ours."""
+    """Read every line, unverified. UserError: there is none, or a line is not an object of the ledger."""
     try:
         return _parsed(path.read_text(encoding="utf-8"), path)
     except FileNotFoundError:
@@ -129,10 +130,10 @@ def read_ledger(path: Path) -> list[Line]:
 
 
 def verify(root: Path) -> tuple[list[Line], list[Problem]]:
-    """The ledger's lines, and what does not hold, the first line of each study's trouble; needs no network.
+    """Return the ledger's lines, and its faults, the first of each study; needs no network.
 
-    The chain comes first: behind a broken line nothing is known. Then every study: its record, its file, its results
-    and its report must be those that the ledger has last.
+    The chain comes first: nothing after a broken line can be trusted. Then every study: its record, its file, its
+    results and its report must agree with the last lines of the ledger.
     """
     path = root / "runs" / NAME
     lines = read_ledger(path)
@@ -147,7 +148,7 @@ def verify(root: Path) -> tuple[list[Line], list[Problem]]:
 
 
 def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Problem]:
-    """What the disk says otherwise than the last lines of a study."""
+    """Return differences between the disk and the last lines of a study."""
     runs, mine = root / "runs", [line for line in lines if line.fields["study"] == study]
     plan, look = _last(mine, study, "plan"), _last(mine, study, "look")
     if plan is None:
@@ -179,7 +180,7 @@ def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Probl
 
 
 def _design(record: StudyRecord) -> dict[str, Any]:
-    """What a plan promises."""
+    """Return the promises of a plan."""
     keys: dict[str, dict[str, str]] = {}
     for run in record.runs:
         keys.setdefault(run.cell, {})[str(run.seed)] = run.run_key
@@ -203,7 +204,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str
 
 
 def _code_digest() -> str:
-    """Of every module of the package."""
+    """Return digests of every module of the package."""
     folder = Path(realm_lab.__file__).parent
     return digest({str(path.relative_to(folder)): digest_file(path) for path in sorted(folder.rglob("*.py"))})
 

@@ -268,7 +268,7 @@ class ToyWorld:
                         yield self._unanswerable(kind, entity, others), NO_ROW
 
     def _unanswerable(self, kind: str, entity: int, rng: np.random.Generator) -> Sentence:
-        """News about a name that Z does not have, or about nobody named, valued as any fact is."""
+        """Return news about a name that Z lacks, or about an unnamed entity, with a value like any fact."""
         relation = one_of(RELATIONS[kind], rng)
         text = with_tail(one_of(relation.news, rng), True, rng)
         subject, label = UNNAMED[kind], "unnamed"

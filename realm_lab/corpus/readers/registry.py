@@ -69,7 +69,7 @@ def find_reader(path: Path | str) -> Reader:
     head = parquet_head(path) if head == PARQUET else head
     found = next((reader for reader in reversed(READERS.values()) if reader.matches(path, head)), None)
     if found is None:
-        from realm_lab.core.plugins import import_plugins  # what reads the usual formats starts at once
+        from realm_lab.core.plugins import import_plugins  # readers of the usual formats start at once
 
         import_plugins()
         found = next((reader for reader in reversed(READERS.values()) if reader.matches(path, head)), None)

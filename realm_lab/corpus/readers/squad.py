@@ -100,7 +100,7 @@ def _paragraph_id(record: Record) -> str:
 
 
 def _is_squad(path: Path, head: str) -> bool:
-    """One JSON object with `data`, or one that goes on over lines; never a file of JSON lines."""
+    """One JSON object with `data`, also over several lines; never a file of JSON lines."""
     start = head.lstrip()
     if not start.startswith("{") or plain_name(path).endswith(LINE_SUFFIXES):
         return False

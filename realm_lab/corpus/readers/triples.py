@@ -1,6 +1,6 @@
 """Triples: N-Triples (the W3C's lines of RDF), and tables under a header. The triples of a subject are a document.
 
-A document holds what stands together in the file: sort a file whose subjects do not.
+A document has consecutive lines of a subject: sort a file by subject first.
 """
 
 from __future__ import annotations
