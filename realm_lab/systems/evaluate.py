@@ -14,7 +14,8 @@ from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.corpus_update import question_summary
 from realm_lab.evaluation.examples import question_examples
-from realm_lab.evaluation.open_qa import Overlap, Scores, find_overlaps, mean_scores, split_by_overlap
+from realm_lab.evaluation.open_qa import Scores, mean_scores
+from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics
 from realm_lab.metrics import Part
 from realm_lab.systems.asked import AskedQuestions

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realm_lab.corpus.regex_answers import Patterns
-from realm_lab.evaluation.open_qa import Overlap, exact_match, f1, find_overlaps, matches, split_by_overlap
+from realm_lab.evaluation.open_qa import exact_match, f1, matches
+from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
 
 WORDS = st.lists(st.sampled_from(["paris", "france", "of", "king"]), max_size=6)
 

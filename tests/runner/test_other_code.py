@@ -40,7 +40,7 @@ EDITS = {
     "realm_lab/training/warm_start.py": {"warm_start"},
     "realm_lab/training/pretrain.py": {"pretrain"},
     "realm_lab/systems/stages/pretrain.py": {"pretrain"},
-    "realm_lab/evaluation/open_qa.py": {"evaluate"},
+    "realm_lab/evaluation/overlap.py": {"evaluate"},
     "my_helper.py": {"pretrain", "evaluate"},  # of a custom masking scheme
 }
 STAGES = ["prepare", "warm_start", "pretrain", "finetune", "evaluate"]
@@ -162,15 +162,15 @@ def test_other_code_is_computed_again_or_accepted(project: Project) -> None:
     assert new != pytest.approx(old), "Eq. 1 is another one"
     assert project.look()["sweep"][0] == 0
 
-    project.edit("realm_lab/evaluation/open_qa.py")
+    project.edit("realm_lab/evaluation/overlap.py")
     again = project.results("evaluate")
     assert project.sweep("--accept").returncode == 0
     assert project.results("evaluate") == again
     found = project.look()
     assert (found["sweep"][0], found["status"]["other_code"]) == (0, "")
-    assert [("realm_lab.evaluation.open_qa" in line, "evaluate" in line) for line in found["report"]] == [(True, True)]
+    assert [("realm_lab.evaluation.overlap" in line, "evaluate" in line) for line in found["report"]] == [(True, True)]
     report = (project.folder / "reports" / "study" / "report.md").read_text()
-    assert "realm_lab.evaluation.open_qa" in report.replace("\\", "")
+    assert "realm_lab.evaluation.overlap" in report.replace("\\", "")
 
 
 class Edited(CodeReader):
