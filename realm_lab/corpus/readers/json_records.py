@@ -145,7 +145,7 @@ def record_reader(
             yield from make(record, dropped)
 
     made_by = make.func if isinstance(make, functools.partial) else make
-    read.__module__ = made_by.__module__  # a custom format is part of the key of what it reads
+    read.__module__ = made_by.__module__  # a custom format is part of the key of its corpus
     return read
 
 
