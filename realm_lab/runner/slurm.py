@@ -7,6 +7,7 @@ runs/studies/<name>/slurm/: logs, the submitted scripts, and pickles of plain da
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -67,7 +68,8 @@ class SlurmLauncher:
 
     def preview(self, tasks: Sequence[Task]) -> list[str]:
         """Describe the resources of each job, and the arrays. UserError: ranks that do not fit."""
-        options, sizes = self._options, [len(array) for wave in waves(tasks) for array in arrays(wave)]
+        options, planned = self._options, [array for wave in waves(tasks) for array in arrays(wave)]
+        sizes = [len(array) for array in planned]
         wanted = {
             "partition": options.partition,
             "account": options.account,
@@ -80,15 +82,18 @@ class SlurmLauncher:
         if sizes:
             in_arrays = f"{len(sizes)} arrays, one after the other ({' + '.join(map(str, sizes))})"
             lines.append(f"{sum(sizes)} jobs in {in_arrays}, at most {self.at_once} at a time")
-        lines += [f"sbatch {' '.join(map(quote, self._flags(ranks)))}" for ranks in _shapes(tasks)]
+        for number, array in enumerate(planned):
+            before = f" --dependency=afterany:ARRAY{number}" if number else ""
+            lines.append(f"ARRAY{number + 1}: sbatch {' '.join(map(quote, self._flags(array)))}{before}")
         return lines if shutil.which("sbatch") else [*lines, f"WARNING: {NO_SBATCH}"]
 
     def try_out(self, tasks: Sequence[Task]) -> None:
         """Ask sbatch, if it is here, whether it would accept such jobs; nothing is submitted. UserError: it would not,
         with the reason."""
-        for ranks in _shapes(tasks) if shutil.which("sbatch") else ():
-            code, said = run_program("sbatch", "--test-only", *self._flags(ranks), "--wrap=true")
-            if code and "error:" in said:
+        different = {tuple(self._flags(array)) for wave in waves(tasks) for array in arrays(wave)}
+        for flags in sorted(different) if shutil.which("sbatch") else ():
+            code, said = run_program("sbatch", "--test-only", *flags, "--wrap=true")
+            if code and re.search("error:|Invalid", said):
                 raise refusal(said)
 
     def submit(self, tasks: Sequence[Task]) -> None:
@@ -180,11 +185,14 @@ class SlurmLauncher:
             **({"mem": f"{round(options.mem_gb * 1024)}MB"} if options.mem_gb else {}),
         }
 
-    def _flags(self, ranks: int) -> list[str]:
-        """Return the options of sbatch for jobs of `ranks` processes."""
-        given = self._resources(ranks, "")
+    def _flags(self, array: Sequence[Task]) -> list[str]:
+        """Return the options of sbatch for a job array of these tasks, without what it waits for."""
+        given = self._resources(array[0].ranks, "")
         given = {key: value for key, value in given.items() if key not in NO_FLAGS} | given["additional_parameters"]
         named = {key.replace("_", "-"): value for key, value in given.items() if value is not None}
+        if len(array) > 1:
+            named |= {"array": f"0-{len(array) - 1}%{min(len(array), self._options.array_parallelism)}"}
+        named |= {"signal": f"USR2@{self._options.signal_delay_s}"}
         return [f"--{name}" if value is True else f"--{name}={value}" for name, value in named.items()]
 
     def _job(self, task: Task) -> dict[str, Any]:

@@ -258,23 +258,19 @@ def test_a_preview_has_what_is_asked_for_and_how_many_jobs(fake: Fake, root: Pat
     tasks = [make("a"), make("b"), make("c", "a"), make("d", "a", ranks=4)]
     settings = {"partition": "gpu", "gpus_per_node": 4, "mem_gb": 8, "timeout_min": 90, "array_parallelism": 7}
     launcher = slurm_launcher(root, **settings, additional={"reservation": "a b", "contiguous": False})
-    head, jobs, one, four = launcher.preview(tasks)
+    head, jobs, *lines = launcher.preview(tasks)
     assert all(text in head for text in ("partition gpu", "node 4", "8 GB", "90 min"))
     assert jobs.startswith("4 jobs in 3 arrays")
     assert "(2 + 1 + 1), at most 7 at a time" in jobs
     launcher.submit(tasks)
-    for line, number in ((one, 100), (four, 102)):
-        flags = {name: value for name, _, value in (flag.partition("=") for flag in shlex.split(line)[1:])}
+    waits = []
+    for line, number in zip(lines, (100, 101, 102), strict=True):
+        flags = {name: value for name, _, value in (flag.partition("=") for flag in shlex.split(line)[2:])}
+        waits.append(flags.pop("--dependency", ""))
         script = {f"--{name}": value.strip("'") for name, value in directives(fake.script(number)).items()}
         assert flags.items() <= script.items()
-        assert script.keys() - flags.keys() <= {
-            "--array",
-            "--dependency",
-            "--output",
-            "--error",
-            "--open-mode",
-            "--signal",
-        }
+        assert script.keys() - flags.keys() <= {"--dependency", "--output", "--error", "--open-mode"}
+    assert waits == ["", "afterany:ARRAY1", "afterany:ARRAY2"]
     assert launcher.at_once == 7
 
 
@@ -285,6 +281,9 @@ def test_sbatch_is_asked_whether_it_would_take_such_jobs(fake: Fake, root: Path,
     fake.answer("sbatch", "sbatch: error: invalid partition specified: gpu\nallocation failure\n", code=1)
     with pytest.raises(UserError, match=r"invalid partition specified: gpu; change launcher.slurm"):
         slurm_launcher(root, partition="gpu").try_out([make("a")])
+    fake.answer("sbatch", "allocation failure: Invalid job array specification\n", code=1)  # more than MaxArraySize
+    with pytest.raises(UserError, match="Invalid job array"):
+        slurm_launcher(root, partition="gpu").try_out([make("a"), make("b")])
 
 
 def test_code_is_frozen_once_for_equal_content(tmp_path: Path) -> None:
