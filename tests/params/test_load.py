@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -476,3 +477,18 @@ def test_a_preset_of_the_project_is_chosen_by_name_or_path(tmp_path: Path, monke
             load(write(tmp_path, "preset: narrow\n"))
     with pytest.raises(UserError, match="unknown preset 'narow'; did you mean 'narrow'"):
         load(write(tmp_path, "preset: narow\n"))
+
+
+def test_plug_ins_of_params_yaml_are_imported_before_anything_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lab_plugin.py").write_text("IMPORTED = True\n")
+    path = write(tmp_path, "preset: smoke\nplugins: [lab_plugin]\n")
+    assert load(path).plugins == ["lab_plugin"]
+    assert sys.modules.pop("lab_plugin").IMPORTED
+    (tmp_path / "lab_plugin.py").write_text("1 / 0\n")
+    with pytest.raises(UserError, match=r"params.yaml, line 2: .*'lab_plugin' failed with ZeroDivisionError"):
+        load(path)
+    with pytest.raises(UserError, match=r"line 2: .*'plugins': 'gone_lab'.* cannot be imported"):
+        load(write(tmp_path, "preset: smoke\nplugins: [gone_lab]\n"))

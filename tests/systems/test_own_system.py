@@ -25,9 +25,7 @@ from realm_lab.tracking.study_record import read_study_record
 SOURCE = '''
 from collections import Counter
 
-from realm_lab import Metric
-from realm_lab.params.sections import Section
-from realm_lab.systems.registry import EVALUATE, Answer, Stage, System
+from realm_lab import EVALUATE, Answer, Metric, Section, Stage, System
 
 LENGTH = Metric("answer_length", "mean length of the answer", unit="words", digits=1, better="down")
 
