@@ -140,7 +140,6 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
         summary=summary,
         calibration=false_alarms(report.calibration) if report.calibration else "",
         rest=report.verdict.rest,
-        baseline=record.cell(record.baseline).title,
         seeds=seeds_text(record.seeds),
         common=", ".join(f"{name} = {show(value)}" for name, value in record.common.items()),
         warnings=[*tables.unfinished(results), *data["warnings"], *data["code"]],
