@@ -322,7 +322,7 @@ def test_names_and_values_that_mlflow_does_not_take(runs: Path) -> None:
     stage.metrics.path.write_text(row + "\n")
     (runs / record.name / "run.json").unlink()
     params = {"list": list(range(5000)), "odd name!": "x", "empty": ""}
-    write_run_record(runs, replace(record, params=params))
+    write_run_record(runs, replace(record, params=record.params | params))
     assert mirror(runs).problems == ()
     run = only_run(runs)
     assert set(run["points"]) == {"pretrain/recall_at_5", "pretrain/what_"}
