@@ -1,4 +1,4 @@
-"""Exact match by what training has already seen (Lewis et al. 2021, Question and answer test-train overlap)."""
+"""Exact match by overlap with training questions (Lewis et al. 2021, Question and answer test-train overlap)."""
 
 from __future__ import annotations
 
