@@ -101,6 +101,8 @@ test-numerics: setup-dev  ## run the numerical tests with the lesser vector inst
 # In the environment, not on command lines: it may hold a password.
 ui: export MLFLOW_TRACKING_URI := $(TRACKING_URI)
 ui: export MLFLOW_BACKEND_STORE_URI := $(TRACKING_URI)
+ui: export MLFLOW_REGISTRY_STORE_URI := $(TRACKING_URI)
+ui: export PYTHONWARNINGS := ignore
 ui: setup  ## mirror the runs into MLflow and show them on 127.0.0.1; PORT=5000
 	@$(VENV)/bin/python -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null || { \
 	  echo "make ui: port $(PORT) is in use, perhaps by another make ui; name another: make ui PORT=5001" >&2; exit 1; }

@@ -89,7 +89,7 @@ def saved_views(study: StudyRecord) -> dict[str, str]:
     curves = [_chart("LINE", f"pretrain/{name}") for name in ("retrieval_utility", "recall_at_5")]
     by_cell = _view(
         "by cell",
-        [*metrics, *(f"params.`{name}`" for name in changed[:COLUMNS]), "params.`seed`", "tags.`realm.changes`"],
+        [*metrics, *(f"params.`{name}`" for name in changed[:COLUMNS]), "tags.`realm.seed`", "tags.`realm.changes`"],
         [*curves, *(_chart("BAR", name) for name in HEADLINES)],
         {"aggregateFunction": "average", "groupByKeys": [{"mode": group.mode, "groupByData": group.name}]},
     )
