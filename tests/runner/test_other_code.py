@@ -35,7 +35,7 @@ EQUATION = "return (candidate_log_probs_BK + reader_log_probs_BK).logsumexp(dim=
 EDITS = {
     "realm_lab/models/realm.py": {"pretrain", "finetune", "evaluate"},  # Eq. 1
     "realm_lab/masking.py": {"pretrain", "finetune", "evaluate"},
-    "realm_lab/worlds/world.py": {"prepare", "warm_start", "pretrain", "finetune", "evaluate"},
+    "realm_lab/worlds/world.py": {"prepare"},
     "realm_lab/retrieval/search.py": {"pretrain", "finetune", "evaluate"},
     "realm_lab/training/warm_start.py": {"warm_start"},
     "realm_lab/training/pretrain.py": {"pretrain"},
