@@ -235,7 +235,7 @@ def run_rows(report: Report) -> Rows:
     rows = []
     for run in report.data["runs"]:
         told = found[run["cell"], run["seed"]]
-        row = {"cell": run["cell"], "seed": str(run["seed"]), "run": run["run"], "state": told["status"]}
+        row = {"cell, seed": f"{run['cell']}, {run['seed']}", "run": run["run"], "state": told["status"]}
         rows.append(row)
         if "commits" in run:
             commits = ", ".join(commit[:DIGEST_CHARACTERS] for commit in run["commits"]) or NOTHING
