@@ -69,16 +69,20 @@ def _run_ask(options: argparse.Namespace) -> None:
 
 
 def _ask(options: argparse.Namespace, system: str) -> None:
-    context = _context(options, system)
+    answer(_context(options, system), options.question, options.k, options.retriever, as_json=options.json)
+
+
+def answer(context: Context, question: str, k: int = 5, retriever: str = "run", as_json: bool = False) -> None:
+    """Print the answer of an open run to a question, with the `k` passages that were read."""
     from realm_lab.systems.ask import ask
 
-    reply = ask(context, options.question, options.k, options.retriever)
+    reply = ask(context, question, k, retriever)
     if reply.warning:
         print(f"realm-lab: {reply.warning}", file=sys.stderr)
-    if options.json:
+    if as_json:
         candidates = [vars(candidate) for candidate in reply.candidates]
-        answer = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
-        print(json.dumps({**answer, "candidates": candidates}, ensure_ascii=False))
+        fields = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
+        print(json.dumps({**fields, "candidates": candidates}, ensure_ascii=False))
         return
     _show(context, [("answer  ", reply.answer, "")], reply.candidates, ("p(span|z,x)", "answer"), reply.best)
 

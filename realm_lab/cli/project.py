@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from realm_lab.cli.ask import answer
 from realm_lab.cli.flags import Add, add_json
 
 
@@ -42,13 +43,12 @@ def _run_init(options: argparse.Namespace) -> None:
 
 
 def _run_demo(options: argparse.Namespace) -> None:
-    from realm_lab.cli.parser import build_parser
+    from realm_lab.api import load_run
     from realm_lab.runner.demo import QUESTION, install
 
     run, question = install(options.root), options.question or QUESTION
     print(f'$ realm-lab ask --run {run} "{question}"', flush=True)
-    asked = build_parser().parse_args(["--root", str(options.root), "ask", "--run", run, question])
-    asked.run(asked)
+    answer(load_run(run, options.root).context, question)
     print("Next: realm-lab report demo; make ui; make repro trains the default study.")
 
 
