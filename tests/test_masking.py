@@ -152,7 +152,7 @@ def test_a_registered_scheme_is_found_by_its_name() -> None:
         assert masking_scheme(Choice("first_word"))(asked(), np.random.default_rng(0)).tolist() == [0]
         assert MASKING_SCHEMES["first_word"].code is first_word
         with pytest.raises(UserError, match="'first_word' is registered twice"):
-            register_masking("first_word")(first_word)
+            register_masking("first_word")(lambda request, generator: np.arange(2))
     finally:
         del MASKING_SCHEMES["first_word"]
 

@@ -124,7 +124,7 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
     assert summary["confounds"] == summary["warnings"] == []
     report = (project / "reports" / "own" / "report.md").read_text()
     assert f"{option} = 1" in report
-    assert "**Mean length of the answer**, words" in report
+    assert "Mean length of the answer, words" in report
     assert (study.metrics, study.delta) == (("exact_match", "answer_length"), {"answer_length": 0.5})
     assert summary["cells"]["second"]["metrics"]["answer_length"]["mean"] == 2.5
     del METRICS["answer_length"]
