@@ -68,5 +68,6 @@ def test_lengths_are_those_of_the_prepared_corpus(params: Params, project: Path)
 
 
 def test_a_preset_whose_files_are_not_there_is_planned_all_the_same(project: Path) -> None:
-    text = read_text(load(project / "params.yaml", {"preset": "real"}), project)
+    params = load(project / "params.yaml", {"preset": "real", "corpus.source": "files"})
+    text = read_text(params, project)
     assert (text.passages, text.vocabulary_size) == (None, 30_522)
