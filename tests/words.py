@@ -83,8 +83,7 @@ def findings(text: Text) -> Iterator[tuple[int, str, str]]:
 
 def checked() -> list[Path]:
     """List the checked files."""
-    found = {path for pattern in SETTINGS["checked"] for path in ROOT.glob(pattern) if path.is_file()}
-    return sorted(found - {ROOT / name for name in SETTINGS["unchecked"]})
+    return sorted({path for pattern in SETTINGS["checked"] for path in ROOT.glob(pattern) if path.is_file()})
 
 
 def check(files: list[Path]) -> list[str]:

@@ -12,7 +12,7 @@ from realm_lab.errors import UserError
 if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
 
-Add = Callable[..., argparse.ArgumentParser]  # add(NAME, function, summary): a verb
+Add = Callable[..., argparse.ArgumentParser]  # add(NAME, function, summary): a command
 
 
 def add_everywhere(verb: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from realm_lab.cli.flags import Add, add_everywhere, add_json
 def add_ledger(add: Add) -> None:
     """Add `ledger` with its own commands to the command line."""
     ledger = add("ledger", _run_ledger, "check the ledger of plans, looks, changes and verdicts (runs/ledger.jsonl)")
-    verbs = ledger.add_subparsers(dest="ledger_verb", metavar="VERB", required=True)
+    verbs = ledger.add_subparsers(dest="ledger_verb", metavar="COMMAND", required=True)
     summary = "check every line and compare the last ones with the studies here; exit code 1 if something does not hold"
     verify = verbs.add_parser("verify", help=summary, description=summary.capitalize(), allow_abbrev=False)
     add_json(verify)

@@ -90,17 +90,17 @@ class Parser(argparse.ArgumentParser):
     """Argparse with one-line errors, and the nearest command for a misspelt one."""
 
     def verbs(self) -> dict[str, argparse.ArgumentParser]:
-        """The verbs by name."""
+        """The commands by name."""
         [found] = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         return dict(found)
 
     def error(self, message: str) -> NoReturn:
         """Leave with code 2 after one line."""
-        if "invalid choice" in message and "VERB" in message:
+        if message.startswith("argument COMMAND: invalid choice"):
             verbs = self.verbs()
             given = message.partition("invalid choice: '")[2].partition("'")[0]
             remedy = f"did you mean '{INSTEAD[given]}'?" if given in INSTEAD else suggestion(given, verbs)
-            message = f"no verb '{given}'; {remedy}"
+            message = f"no command '{given}'; {remedy}"
         self.exit(EXIT_USER_ERROR, f"{PROGRAM}: error: {message}; see `{self.prog} --help`\n")
 
 
@@ -108,7 +108,7 @@ def build_parser() -> Parser:
     """Return the whole command line. The README's commands are checked against it."""
     parser = Parser(
         prog=PROGRAM,
-        usage=f"{PROGRAM} [--root DIR] [--debug] VERB ...",
+        usage=f"{PROGRAM} [--root DIR] [--debug] COMMAND ...",
         description="Train, ablate and compare REALM models.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -116,7 +116,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--root", type=Path, default=Path("."), metavar="DIR", help="project folder (default: .)")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", prog=PROGRAM, required=True, help=argparse.SUPPRESS)
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", prog=PROGRAM, required=True, help=argparse.SUPPRESS)
     listed: dict[str, list[str]] = {}
 
     def adder(group: str) -> Add:
@@ -144,7 +144,7 @@ def build_parser() -> Parser:
         add_everywhere(verb)  # last, as they are the same everywhere
         add_examples(name, verb)
     groups = "\n\n".join("\n".join([f"{group}:", *lines]) for group, lines in listed.items())
-    parser.epilog = f"{groups}\n\n`{PROGRAM} VERB --help` explains a verb; start with `{PROGRAM} doctor`."
+    parser.epilog = f"{groups}\n\n`{PROGRAM} COMMAND --help` explains a command; start with `{PROGRAM} doctor`."
     return parser
 
 

@@ -25,8 +25,8 @@ CLI_HEAD = f"""\
 
 {NOTE}
 
-Every command is `{PROGRAM} VERB`. Errors are one line on stderr that names the file, line or parameter and the remedy.
-The exit code is 0 (done), 2 (an error that you can fix), 1 (a failed check, or an unexpected error) or 130
+Every command is `{PROGRAM} COMMAND`. Errors are one line on stderr that names the file, line or parameter and the
+remedy. The exit code is 0 (done), 2 (an error that you can fix), 1 (a failed check, or an unexpected error) or 130
 (interrupted).
 
 Completion of commands and options in this shell (zsh: `--shell=zsh`):

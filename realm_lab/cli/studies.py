@@ -146,7 +146,7 @@ def recorded(study: str, root: Path) -> str:
 
     known, above = (DEFAULT, *Studies(root / "runs").names()), study_of_cell(study)
     if above in known:
-        raise UserError(f"'{study}' is a cell or a run of study {above}; name the study alone")
+        raise UserError(f"'{study}' is a cell or a run of study {above}; name only the study")
     name = Path(study).name.removesuffix(".yaml")
     if above or name not in known:
         find_study(study, root)

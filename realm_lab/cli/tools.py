@@ -63,7 +63,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
 def add_index(add: Add) -> None:
     """Add `index` with its subcommands to the command line."""
     index = add("index", _run_index, "embed the knowledge corpus into the store; list it")
-    verbs = index.add_subparsers(dest="index_verb", metavar="VERB", required=True)
+    verbs = index.add_subparsers(dest="index_verb", metavar="COMMAND", required=True)
 
     def add_verb(name: str, summary: str) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)

@@ -1,4 +1,4 @@
-"""The verb `verdict`: our statistics on the runs of any program."""
+"""The command `verdict`: our statistics on the runs of any program."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def add_verdict(add: Add) -> None:
     verb.add_argument("source", help=text)
     text = "column of the numbers to compare; repeated, all are one family of tests"
     verb.add_argument("--metric", action="append", required=True, metavar="COLUMN", help=text)
-    verb.add_argument("--baseline", required=True, metavar="NAME", help="the variant that the others are compared with")
-    verb.add_argument("--cell", default="cell", metavar="COLUMN", help="column of the variant (default: cell)")
+    verb.add_argument("--baseline", required=True, metavar="NAME", help="the cell that the others are compared with")
+    verb.add_argument("--cell", default="cell", metavar="COLUMN", help="column that names the cell (default: cell)")
     text = "column that pairs the runs, for example the seed or the fold (default: seed)"
     verb.add_argument("--pair", default="seed", metavar="COLUMN", help=text)
     text = "the largest difference of a metric that does not matter; without it nothing is called equivalent"

@@ -63,7 +63,7 @@ class Model(Section):
     dropout: Dropout = 0.1
     """Dropout of hidden states and attention weights, while training (BERT)."""
     projection_size: Positive = 128
-    """Size of query and document vectors (Lee; code; Guu reuses them and names no number)."""
+    """Size of query and document vectors (Lee and code; Guu reuses them and names no number)."""
     pooling: Literal["cls", "tanh", "mean"] = "cls"
     """Vector that is projected: the last hidden state of [CLS] (Guu, section 3.2), BERT's tanh pooler over it (code),
     or the mean over all wordpieces, read as one segment (Reimers and Gurevych 2019, Sentence-BERT)."""
@@ -163,7 +163,7 @@ class Pretrain(Section):
     """`salient_span` (Guu, section 3.4), `random_token` (BERT), `random_span` (SpanBERT), or custom code,
     `package.module:function`, with its options."""
     mask_rate: Fraction = 0.15
-    """Share of wordpieces that random schemes mask, at least one per sentence (BERT; SpanBERT); `salient_span` ignores
+    """Share of wordpieces that random schemes mask, at least one per sentence (BERT, SpanBERT); `salient_span` ignores
     it."""
     salient_spans: Positive = 1
     """Spans that `salient_span` masks in a sentence (Guu, section 3.4: one), all if there are fewer."""

@@ -212,7 +212,7 @@ def _defaults(key: str) -> str:
     others = [
         f"{preset} {_spaced(value)}" for preset, value in shown.items() if value != shown["paper"] and key != "preset"
     ]
-    return "; ".join([f"**{_spaced(shown['paper'])}**", *others])
+    return " · ".join([f"**{_spaced(shown['paper'])}**", *others])
 
 
 def _spaced(value: str) -> str:

@@ -114,7 +114,7 @@ class Refresh(Section):
     policy: ChoiceField = Choice("interval")
     """Refresh policy: `interval`, `schedule`, `drift`, `budget` or `never`. `interval`: every `interval_steps` (Guu,
     section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`:
-    pairs [from_step, interval], each valid until the next; a refresh is made at each from_step above 0, then in its
+    pairs [from_step, interval], each valid until the next. A refresh is made at each from_step above 0, then in its
     interval; the interval 0 makes none. `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh
     when the index finds a smaller share of the fresh top k of some fixed queries; that share is estimated, from above,
     on a sample of the passages and those that the index finds. `{name: budget, fraction: 0.1}`: whenever refreshing has

@@ -14,7 +14,7 @@ from realm_lab.tracking.bounds import BOUNDS
 
 def retrieval_utility(study: StudyFrames) -> Any:
     """Retrieval utility RU(z|x) = log p(y|z,x) − log p(y|∅,x) on held-out masked sentences over pre-training, as in
-    Figure 4 of the paper: weighted by p(z|x), of the top passage, and of the best candidate. Where the null document's
+    Figure 4 of the paper: weighted by p(z|x), of the top passage, and of the best candidate. If the null document's
     score is calibrated, step 0 is measured after that."""
     names = ("retrieval_utility", "retrieval_utility_top1", "retrieval_utility_best")
     return curves_figure(study.curves_once, [panel_of(name) for name in names], study.cells, columns=3)
@@ -51,7 +51,7 @@ def early_warnings(study: StudyFrames) -> Any:
 
 
 def by_kind(study: StudyFrames) -> Any:
-    """Held-out sentences by what is masked: p(null document), and how often the passage that holds the answer is a
+    """Held-out sentences by kind of mask: p(null document), and how often the passage that holds the answer is a
     candidate. `unknown` and `unnamed` masks have no such passage, `word` masks need none."""
     names = ("cloze_null_probability_", "cloze_gold_among_candidates_")
     found = sorted(set(study.curves["metric"]))

@@ -221,7 +221,7 @@ def plain(value: Any) -> Any:
 
 
 def _commands(study: StudyFrames) -> tuple[str, ...]:
-    """Commands that make the results of a study again. One without a file is the default pipeline, its verbs with
+    """Commands that make the results of a study again. One without a file is the default pipeline, its commands with
     other parameters, or a DVC experiment."""
     record = study.record
     if record.source:

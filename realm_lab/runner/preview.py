@@ -51,7 +51,7 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
     rows = []
     for cell in plan.cells:
         if not (runs := plan.of(cell.name)):
-            continue  # the verb of a stage that it does not have
+            continue  # the command of a stage that it does not have
         counts = Counter(state_of_run(run.plan, states).state for run in runs)
         name = f"{cell.name}\n{cell.title}" if cell.title != cell.name else cell.name
         rows.append((name, _differs(plan, cell), ", ".join(str(run.seed) for run in runs), in_words(counts)))

@@ -151,7 +151,7 @@ class Study(StudyFile):
     """Metric -> the largest difference that does not matter, in its unit: the report shows if a larger one is ruled
     out."""
     not_run: dict[str, Annotated[str, Field(min_length=1)]] = {}
-    """Variants deliberately left out -> the reason; a table of the report."""
+    """Cells deliberately left out -> the reason; a table of the report."""
     note: str = ""
     """A note for people, shown in MLflow under the question."""
     tags: dict[str, str] = {}

@@ -334,12 +334,12 @@ def study_of_cell(name: str) -> str:
 
 
 def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
-    """The file of a study, or of a search (`verb` search): a path, or a name in ROOT/experiments. UserError: there is
-    none, and which is nearest; or it is one for the other verb."""
+    """The file of a study, or of a search (`search`): a path, or a name in ROOT/experiments. UserError: there is
+    none, and which is nearest; or it is one for the other command."""
     given, folder = Path(name), Path(root) / "experiments"
     if study := study_of_cell(name):
         find_study(study, root, verb)
-        raise UserError(f"'{name}' is a cell or a run of study {study}; name the study alone")
+        raise UserError(f"'{name}' is a cell or a run of study {study}; name only the study")
     stem = given.name.removesuffix(".yaml")
     path = folder / f"{stem}.yaml"
     places = [given, folder / f"search-{stem}.yaml", path] if verb == "search" else [given, path]

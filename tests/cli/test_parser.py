@@ -115,10 +115,10 @@ def test_every_verb_has_examples_that_it_understands(verb: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["pretain"], "no verb 'pretain'; did you mean 'pretrain'?"),
-        (["rm"], "no verb 'rm'; did you mean 'gc'?"),
-        (["zzzz"], "error: no verb 'zzzz'; choose from: init, demo, prepare, "),
-        (["index", "lst"], "no verb 'lst'; did you mean 'list'?"),
+        (["pretain"], "no command 'pretain'; did you mean 'pretrain'?"),
+        (["rm"], "no command 'rm'; did you mean 'gc'?"),
+        (["zzzz"], "error: no command 'zzzz'; choose from: init, demo, prepare, "),
+        (["index", "lst"], "no command 'lst'; did you mean 'list'?"),
         # an abbreviation today is another option tomorrow
         (["pretrain", "--par", "x"], "unknown arguments: --par x; did you mean --params?; see `realm-lab pretrain --h"),
         (["sweep", "x", "--cell", "a"], "unknown arguments: --cell a; did you mean --cells?"),

@@ -98,7 +98,7 @@ def test_the_verdict_says_what_other_metrics_show(tmp_path: Path) -> None:
 def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: StudyRecord) -> None:
     text = report(tmp_path)
     folded = re.findall("<summary>(.*)</summary>", text)
-    assert {"More figures", "Cost", "Cells and what each changes", "Runs and how to reproduce them"} <= {*folded}
+    assert {"More figures", "Cost", "Cells and their changes", "Runs and how to reproduce them"} <= {*folded}
     assert "Attention" not in text, "a clean study has no warning"
     assert not any(title.startswith(("Flagged", "Warnings")) for title in folded)
     shown = text.partition("<details")[0]

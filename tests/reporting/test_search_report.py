@@ -31,7 +31,7 @@ def test_the_best_trial_is_named_and_not_called_better(tmp_path: Path) -> None:
     write_json(tmp_path / "runs" / "studies" / "search-x" / "trials.json", plan)
     folder, summary = write_search_report(tmp_path, "search-x")
     text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "is trial-001: cloze exact match 0.750; the baseline has 0.500. This does not show that it is" in text
+    assert "is trial-001: cloze exact match 0.750; the baseline reaches 0.500. This does not show that it is" in text
     assert f"--set {RATE}=0.01" in text
     assert "| 2 | failed | – | 0.002 | no memory &lt;here&gt; |" in text
     assert "| 3 | pruned | – | 0.1 | behind the others at step 4 |" in text
