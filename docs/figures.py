@@ -13,7 +13,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from scipy.stats import t as student
+
+from realm_lab.reporting import figures
+from realm_lab.reporting.figures_differences import differences_figure
+from realm_lab.reporting.report_data import load_report
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "reports" / "reference"
@@ -131,42 +134,28 @@ def draw_method(path: Path) -> None:
 
 
 def draw_reading(path: Path) -> None:
-    """Draw differences of study table2 from its baseline, with notes on the parts of such a figure."""
-    cells = {
-        "realm_retriever": "REALM retriever + baseline encoder",
-        "warm_start": "baseline (warm start only)",
-        "stale_30x": "30x stale index",
-    }
-    baseline = np.array(values("table2", "realm", "exact_match"))
-    figure, axis = plt.subplots(figsize=(9.5, 4.2), constrained_layout=True)
-    axis.axvline(0, color=INK, linewidth=1)
-    for row, cell in enumerate(cells):
-        deltas = np.array(values("table2", cell, "exact_match")) - baseline
-        half = student.ppf(0.975, len(deltas) - 1) * deltas.std(ddof=1) / len(deltas) ** 0.5
-        axis.plot([deltas.mean() - half, deltas.mean() + half], [row, row], color=BLUE, linewidth=2.5)
-        axis.plot(deltas.mean(), row, "o", color=BLUE, markersize=8)
-        axis.plot(deltas, np.full(len(deltas), row + 0.2), "|", color=INK, markersize=8)
-    axis.set(
-        xlabel="difference from REALM in exact match",
-        ylim=(3.0, -1.0),
-        xlim=(-0.75, 0.32),
-        yticks=range(3),
-        yticklabels=cells.values(),
-    )
-    axis.spines[["top", "right"]].set_visible(False)
+    """Draw the first figure of the report of table2, with fewer cells and with notes on its parts."""
+    report = load_report(REFERENCE / "table2")
+    exact_match = report.compared[0]
+    chosen = ("realm", "realm_retriever", "warm_start", "stale_30x")
+    cells = [cell for cell in exact_match.cells if cell.cell.name in chosen]
+    figure = differences_figure(exact_match._replace(cells=cells))
+    [axis] = figure.axes
+    axis.set_xlim(-0.75, 0.32)
     notes = [
-        ("zero: the baseline itself", (0.0, -0.75), (0.07, -0.75)),
-        ("narrow interval around zero:\na large difference is unlikely", (0.012, 0.02), (0.09, 0.05)),
-        ("dot: mean over the seeds", (-0.55, 0.93), (-0.62, 0.35)),
-        ("line: 95 % interval", (-0.49, 0.98), (-0.36, 0.6)),
-        ("tick: one seed, paired\nwith the baseline's same seed", (-0.42, 1.2), (-0.36, 1.35)),
-        ("all ticks on one side:\na significant difference", (-0.6, 1.25), (-0.72, 1.95)),
-        ("ticks spread widely:\nan uncertain mean", (-0.08, 2.2), (0.05, 2.45)),
+        ("zero: the baseline itself", (0.0, -0.35), (0.07, -0.35)),
+        ("narrow interval around zero:\na large difference is unlikely", (0.02, 1.0), (0.06, 1.0)),
+        ("dot: mean over the seeds", (-0.55, 1.93), (-0.72, 1.45)),
+        ("line: 95 % interval", (-0.49, 1.98), (-0.36, 1.6)),
+        ("tick: one seed, paired\nwith the baseline's same seed", (-0.42, 2.25), (-0.36, 2.3)),
+        ("all ticks on one side:\na significant difference", (-0.6, 2.3), (-0.74, 2.85)),
+        ("ticks spread widely:\nan uncertain mean", (-0.01, 3.26), (0.06, 3.2)),
     ]
-    for text, point, place in notes:
+    for text, point, corner in notes:
         arrow = {"arrowstyle": "-|>", "color": ORANGE}
-        axis.annotate(text, point, place, color=ORANGE, fontsize=9.5, arrowprops=arrow, va="center")
-    figure.savefig(path, dpi=130)
+        axis.annotate(text, point, corner, color=ORANGE, fontsize=8, arrowprops=arrow, va="center")
+    figure.set_size_inches(9.5, 4.2)
+    figure.savefig(path, dpi=130, bbox_inches="tight")
     plt.close(figure)
 
 
@@ -176,6 +165,7 @@ def main() -> None:
     with mpl.rc_context(STYLE):
         draw_method(folder / "method.svg")
         draw_results(folder / "results.svg")
+    with mpl.rc_context(figures.STYLE):
         draw_reading(folder / "read-a-figure.png")
 
 

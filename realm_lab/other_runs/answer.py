@@ -108,7 +108,7 @@ class Answer:
         tests = next((c.finding.tests for one in self.metrics for c in one.cells if c.finding), 0)
         lines.append(
             f"Differences are paired by {self.pair}. p: exact sign-flip test, corrected over {tests} "
-            f"test{'s' * (tests != 1)} (step-down max-T); in brackets the smallest p that so many pairs can give. "
+            f"test{'s' * (tests != 1)} (step-down max-T); in brackets the smallest p that this many pairs can give. "
             "Intervals: Student's t. Minimum detectable difference: with 80 % power. Skewed: this test alone gives "
             "more than 7.5 % false alarms."
         )
