@@ -144,16 +144,18 @@ def draw_reading(path: Path) -> None:
     axis.set_xlim(-0.75, 0.32)
     notes = [
         ("zero: the baseline itself", (0.0, -0.35), (0.07, -0.35)),
-        ("narrow interval around zero:\na large difference is unlikely", (0.02, 1.0), (0.06, 1.0)),
+        ("narrow interval around zero:\na large difference is unlikely", (-0.015, 1.0), (-0.5, 0.85)),
         ("dot: mean over the seeds", (-0.55, 1.93), (-0.72, 1.45)),
         ("line: 95 % interval", (-0.49, 1.98), (-0.36, 1.6)),
-        ("tick: one seed, paired\nwith the baseline's same seed", (-0.42, 2.25), (-0.36, 2.3)),
+        ("tick: one seed, paired\nwith the same seed\nof the baseline", (-0.42, 2.24), (-0.36, 2.3)),
         ("all ticks on one side:\na significant difference", (-0.6, 2.3), (-0.74, 2.85)),
-        ("ticks spread widely:\nan uncertain mean", (-0.01, 3.26), (0.06, 3.2)),
+        ("ticks spread widely:\nan uncertain mean", (0.015, 3.24), (0.06, 3.0)),
     ]
     for text, point, corner in notes:
         arrow = {"arrowstyle": "-|>", "color": ORANGE}
         axis.annotate(text, point, corner, color=ORANGE, fontsize=8, arrowprops=arrow, va="center")
+    numbers = "numbers of each row; p is corrected\nfor all comparisons of the study"
+    axis.annotate(numbers, (1.06, -0.12), xycoords="axes fraction", color=ORANGE, fontsize=8, annotation_clip=False)
     figure.set_size_inches(9.5, 4.2)
     figure.savefig(path, dpi=130, bbox_inches="tight")
     plt.close(figure)
