@@ -38,7 +38,7 @@ def test_every_parameter_has_a_row_with_an_anchor_its_meaning_and_its_values() -
         assert " ".join([meaning.strip().replace("\\|", "|"), *more]) == description
         if name == "system_options":
             continue
-        paper, *others = default.strip().split("; ")
+        paper, *others = default.strip().split(" · ")
         assert re.fullmatch(r"\*\*.+\*\*", paper), f"{name} has no default"
         differ = {preset for preset, flat in RESOLVED.items() if flat[name] != RESOLVED["paper"][name]}
         assert {other.split()[0] for other in others} == (differ if name != "preset" else set())
