@@ -128,6 +128,7 @@ from pathlib import Path
 from realm_lab.params.parameters import Params
 from realm_lab.runner.slurm import SlurmLauncher
 from realm_lab.runner.launchers import SlurmOptions
+from realm_lab.runner.tasks import Task
 given = json.loads(sys.stdin.read())
 task = Task("prepare", ("prepare",), "realm", 0, Params(**given["params"]), given["keys"], (), ("realm",))
 SlurmLauncher(SlurmOptions(additional={"hold": True}), Path(given["root"]), "frozen").submit([task])

@@ -19,7 +19,7 @@ REFUSALS: list[tuple[str, int, str]] = [
         3,
         "baseline must be a string or a section of names and values, got 8; put it in quotes",
     ),
-    (GOOD + "metrics: [8]\n", 7, "put it in quotes"),
+    (GOOD + "metrics: [8]\n", 7, "write NAME, or {name: NAME, OPTION: VALUE}"),
     (GOOD + "not_run: {8: no time}\n", 7, "put it in quotes"),
     (GOOD + "launcher: {slurm: {partition: 2024}}\n", 7, "put it in quotes"),
 ]
