@@ -180,7 +180,7 @@ class Pretrain(Section):
     passages that are read (Guu, code)."""
     null_document: Literal["off", "encoded", "learned"] = "encoded"
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
-    or none."""
+    or no such document (`off`)."""
     calibrate_null: bool = False
     """Shift the null document's score once so that mean p(null|x) is 1/candidates (neither paper nor code)."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
