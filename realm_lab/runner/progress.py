@@ -34,7 +34,7 @@ class _Bars(Progress):
         """Return the lines from top to bottom."""
         yield from super().get_renderables()
         if self.verdict:
-            yield Text(self.verdict)
+            yield Text(self.verdict, no_wrap=False, overflow="fold")  # the console itself does not wrap
 
 
 class SweepProgress:

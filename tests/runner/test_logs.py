@@ -141,6 +141,7 @@ def test_a_running_stage_says_where_it_is_with_its_last_loss(
     for step, values in ((20, {"loss": 3.25}), (30, {"recall_at_5": 0.5})):
         MetricLog(folder / "metrics.jsonl").log(step, values)
     shown = progress.SweepProgress([task], tmp_path)
+    shown.bars.verdict = "a verdict is wrapped " * 12 + "to its last word"
     assert shown.console.is_terminal == is_terminal
     with shown.bars:
         shown.update({task.name: JobState("RUNNING")})
@@ -149,5 +150,6 @@ def test_a_running_stage_says_where_it_is_with_its_last_loss(
     if is_terminal:
         assert f"{title}, loss 3.250" in said
         assert "30/90" in said
+        assert "to its last word" in said
     else:
         assert said == f"{title}: step 30 of 90, loss 3.250, 2.0 s/step, 2.0 min left\n"
