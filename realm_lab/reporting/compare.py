@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,15 +112,18 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         study.problems.append(f"Different commits computed the sides. {commits_line(study)}")
     names = [name for name in METRICS if name != "retrieval_utility"]  # which is retrieval_utility_end
     measured = [name for name in names if name in study.results and study.results[name].notna().any()]
-    # nobody declared what matters: the usual metrics are tested, the others only shown, where two sides have them
-    declared = tuple(name for name in DEFAULT_METRICS if name in measured) or tuple(measured[:1])
+    # nobody declared what matters: the usual metrics and those that a study of a side computes from predictions are
+    # tested, the others only shown, where two sides have them
+    usual = (*DEFAULT_METRICS, *(metric.name for metric in own))
+    declared = tuple(name for name in usual if name in measured) or tuple(measured[:1])
     known_to = {name: study.results.dropna(subset=[name])["cell"].nunique() for name in measured}
     others = tuple(name for name in measured if name not in declared and known_to[name] > 1)
     return replace(study, record=replace(study.record, metrics=declared, exploratory=others))
 
 
 def axes_of(studies: Studies, sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
-    """Return the two axes of the study that all sides belong to, with their points; empty without such a study."""
+    """Return the two axes of the study that all sides belong to, with their points; empty without such a study, and if
+    the sides are not all combinations of these points."""
     names = {side.name for side in sides}
     [first, *others] = {name.partition("/")[0] for name in names}
     record = studies.read(first) if not others and first in studies.names() else None
@@ -130,7 +134,8 @@ def axes_of(studies: Studies, sides: Sequence[Side]) -> dict[str, tuple[str, ...
         return {}
     present = {axis: {one[axis] for one in points if one} for axis in record.axes}
     axes = {axis: tuple(point for point in known if point in present[axis]) for axis, known in record.axes.items()}
-    return axes if min(map(len, axes.values())) > 1 else {}
+    counts = [len(some) for some in axes.values()]
+    return axes if min(counts) > 1 and len(points) == prod(counts) else {}
 
 
 def _titles(sides: Sequence[Side]) -> list[str]:

@@ -424,7 +424,7 @@ def by_value(names: list[str]) -> list[str]:
 
 def wrapped(title: str, width: int = 36) -> str:
     """A cell's title as figures have it, whole, in as many lines as it needs."""
-    return textwrap.fill(title, width)
+    return title if len(title) <= width else textwrap.fill(re.sub(r",(?=[A-Za-z])", ", ", title), width)
 
 
 def _present(cells: Cells, frame: pd.DataFrame) -> list[tuple[int, str, str]]:

@@ -40,7 +40,7 @@ def differences_figure(result: MetricResult) -> Any:
     place.set_ylim(len(rows) - 0.5, -0.6)
     place.set_yticks(range(len(rows)), [wrapped(cell.cell.title) for cell in rows])
     place.set_title(textwrap.fill(result.metric.title, 40), pad=16)
-    place.set_xlabel(textwrap.fill(f"difference from {result.baseline.cell.title}", 50))
+    place.set_xlabel(wrapped(f"difference from {result.baseline.cell.title}", 50))
     return figure
 
 
@@ -53,12 +53,13 @@ def other_differences_figure(results: Sequence[MetricResult]) -> Any:
     titles = {cell.cell.name: cell.cell.title for _, cells in drawn for cell in cells}
     rows = [*titles]
     width = TITLE_CHARACTERS // len(drawn)
-    figure = canvas(0.9 + 0.28 * len(titles))
+    label = wrapped(f"difference from {results[0].baseline.cell.title}", width)
+    figure = canvas(0.9 + 0.28 * len(titles) + 0.16 * max(0, label.count("\n") - 2))
     places = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for place, (title, cells) in zip(places, drawn, strict=True):
         _forest(place, [(rows.index(cell.cell.name), cell.finding) for cell in cells if cell.finding])
         place.set_title(textwrap.fill(title, width))
-        place.set_xlabel(textwrap.fill(f"difference from {results[0].baseline.cell.title}", width))
+        place.set_xlabel(label)
         place.set_ylim(len(titles) - 0.5, -0.5)
     places[0].set_yticks(range(len(titles)), [wrapped(title) for title in titles.values()])
     return figure

@@ -30,14 +30,17 @@ class Interaction(NamedTuple):
 
 
 def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[Interaction]:
-    """Those of each measure of quality and each pair of points besides the baseline's; empty without two axes."""
+    """Those of each declared measure of quality and each pair of points besides the baseline's; empty without two
+    axes."""
     base = points_of(study, study.cell(study.baseline)) if len(study.axes) == 2 else None
     if base is None:
         return []
     first, second = study.axes
     found: dict[tuple[str, str, str], tuple[Metric, Comparison]] = {}
     effects: dict[tuple[str, str, str], tuple[float, float]] = {}
-    for result in (result for result in results if not result.is_cost):
+    for result in results:
+        if result.is_cost or result.metric.name in study.exploratory:
+            continue
         at = {tuple(p.values()): cell.values for cell in result.cells if (p := points_of(study, cell.cell))}
         for one in (point for point in study.axes[first] if point != base[first]):
             for other in (point for point in study.axes[second] if point != base[second]):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.compare import Side, axes_of
@@ -24,6 +25,7 @@ from realm_lab.reporting.figures import (
     draw,
     drawable,
 )
+from realm_lab.reporting.figures_differences import other_differences_figure
 from realm_lab.reporting.figures_training import quality_over_drift
 from realm_lab.reporting.frames import StudyFrames, column
 from realm_lab.reporting.interactions import interactions
@@ -113,6 +115,8 @@ def test_an_interaction_is_the_difference_of_an_axis_effect_between_points_of_th
     assert told["direction"] == "higher"
     one_axis = replace(record, axes={"refresh": AXES["refresh"]})
     assert interactions(one_axis, compare_cells(one_axis, frames(record).results, ["exact_match"])) == []
+    looked_at = replace(record, exploratory=("exact_match",))
+    assert interactions(looked_at, compare_cells(looked_at, frames(record).results, [])) == [], "it was not declared"
     colours = styles_of(record)
     assert {colours[cell.name] for cell in record.cells} == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
@@ -125,6 +129,7 @@ def test_cells_of_two_axes_are_compared_by_their_interaction(tmp_path: Path) -> 
     sides = [Side(name, ()) for name in names]
     assert axes_of(Studies(tmp_path / "runs"), sides) == AXES
     assert axes_of(Studies(tmp_path / "runs"), sides[:2]) == {}, "one point of the first axis"
+    assert axes_of(Studies(tmp_path / "runs"), [sides[0], sides[3]]) == {}, "two of four combinations"
     assert axes_of(Studies(tmp_path / "runs"), [*sides, Side("other-run", ())]) == {}
 
 
@@ -245,3 +250,21 @@ def test_only_our_details_become_html() -> None:
     assert page.count("</details>") == 1
     assert "&lt;/details&gt;" in page
     assert "&lt;b&gt;x" in page
+
+
+def test_differences_of_cells_with_long_names_fit_into_their_figure() -> None:
+    name = "masking={},interval_steps=3,null_document=encoded"
+    cells = tuple(
+        StudyCell(name.format(one), name.format(one), "realm", {}) for one in ("salient_span", "random_token")
+    )
+    record = StudyRecord("s", "", cells[0].name, cells, (0, 1), ())
+    metrics = ["exact_match", "recall_at_5", "recall_at_20"]
+    rows = [(cell.name, seed, *[0.1 * seed + 0.05 * len(cell.name)] * 3) for cell in cells for seed in (0, 1)]
+    results = pd.DataFrame(rows, columns=["cell", "seed", *metrics])
+    figure = other_differences_figure(compare_cells(record, results, metrics))
+    FigureCanvasAgg(figure).draw()
+    for place in figure.axes:
+        for text in (place.title, place.xaxis.label):
+            shown = text.get_window_extent()
+            assert figure.bbox.y0 <= shown.y0
+            assert shown.y1 <= figure.bbox.y1
