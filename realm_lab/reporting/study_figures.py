@@ -152,9 +152,9 @@ def _differences(record: StudyRecord, shown: Sequence[MetricResult], name: str, 
     findings = [cell.finding for result in shown for cell in result.cells if cell.finding]
     most = max(finding.seeds for finding in findings)
     base, titles = record.cell(record.baseline).title, ", ".join(result.metric.title for result in shown)
-    text = f"Paired differences from {base}; ticks: {seeds}"
+    text = f"Paired differences from {base}. Ticks: {seeds}"
     if most >= FEWEST_FOR_MEAN:
-        text += "; dot: their mean; line: Student's 95 % interval"
+        text += "; dot and line: their mean with Student's 95 % interval"
     if name == "deltas":
         text += ". On the right: mean, difference" + " [95 % interval]" * any(one.interval for one in findings)
         text += " and p, corrected for all comparisons of the study"
