@@ -235,7 +235,8 @@ def _run_evaluate(options: argparse.Namespace) -> None:
 
 
 def _run_report(options: argparse.Namespace) -> None:
-    from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
+    from rich.console import Console
+
     from realm_lab.runner import pipeline
     from realm_lab.runner.default_study import studies_of
 
@@ -243,17 +244,19 @@ def _run_report(options: argparse.Namespace) -> None:
     places = [options.root / "reports" / place for place in ("", "reference")]
     if options.study and not any((place / options.study).is_dir() for place in places):
         recorded(options.study, options.root)  # an error with the nearest name
-    studies = studies_of(options.root)
-    print(
-        report(
+    of = f"the report of {options.study}" if options.study else "all reports"
+    with Console(stderr=True).status(f"writing {of}"):
+        from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
+
+        path = report(
             options.root,
             options.study,
             force=options.force,
             html=options.html,
             paper=options.paper,
-            studies=studies,
+            studies=studies_of(options.root),
         )
-    )
+    print(path)
 
 
 def _unknown(words: Sequence[str], options: argparse.Namespace, verb: argparse.ArgumentParser) -> str:

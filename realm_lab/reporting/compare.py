@@ -55,9 +55,11 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     if out is not None and out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder")
     title = f"Comparison: {' and '.join(title for _, title in study.cells)}"
-    write_report(study, folder, title, [f"realm-lab compare {' '.join(side.name for side in sides)}"], explorer=True)
-    patches = write_patches(study, folder)
-    page = write_page(folder)
+    command = f"realm-lab compare {' '.join(side.name for side in sides)}"
+    with Console(stderr=True).status("writing the comparison"):
+        write_report(study, folder, title, [command], explorer=True)
+        patches = write_patches(study, folder)
+        page = write_page(folder)
     if is_json:
         print((folder / "summary.json").read_text(encoding="utf-8"))
         return
