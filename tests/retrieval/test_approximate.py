@@ -96,10 +96,16 @@ def test_a_wrong_proposal_is_refused_in_a_line(name: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "backend",
-    ["exakt", "my_search:Unseeded", {"name": "hnsw", "nprobe": 3}, {"name": "ivf_flat", "nlist": 0}, "my_search:No"],
+    ("backend", "parameter"),
+    [
+        ("exakt", "pretrain.search.backend"),
+        ("my_search:Unseeded", "pretrain.search.backend"),
+        ({"name": "hnsw", "nprobe": 3}, "pretrain.search.backend.nprobe"),
+        ({"name": "ivf_flat", "nlist": 0}, "pretrain.search.backend.nlist"),
+        ("my_search:No", "pretrain.search.backend"),
+    ],
 )
-def test_a_wrong_backend_is_refused_before_any_work(backend: Any) -> None:
+def test_a_wrong_backend_is_refused_before_any_work(backend: Any, parameter: str) -> None:
     with pytest.raises(UserError) as caught:
         check_search(IndexSearch(backend=backend).backend)
-    assert caught.value.parameter == "pretrain.search.backend"
+    assert caught.value.parameter == parameter

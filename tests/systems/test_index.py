@@ -106,7 +106,7 @@ def test_each_stage_has_its_own(tiny: ModuleType, root: Path, store: EmbeddingSt
     [
         (["build", "--stage", "finetune"], "the finetune stage has not finished for these parameters"),
         (["build", "--seed", "7"], "the pretrain stage has not finished for these parameters"),
-        (["build", "--system", "other"], "system 'other' does not exist"),
+        (["build", "--system", "other"], "no system 'other'"),
         (["build", "--system", "warm_start", "--stage", "pretrain"], "a warm_start run has warm_start, finetune"),
         (["list", "--set", "pretrain.step=1"], "unknown parameter 'pretrain.step'"),
     ],
