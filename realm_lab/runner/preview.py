@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
         if not (runs := plan.of(cell.name)):
             continue  # the command of a stage that it does not have
         counts = Counter(state_of_run(run.plan, states).state for run in runs)
-        name = f"{cell.name}\n{cell.title}" if cell.title != cell.name else cell.name
+        says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
+        name = f"{cell.name}\n{cell.title}" if says_more else cell.name
         rows.append((name, _differs(plan, cell), ", ".join(str(run.seed) for run in runs), in_words(counts)))
     tasks = tasks_of(plan.runs, states, retry_failed=True, until=until)
     how = launcher.preview(tasks) if launcher else []

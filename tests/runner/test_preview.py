@@ -188,3 +188,12 @@ def test_a_tried_study_leaves_the_project_its_corpus_alone(tmp_path: Path, capsy
     assert not (tmp_path / "reports").exists()
     assert len(list(tmp_path.glob("runs/stages/*"))) == len(list(tmp_path.glob("runs/corpora/*"))) == 1
     assert not (tmp_path / "runs" / "studies").exists()
+
+
+def test_a_cell_of_axes_is_named_once(planned: Planned, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned(AXES)
+    show_plan(plan, tmp_path)
+    text = capsys.readouterr().out
+    assert plan.cells[0].name in text
+    assert plan.cells[0].title != plan.cells[0].name
+    assert plan.cells[0].title not in text
