@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from realm_lab.tracking.study_record import StudyRecord
 
 BY_CELL, BY_PARAMETER = "realm_lab", "realm_lab_parameters"  # ids of the two views
+RUN_NAME = "attributes.`Run Name`"  # its column
 SHARED = "mlflow.sharedViewState."  # the tag of a view, with its id
 HEADLINES = ("exact_match", "recall_at_5", "retrieval_utility")
 COLUMNS = 4  # at most, of parameters
@@ -85,13 +86,14 @@ def color(group: Grouping, cell: str) -> str:
 def saved_views(study: StudyRecord) -> dict[str, str]:
     """The tags of the experiment with the views of a study; the same for the same study."""
     changed, group = changed_parameters(study), grouping(study)
-    metrics = [f"metrics.`{name}`" for name in HEADLINES]
+    metrics, longest = [f"metrics.`{name}`" for name in HEADLINES], max(len(cell.name) for cell in study.cells)
     curves = [_chart("LINE", f"pretrain/{name}") for name in ("retrieval_utility", "recall_at_5")]
     by_cell = _view(
         "by cell",
         [*metrics, *(f"params.`{name}`" for name in changed[:COLUMNS]), "tags.`realm.seed`", "tags.`realm.changes`"],
         [*curves, *(_chart("BAR", name) for name in HEADLINES)],
         {"aggregateFunction": "average", "groupByKeys": [{"mode": group.mode, "groupByData": group.name}]},
+        longest,
     )
     axes = changed[:AXES] or ["cell"]
     parallel = _chart("PARALLEL", HEADLINES[0]) | {
@@ -104,12 +106,16 @@ def saved_views(study: StudyRecord) -> dict[str, str]:
         ["attributes.`Dataset`", *metrics, *(f"params.`{name}`" for name in dict.fromkeys(("cell", "seed", *axes)))],
         [parallel, *curves],
         None,
+        longest,
     )
     return {f"{SHARED}{BY_CELL}": by_cell, f"{SHARED}{BY_PARAMETER}": by_parameter}
 
 
-def _view(name: str, columns: list[str], charts: list[dict[str, Any]], group: dict[str, Any] | None) -> str:
-    """A view as MLflow keeps it: the columns of its table and the cards of its charts."""
+def _view(
+    name: str, columns: list[str], charts: list[dict[str, Any]], group: dict[str, Any] | None, characters: int
+) -> str:
+    """A view as MLflow keeps it: the columns of its table, wide enough for names of cells of this many characters, and
+    the cards of its charts."""
     section = {"uuid": BY_CELL, "name": "Headline metrics", "display": True, "isReordered": True}
     state = {
         "searchFilter": 'tags.realm.kind = "run"',
@@ -117,8 +123,9 @@ def _view(name: str, columns: list[str], charts: list[dict[str, Any]], group: di
         "orderByAsc": False,
         "startTime": "ALL",
         "selectedColumns": columns,
-        "columnOrder": columns,  # without an order, MLflow does not look at the widths
-        "columnWidths": dict.fromkeys(columns, 140) | {"tags.`realm.changes`": 300},
+        "columnOrder": [RUN_NAME, *columns],  # without an order, MLflow does not look at the widths
+        "columnWidths": dict.fromkeys(columns, 140)
+        | {"tags.`realm.changes`": 300, RUN_NAME: min(max(190, 100 + 7 * characters), 520)},
         "groupBy": group,
         "runsHiddenMode": "SHOW_ALL",
         "isAccordionReordered": True,

@@ -19,7 +19,7 @@ from realm_lab.tracking import saved_view
 from realm_lab.tracking.mirror import Mirror, mirror
 from realm_lab.tracking.registered import register
 from realm_lab.tracking.run_dir import stage_of
-from realm_lab.tracking.study_record import Studies, write_study_record
+from realm_lab.tracking.study_record import Studies, StudyCell, StudyRecord, write_study_record
 from realm_lab.tracking.tracking_store import default_uri
 from tests.tracking import made_runs, shown
 
@@ -67,6 +67,7 @@ def test_the_saved_view_of_a_study_groups_its_runs_by_cell_in_colors_of_their_ow
     assert len({run["tags"]["mlflow.runColor"] for run in found}) == 3
     columns = ["metrics.`exact_match`", "metrics.`recall_at_5`", "metrics.`retrieval_utility`"]
     assert view["selectedColumns"][:4] == [*columns, "params.`pretrain.masking`"]
+    assert view["columnOrder"] == [saved_view.RUN_NAME, *view["selectedColumns"]], "MLflow sizes what the order has"
     assert [card["metricKey"] for card in view["compareRunCharts"]][:2] == [
         "pretrain/retrieval_utility",
         "pretrain/recall_at_5",
@@ -160,3 +161,14 @@ def test_the_model_of_the_best_run_by_a_development_measure_is_registered_once(
     for metric, message in problems.items():
         with pytest.raises(UserError, match=message):
             register(Studies(runs), "default", "", metric)
+
+
+def test_the_names_of_runs_have_the_width_of_the_longest_cell() -> None:
+    cells = tuple(StudyCell(name, name, "realm", {}) for name in ("short", "masking=random_token,interval_steps=30"))
+    widths = []
+    for some in (cells[:1], cells):
+        views = saved_view.saved_views(StudyRecord("s", "", "short", some, (0,), ()))
+        tags = {f"mlflow.sharedViewState.{saved_view.BY_CELL}": views[saved_view.SHARED + saved_view.BY_CELL]}
+        widths.append(_view(tags, saved_view.BY_CELL)["columnWidths"][saved_view.RUN_NAME])
+    assert widths[0] == 190, "MLflow's own"
+    assert 6 * len(cells[1].name) < widths[1] < 520
