@@ -62,7 +62,7 @@ demo: setup  ## ask a finished study that comes with the package, within a minut
 
 repro: setup  ## run the whole pipeline (dvc repro), 4 to 5 minutes on two cores
 	@start=$$(date +%s); dvc repro; code=$$?; test $$code = 0 || exit $$code; seconds=$$(( $$(date +%s) - start )); \
-	sed -n '/^\*\*/{s/\*\*//g;s/^/\n/;p;q}' reports/default/report.md; \
+	sed -n '/^\*\*/{s/\*\*//g;s/^/\n/;p;q;}' reports/default/report.md; \
 	printf '\nDone in %d min %d s. The results: reports/default/report.md, and reports/index.html for all studies.\n' \
 	  $$((seconds / 60)) $$((seconds % 60)); \
 	echo "Next: make ui shows the runs in MLflow; then"; \
