@@ -64,5 +64,6 @@ def _judged(studies: np.ndarray, stated: float) -> Found:
 
 
 if __name__ == "__main__":
-    for name, one in zip(("normal", "skewed"), simulated(int((*sys.argv, 2000)[1])), strict=False):
+    size = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    for name, one in zip(("normal", "skewed"), simulated(size), strict=False):
         print(f"{name}: {one.rate:.3f} ± {one.error:.3f}, stated {one.stated:.3f}")
