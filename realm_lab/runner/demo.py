@@ -11,11 +11,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from realm_lab.core.files import write_json
+from realm_lab.core.files import atomic_directory, write_json
 from realm_lab.errors import UserError
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.worker import run_stage
 from realm_lab.systems.identity import kept_corpus_folder, stage_folders
+from realm_lab.tracking.study_record import read_study_record, study_folder
 
 FOLDER = Path(__file__).parents[1] / "demo"
 QUESTION = "who is the president of vovzib ?"
@@ -31,15 +32,19 @@ def planned(root: Path) -> StudyPlan:
 def install(root: Path) -> str:
     """Copy the demo into ROOT/runs and prepare its corpus, unless that is done; returns the name of its REALM run.
 
-    UserError: the stages belong to another version of the engine.
+    UserError: the project has another study of this name, or the stages belong to another version of the engine.
     """
     plan = planned(root)
+    path = study_folder(Path(root) / "runs", plan.name) / "study.json"
+    if path.exists() and {run.run_key for run in read_study_record(path).runs} != {run.run_key for run in plan.runs}:
+        raise UserError("another study has the name of the demo", path=path, remedy="run the demo in another folder")
     record_study(plan, root)
     for run in plan.runs:
         for folder in stage_folders(Path(root) / "runs", run.plan).values():
             source = FOLDER / "stages" / folder.name
             if source.is_dir() and not folder.exists():
-                shutil.copytree(source, folder)
+                with atomic_directory(folder) as scratch:
+                    shutil.copytree(source, scratch, dirs_exist_ok=True)
             elif not folder.exists() and not folder.name.startswith("prepare"):
                 raise UserError(f"{source}: no such stage; the demo was made by another version of the engine")
     first = plan.runs[0]

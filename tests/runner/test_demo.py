@@ -10,6 +10,14 @@ import pytest
 import realm_lab
 from realm_lab.cli.parser import main
 from realm_lab.runner.demo import FOLDER, QUESTION
+from realm_lab.tracking.study_record import (
+    StudyCell,
+    StudyRecord,
+    StudyRun,
+    read_study_record,
+    study_folder,
+    write_study_record,
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +41,15 @@ def test_the_demo_is_a_finished_study(project: Path) -> None:
     assert main(["--root", str(project), "report", "demo"]) == 0
     assert (project / "reports" / "demo" / "report.md").exists()
     assert main(["--root", str(project), "demo", "what is the capital of vovzib ?"]) == 0  # a second time
+
+
+def test_another_study_of_that_name_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = (StudyCell("mine", "mine", "realm", {}),)
+    mine = StudyRecord("demo", "?", "mine", cells, (0,), (StudyRun("mine", 0, "f" * 12, "realm-s0-ffffffffffff"),))
+    write_study_record(tmp_path / "runs", mine)
+    assert main(["--root", str(tmp_path), "demo"]) == 2
+    assert "study.json" in capsys.readouterr().err
+    assert read_study_record(study_folder(tmp_path / "runs", "demo") / "study.json") == mine
 
 
 def test_the_demo_is_small_and_names_no_machine() -> None:
