@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.machine import description
 from realm_lab.core.files import digest, read_json, write_json
+from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, read_run_record, run_record_paths, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
@@ -75,6 +76,7 @@ def run(root: Path, runs: int, cells: int, repetitions: int) -> dict[str, Any]:
     count = _copied(root / "runs", runs)
     found[f"report of {count} runs"] = [_seconds("report", "copies", root=root) for _ in range(min(2, repetitions))]
     found[f"status of {count} runs"] = [_seconds("status", "copies", "--json", root=root) for _ in range(repetitions)]
+    found[f"ledger of {count} runs"] = [_seconds("ledger", "verify", root=root) for _ in range(repetitions)]
     medians = {name: statistics.median(seconds) for name, seconds in found.items()}
     return {"machine": description(1), "seconds": medians, "all": found}
 
@@ -108,8 +110,11 @@ def _copied(runs: Path, count: int) -> int:
             mine = _copy(runs, record, cell.name, seed)
             members.append(StudyRun(cell.name, seed, mine.run_key, mine.name))
     metrics = ("exact_match", "recall_at_5")
-    study = StudyRecord("copies", "How fast?", "cell0", tuple(designs), tuple(range(seeds)), tuple(members), metrics)
+    seen = tuple(range(seeds))
+    file = "one.yaml"
+    study = StudyRecord("copies", "How fast?", "cell0", tuple(designs), seen, tuple(members), metrics, source=file)
     write_study_record(runs, study)
+    note_plan(runs, study, runs.parent / file, complete=0)
     return len(members)
 
 

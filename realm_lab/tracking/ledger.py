@@ -18,7 +18,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import realm_lab
 from realm_lab.core.files import digest, digest_file, read_json
@@ -63,7 +63,7 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
     """Add the plan of a study, if it is not the one that was noted last. `complete`: its runs that have results."""
     with exclusive(runs / NAME) as ledger:
         assert ledger is not None  # we waited
-        lines = _parsed(ledger.read(), runs / NAME)
+        lines = _whole_lines(ledger, runs / NAME)
         last = _last(lines, record.name, "plan")
         plan = _design(record) | {"file": digest_file(file), "code": _code_digest()}
         if last and {name: last.fields.get(name) for name in plan} == plan:
@@ -79,7 +79,7 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
         return
     with exclusive(runs / NAME) as ledger:
         assert ledger is not None
-        lines = _parsed(ledger.read(), runs / NAME)
+        lines = _whole_lines(ledger, runs / NAME)
         if not _last(lines, study, "plan"):
             return
         seen, look = _last(lines, study, "look"), digest_file(results)
@@ -220,8 +220,18 @@ def _line(lines: list[Line], fields: dict[str, Any]) -> str:
     return json.dumps({"before": before, "at": round(time.time(), 3), **fields}, ensure_ascii=False) + "\n"
 
 
+def _whole_lines(ledger: IO[str], path: Path) -> list[Line]:
+    """Return the lines of the locked file, and remove a last one that a killed process did not finish."""
+    text = ledger.read()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        ledger.truncate(len(whole.encode()))
+    return _parsed(whole, path)
+
+
 def _parsed(text: str, path: Path) -> list[Line]:
-    return [_line_of(line, number, path) for number, line in enumerate(text.splitlines(), 1)]
+    """Parse the lines; the text after the last newline is not one yet."""
+    return [_line_of(line, number, path) for number, line in enumerate(text.split("\n")[:-1], 1)]
 
 
 def _line_of(text: str, number: int, path: Path) -> Line:
