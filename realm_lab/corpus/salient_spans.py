@@ -70,7 +70,7 @@ def tagger_digest(name: Path | str) -> str:
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".txt", ".safetensors"))
     if not (folder / "config.json").is_file() or not any(path.suffix == ".safetensors" for path in paths):
         raise UserError(
-            f"corpus.tagger: {folder} holds no config.json with safetensors beside it; name a Hugging Face "
+            f"corpus.tagger: {folder} holds no config.json and safetensors; name a Hugging Face "
             "token-classification folder; docs/data.md says how one is trained"
         )
     return digest({path.name: digest_file(path) for path in paths})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from functools import cached_property, partial
@@ -28,7 +29,7 @@ CUTTING_VERSION = 2  # raised when the same texts yield other passages, sentence
 MOST_CHARACTERS = 8_000_000  # per article: a longer one with one name is not held in memory as a whole
 
 
-class TextSource:
+class TextSource(ABC):
     """A source that overrides `documents`, and, if it has them, `pretrain_documents` and `questions`.
 
     Attributes:
@@ -52,9 +53,9 @@ class TextSource:
         cutting = {"cutting": [CUTTING_VERSION, version_of("sentencex")]}
         return {"corpus": own, **cutting, **({"seed": seed} if cls.uses_seed else {})}
 
+    @abstractmethod
     def documents(self, version: int = 0) -> Iterator[Document]:
         """The documents of Z, those of an article together; their ids differ."""
-        raise NotImplementedError
 
     def pretrain_documents(self) -> Iterator[Document]:
         """The documents of X, if `corpus.pretrain_corpus` is separate."""

@@ -231,7 +231,7 @@ class Pretrain(Section):
     def _consistent(self) -> Pretrain:
         if self.null_document != "off" and self.candidates < 2:
             raise Contradiction(
-                "candidates: 1 leaves no place beside the null document; raise it, or set that to off",
+                "candidates: 1 leaves room for the null document alone; raise it, or set that to off",
                 "candidates",
                 "null_document",
             )

@@ -22,7 +22,7 @@ from realm_lab.training.flops import encoder_operations
 HOUR, GIB = 3600.0, 2**30
 ASSUMED = [
     "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
-    "builders have devices of their own, of the trainers' kind; one index after the other, taken into use at once",
+    "builders have separate devices of the trainers' kind; one index after the other, taken into use at once",
     "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
     "a run's other stages read pairs of a mean query and passage; evaluation asks 1,000 questions where all are asked",
     "the BM25 of an evaluation is not counted; at a million passages it takes most of the time",

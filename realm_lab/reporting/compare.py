@@ -107,7 +107,7 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     for title in titles[1:]:
         if any(corpora[title].get(seed, corpus) != corpus for seed, corpus in corpora[titles[0]].items()):
             study.problems.append(
-                f"{title} has another corpus than {titles[0]}, with questions of its own: the difference holds that of "
+                f"{title} has another corpus than {titles[0]}, with other questions: the difference holds that of "
                 "the corpora."
             )
     if len({commit for run in study.runs if (commit := commit_of(run))}) > 1:

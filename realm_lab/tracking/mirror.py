@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -32,7 +33,7 @@ FINAL = ("COMPLETE", "FAILED", "CANCELLED")
 PARAMETER = "--tracker"
 
 
-class Tracker:
+class Tracker(ABC):
     """Base class of trackers. One is built with the folder of runs, and its options if it has any.
 
     Anything may be shown again, as a whole: a tracker keeps its content, or writes all of it again. `where` names
@@ -43,10 +44,10 @@ class Tracker:
     points = 0
     links: Mapping[str, str] = MappingProxyType({})
 
+    @abstractmethod
     def show(self, study: str, view: View) -> str:
         """Show a study as a whole (the key of its view is STUDY_KEY), or then one of its runs, which is new or has
         changed. Returns what was done: created, updated, recreated, or something else."""
-        raise NotImplementedError
 
     def keep(self, study: str, keys: Collection[str]) -> int:
         """Remove all views of a study but these, and return how many runs were removed."""
@@ -56,7 +57,7 @@ class Tracker:
         """The studies that are shown, which may no longer exist."""
         return []
 
-    def close(self, study: str) -> None:
+    def close(self, study: str) -> None:  # noqa: B027 (a tracker need not have it)
         """Forget what is only needed while a study is shown."""
 
 

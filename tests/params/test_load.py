@@ -142,7 +142,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"model.projection": "identity", "model.projection_size": 7}, "projection: identity needs", "set it"),
     ({"model.share_projection": True, "model.share_towers": False}, "share_projection", "needs share_towers: true"),
     ({"warm_start.embedder.initial_encoder": "checkpoint"}, "initial_encoder", "name a folder there"),
-    ({"pretrain.candidates": 1}, "pretrain.candidates: 1 leaves no place beside the null document", "raise it"),
+    ({"pretrain.candidates": 1}, "pretrain.candidates: 1 leaves room for the null document alone", "raise it"),
     (FROZEN | {"pretrain.train_reader": False}, "nothing is trained", "or steps to 0"),
     ({CAUSAL: "m.gguf"}, "causal_checkpoint: a causal language model is not trained", "set train_reader to false"),
     (
