@@ -157,7 +157,7 @@ def test_the_digest_of_a_tagger_is_its_content(tmp_path: Path) -> None:
         assert tagger_digest(tmp_path / "b") != before
         (tmp_path / "b" / name).write_text("x")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"corpus.tagger: .*a holds no config.json with safetensors"):
+    with pytest.raises(UserError, match=r"corpus.tagger: .*a holds no config.json and safetensors"):
         tagger_digest(folder)
 
 

@@ -133,7 +133,11 @@ REFUSALS = [
         "cell 'b': parameter 'pretrain.masking': no opt",
     ),
     (B + "{set: {launch.ranks: 2}}\n", 6, "move it to the study's 'set'"),
-    (B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n", 9, "candidates: 1 leaves no place"),
+    (
+        B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n",
+        9,
+        "candidates: 1 leaves room for the null document alone",
+    ),
     # baseline and names
     ("cells:\n  a:\n", None, "'baseline' is missing; add it: The cell that the others are compared with"),
     ("baseline: c\ncells:\n  aa:\n", 3, "baseline: 'c' is no cell; choose from: aa"),
