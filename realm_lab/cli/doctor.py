@@ -23,7 +23,7 @@ from realm_lab.core.launched import cores
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner.slurm_queue import ASK_FOR_IT
-from realm_lab.tracking.environment import processor
+from realm_lab.tracking.environment import bfloat16_units
 from realm_lab.tracking.tracking_store import default_uri, without_password
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _versions(package: str) -> list[str]:
 
 
 def _devices() -> Iterator[Finding]:
-    native = sorted(processor()[1] & {"amx_bf16", "avx512_bf16", "bf16"})
+    native = bfloat16_units()
     remedy = "" if native else "on the CPU, model.precision: float32 is the faster choice"
     bfloat16 = f"bfloat16 in hardware ({', '.join(native)})" if native else "no bfloat16 in hardware"
     yield Finding("OK" if native else "note", "processor", f"{cores()} cores; {bfloat16}", remedy)

@@ -308,3 +308,22 @@ def test_inline_waits_for_who_was_quicker(tmp_path: Path, params: Params, asked:
     complete(tmp_path, Task("0", STAGES, "realm", 0, params, dict.fromkeys(STAGES, "0" * 64), (), ()))
     assert made.poll()["0"].state == "COMPLETE"
     assert asked["done"] == [(0, "pretrain")]
+
+
+@pytest.mark.parametrize(
+    ("units", "precision", "warns"), [([], "bfloat16", True), (["amx_bf16"], "bfloat16", False), ([], "float32", False)]
+)
+def test_bfloat16_without_instructions_for_it_is_named_before_hours_are_lost(
+    tmp_path: Path,
+    params: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    units: list[str],
+    precision: str,
+    warns: bool,
+) -> None:
+    monkeypatch.setattr(schedule, "bfloat16_units", lambda: units)
+    monkeypatch.setattr(schedule, "visible_gpus", lambda device: [])
+    changed = params.model_copy(update={"model": params.model.model_copy(update={"precision": precision})})
+    inline(tmp_path, changed, {}, 2)
+    assert capsys.readouterr().err.count("model.precision=float32") == warns
