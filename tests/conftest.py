@@ -1,14 +1,11 @@
 """Common settings of all tests: no telemetry, no tracking server of the user's, one thread."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,15 +77,7 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny() -> ModuleType:
-    """tests/tiny.py."""
-    from tests import tiny as module  # not above: it imports libraries
-
-    return module
-
-
-@pytest.fixture(scope="session")
-def system(tmp_path_factory: pytest.TempPathFactory) -> TinySystem:
+def system(tmp_path_factory: pytest.TempPathFactory) -> "TinySystem":
     """An untrained system; tests leave it as it is."""
     from tests.tiny_system import build_system, prepare_corpus
 
@@ -96,7 +85,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> TinySystem:
 
 
 @pytest.fixture(scope="session")
-def reference(system: TinySystem, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def reference(system: "TinySystem", tmp_path_factory: pytest.TempPathFactory) -> "Reference":
     """The same weights in transformers."""
     from tests.tiny_system import Reference
 
@@ -104,8 +93,8 @@ def reference(system: TinySystem, tmp_path_factory: pytest.TempPathFactory) -> R
 
 
 @pytest.fixture(scope="session")
-def whole(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> "Whole":
     """A project in which each system goes the whole way."""
     from tests.whole import Whole
 
-    return Whole(tmp_path_factory.mktemp("whole"), tiny)
+    return Whole(tmp_path_factory.mktemp("whole"))

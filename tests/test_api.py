@@ -1,7 +1,5 @@
 """The Python interface on a study of one tiny run, which it makes itself."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

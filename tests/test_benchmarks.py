@@ -1,7 +1,5 @@
 """The benchmarks run end to end on next to nothing, without other libraries' environments, and count what they say."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

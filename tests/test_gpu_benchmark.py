@@ -1,7 +1,5 @@
 """The list of benchmarks.gpu runs to its end whatever happens in an item, and its rivals do the same work."""
 
-from __future__ import annotations
-
 import argparse
 import resource
 import warnings

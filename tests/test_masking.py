@@ -1,7 +1,5 @@
 """Masking schemes against their definitions."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import sys

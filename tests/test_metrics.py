@@ -1,7 +1,5 @@
 """Metrics that are measured for each kind of masked span have titles by a pattern, whatever the kinds."""
 
-from __future__ import annotations
-
 from realm_lab.metrics import METRICS, Metric, curve, metric
 
 

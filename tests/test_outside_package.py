@@ -1,7 +1,5 @@
 """A package outside realm_lab, made only from docs/extending.md: installed, used in a study, and used wrongly."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

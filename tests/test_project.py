@@ -1,7 +1,5 @@
 """A project made by `realm-lab init` with only the wheel, and the results of `gc` in it."""
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

@@ -4,8 +4,6 @@ The engine keeps scores and losses in float32. The `exact` fixture lets them be 
 rounding and derivatives can be checked by finite differences; nothing else of the engine is replaced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -11,8 +11,6 @@ in a new `bash -euo pipefail`, with the environment of the tests active. Words i
 in any case.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -4,8 +4,6 @@ Each is one line of a table: another value (with the circumstances in which it m
 moves; the rest stays bit-identical. A parameter without a line fails the test.
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any, NamedTuple

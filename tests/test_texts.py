@@ -1,7 +1,5 @@
 """Findings, reasons and errors have fields, so no code reads their text back: no search in it, no cutting of it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rules of words.yaml: each finds its bad example and leaves its good one, and the checked files follow them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tiny pipeline: parameters, one stage in this process, and the results of a finished stage, without the clocks."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Masking schemes in one file, for `pretrain.masking: tests.tiny_masks:NAME`; first_words has options."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -3,8 +3,6 @@
 The fixtures `system` and `reference` are in conftest.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -1,10 +1,7 @@
 """A project in which each system goes the whole way: the fixture `whole` of conftest.py."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
+from tests import tiny
 
 WRITER: dict[str, Any] = {"denoise_steps": 4, "denoise_batch_size": 4, "steps": 8, "batch_size": 4, "passages": 3}
 OPTIONS: dict[str, Any] = {
@@ -28,15 +26,15 @@ OPTIONS: dict[str, Any] = {
 class Whole:
     """A project folder; `results` sends a system through a study, once."""
 
-    def __init__(self, root: Path, tiny: ModuleType):
-        self.root, self._tiny = root, tiny
+    def __init__(self, root: Path):
+        self.root = root
         (root / "experiments").mkdir()
         self.set({"system_options": OPTIONS})
 
     def set(self, values: dict[str, Any]) -> None:
         """Write params.yaml: the tiny parameters and `values` of the top level."""
         lines = [f"{name}: {json.dumps(value)}\n" for name, value in values.items()]
-        (self.root / "params.yaml").write_text(self._tiny.PARAMETERS.read_text() + "".join(lines))
+        (self.root / "params.yaml").write_text(tiny.PARAMETERS.read_text() + "".join(lines))
 
     def context(self, system: str) -> Context:
         return open_run(load(self.root / "params.yaml"), self.root, 0, system)

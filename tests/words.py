@@ -1,7 +1,5 @@
 """Check the wording of documentation, docstrings and comments by the rules of words.yaml: `python -m tests.words`."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

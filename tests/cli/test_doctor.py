@@ -1,7 +1,5 @@
 """The doctor sees everything, names missing things, and always gives the remedy."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line as a person meets it: real processes, exit codes, and output."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """docs/cli.md and docs/metrics.md agree with the parser and the registry of metrics."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path

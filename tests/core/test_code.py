@@ -1,7 +1,5 @@
 """Digests of code: edits that move them, and the reached modules."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Digests of finished files show damage: damage throughout a file at every opening, the rest when all of it is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

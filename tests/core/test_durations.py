@@ -1,7 +1,5 @@
 """Durations in words."""
 
-from __future__ import annotations
-
 import pytest
 
 from realm_lab.core.durations import duration

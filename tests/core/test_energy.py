@@ -1,7 +1,5 @@
 """Joules are the increments of the machine's counters, also after a wrap-around."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Atomic writes leave the old file or the new one, and digests depend only on content."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Counting floating-point operations."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

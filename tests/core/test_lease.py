@@ -1,7 +1,5 @@
 """Leases between real processes: one holder, taken over when dead or silent, and never written over by a late one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

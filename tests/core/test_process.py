@@ -1,7 +1,5 @@
 """Several real processes (gloo) that share their work, and one that has no one to share with."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

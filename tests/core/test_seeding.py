@@ -1,7 +1,5 @@
 """A random draw is a pure function of seed, purpose and position."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

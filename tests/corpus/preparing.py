@@ -1,7 +1,5 @@
 """A prepared corpus with its inputs, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

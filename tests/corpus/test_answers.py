@@ -1,7 +1,5 @@
 """Answers: how texts are normalised and held by passages, and how regular expressions match."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

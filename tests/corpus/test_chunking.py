@@ -1,7 +1,5 @@
 """Chunking: exact offsets, whole sentences, the limit of ORQA's preprocessing."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

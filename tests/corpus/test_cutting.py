@@ -1,7 +1,5 @@
 """Cutting against the plain way: encode every text by itself, pack by trying, and compare."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

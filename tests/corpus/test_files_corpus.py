@@ -1,7 +1,5 @@
 """The corpus of text files: kept, cut and tagged texts, questions, and counts."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

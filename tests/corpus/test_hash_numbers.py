@@ -1,7 +1,5 @@
 """Numbers of hashes, against a dictionary."""
 
-from __future__ import annotations
-
 import random
 
 from realm_lab.corpus.hash_numbers import HashNumbers

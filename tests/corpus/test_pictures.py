@@ -1,7 +1,5 @@
 """Images among the files of the knowledge corpus: read, scaled, cut into patches, refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,13 +1,10 @@
 """Preparation by several processes: the same bytes for any number of them, bounded memory, clear errors."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,6 +18,7 @@ from realm_lab.corpus.salient_spans import RuleTagger
 from realm_lab.corpus.store import NO_ROW, PreparedCorpus
 from realm_lab.corpus.vocabulary import train_wordpiece
 from realm_lab.errors import UserError
+from tests import tiny
 from tests.corpus.preparing import tree
 
 NAMES = "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas".split()
@@ -68,7 +66,7 @@ def files(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def make(tiny: ModuleType, tmp_path: Path) -> Make:
+def make(tmp_path: Path) -> Make:
     def prepare_into(name: str, values: dict[str, Any], workers: int = 1) -> PreparedCorpus:
         prepare(tiny.params(values), tmp_path / name, 0, workers=workers)
         return PreparedCorpus(tmp_path / name)
@@ -157,7 +155,7 @@ def test_a_killed_process_and_an_error_in_one_are_told(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_was_cut_before_a_stop_is_not_cut_again(
-    files: dict[str, Any], make: Make, flagged: Path, tiny: ModuleType, tmp_path: Path, workers: int
+    files: dict[str, Any], make: Make, flagged: Path, tmp_path: Path, workers: int
 ) -> None:
     """Stopped in the last of three passes over texts, it goes on, with any number of processes, and without a tag."""
     files |= OWN

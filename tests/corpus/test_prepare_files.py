@@ -1,11 +1,8 @@
 """Text files prepared: the output decodes back to the text, drops are counted, the key follows the content."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from realm_lab.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabular
 from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.parameters import Params
+from tests import tiny
 from tests.corpus.preparing import Prepared, made
 
 PEOPLE = (
@@ -56,7 +54,7 @@ FilesParams = Callable[..., Params]
 
 
 @pytest.fixture(scope="module")
-def files_params(tiny: ModuleType) -> FilesParams:
+def files_params() -> FilesParams:
     def build(knowledge: str, **overrides: Any) -> Params:
         values: dict[str, Any] = {
             "corpus.source": "files",
@@ -69,8 +67,7 @@ def files_params(tiny: ModuleType) -> FilesParams:
             "tokenizer.vocabulary_size": 400,
         }
         changes = {key.replace("__", "."): value for key, value in overrides.items()}
-        params: Params = tiny.params(values | changes)
-        return params
+        return tiny.params(values | changes)
 
     return build
 
@@ -245,7 +242,7 @@ def test_the_later_version_of_files_is_kept_beside(files_params: FilesParams, sq
 
 
 def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
-    files_params: FilesParams, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files_params: FilesParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.json"
     params = files_params(squad(path, 2))
@@ -356,7 +353,7 @@ def test_questions_of_which_none_is_left_are_refused(files_params: FilesParams, 
         assert why in str(caught.value)
 
 
-def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(tiny: ModuleType) -> None:
+def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters() -> None:
     """Corpora that were prepared before those parameters existed are found again, and others are distinguished."""
 
     def inputs_of(corpus: Corpus) -> Any:

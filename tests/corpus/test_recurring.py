@@ -1,19 +1,16 @@
 """Recurring spans against a count by hand."""
 
-from __future__ import annotations
-
-from types import ModuleType
-
 import numpy as np
 import pytest
 
 from realm_lab.corpus.recurring import only_recurring
 from realm_lab.corpus.store import Sentences
+from tests import tiny
 from tests.corpus.preparing import Prepared, made
 
 
 @pytest.fixture(scope="module")
-def same(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def same(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     changes = {"corpus.pretrain_corpus": "same", "corpus.source.restate_facts": True}
     return made(tiny.params(changes), tmp_path_factory.mktemp("same") / "corpus")
 

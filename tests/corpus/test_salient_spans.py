@@ -1,7 +1,5 @@
 """The rule tagger: dates, names and numbers with exact offsets."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from pathlib import Path

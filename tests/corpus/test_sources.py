@@ -1,11 +1,8 @@
 """A custom corpus source and tagger: their rows, their options, their part of the key, their errors."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +11,7 @@ from realm_lab.core.files import digest
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers import registry
 from realm_lab.errors import UserError
+from tests import tiny
 from tests.corpus.preparing import Prepared, made
 
 SOURCE = """
@@ -68,11 +66,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("legends", None)
 
 
-def key(tiny: ModuleType, changes: dict[str, Any], seed: int = 0) -> str:
+def key(changes: dict[str, Any], seed: int = 0) -> str:
     return digest(corpus_inputs(tiny.params(OWN | changes), seed))
 
 
-def test_documents_spans_questions_and_an_update_are_prepared(module: Path, tiny: ModuleType, tmp_path: Path) -> None:
+def test_documents_spans_questions_and_an_update_are_prepared(module: Path, tmp_path: Path) -> None:
     prepared = made(tiny.params(OWN | {"corpus.source.towns": 30}), tmp_path / "out", 1)
     corpus = prepared.corpus
     passages, sentences = corpus.passages(), corpus.sentences()
@@ -84,13 +82,13 @@ def test_documents_spans_questions_and_an_update_are_prepared(module: Path, tiny
     assert (list(questions.answers[0]), questions.gold[0].tolist()) == (["Bob"], [0])
 
 
-def test_options_seed_and_code_are_in_the_key(module: Path, tiny: ModuleType) -> None:
-    plain = key(tiny, {})
-    assert key(tiny, {"corpus.source": {"name": "legends:Legends", "towns": 40}}) == plain
-    others = [key(tiny, {"corpus.source.towns": 41}), key(tiny, {}, seed=1), key(tiny, {"corpus.tagger": "rule"})]
-    others.append(key(tiny, {"corpus.tagger": "legends:Capitals"}))
+def test_options_seed_and_code_are_in_the_key(module: Path) -> None:
+    plain = key({})
+    assert key({"corpus.source": {"name": "legends:Legends", "towns": 40}}) == plain
+    others = [key({"corpus.source.towns": 41}), key({}, seed=1), key({"corpus.tagger": "rule"})]
+    others.append(key({"corpus.tagger": "legends:Capitals"}))
     module.write_text(SOURCE + "more = 1\n")
-    others.append(key(tiny, {}))
+    others.append(key({}))
     assert len({plain, *others}) == 6
 
 
@@ -105,13 +103,13 @@ def test_options_seed_and_code_are_in_the_key(module: Path, tiny: ModuleType) ->
         ({"corpus.tagger": "exakt"}, "did you mean 'exact'"),
     ],
 )
-def test_a_wrong_use_is_one_line(module: Path, tiny: ModuleType, change: dict[str, Any], problem: str) -> None:
+def test_a_wrong_use_is_one_line(module: Path, change: dict[str, Any], problem: str) -> None:
     with pytest.raises(UserError, match=problem) as caught:
-        key(tiny, change)
+        key(change)
     assert caught.value.parameter.startswith(("corpus.source", "corpus.tagger"))
 
 
-def test_an_error_within_documents_names_the_line(module: Path, tiny: ModuleType, tmp_path: Path) -> None:
+def test_an_error_within_documents_names_the_line(module: Path, tmp_path: Path) -> None:
     module.write_text(SOURCE.replace("text.index(mayor)", 'text.index("nobody")'))
     line = SOURCE[: SOURCE.index("text.index(mayor)")].count("\n") + 1
     with pytest.raises(UserError, match=rf"ValueError in legends\.py, line {line} ") as caught:
@@ -131,7 +129,7 @@ register_reader("poem", lambda path, head: path.suffix == ".poem", read_document
 
 
 def test_the_code_of_a_custom_format_is_in_the_key_of_what_it_reads(
-    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,7 +1,5 @@
 """The store: rows are read back as written; truncated or missing files are refused with the remedy."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The WordPiece vocabulary: deterministic, readable by transformers, blind to special tokens in text."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ test_accelerator.py and test_gpu.py run this in a separate process: autograd cou
 backward pass.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil
@@ -281,7 +279,7 @@ class OnDevice(Whole):
 
 @pytest.fixture(scope="module")
 def systems(tmp_path_factory: pytest.TempPathFactory) -> tuple[Whole, Whole]:
-    return OnDevice(tmp_path_factory.mktemp("realm"), tiny), Whole(tmp_path_factory.mktemp("cpu"), tiny)
+    return OnDevice(tmp_path_factory.mktemp("realm")), Whole(tmp_path_factory.mktemp("cpu"))
 
 
 @pytest.mark.parametrize("system", ["dpr", "bm25_dpr_reader", "hard_em", "closed_book", "fid", "rag", "orqa"])

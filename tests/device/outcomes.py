@@ -1,7 +1,5 @@
 """on_device.py in a separate process, on the pretend accelerator or on a real device."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Device errors, each a small variant of the package's own code, which the checks of on_device.py must catch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

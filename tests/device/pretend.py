@@ -1,7 +1,5 @@
 """The pretend accelerator `realm:0` (accelerator.cpp), compiled once for each source and version of torch."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

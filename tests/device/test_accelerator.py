@@ -1,7 +1,5 @@
 """The pretend accelerator: on_device.py in a separate process, each of its tests under the same name here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

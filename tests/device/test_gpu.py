@@ -1,7 +1,5 @@
 """The same on a GPU: every stage, system, resume and search of on_device.py, and where the host waits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

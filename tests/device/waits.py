@@ -1,7 +1,5 @@
 """Count waits of the host for the device: reading a number, copies to or from it, and operators of unknown size."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers against the enumeration of every span of every passage."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

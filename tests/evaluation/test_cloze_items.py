@@ -1,7 +1,5 @@
 """Blanks with known answers, read under their candidates: against transformers' BERT and a plain search."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

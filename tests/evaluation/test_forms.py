@@ -1,7 +1,5 @@
 """Forms of facts, and owners of passages, that are retrieved: on passages and ranks written by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The gate with readers that are known to read, and known not to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact match and F1 as published, and overlap with training."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prediction files of every format: how they are read, matched with their questions, and scored."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Ranks and recall@k against a plain reading of the passages."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

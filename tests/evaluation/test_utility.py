@@ -1,7 +1,5 @@
 """The cloze evaluation against transformers in float64, one sentence and one passage at a time."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 

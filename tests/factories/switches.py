@@ -3,8 +3,6 @@
 Table of tests/test_switches.py; tests/systems/test_identity.py takes the values for its keys.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,8 +46,7 @@ class Switch:
 
 def line_of(root: Path, stage: str, change: dict[str, Any] | None = None) -> Path:
     """The folder of a stage under SHORT and `change`."""
-    path: Path = tiny.stage_run(stage, tiny.params(SHORT | (change or {})), root).path
-    return path
+    return tiny.stage_run(stage, tiny.params(SHORT | (change or {})), root).path
 
 
 def optimiser(place: str, moves: tuple[str, ...] = BOTH) -> dict[str, Switch]:

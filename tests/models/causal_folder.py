@@ -1,7 +1,5 @@
 """A tiny random Llama with a tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

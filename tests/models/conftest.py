@@ -1,7 +1,5 @@
 """The models of the tiny system, written into folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Two models compared weight by weight."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

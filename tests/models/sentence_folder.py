@@ -1,7 +1,5 @@
 """A tiny random BERT folder with a tokenizer, in the form of sentence embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading every candidate of every query, however they are grouped."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The causal reader against transformers' own loss, one prompt at a time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

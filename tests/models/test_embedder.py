@@ -1,7 +1,5 @@
 """The two towers: which parts are shared, how they start, what each switch makes them compute."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

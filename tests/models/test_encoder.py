@@ -1,7 +1,5 @@
 """Our encoder is BertModel, number for number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Models are plain Hugging Face folders, read back bit for bit, and by transformers too."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hugging Face BERT folders: supported ones are read as they are, others are refused with a remedy."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

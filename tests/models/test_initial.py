@@ -1,7 +1,5 @@
 """Initial models: from the seed, from a BERT, from a run's folders, from released REALM weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """join_BERT, padding and groups of equal length."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table of a causal language model's log-likelihoods: each pair is read once, by any run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every objective against a separate calculation in numpy: its value, its gradient, and its detached terms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The reader's two distributions: words at masks, and spans of the passage."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

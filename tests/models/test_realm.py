@@ -1,7 +1,5 @@
 """The paper's equations against derivatives, enumeration and its appendices."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

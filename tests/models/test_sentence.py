@@ -1,7 +1,5 @@
 """Sentence embeddings: the vectors that transformers gives, one text at a time without padding."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

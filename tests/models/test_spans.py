@@ -1,7 +1,5 @@
 """S(z, y), and p(y|z,x) as the sum over it."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tagger of a Hugging Face folder: exact offsets, windows, other encodings of labels, and refusals."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Verdicts on tables of runs: the digits of our reports, what cannot be paired, and bad tables."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -2,8 +2,6 @@
 own here. Each has the same 24 runs of one training: three optimisers, eight seeds.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import struct

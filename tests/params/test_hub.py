@@ -1,7 +1,5 @@
 """Checkpoints of the Hugging Face Hub, from a server that answers as the Hub does."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import json

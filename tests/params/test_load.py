@@ -1,7 +1,5 @@
 """Parameters: any fault is one line that names file, line or key, and the remedy."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """docs/parameters.md has everything about every parameter, and is not stale."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal

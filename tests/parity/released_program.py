@@ -8,8 +8,6 @@ python released_program.py FOLDER SEED   small random models, inputs and the out
 
 # Shapes: B queries, K candidates, C passages of the early loss, L positions, S spans, A gold spans
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Python of an environment that has transformers 4.40.2, new models are drawn ther
 
 # Shapes: B queries, K candidates, L positions, M masked words, N pairs or passages, D embedding size, S spans, W widths
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

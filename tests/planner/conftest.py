@@ -1,7 +1,5 @@
 """A project with narrow models in which nothing is prepared, and a measurement of this machine in round numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

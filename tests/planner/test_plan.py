@@ -1,7 +1,5 @@
 """`realm-lab plan` and `bench` through the command line: numbers, tables, and one line for every wrong request."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

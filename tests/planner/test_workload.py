@@ -1,7 +1,5 @@
 """Operations against torch's counter, parameters against the models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The browser, and a synthetic study that is made once and copied for each test that changes it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A page in a real browser, from file://, with its messages and requests."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

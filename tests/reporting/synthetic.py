@@ -3,8 +3,6 @@
 Curves follow the shape that the engine shows in the toy world, and some texts are hostile on purpose.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """`realm-lab compare` on run folders made of formulas: who is meant, what differs, and how sure that is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Confounds of a comparison, and the notes on the code of its runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

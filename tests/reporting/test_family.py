@@ -1,7 +1,5 @@
 """Findings of comparisons within their family, and the members of a family."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

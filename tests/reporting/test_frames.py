@@ -1,7 +1,5 @@
 """The loader: run folders become frames; missing or broken ones are listed, in the words of tracking/state.py."""
 
-from __future__ import annotations
-
 import json
 import math
 import socket

@@ -1,7 +1,5 @@
 """reports/index.html and the explorer: made of committed files, self-contained, safe with hostile texts."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

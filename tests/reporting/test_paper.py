@@ -1,7 +1,5 @@
 """The LaTeX tables and PDF figures of a report."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Parts of a report by hand: axes, drift, names in figures, and Table 3."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report of a study: its numbers by hand, its verdicts, its parts, and the files that it never replaces."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

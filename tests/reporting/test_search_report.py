@@ -1,7 +1,5 @@
 """The report of a search, made only from trials.json."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A custom search backend: its proposals are searched as FAISS's are, or refused in a line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

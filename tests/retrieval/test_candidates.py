@@ -2,8 +2,6 @@
 
 # Shapes: B queries, K candidates, N passages
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

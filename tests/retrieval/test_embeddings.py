@@ -1,7 +1,5 @@
 """The embedding store: computed once, by any number of processes, resumed after a kill, refused when damaged."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

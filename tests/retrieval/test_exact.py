@@ -1,7 +1,5 @@
 """Exact search against float64 enumeration, on vectors made to break it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

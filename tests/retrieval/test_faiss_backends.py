@@ -1,7 +1,5 @@
 """Approximate search: its proposals, forbidden rows, its measured recall, and its state."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import faiss

@@ -1,7 +1,5 @@
 """The embeddings of every passage, and an index that belongs to its corpus."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Refresh policies as plain decisions; how late they come into use is in tests/training/test_refreshing.py."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Searching an index that may be stale, and scores with current weights."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

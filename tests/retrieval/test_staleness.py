@@ -1,7 +1,5 @@
 """The measures of staleness against brute force."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -2,8 +2,6 @@
 
 # Shapes: B queries, N passages
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Study files written for a test, over the tiny parameters, and files of stages on disk."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Callable, Iterator

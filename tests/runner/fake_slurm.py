@@ -1,7 +1,5 @@
 """SLURM's programs as scripts that write down their use."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

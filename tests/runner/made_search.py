@@ -1,7 +1,5 @@
 """A search over the tiny parameters, and a launcher that trains nothing: its runs' curves are computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path

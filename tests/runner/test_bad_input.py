@@ -1,20 +1,18 @@
 """Bad input on the command line: one line with file or parameter and remedy, code 2, nothing half done."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from realm_lab import cli
 from realm_lab.runner.schedule import InlineLauncher
 from realm_lab.tracking.run_dir import StageRun
+from tests import tiny
 
 SQUAD = {
     "version": "1.1",
@@ -41,9 +39,9 @@ Complain = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def ready(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a corpus and a warm start."""
-    root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("ready"))
+    root = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("ready"))
     tiny.run("warm_start", tiny.params(), root)
     return root
 

@@ -1,13 +1,10 @@
 """The study `default` follows the present params.yaml, for every reader, and readers write nothing."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +21,7 @@ from realm_lab.runner.schedule import InlineLauncher
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.tracking.study_record import read_study_record, study_folder
 from realm_lab.tracking.views import read_groups
+from tests import tiny
 
 QUESTION = "who is the mayor of zovzen ?"
 EXPERIMENT = {"finetune.steps": 1}
@@ -31,7 +29,7 @@ Snapshot = dict[str, tuple[int, bytes]]
 
 
 @pytest.fixture(scope="module")
-def after_an_experiment(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def after_an_experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project after its default pipeline, an experiment, and `git checkout params.yaml; dvc repro`: DVC takes every
     stage from its cache, so no realm-lab command runs."""
     root = tmp_path_factory.mktemp("project")
@@ -84,9 +82,7 @@ READERS: dict[str, Callable[[Path], list[str]]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_after_an_experiment_every_reader_has_the_runs_of_params_yaml(
-    after_an_experiment: Path, tiny: ModuleType, reader: str
-) -> None:
+def test_after_an_experiment_every_reader_has_the_runs_of_params_yaml(after_an_experiment: Path, reader: str) -> None:
     root, wanted = after_an_experiment, keys_of(tiny.params())
     recorded = read_study_record(study_folder(root / "runs", "default") / "study.json")
     assert [run.run_key for run in recorded.runs] == keys_of(tiny.params(EXPERIMENT)) != wanted
@@ -109,7 +105,7 @@ def test_after_an_experiment_every_reader_has_the_runs_of_params_yaml(
     ids=" ".join,
 )
 def test_a_verb_that_reads_writes_nothing_into_runs(
-    root: Path, tiny: ModuleType, command: list[str], capsys: pytest.CaptureFixture[str]
+    root: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = files(root)
     assert main(["--root", str(root), *command]) == 0
@@ -124,7 +120,7 @@ def test_a_verb_that_reads_writes_nothing_into_runs(
         assert [run["run_key"] for run in json.loads(printed)["runs"]] == keys_of(tiny.params())
 
 
-def test_the_report_is_that_of_params_yaml(root: Path, tiny: ModuleType) -> None:
+def test_the_report_is_that_of_params_yaml(root: Path) -> None:
     before = files(root)
     assert main(["--root", str(root), "report", "default"]) == 0
     assert files(root) == before
@@ -194,7 +190,7 @@ def set_steps(root: Path, steps: int) -> None:
 
 
 @pytest.mark.parametrize("recorded", ["experiment", "default", "nothing"])
-def test_an_applied_experiment_is_what_readers_have(root: Path, tiny: ModuleType, recorded: str) -> None:
+def test_an_applied_experiment_is_what_readers_have(root: Path, recorded: str) -> None:
     """The record may name any runs: `dvc exp apply` and a checkout of an old commit change only params.yaml."""
     path = study_folder(root / "runs", "default") / "study.json"
     if recorded == "default":
@@ -207,9 +203,7 @@ def test_an_applied_experiment_is_what_readers_have(root: Path, tiny: ModuleType
         assert sorted(read(root)) == sorted(wanted), reader
 
 
-def test_after_control_c_in_an_experiment_its_runs_are_refused_until_params_yaml_is_back(
-    root: Path, tiny: ModuleType
-) -> None:
+def test_after_control_c_in_an_experiment_its_runs_are_refused_until_params_yaml_is_back(root: Path) -> None:
     """DVC leaves params.yaml as the experiment has it."""
     committed = (root / "params.yaml").read_text()
     set_steps(root, 1)

@@ -1,7 +1,5 @@
 """`realm-lab demo`: the study that comes with the package is complete, answers, and can be reported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The pipeline under DVC, in a clone, with tiny parameters: the view of a user of DVC, and of git."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

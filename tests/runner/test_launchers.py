@@ -1,7 +1,5 @@
 """Settings of SLURM: from the study, a profile and the command line, checked before anything is submitted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`realm-lab logs`: the history of a run, from its folders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The call at the end of a study: its input, its time, and that its failure fails nothing."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

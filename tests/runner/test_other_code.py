@@ -1,7 +1,5 @@
 """Edits of the engine after a run: results of other code are named, and computed again or accepted on request."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -9,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.tracking.code_record import read_code
 from realm_lab.training.pretrain import PretrainTask
+from tests import tiny
 
 REPOSITORY = Path(__file__).parents[2]
 STUDY = """\
@@ -181,7 +179,7 @@ class Edited(CodeReader):
 
 
 def test_a_stage_goes_on_from_other_code_only_if_that_is_accepted(
-    tmp_path: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.prepare(tiny.params(), tmp_path)
     warm_start = tiny.run("warm_start", tiny.params(), tmp_path)

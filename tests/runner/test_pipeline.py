@@ -1,13 +1,10 @@
 """The default pipeline, once, with real workers: its outputs, its reuse of finished work, and its failures."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +21,7 @@ from realm_lab.systems.identity import kept_corpus_folder, plan_run
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import run_state
 from realm_lab.tracking.study_record import read_study_record, study_record_paths
+from tests import tiny
 
 pytestmark = pytest.mark.slow  # each verb of the pipeline starts processes, and each of these imports PyTorch
 STAGES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
@@ -38,9 +36,8 @@ UTILITIES = (
 
 
 @pytest.fixture(scope="module")
-def params(tiny: ModuleType) -> Params:
-    chosen: Params = tiny.params()
-    return chosen
+def params() -> Params:
+    return tiny.params()
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +100,7 @@ def test_the_baseline_starts_and_ends_at_the_warm_start(done: Path) -> None:
     assert realm["retrieval_utility_start"] != realm["retrieval_utility_end"]
 
 
-def test_results_follow_from_the_scores_of_each_example(done: Path, params: Params, tiny: ModuleType) -> None:
+def test_results_follow_from_the_scores_of_each_example(done: Path, params: Params) -> None:
     for system in ("realm", "warm_start"):
         run = tiny.stage_run("evaluate", params, done, system)
         results, folder = run.results(), run.path / "eval"
@@ -124,7 +121,7 @@ def test_results_follow_from_the_scores_of_each_example(done: Path, params: Para
         assert 0 < swap["changed_questions"] < results["questions"]
 
 
-def test_predictions_are_cut_from_the_passage_they_name(done: Path, params: Params, tiny: ModuleType) -> None:
+def test_predictions_are_cut_from_the_passage_they_name(done: Path, params: Params) -> None:
     [corpus] = (done / "data" / "prepared").iterdir()
     texts = PreparedCorpus(corpus).passages().text
     bodies = dict(zip(texts.column("id"), texts.column("body"), strict=True))
@@ -137,7 +134,7 @@ def test_predictions_are_cut_from_the_passage_they_name(done: Path, params: Para
         assert held.index(True) + 1 == rank if any(held) else rank is None or rank > len(held)
 
 
-def test_curves_are_the_pretraining_log(done: Path, params: Params, tiny: ModuleType) -> None:
+def test_curves_are_the_pretraining_log(done: Path, params: Params) -> None:
     rows = tiny.stage_run("pretrain", params, done).metrics.rows()
     for name in ("retrieval_utility", "recall_at_5", "marginal_log_likelihood", "index_staleness_steps"):
         with open(done / "reports" / "curves" / f"{name}.csv", newline="") as file:
@@ -148,7 +145,7 @@ def test_curves_are_the_pretraining_log(done: Path, params: Params, tiny: Module
         assert found
 
 
-def test_finished_models_are_exported(done: Path, params: Params, tiny: ModuleType) -> None:
+def test_finished_models_are_exported(done: Path, params: Params) -> None:
     expected = {
         "warm_start": {"s0": "realm"},
         "pretrain": {"realm-s0": "realm"},
@@ -193,7 +190,7 @@ def test_the_second_call_does_nothing(project: Path, params: Params, monkeypatch
     assert (project / "reports" / "metrics.json").read_bytes() == metrics
 
 
-def test_metrics_are_means_over_the_seeds(project: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_means_over_the_seeds(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = tiny.params({"seeds": [0, 1]})
     tiny.prepare(both, project, seed=1)
     for system in ("realm", "warm_start"):
@@ -217,7 +214,7 @@ def test_metrics_are_means_over_the_seeds(project: Path, tiny: ModuleType, monke
 
 
 def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_the_others(
-    project: Path, tiny: ModuleType, params: Params
+    project: Path, params: Params
 ) -> None:
     changed = tiny.params({"finetune.steps": 3})
     before = {stage: stage_folders(project, stage) for stage in STAGES}
@@ -248,7 +245,7 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
     assert manifest["key"] == failed.key
 
 
-def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path, tiny: ModuleType) -> None:
+def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path) -> None:
     """So after a checkout on another machine, too: there are data/ and models/, and no runs/."""
     before, report = stage_files(project), tree_bytes(project / "reports")
     shutil.rmtree(project / "runs")
@@ -261,7 +258,7 @@ def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path, tin
     assert {path.split("-")[0] for path in stage_files(project).keys() - before.keys()} == {"finetune"}
 
 
-def test_a_missing_model_names_what_a_finished_run_has_instead(done: Path, tiny: ModuleType) -> None:
+def test_a_missing_model_names_what_a_finished_run_has_instead(done: Path) -> None:
     for changed, seed, said in (({"pretrain.steps": 77}, 0, r"pretrain\.steps = \d+$"), ({}, 7, "seed = 0$")):
         context = open_run(tiny.params(changed), done, seed, "realm")
         with pytest.raises(UserError, match=r"run `realm-lab pretrain` .*\. A finished run has " + said):
@@ -269,7 +266,7 @@ def test_a_missing_model_names_what_a_finished_run_has_instead(done: Path, tiny:
 
 
 def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_again(
-    done: Path, project: Path, tiny: ModuleType, params: Params
+    done: Path, project: Path, params: Params
 ) -> None:
     [folder] = (project / "data" / "prepared").iterdir()
     kept = kept_corpus_folder(project, plan_run(params, "realm", 0))
@@ -287,7 +284,7 @@ def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_a
     assert read_json(project / "runs" / "stages" / prepare / "status.json")["attempt"] == 1
 
 
-def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path, tiny: ModuleType) -> None:
+def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path) -> None:
     short = {f"{name}.steps": 1 for name in ("warm_start.reader", "warm_start.embedder", "pretrain")}
     params = tiny.params(short)
     stages.run("pretrain", params, tmp_path)
@@ -303,7 +300,6 @@ def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path,
 def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
     project: Path,
     params: Params,
-    tiny: ModuleType,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

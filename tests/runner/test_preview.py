@@ -1,7 +1,5 @@
 """Output of `--dry-run`: states, differences, and the remaining work; nothing is written."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -3,8 +3,6 @@
 `REALM_LAB_KILLS=50 pytest tests/runner/test_random_kills.py` kills as often as that; the default is once each.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess
@@ -14,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import psutil
 import pytest
@@ -22,6 +19,7 @@ import pytest
 from realm_lab.tracking.mirror import mirror
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.state import UNFINISHED
+from tests import tiny
 from tests.runner.test_sweep import LONG, make_project, outcomes, stages, start, sweep_here
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import Project, assert_as_uninterrupted, uninterrupted, wait_until
@@ -97,7 +95,7 @@ def go_on(root: Path, role: str | None, chance: random.Random) -> tuple[int, boo
     return process.returncode, killed, said
 
 
-def test_whatever_is_killed_the_study_ends_as_if_nothing_was(tiny: ModuleType, tmp_path: Path) -> None:
+def test_whatever_is_killed_the_study_ends_as_if_nothing_was(tmp_path: Path) -> None:
     chance, killed = random.Random(0), dict.fromkeys(ROLES, 0)
     undisturbed = make_project(tmp_path / "undisturbed", STUDY)
     assert sweep_here(undisturbed) == 0
@@ -110,7 +108,7 @@ def test_whatever_is_killed_the_study_ends_as_if_nothing_was(tiny: ModuleType, t
             code, was_killed, said = go_on(root, role, chance)
             assert code == 0 or was_killed, said
             killed[role or "sweep"] += was_killed
-        assert outcomes(root, tiny) == outcomes(undisturbed, tiny)
+        assert outcomes(root) == outcomes(undisturbed)
         for run in stages(root).values():
             tiny.by_name(tiny.metrics(run))  # no point is there twice
         mirror(root / "runs")
@@ -121,7 +119,7 @@ def test_whatever_is_killed_the_study_ends_as_if_nothing_was(tiny: ModuleType, t
 
 @pytest.mark.slurm
 def test_whatever_job_is_killed_the_study_ends_as_if_none_was(
-    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance, killed, number = random.Random(0), 0, 0
 
@@ -130,7 +128,7 @@ def test_whatever_job_is_killed_the_study_ends_as_if_none_was(
         return partial(cluster.ask, "scancel", "--signal=KILL", running[0]) if running else None
 
     while killed < JOBS:
-        project = Project(tmp_path / f"project-{number}", tiny, OF_JOBS)
+        project = Project(tmp_path / f"project-{number}", OF_JOBS)
         monkeypatch.chdir(project.root)
         number += 1
         while project.sweep(retry_failed=True):
@@ -139,7 +137,7 @@ def test_whatever_job_is_killed_the_study_ends_as_if_none_was(
                 if killed == JOBS:
                     project.quick()
             wait_until(partial(has_ended, project), "all jobs have ended")
-        assert_as_uninterrupted(project, tiny, uninterrupted(tiny, tmp_path / f"inline-{number}", OF_JOBS))
+        assert_as_uninterrupted(project, uninterrupted(tmp_path / f"inline-{number}", OF_JOBS))
     print(f"killed: {killed} jobs, {number} studies")
 
 

@@ -1,10 +1,7 @@
 """`realm-lab reproduce` on committed reports: agreement, noise, and errors."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -17,6 +14,7 @@ from realm_lab.reporting.report_data import load_report
 from realm_lab.reporting.reproduce import compare_runs, in_words
 from realm_lab.runner.cells import cells_of
 from realm_lab.runner.study import Study, read_study_file
+from tests import tiny
 from tests.reporting.synthetic import make_study
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -131,7 +129,7 @@ def test_noise_is_told_from_a_wrong_number() -> None:
 
 
 @pytest.mark.slow
-def test_a_cell_is_run_again(tmp_path: Path, tiny: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A cell is run again by a sweep in a separate project: the same numbers, until one of the report is changed."""
     (tmp_path / "experiments").mkdir()
     (tmp_path / "params.yaml").write_bytes((REPOSITORY / "tests" / "tiny.yaml").read_bytes())

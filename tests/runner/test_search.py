@@ -1,7 +1,5 @@
 """The owner of a search: its trials, its pruning, and its recovery after a kill."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path

@@ -1,14 +1,11 @@
 """Requests to SLURM, and the use of its answers; its programs are scripts that record their calls."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +18,7 @@ from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, freeze_code, waves
 from realm_lab.runner.slurm_queue import latest_jobs
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import Cause, JobState, Reason, State
+from tests import tiny
 from tests.runner.fake_slurm import Fake
 
 
@@ -30,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make(tiny: ModuleType) -> Any:
+def make() -> Any:
     """Make a task: its name, the names before it, and launch.ranks."""
 
     def task(name: str, *after: str, ranks: int = 1, stages: tuple[str, ...] = ("pretrain",)) -> Task:
@@ -338,9 +336,7 @@ def test_a_job_goes_back_to_the_queue_while_slurm_lets_it_run(
     assert fake.calls("scontrol") == ([] if requeue is None else ["requeue 17_3"])
 
 
-def test_a_job_whose_beginning_is_missing_says_so(
-    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_beginning_is_missing_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from realm_lab.systems.identity import plan_run
 
     params = tiny.params()

@@ -1,7 +1,5 @@
 """On a real SLURM: studies that are stopped in every way that a cluster knows, and end as if nothing had happened."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -9,13 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import make_launcher
 from realm_lab.tracking.state import UNFINISHED, JobState
+from tests import tiny
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, uninterrupted, wait_until
 
@@ -40,9 +38,9 @@ STUDY = {
 
 @pytest.mark.slow
 def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
-    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project = Project(tmp_path / "project", tiny, STUDY)
+    project = Project(tmp_path / "project", STUDY)
     monkeypatch.chdir(project.root)
     runs = {run.cell: run for run in project.plan().runs}
     pretrain = {cell: project.stage(run, "pretrain") for cell, run in runs.items()}
@@ -75,7 +73,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     project.launcher().cancel([task["cancelled"]])
     wait_until(lambda: states()[task["cancelled"]].state == "CANCELLED", "the job is cancelled")
     assert pretrain["cancelled"].status().state == "PREEMPTED"
-    inline = uninterrupted(tiny, tmp_path / "inline", STUDY)  # meanwhile
+    inline = uninterrupted(tmp_path / "inline", STUDY)  # meanwhile
     wait_until(lambda: reached("out_of_time", 3, attempt=2), "the job that was out of time goes on")
     cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=3")
 
@@ -97,7 +95,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     assert {state.state for state in states().values()} == {"COMPLETE"}
     assert most == 2  # array_parallelism
     assert_each_went_on({cell: run.status().attempt for cell, run in pretrain.items()})
-    assert_as_uninterrupted(project, tiny, inline)
+    assert_as_uninterrupted(project, inline)
     assert_mlflow_shows_each_run_once(project)
 
 
@@ -136,7 +134,7 @@ SlurmLauncher(SlurmOptions(additional={"hold": True}), Path(given["root"]), "fro
 
 
 def test_a_job_that_waits_does_not_see_what_is_edited(
-    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import json
 

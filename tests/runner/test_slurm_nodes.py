@@ -4,8 +4,6 @@ Each host is in separate namespaces, which needs root, with a separate clock if 
 roots through a file system that remembers for seconds that a name was not there.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -15,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +26,7 @@ from realm_lab.runner.tasks import Task
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.run_lease import writing
 from realm_lab.tracking.state import UNFINISHED, JobState, StageState, StageStates
+from tests import tiny
 from tests.slurm_cluster import accounting, hosts
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.programs import find_program, missing
@@ -107,7 +105,7 @@ def cluster(place: Path, late: Path | None) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def prepared(place: Path, tiny: ModuleType) -> Path:
+def prepared(place: Path) -> Path:
     """A root in which pre-training can start."""
     root = place / "prepared"
     tiny.run("warm_start", tiny.params(), tiny.prepare(tiny.params(), root))
@@ -118,15 +116,15 @@ def prepared(place: Path, tiny: ModuleType) -> Path:
 class Jobs:
     """Pre-training in copies of a root, as jobs."""
 
-    def __init__(self, tiny: ModuleType, prepared: Path, root: Path):
+    def __init__(self, prepared: Path, root: Path):
         self.root = Path(shutil.copytree(prepared, root))
-        self._tiny, self._launchers = tiny, dict[str, Launcher]()
+        self._launchers = dict[str, Launcher]()
         self._tasks: dict[str, Task] = {}
 
     def submit(self, name: str, settings: LauncherSettings, changes: dict[str, Any]) -> StageRun:
         """Start a job of that name; the folder of its stage."""
-        params = self._tiny.params(changes)
-        run: StageRun = self._tiny.stage_run("pretrain", params, self.root)
+        params = tiny.params(changes)
+        run = tiny.stage_run("pretrain", params, self.root)
         self._tasks[name] = Task(name, ("pretrain",), "realm", 0, params, {"pretrain": run.key}, (), ("realm",))
         self._launchers[name] = make_launcher("slurm", settings, self.root, name)
         self.again(name)
@@ -155,16 +153,14 @@ class Jobs:
 
 
 @pytest.fixture
-def jobs(
-    tiny: ModuleType, prepared: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: Path | None
-) -> Jobs:
-    found = Jobs(tiny, prepared, place / "late" / tmp_path.name)
+def jobs(prepared: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: Path | None) -> Jobs:
+    found = Jobs(prepared, place / "late" / tmp_path.name)
     monkeypatch.chdir(found.root)
     return found
 
 
 def test_eight_processes_on_four_nodes_do_what_one_does(
-    cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
+    cluster: Cluster, prepared: Path, tmp_path: Path, jobs: Jobs
 ) -> None:
     """They meet on the first node by its name. Of batches of nine one process has two."""
     changes = {"pretrain.batch_size": 9, "pretrain.steps": 6, "pretrain.refresh.interval_steps": 2}
@@ -175,9 +171,7 @@ def test_eight_processes_on_four_nodes_do_what_one_does(
     tiny.assert_metrics_alike(one, eight)
 
 
-def test_a_builder_has_a_node_of_its_own(
-    cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
-) -> None:
+def test_a_builder_has_a_node_of_its_own(cluster: Cluster, prepared: Path, tmp_path: Path, jobs: Jobs) -> None:
     """A builder killed with its trainer, whose job starts another one, changes nothing; all nodes are free in the
     end."""
     changes = SLOW | {"launch.checkpoint_interval_seconds": 1}
@@ -202,7 +196,7 @@ def test_a_builder_has_a_node_of_its_own(
 
 
 def test_what_another_host_has_finished_may_be_seen_late(
-    cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs, late: Path | None
+    cluster: Cluster, prepared: Path, tmp_path: Path, jobs: Jobs, late: Path | None
 ) -> None:
     """The warm start that a job needs is written after its host has looked for it."""
     if late is None:
@@ -219,7 +213,7 @@ def test_what_another_host_has_finished_may_be_seen_late(
 
 
 def test_jobs_outlive_their_nodes_whatever_their_clocks_say(
-    cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
+    cluster: Cluster, prepared: Path, tmp_path: Path, jobs: Jobs
 ) -> None:
     """One job's node is taken down, one of another's two nodes fails; their clocks are ten minutes apart."""
     clocks = {"n1": -600.0, "n2": 600.0}
@@ -285,9 +279,9 @@ def test_status_says_what_the_accounts_say(cluster: Cluster, tmp_path: Path, job
 
 
 def test_a_full_disk_stops_a_job_with_one_line_and_room_lets_it_go_on(
-    cluster: Cluster, place: Path, tiny: ModuleType, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, place: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = Jobs(tiny, prepared, place / "scratch" / "root")
+    jobs = Jobs(prepared, place / "scratch" / "root")
     monkeypatch.chdir(jobs.root)
     steps = SLOW | {"launch.checkpoint_interval_seconds": 1}
     run = jobs.submit("writer", hosts.settings(tmp_path / "site"), steps)
@@ -310,9 +304,7 @@ def test_a_full_disk_stops_a_job_with_one_line_and_room_lets_it_go_on(
     assert tiny.outcome(run) == tiny.outcome(one)
 
 
-def test_an_array_builds_one_index_though_an_element_is_killed(
-    cluster: Cluster, tiny: ModuleType, tmp_path: Path, jobs: Jobs
-) -> None:
+def test_an_array_builds_one_index_though_an_element_is_killed(cluster: Cluster, tmp_path: Path, jobs: Jobs) -> None:
     """Each host embeds shards that no other works on; the others finish the shards of the killed one."""
 
     def command(root: Path, seconds: float) -> list[str]:

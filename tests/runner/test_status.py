@@ -1,7 +1,5 @@
 """Output of `realm-lab status` for runs in every state; the run folders are made by hand."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A study: its file, its cells and axes, their runs, and refusals with line and remedy."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small study for real: inline and local, interrupted and gone on with, failed and tried again, never done twice."""
 
-from __future__ import annotations
-
 import csv
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +19,7 @@ from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.mirror import mirror
 from realm_lab.tracking.run_dir import StageRun, read_run_record
 from realm_lab.tracking.study_record import read_study_record
+from tests import tiny
 from tests.runner.made_search import write_search
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -107,7 +105,7 @@ def stages(root: Path) -> dict[str, StageRun]:
     return {path.name: StageRun(path, path.name.rpartition("-")[0]) for path in paths}
 
 
-def outcomes(root: Path, tiny: ModuleType) -> dict[str, Any]:
+def outcomes(root: Path) -> dict[str, Any]:
     return {name: tiny.outcome(run) for name, run in stages(root).items() if run.stage != "prepare"}
 
 
@@ -219,7 +217,7 @@ def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.slow
 def test_what_is_killed_goes_on_from_its_checkpoint(
-    uninterrupted: Path, tiny: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = make_project(tmp_path / "killed", LONG)
     process = start(root)
@@ -245,7 +243,7 @@ def test_what_is_killed_goes_on_from_its_checkpoint(
     assert (worker.status().attempt, worker.status().state) == (2, "PREEMPTED")
     assert sweep_here(root, "local") == 0  # the dead sweep's lease is in nobody's way
     assert worker.status().attempt == 3
-    assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
+    assert outcomes(root) == outcomes(uninterrupted)
 
 
 @pytest.mark.slow
@@ -254,7 +252,6 @@ def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
     launcher: str,
     how: str,
     uninterrupted: Path,
-    tiny: ModuleType,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -275,18 +272,18 @@ def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
     assert capsys.readouterr().err == "nothing of study mini runs or waits\n"
     assert sweep_here(root, launcher) == 0
     assert stopped.status().attempt == 2
-    assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
+    assert outcomes(root) == outcomes(uninterrupted)
 
 
 @pytest.mark.slow
-def test_two_sweeps_at_once_do_nothing_twice(done: Path, tiny: ModuleType, tmp_path: Path) -> None:
+def test_two_sweeps_at_once_do_nothing_twice(done: Path, tmp_path: Path) -> None:
     root = make_project(tmp_path / "twice", SHORT)
     both = [start(root, "--follow"), start(root, "--follow")]
     ends = [process.communicate(timeout=LIMIT_SECONDS) for process in both]
     assert [process.returncode for process in both] == [0, 0], ends
     assert attempts(root) == {1}
     assert sweepers(root, "mini") == []
-    assert outcomes(root, tiny) == outcomes(done, tiny)
+    assert outcomes(root) == outcomes(done)
 
 
 def test_a_failure_stops_what_needs_it_and_nothing_else(

@@ -1,7 +1,5 @@
 """Tasks: every stage that is left is in exactly one, what runs share is done once and before what needs it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Worker processes: their input, the report of their end, and that none is left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

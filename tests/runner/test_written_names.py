@@ -1,7 +1,5 @@
 """Names in study files are used as written, or refused: YAML reads some as dates, numbers or true."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.runner.test_study import GOOD, Planned, Write, refusal

@@ -1,7 +1,5 @@
 """Studies that a command line describes: `sweep --axis ... --name NAME` and `pretrain --name NAME --set ...`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

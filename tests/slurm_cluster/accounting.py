@@ -3,8 +3,6 @@
 Needs Debian's packages slurmdbd and mariadb-server. With it SLURM also watches memory, and ends a job above its own.
 """
 
-from __future__ import annotations
-
 import getpass
 import socket as sockets
 import subprocess

@@ -9,8 +9,6 @@ at once, with all of them. What another machine makes in the folder `late` hosts
 (accounting.py) `sacct` has no answers.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import shlex
@@ -22,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import psutil
 
@@ -96,7 +95,7 @@ class Cluster:
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._of_node: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         try:
             self._start()
         except BaseException:

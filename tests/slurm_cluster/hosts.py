@@ -1,7 +1,5 @@
 """Settings of drills for jobs on the hosts of a Cluster: quick leases, and separate clocks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Paths of programs of the system."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable

@@ -4,15 +4,12 @@ The jobs mask sentences with a scheme that sleeps inside SLURM only, as long as 
 last long enough to be stopped, cost no processor time, and are quick again once nothing is to be stopped any more.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +22,7 @@ from realm_lab.runner.tasks import Task, tasks_of
 from realm_lab.runner.worker import run_stage
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.state import StageStates
+from tests import tiny
 from tests.slurm_cluster.cluster import Cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -84,7 +82,7 @@ def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 180.0) -
 class Project:
     """A folder with parameters and a study."""
 
-    def __init__(self, root: Path, tiny: ModuleType, study: dict[str, Any]):
+    def __init__(self, root: Path, study: dict[str, Any]):
         self.root, self.study = root, root / "study.yaml"
         root.mkdir()
         shutil.copy(tiny.PARAMETERS, root / "params.yaml")
@@ -116,16 +114,16 @@ class Project:
         return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.plan.key(stage)[:12]}", stage)
 
 
-def uninterrupted(tiny: ModuleType, place: Path, study: dict[str, Any]) -> Project:
+def uninterrupted(place: Path, study: dict[str, Any]) -> Project:
     """The same project, done in this process; nothing stops it."""
-    inline = Project(place, tiny, study)
+    inline = Project(place, study)
     for run in inline.plan().runs:
         for stage in ("prepare", *run.plan.stages):
             run_stage(stage, run.plan.system, run.params, run.seed, inline.root)
     return inline
 
 
-def assert_as_uninterrupted(project: Project, tiny: ModuleType, inline: Project) -> None:
+def assert_as_uninterrupted(project: Project, inline: Project) -> None:
     """Nothing is left to do; metrics and weights are to the bit those of runs that nothing stopped."""
     assert tasks_of(project.plan().runs, StageStates(project.root / "runs")) == []
     for run in inline.plan().runs:

@@ -1,7 +1,5 @@
 """The rate of false alarms: simulated without effects, against the tests of the package and against closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The statistics against enumeration, closed forms and SciPy's own tests."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

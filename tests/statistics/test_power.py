@@ -1,7 +1,5 @@
 """Power of few seeds, against simulated studies: intervals, families of tests, equivalence."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Collapse, interquartile mean and P(A > B): against scipy, closed forms and simulations."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

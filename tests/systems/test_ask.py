@@ -1,13 +1,10 @@
 """`ask` and `fill` on a tiny trained run: the numbers are the paper's, and a mistake is one line."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,21 +17,21 @@ from realm_lab.systems.ask import ask, fill
 from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import corpus_folder, open_stage, plan_run, record_run
+from tests import tiny
 
 ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"
 Verb = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def params(tiny: ModuleType) -> Params:
-    chosen: Params = tiny.params({"model.dropout": 0.1})
-    return chosen
+def params() -> Params:
+    return tiny.params({"model.dropout": 0.1})
 
 
 @pytest.fixture(scope="module")
-def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished realm run, and a baseline run that is not finished."""
-    root: Path = tiny.prepare(params, tmp_path_factory.mktemp("ask"))
+    root = tiny.prepare(params, tmp_path_factory.mktemp("ask"))
     for stage in ("warm_start", "pretrain", "finetune"):
         tiny.run(stage, params, root)
     return root
@@ -85,9 +82,7 @@ def test_ask_tells_the_answer_and_where_it_was_found(said: Verb, corpus: Prepare
     assert found["answer"] == found["candidates"][joint.index(max(joint))]["answer"]
 
 
-def test_fill_gives_a_null_document_that_was_no_candidate_no_share(
-    tiny: ModuleType, line: Path, corpus: PreparedCorpus
-) -> None:
+def test_fill_gives_a_null_document_that_was_no_candidate_no_share(line: Path, corpus: PreparedCorpus) -> None:
     """Its score was never trained: it is read to compare with, and that is all."""
     chosen = tiny.params({"model.dropout": 0.1, "pretrain.null_document": "off", "pretrain.steps": 1})
     tiny.run("pretrain", chosen, line)
@@ -135,7 +130,7 @@ def test_a_run_is_asked_by_its_name(
 
 
 def test_words_that_are_not_known_have_a_warning(
-    said: Verb, line: Path, corpus: PreparedCorpus, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
+    said: Verb, line: Path, corpus: PreparedCorpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(ask, question_of(corpus))["warning"] is None
     some = said(ask, f"Zyzzyva {question_of(corpus)} \u4e2d\u6587")["warning"]
@@ -172,7 +167,7 @@ def test_mistakes(params: Params, line: Path, verb: Verb, text: str, message: st
     assert str(caught.value) == message
 
 
-def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path, tiny: ModuleType) -> None:
+def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path) -> None:
     with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; run `realm-lab f"):
         ask(open_run(params, line, 0, "warm_start"), "who ?")
     with pytest.raises(
@@ -217,9 +212,7 @@ def test_what_is_damaged_answers_nothing(
             path.write_bytes(content)
 
 
-def test_fill_asks_the_models_that_finetuning_begins_with(
-    params: Params, line: Path, tiny: ModuleType, corpus: PreparedCorpus
-) -> None:
+def test_fill_asks_the_models_that_finetuning_begins_with(params: Params, line: Path, corpus: PreparedCorpus) -> None:
     warm = {"finetune.initial_reader": "warm_start", "finetune.initial_retriever": "warm_start", "model.dropout": 0.1}
     said = []
     for chosen, system in ((tiny.params(warm), "realm"), (params, "warm_start"), (params, "realm")):
@@ -228,7 +221,7 @@ def test_fill_asks_the_models_that_finetuning_begins_with(
 
 
 def test_the_command_line_and_its_tables(
-    line: Path, corpus: PreparedCorpus, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
+    line: Path, corpus: PreparedCorpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--params", str(tiny.PARAMETERS), "--root", str(line), "--set", "model.dropout=0.1"]
     assert cli.main(["ask", question_of(corpus), "-k", "3", *options]) == 0
@@ -262,7 +255,7 @@ def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCo
     assert {c["passage"]["id"] for c in own} != {c["passage"]["id"] for c in found}  # not the run's retriever
 
 
-def test_a_blank_in_a_question_is_what_pretraining_masks_with(tiny: ModuleType, tmp_path: Path) -> None:
+def test_a_blank_in_a_question_is_what_pretraining_masks_with(tmp_path: Path) -> None:
     root = tiny.prepare(tiny.params(), tmp_path)
     context = open_run(tiny.params(), root, 0, "realm")
     word = context.corpus.questions("test").texts[0].split()[0]

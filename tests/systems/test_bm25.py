@@ -1,12 +1,9 @@
 """BM25: the order by the formula, stems and stop words, and missing results of a small corpus."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import bm25s
@@ -21,6 +18,7 @@ from realm_lab.systems import bm25 as module
 from realm_lab.systems.bm25 import K1, PLAIN, Analysis, B, Bm25, Bm25Store
 from realm_lab.systems.identity import corpus_folder, plan_run
 from realm_lab.systems.registry import Retrieved
+from tests import tiny
 from tests.corpus.preparing import write_passages
 
 TEXTS = [
@@ -78,7 +76,7 @@ def test_titles_count_stems_match_and_stop_words_do_not() -> None:
     assert found == [0, 2, 1]
 
 
-def test_it_finds_the_toy_facts_that_are_asked_in_their_own_words(tiny: ModuleType, tmp_path: Path) -> None:
+def test_it_finds_the_toy_facts_that_are_asked_in_their_own_words(tmp_path: Path) -> None:
     params: Any = tiny.params()
     corpus = PreparedCorpus(corpus_folder(tiny.prepare(params, tmp_path), plan_run(params, "realm", 0)))
     questions = corpus.questions("test")

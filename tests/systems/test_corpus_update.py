@@ -1,10 +1,7 @@
 """`realm-lab evaluate --corpus`: a finished run with another corpus, against the stage's own corpus update."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +16,7 @@ from realm_lab.systems.context import Context, Knowledge
 from realm_lab.systems.corpus_update import documents_of, prepare_update
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.initial import initial_state
+from tests import tiny
 
 
 class Line(NamedTuple):
@@ -34,7 +32,7 @@ class Line(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def line(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Line:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Line:
     """The tiny line, finished, and its parameters as params.yaml."""
     root, params = tmp_path_factory.mktemp("line"), tiny.params()
     tiny.prepare(params, root)

@@ -1,10 +1,8 @@
 """The evaluate stage and the store of embeddings: the scores, and how often a corpus is embedded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import system_of
 from realm_lab.systems.stages.pretrain import development_metrics
+from tests import tiny
 
 PASSAGES = 320
 
@@ -32,7 +31,7 @@ PASSAGES = 320
 class Project:
     """The tiny project; counts the passages that each stage embeds for an index."""
 
-    def __init__(self, root: Path, tiny: ModuleType):
+    def __init__(self, root: Path):
         self.root, self.tiny, self.params = root, tiny, tiny.params()
         tiny.prepare(self.params, root)
         (root / "params.yaml").write_bytes(tiny.PARAMETERS.read_bytes())
@@ -50,8 +49,8 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project(tmp_path_factory.mktemp("project"), tiny)
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project(tmp_path_factory.mktemp("project"))
 
 
 def test_a_corpus_is_embedded_once_for_each_document_tower(project: Project) -> None:
@@ -132,7 +131,7 @@ def test_bm25_with_a_reader_learns_from_what_bm25_finds(project: Project, capsys
     assert printed.err.startswith("realm-lab: error: dpr: ")
 
 
-def test_a_reader_that_was_never_fine_tuned_answers_nothing(tiny: ModuleType, tmp_path: Path) -> None:
+def test_a_reader_that_was_never_fine_tuned_answers_nothing(tmp_path: Path) -> None:
     params = tiny.params({"finetune.steps": 0, "pretrain.steps": 2})
     tiny.prepare(params, tmp_path)
     for stage in ("warm_start", "pretrain", "finetune"):
@@ -184,7 +183,7 @@ def test_an_answer_with_an_unknown_word_is_looked_for_in_no_passage(project: Pro
     assert second == []
 
 
-def test_test_questions_never_stand_in_for_development_questions(tiny: ModuleType) -> None:
+def test_test_questions_never_stand_in_for_development_questions() -> None:
     splits: list[str] = []
 
     class NoQuestions:

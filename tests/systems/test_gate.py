@@ -1,10 +1,7 @@
 """`realm-lab doctor --corpus`: a corpus that must fail, and one that must pass."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +14,7 @@ from realm_lab.models.candidate_reader import CandidateReader, Reading
 from realm_lab.models.spans import find_answer
 from realm_lab.systems.context import open_run
 from realm_lab.systems.gate import gate
+from tests import tiny
 
 UNRELATED = "\n\n".join(
     f"Mayor {name}son opened a bridge in {name}ville on {day} May {1900 + day}."
@@ -24,9 +22,7 @@ UNRELATED = "\n\n".join(
 )
 
 
-def test_a_corpus_that_repeats_nothing_fails(
-    tiny: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corpus_that_repeats_nothing_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, text in enumerate(UNRELATED.split("\n\n")):
         (tmp_path / f"{number:02d}.txt").write_text(text)
     names = sorted(str(path) for path in tmp_path.glob("*.txt"))
@@ -47,7 +43,7 @@ def test_a_corpus_that_repeats_nothing_fails(
 
 
 def test_a_toy_world_passes_with_a_reader_that_reads(
-    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The reader here copies, as that of the default run does after its warm start, which takes minutes."""
     root = tiny.prepare(tiny.params(), tmp_path)
@@ -73,9 +69,7 @@ def _holds(body: np.ndarray, targets: np.ndarray) -> bool:
     return bool(find_answer(np.asarray(body), [targets], len(targets)))
 
 
-def test_without_a_warm_start_it_says_what_to_run(
-    tiny: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_warm_start_it_says_what_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny.prepare(tiny.params(), tmp_path)
     assert cli.main(["doctor", "--corpus", "--root", str(tmp_path), "--params", str(tiny.PARAMETERS)]) == 2
     assert "realm-lab warm-start" in capsys.readouterr().err

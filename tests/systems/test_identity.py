@@ -1,7 +1,5 @@
 """Identity: changes that move a key, changes that do not, and stages that two runs share."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

@@ -1,10 +1,7 @@
 """`realm-lab index` on a tiny finished run, through the command line."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,20 +11,20 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, tower_digest
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.context import embedding_store, open_run
+from tests import tiny
 
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def params(tiny: ModuleType) -> Params:
-    chosen: Params = tiny.params()
-    return chosen
+def params() -> Params:
+    return tiny.params()
 
 
 @pytest.fixture(scope="module")
-def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose warm start and pre-training have finished."""
-    root: Path = tiny.prepare(params, tmp_path_factory.mktemp("index"))
+    root = tiny.prepare(params, tmp_path_factory.mktemp("index"))
     for stage in ("warm_start", "pretrain"):
         tiny.run(stage, params, root)
     return root
@@ -45,26 +42,25 @@ def store(root: Path) -> EmbeddingStore:
     return embedding_store(root)
 
 
-def run(tiny: ModuleType, root: Path, *arguments: str) -> int:
+def run(root: Path, *arguments: str) -> int:
     verb, *rest = arguments
     return cli.main(["index", verb, "--root", str(root), "--params", str(tiny.PARAMETERS), *rest])
 
 
 def test_a_corpus_is_embedded_once_listed_and_searched(
-    tiny: ModuleType,
     params: Params,
     root: Path,
     store: EmbeddingStore,
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert run(tiny, root, "list") == 0
+    assert run(root, "list") == 0
     assert "nothing is embedded yet" in capsys.readouterr().out
     before = Embedded.passages
     context = open_run(params, root, 0, "realm")
     count = len(context.passages)
     for _ in range(2):
-        assert run(tiny, root, "build") == 0
+        assert run(root, "build") == 0
         printed = capsys.readouterr()
         assert printed.err == ""  # no bar: this is no terminal
     embedder, _ = context.load_embedder("pretrain")
@@ -73,7 +69,7 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     assert found.folder == root / "runs" / "embeddings" / found.key[:12]
     assert f"{found.folder}: {count} passages of" in printed.out
 
-    assert run(tiny, root, "list") == 0
+    assert run(root, "list") == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == "key corpus embedder precision rows size created".split()
     corpus = context.corpus.manifest.digest
@@ -93,10 +89,10 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     assert in_place.indexed_score(query_BD, rows_BK).tolist() == retriever.indexed_score(query_BD, rows_BK).tolist()
 
 
-def test_each_stage_has_its_own(tiny: ModuleType, root: Path, store: EmbeddingStore) -> None:
-    assert run(tiny, root, "build") == 0
+def test_each_stage_has_its_own(root: Path, store: EmbeddingStore) -> None:
+    assert run(root, "build") == 0
     [first] = store.published()
-    assert run(tiny, root, "build", "--stage", "warm_start") == 0
+    assert run(root, "build", "--stage", "warm_start") == 0
     assert first.key in {entry.key for entry in store.published()}
     assert len(store.published()) == 2
 
@@ -111,8 +107,8 @@ def test_each_stage_has_its_own(tiny: ModuleType, root: Path, store: EmbeddingSt
         (["list", "--set", "pretrain.step=1"], "unknown parameter 'pretrain.step'"),
     ],
 )
-def test_an_error_is_one_line(tiny: ModuleType, root: Path, capsys: Capture, arguments: list[str], said: str) -> None:
-    assert run(tiny, root, *arguments) == 2
+def test_an_error_is_one_line(root: Path, capsys: Capture, arguments: list[str], said: str) -> None:
+    assert run(root, *arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert said in printed.err

@@ -1,11 +1,8 @@
 """Initial models of pre-training and fine-tuning: exactly the weights that the parameters name."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +14,7 @@ from realm_lab.models.folders import read_embedder, write_embedder
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.initial import initial_state
+from tests import tiny
 from tests.models.same_bits import read_reader
 
 SPAN_HEAD = ("span_projection", "span_norm", "span_score")
@@ -24,9 +22,9 @@ Make = Callable[..., Context]
 
 
 @pytest.fixture(scope="module")
-def line(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished realm run and a finished baseline."""
-    root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("initial"))
+    root = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("initial"))
     for label in ("realm", "warm_start"):
         for stage in ("warm_start", "pretrain", "finetune", "evaluate"):
             if label == "realm" or stage != "pretrain":
@@ -35,7 +33,7 @@ def line(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def context(tiny: ModuleType, line: Path) -> Make:
+def context(line: Path) -> Make:
     """A run with other parameters in the same project."""
 
     def make(label: str = "realm", **changes: Any) -> Context:
@@ -45,9 +43,8 @@ def context(tiny: ModuleType, line: Path) -> Make:
     return make
 
 
-def model(tiny: ModuleType, root: Path, stage: str, part: str, label: str = "realm") -> Path:
-    folder: Path = tiny.stage_run(stage, tiny.params(), root, label).path / "model" / part
-    return folder
+def model(root: Path, stage: str, part: str, label: str = "realm") -> Path:
+    return tiny.stage_run(stage, tiny.params(), root, label).path / "model" / part
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
@@ -60,9 +57,9 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_each_name_gives_the_models_it_names(tiny: ModuleType, line: Path, context: Make) -> None:
-    readers = {stage: read_reader(model(tiny, line, stage, "reader"), 16) for stage in ("warm_start", "pretrain")}
-    retrievers = {stage: read_embedder(model(tiny, line, stage, "embedder"))[0] for stage in readers}
+def test_each_name_gives_the_models_it_names(line: Path, context: Make) -> None:
+    readers = {stage: read_reader(model(line, stage, "reader"), 16) for stage in ("warm_start", "pretrain")}
+    retrievers = {stage: read_embedder(model(line, stage, "embedder"))[0] for stage in readers}
     assert not equal(readers["warm_start"], readers["pretrain"])
     for embedder in retrievers.values():
         embedder.split_towers()  # as fine-tuning does
@@ -78,11 +75,11 @@ def test_each_name_gives_the_models_it_names(tiny: ModuleType, line: Path, conte
     assert equal(baseline.embedder, retrievers["warm_start"])
     begun = initial_state(context(), "pretrain")
     assert equal(begun.reader, readers["warm_start"])
-    assert equal(begun.embedder, read_embedder(model(tiny, line, "warm_start", "embedder"))[0])
+    assert equal(begun.embedder, read_embedder(model(line, "warm_start", "embedder"))[0])
 
 
-def test_a_folder_gives_its_models(tiny: ModuleType, line: Path, context: Make) -> None:
-    folders = [str(model(tiny, line, "finetune", part)) for part in ("reader", "embedder")]
+def test_a_folder_gives_its_models(line: Path, context: Make) -> None:
+    folders = [str(model(line, "finetune", part)) for part in ("reader", "embedder")]
     for stage in ("pretrain", "finetune"):
         changes = {f"{stage}__initial_reader": folders[0], f"{stage}__initial_retriever": folders[1]}
         state = initial_state(context("warm_start" if stage == "finetune" else "realm", **changes), stage)
@@ -93,8 +90,8 @@ def test_a_folder_gives_its_models(tiny: ModuleType, line: Path, context: Make) 
             assert torch.equal(state.reader.get_parameter(name), tuned.get_parameter(name))
 
 
-def test_a_null_document_keeps_its_shift(tiny: ModuleType, line: Path, context: Make, tmp_path: Path) -> None:
-    embedder, _ = read_embedder(model(tiny, line, "pretrain", "embedder"))
+def test_a_null_document_keeps_its_shift(line: Path, context: Make, tmp_path: Path) -> None:
+    embedder, _ = read_embedder(model(line, "pretrain", "embedder"))
     write_embedder(embedder, tmp_path / "shifted", 1.25)
     assert initial_state(context(pretrain__initial_retriever=str(tmp_path / "shifted")), "pretrain").null_offset == 1.25
     assert initial_state(context(pretrain__initial_retriever="scratch"), "pretrain").null_offset == 0
@@ -103,8 +100,8 @@ def test_a_null_document_keeps_its_shift(tiny: ModuleType, line: Path, context: 
     assert read_embedder(run.path / "model" / "embedder")[1] == 1.25
 
 
-def test_scratch_is_drawn_and_no_checkpoint_is_read(tiny: ModuleType, line: Path, context: Make) -> None:
-    checkpoint = str(model(tiny, line, "pretrain", "reader"))
+def test_scratch_is_drawn_and_no_checkpoint_is_read(line: Path, context: Make) -> None:
+    checkpoint = str(model(line, "pretrain", "reader"))
     scratch = {"finetune__initial_reader": "scratch", "finetune__initial_retriever": "scratch"}
     state = initial_state(context(**scratch), "finetune")
     known = read_reader(Path(checkpoint), 16)
@@ -118,13 +115,13 @@ def test_scratch_is_drawn_and_no_checkpoint_is_read(tiny: ModuleType, line: Path
     assert not torch.equal(tower.word_embeddings.weight, state.reader.encoder.word_embeddings.weight)
 
 
-def test_the_readers_transformer_gives_the_towers(tiny: ModuleType, line: Path, context: Make) -> None:
+def test_the_readers_transformer_gives_the_towers(line: Path, context: Make) -> None:
     for reader in ("warm_start", "scratch"):
         changes = {"pretrain__initial_reader": reader, "pretrain__initial_retriever": "encoder"}
         state = initial_state(context(**changes), "pretrain")
         for tower in (state.embedder.query_encoder, state.embedder.document_encoder):
             assert equal(tower, state.reader.encoder)
-        trained = read_embedder(model(tiny, line, "warm_start", "embedder"))[0]
+        trained = read_embedder(model(line, "warm_start", "embedder"))[0]
         assert not torch.equal(state.embedder.query_projection.weight, trained.query_projection.weight)
         assert not torch.equal(
             state.embedder.query_encoder.word_embeddings.weight, trained.query_encoder.word_embeddings.weight
@@ -153,9 +150,7 @@ def test_every_reader_gets_the_same_span_head(context: Make) -> None:
 
 
 @pytest.mark.parametrize(("reader", "retriever"), [("warm_start", "previous"), ("previous", "warm_start")])
-def test_the_ablation_of_encoder_and_retriever(
-    tiny: ModuleType, line: Path, context: Make, reader: str, retriever: str
-) -> None:
+def test_the_ablation_of_encoder_and_retriever(line: Path, context: Make, reader: str, retriever: str) -> None:
     params = tiny.params({"finetune.initial_reader": reader, "finetune.initial_retriever": retriever})
     tiny.run("finetune", params, line)
     results = tiny.run("evaluate", params, line).results()
@@ -172,10 +167,10 @@ def test_the_ablation_of_encoder_and_retriever(
 
 
 @pytest.mark.parametrize("trained", ["query", "document"])
-def test_one_tower_is_trained_without_the_other(tiny: ModuleType, line: Path, context: Make, trained: str) -> None:
+def test_one_tower_is_trained_without_the_other(line: Path, context: Make, trained: str) -> None:
     frozen = {"query": "document", "document": "query"}[trained]
     params = tiny.params({f"pretrain.train_{frozen}_tower": False, "pretrain.steps": 3})
-    begun, _ = read_embedder(model(tiny, line, "warm_start", "embedder"))
+    begun, _ = read_embedder(model(line, "warm_start", "embedder"))
     begun.split_towers()
     ended, _ = read_embedder(tiny.run("pretrain", params, line).path / "model" / "embedder")
     assert not ended.share_towers
@@ -184,10 +179,8 @@ def test_one_tower_is_trained_without_the_other(tiny: ModuleType, line: Path, co
     assert f"{trained}_projection.weight" not in same
 
 
-def test_a_folder_of_another_size_or_without_a_model_is_refused(
-    tiny: ModuleType, line: Path, context: Make, tmp_path: Path
-) -> None:
-    shutil.copytree(model(tiny, line, "warm_start", "reader"), tmp_path / "reader")
+def test_a_folder_of_another_size_or_without_a_model_is_refused(line: Path, context: Make, tmp_path: Path) -> None:
+    shutil.copytree(model(line, "warm_start", "reader"), tmp_path / "reader")
     for name in ("model.safetensors", "config.json"):
         shutil.move(tmp_path / "reader" / name, tmp_path / "away")
         with pytest.raises(UserError, match=rf"'finetune\.initial_reader': .*/{name}: no such file; choose previous"):

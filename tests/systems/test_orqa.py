@@ -1,9 +1,6 @@
 """ORQA: the early loss over the whole toy corpus and one softmax over all spans, by definition."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,6 +10,7 @@ from safetensors.torch import load_file
 from realm_lab.core.seeding import epoch_order
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import System
+from tests import tiny
 from tests.whole import Whole
 
 
@@ -72,9 +70,7 @@ def test_passages_are_frozen_and_questions_learn(system: System) -> None:
     assert not torch.equal(old["query_projection.weight"], new["query_projection.weight"])
 
 
-def test_it_answers_and_shares_the_warm_start(
-    whole: Whole, system: System, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_answers_and_shares_the_warm_start(whole: Whole, system: System, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(whole.ask("orqa", capsys)["candidates"]) == 5
     keys = {name: plan_run(tiny.params(), name, 0) for name in ("orqa", "warm_start")}
     assert keys["orqa"].key("warm_start") == keys["warm_start"].key("warm_start")

@@ -1,13 +1,10 @@
 """A custom system is one file: it runs through sweep, evaluate, report, MLflow and ask."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +18,7 @@ from realm_lab.systems import registry
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import EVALUATE, Stage, System, register_system, system_names, system_of
 from realm_lab.tracking.study_record import read_study_record
+from tests import tiny
 
 SOURCE = '''
 from collections import Counter
@@ -79,7 +77,7 @@ cells:
 
 
 @pytest.fixture
-def project(tmp_path: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A project folder with the user's module in it."""
     (tmp_path / "own_systems.py").write_text(SOURCE)
     (tmp_path / "params.yaml").write_bytes(tiny.PARAMETERS.read_bytes())
@@ -184,9 +182,7 @@ class Ends(System):
         ("Ends", {"score"}, {"score"}),
     ],
 )
-def test_two_values_of_an_option_never_share_a_run(
-    project: Path, tiny: ModuleType, system: str, salt: set[str], size: set[str]
-) -> None:
+def test_two_values_of_an_option_never_share_a_run(project: Path, system: str, salt: set[str], size: set[str]) -> None:
     """Keys differ even if no stage names the option: stages that call the system depend on it, and the last one
     does."""
     (project / "own_systems.py").write_text(OPTIONS)
@@ -202,7 +198,7 @@ def test_two_values_of_an_option_never_share_a_run(
     assert len({stages(salt=a, size=b)[[*before][-1]] for a in range(3) for b in range(3)}) == 9
 
 
-def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path, tiny: ModuleType) -> None:
+def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path) -> None:
     name = "own_systems:Frequent"
     before = plan_run(tiny.params(), name, 0)
     assert before.run_name == f"frequent-s0-{before.run_key[:12]}"
@@ -239,7 +235,7 @@ def test_a_name_of_no_system_is_one_line(project: Path, name: str, message: str)
 
 
 def test_a_registered_one_has_the_digest_of_its_package_in_its_keys(
-    project: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "SYSTEMS", copy.copy(registry.SYSTEMS))
     package = project / "own_lab"

@@ -1,11 +1,8 @@
 """A corpus is prepared once, under runs/, and copied for DVC, which may delete the copy; its summary."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -18,6 +15,7 @@ from realm_lab.systems import prepare as prepare_stage
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import corpus_folder, exported_corpus_folder, kept_corpus_folder, plan_run
 from realm_lab.systems.prepare import summary
+from tests import tiny
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -26,7 +24,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("linked", [True, False])
 def test_the_copy_for_dvc_shares_its_bytes_and_nothing_is_prepared_twice(
-    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
 ) -> None:
     params = tiny.params()
     plan = plan_run(params, "realm", 0)
@@ -69,7 +67,7 @@ def test_the_summary_has_a_line_for_each_reason() -> None:
     ]
 
 
-def test_the_stage_tells_what_it_prepared(tiny: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_stage_tells_what_it_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "z.jsonl"
     lines = [{"id": str(n), "title": f"T {n}", "text": f"Ada Miller lived in Oslo until 19{n}."} for n in range(10, 60)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,12 +1,10 @@
 """Every stage that only some system has: killed and run again, it ends in the same bits."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training import loop
+from tests import tiny
 from tests.whole import OPTIONS
 
 SHORT = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "finetune.steps": 8}
@@ -33,13 +32,12 @@ STAGES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.fixture(scope="module")
-def whole(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project; stages before those that are killed are done in it once."""
-    root: Path = tiny.prepare(tiny.params(SHORT), tmp_path_factory.mktemp("resuming") / "whole")
-    return root
+    return tiny.prepare(tiny.params(SHORT), tmp_path_factory.mktemp("resuming") / "whole")
 
 
-def outcome(tiny: ModuleType, run: StageRun) -> Any:
+def outcome(run: StageRun) -> Any:
     weights = {name: data for name, data in tiny.files(run.path).items() if name.endswith(".safetensors")}
     assert weights
     return weights, *tiny.outcome(run)
@@ -47,7 +45,6 @@ def outcome(tiny: ModuleType, run: StageRun) -> Any:
 
 @pytest.mark.parametrize(("system", "stage", "own"), STAGES)
 def test_killed_it_ends_in_the_same_bits(
-    tiny: ModuleType,
     whole: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -63,7 +60,7 @@ def test_killed_it_ends_in_the_same_bits(
     for before in itertools.takewhile(lambda name: name != stage, (each.name for each in system_of(system).stages)):
         tiny.run(before, params, whole, system)
     shutil.copytree(whole, tmp_path / "killed", ignore=shutil.ignore_patterns(f"{stage}-*"))
-    expected = outcome(tiny, tiny.run(stage, params, whole, system))
+    expected = outcome(tiny.run(stage, params, whole, system))
     check, done = loop._check_finite, list[int]()
 
     def interrupted(values: Mapping[str, float], path: Path, step: int) -> None:
@@ -75,6 +72,6 @@ def test_killed_it_ends_in_the_same_bits(
     monkeypatch.setattr(loop, "_check_finite", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tiny.run(stage, params, tmp_path / "killed", system)
-    found = outcome(tiny, tiny.run(stage, params, tmp_path / "killed", system))
+    found = outcome(tiny.run(stage, params, tmp_path / "killed", system))
     assert done[:7] == [1, 2, 3, 4, 5, 4, 5]  # from the checkpoint of step 3
     assert found == expected

@@ -1,7 +1,5 @@
 """TREC run files: our recall and ranks come out of them by an independent program's rules."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

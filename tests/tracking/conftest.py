@@ -1,7 +1,5 @@
 """An empty database, and a real PostgreSQL server."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pwd

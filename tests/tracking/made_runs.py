@@ -1,7 +1,5 @@
 """Runs as training leaves them, made in a second: smooth curves, three systems, any number of seeds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """The content of MLflow, read through its client and without its identifiers, so that two views can be compared."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

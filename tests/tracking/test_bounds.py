@@ -1,7 +1,5 @@
 """The bound on retrieval, tried on every pre-training run of the studies of version 0.1 (the easy toy world)."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

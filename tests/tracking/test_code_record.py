@@ -1,7 +1,5 @@
 """code.json: results of other code, accepted changes, and the chain of stages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

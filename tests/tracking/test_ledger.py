@@ -1,7 +1,5 @@
 """The chain of plans, looks and verdicts: what was dropped, edited or deleted is found, and named by its line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

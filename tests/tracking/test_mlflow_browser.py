@@ -1,7 +1,5 @@
 """A person's view of MLflow's interface after a mirroring: a study by cell, curves, nothing from the network."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

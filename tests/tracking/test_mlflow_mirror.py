@@ -1,7 +1,5 @@
 """The mirror: MLflow has the content of the run directories, once, however often it runs and whatever died before."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Stores: many processes at once, a server, PostgreSQL, unusable stores, and hidden passwords."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """A study in MLflow: its experiment, the saved view, and the models of its runs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

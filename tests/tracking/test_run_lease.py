@@ -1,7 +1,5 @@
 """The lease of a stage: living processes keep it, dead ones release it, and a former holder writes nothing more."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

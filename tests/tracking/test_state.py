@@ -1,7 +1,5 @@
 """The one state of a run, read from the files of its stages."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

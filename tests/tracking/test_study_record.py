@@ -1,7 +1,5 @@
 """The runs that a study compares: records are read back as written, and broken ones are named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -9,8 +9,6 @@ Everything heavy is imported before the fork, so that a try costs no start. An e
 functions and of those that touch files. Clocks tick once a look, so that equal work has equal events.
 """
 
-from __future__ import annotations
-
 import builtins
 import itertools
 import json
@@ -20,7 +18,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors.torch import save
@@ -73,7 +71,7 @@ class Torn:
     def __init__(self, file: Any, report: int, where: str):
         self._file, self._report, self._where = file, report, where
 
-    def __enter__(self) -> Torn:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,5 @@
 """Pre-training with a frozen causal language model as the reader."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path
@@ -26,7 +24,7 @@ PAIRS = "runs/likelihoods/*/pairs.bin"
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a warm start, and a causal language model."""
-    root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("causal"))
+    root = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("causal"))
     tiny.run("warm_start", tiny.params(), root)
     write_causal_folder(root / "causal", ["some words of the toy world"])
     return root

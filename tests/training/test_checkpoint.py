@@ -1,7 +1,5 @@
 """Checkpoints: published whole or not at all, verified before use, never a pickle."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

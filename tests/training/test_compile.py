@@ -1,7 +1,5 @@
 """launch.compile changes how the encoders are run, not what they are."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

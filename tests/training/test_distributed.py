@@ -1,7 +1,5 @@
 """Two processes (gloo) that share every batch do what one process does, and write what one would write."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -26,8 +24,7 @@ WEIGHTS = ("reader/model.safetensors", "embedder/model.safetensors", "embedder/p
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a corpus and nothing else."""
-    root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("distributed"))
-    return root
+    return tiny.prepare(tiny.params(), tmp_path_factory.mktemp("distributed"))
 
 
 def copy(prepared: Path, place: Path) -> Path:

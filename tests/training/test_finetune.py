@@ -1,7 +1,5 @@
 """Fine-tuning against the enumeration of every span and passage, and the effect of each of its switches."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

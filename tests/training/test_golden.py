@@ -1,7 +1,5 @@
 """Golden losses: the numerics of each phase, pinned. A change moves results that bear the same run keys."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -26,13 +24,12 @@ PHASES = {
 
 @pytest.fixture(scope="module")
 def params() -> Params:
-    chosen: Params = tiny.params()
-    return chosen
+    return tiny.params()
 
 
 @pytest.fixture(scope="module")
 def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root: Path = tiny.prepare(params, tmp_path_factory.mktemp("golden"))
+    root = tiny.prepare(params, tmp_path_factory.mktemp("golden"))
     for stage in ("warm_start", "pretrain", "finetune"):
         tiny.run(stage, params, root)
     return root

@@ -1,7 +1,5 @@
 """A run that is killed (SIGKILL) at any instant and started again ends in the same bits."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -15,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from realm_lab.params.parameters import Params
 from tests import tiny
 
 pytestmark = pytest.mark.slow  # what an interruption leaves is in test_resume.py, in a second each
@@ -41,7 +38,7 @@ class Line:
 
     def __init__(self, folder: Path, server: subprocess.Popen[str]):
         self._folder, self._server = folder, server
-        self.params: Params = tiny.params(CHANGES)
+        self.params = tiny.params(CHANGES)
         self.start = tiny.prepare(self.params, folder / "start")
         tiny.run("warm_start", self.params, self.start)
         whole = self.place("whole")

@@ -1,7 +1,5 @@
 """The loop and its three tasks: deterministic, logged on schedule, honest about what they train and why they stop."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,13 @@ RANDOM = {"model.dropout": 0.1, "pretrain.calibrate_null": True}
 
 @pytest.fixture(scope="module")
 def params() -> Params:
-    chosen: Params = tiny.params(RANDOM)
-    return chosen
+    return tiny.params(RANDOM)
 
 
 @pytest.fixture(scope="module")
 def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root where all three training stages have run."""
-    root: Path = tiny.prepare(params, tmp_path_factory.mktemp("line"))
+    root = tiny.prepare(params, tmp_path_factory.mktemp("line"))
     for stage in TRAINED:
         tiny.run(stage, params, root)
     return root
@@ -100,8 +97,7 @@ def same(one: Path, other: Path, name: str) -> bool:
 @pytest.fixture(scope="module")
 def warm(params: Params, line: Path) -> Path:
     """The models of the warm start."""
-    folder: Path = tiny.stage_run("warm_start", params, line).path / "model"
-    return folder
+    return tiny.stage_run("warm_start", params, line).path / "model"
 
 
 @pytest.mark.parametrize(

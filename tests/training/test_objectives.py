@@ -1,7 +1,5 @@
 """One step of pre-training and of fine-tuning under every objective: which part of the model is taught otherwise."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """BERT's optimiser: schedule, decay, clipping, a state that resumes in the same bits, gradients of two processes."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The pre-training task: micro-batches, recomputing, and an index that nothing moves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ SHORT = {"pretrain.steps": 3, "evaluate.interval_steps": 3, "pretrain.refresh.in
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a warm start."""
-    root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("pretrain"))
+    root = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("pretrain"))
     tiny.run("warm_start", tiny.params(), root)
     return root
 

@@ -1,7 +1,5 @@
 """The choice and frequency of query sentences, and their masks: two independent choices."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The reader's probe against transformers in float64, one sentence and one passage at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

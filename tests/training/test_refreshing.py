@@ -1,8 +1,6 @@
 """Every refresh policy: exact ages, the same run when it is killed and resumed, and a builder process that changes
 nothing."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
@@ -54,7 +52,7 @@ AGES = {
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root where the warm start is done."""
-    root: Path = tiny.prepare(tiny.params(BASE), tmp_path_factory.mktemp("refreshing") / "start")
+    root = tiny.prepare(tiny.params(BASE), tmp_path_factory.mktemp("refreshing") / "start")
     tiny.run("warm_start", tiny.params(BASE), root)
     return root
 

@@ -1,7 +1,5 @@
 """A run that is killed anywhere and started again ends in the same bits as one that was not."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

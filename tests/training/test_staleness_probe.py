@@ -1,7 +1,5 @@
 """The staleness probe against brute force over all passages."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Early ends of a run and the files that they leave: a signal, a collapse, a loss that is not finite."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """The attempts of the Inverse Cloze Task: a bad start is dropped, and a failure to learn is flagged."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +24,7 @@ SHORT = {"warm_start.reader.steps": 2, "launch.checkpoint_interval_seconds": 100
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    prepared: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("attempts"))
-    return prepared
+    return tiny.prepare(tiny.params(), tmp_path_factory.mktemp("attempts"))
 
 
 @pytest.mark.parametrize(("attempts", "learns"), [(1, False), (2, True)])

@@ -1,7 +1,5 @@
 """The health of candidates against plain loops, and bounds that flag a run exactly when they should."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,11 +1,8 @@
 """The toy world prepared: the output decodes back to the text, drops are counted, nothing is left half done."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,6 +15,7 @@ from realm_lab.corpus.sources import source_options
 from realm_lab.corpus.store import NO_ROW, Sentences
 from realm_lab.params.parameters import Params
 from realm_lab.worlds.world import ToyWorld
+from tests import tiny
 from tests.corpus.preparing import Prepared, made, tree
 
 
@@ -26,12 +24,12 @@ def world_of(params: Params, seed: int = 0) -> ToyWorld:
 
 
 @pytest.fixture(scope="module")
-def toy(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return made(tiny.params(), tmp_path_factory.mktemp("toy") / "corpus")
 
 
 @pytest.fixture(scope="module")
-def same(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def same(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return made(tiny.params({"corpus.pretrain_corpus": "same"}), tmp_path_factory.mktemp("same") / "corpus")
 
 
@@ -145,7 +143,7 @@ def test_x_equals_z_takes_sentences_of_training_entities_with_their_origin(same:
     assert Counter(labels) == {"object": len(list(world.sentences("test"))), "encyclopedia": 6 * len(test)}
 
 
-def test_long_sentences_are_dropped_and_counted(tiny: ModuleType, toy: Prepared, tmp_path: Path) -> None:
+def test_long_sentences_are_dropped_and_counted(toy: Prepared, tmp_path: Path) -> None:
     short = made(tiny.params({"corpus.sentence_length": 16}), tmp_path / "corpus")
     names = ("sentences", "cloze_dev", "cloze_test")
     lost = 0
@@ -157,12 +155,12 @@ def test_long_sentences_are_dropped_and_counted(tiny: ModuleType, toy: Prepared,
     assert short.manifest.dropped == {"sentence longer than corpus.sentence_length": lost}
 
 
-def test_the_same_inputs_give_the_same_bytes(tiny: ModuleType, toy: Prepared, tmp_path: Path) -> None:
+def test_the_same_inputs_give_the_same_bytes(toy: Prepared, tmp_path: Path) -> None:
     made(tiny.params(), tmp_path / "again")
     assert tree(tmp_path / "again") == tree(toy.corpus.folder)
 
 
-def test_the_key_depends_on_the_seed_unless_the_world_has_its_own(tiny: ModuleType, tmp_path: Path) -> None:
+def test_the_key_depends_on_the_seed_unless_the_world_has_its_own(tmp_path: Path) -> None:
     params, fixed = tiny.params(), tiny.params({"corpus.source.world_seed": 5})
     assert digest(corpus_inputs(params, 0)) != digest(corpus_inputs(params, 1))
     assert digest(corpus_inputs(fixed, 0)) == digest(corpus_inputs(fixed, 1))
@@ -173,7 +171,7 @@ def test_the_key_depends_on_the_seed_unless_the_world_has_its_own(tiny: ModuleTy
 
 
 @pytest.mark.parametrize("when", ["passages", "articles"])
-def test_an_interrupted_preparation_leaves_nothing(tiny: ModuleType, tmp_path: Path, when: str) -> None:
+def test_an_interrupted_preparation_leaves_nothing(tmp_path: Path, when: str) -> None:
     def stop(part: str, count: int) -> None:
         if part == when:
             raise KeyboardInterrupt

@@ -1,7 +1,5 @@
 """The sharp world: shared names, masks that no passage fills, masks that need none, and relations nobody asks for."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 
 import pytest

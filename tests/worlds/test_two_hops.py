@@ -1,7 +1,5 @@
 """Questions of two hops: their answers and gold paths by an independent walk over what the passages say."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

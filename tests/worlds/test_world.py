@@ -1,7 +1,5 @@
 """The toy world keeps its promises: exact, deterministic, nothing of a held-out fact outside Z, and it streams."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections import Counter
 from itertools import islice

@@ -1,7 +1,5 @@
 """Links against a search by words, and the relations that they make."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ from realm_lab.corpus.joined import JoinedPassages
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import Passages, PreparedCorpus, Ragged
 from realm_lab.corpus.vocabulary import load_tokenizer, wordpieces_by_id
-from realm_lab.params.parameters import Params
 from tests.tiny_system import tiny_params
 
 TEXTS = {
@@ -31,7 +28,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> PreparedCorpus:
     (folder / "texts.jsonl").write_text("".join(lines))
     sizes = {"passage_length": 40, "sentence_length": 30, "tagger": "rule", "pretrain_corpus": "same"}
     files = {"knowledge": [str(folder / "texts.jsonl")]}
-    params: Params = tiny_params(corpus={"source": "files", "files": files} | sizes, tokenizer={"vocabulary_size": 200})
+    params = tiny_params(corpus={"source": "files", "files": files} | sizes, tokenizer={"vocabulary_size": 200})
     prepare(params, folder / "corpus", 0)
     return PreparedCorpus(folder / "corpus")
 

@@ -1,7 +1,5 @@
 """The toy world in two languages: word-by-word translation, and sharing as configured."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pictures as passages: drawn facts of the toy world, and image files; unreadable ones are refused by name."""
 
-from __future__ import annotations
-
 import base64
 import io
 from itertools import chain

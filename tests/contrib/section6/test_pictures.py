@@ -1,10 +1,7 @@
 """A world of pictures runs the whole pipeline, and systems that read no pictures refuse it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +13,7 @@ from realm_lab.models.folders import read_embedder, read_shape, write_embedder
 from realm_lab.models.initial import new_embedder, read_initial_embedder
 from realm_lab.params.load import load
 from realm_lab.systems.context import open_run
+from tests import tiny
 from tests.whole import Whole
 
 PICTURES = {
@@ -25,9 +23,9 @@ PICTURES = {
 
 
 @pytest.fixture(scope="module")
-def drawn(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """A study of REALM among pictures, made."""
-    whole = Whole(tmp_path_factory.mktemp("drawn"), tiny)
+    whole = Whole(tmp_path_factory.mktemp("drawn"))
     cells = {"pictures": {"set": PICTURES}, "process": {"set": {**PICTURES, "pretrain.refresh.delay_steps": 1}}}
     study: dict[str, Any] = {"question": "Does it see?", "seeds": [0], "baseline": "pictures", "cells": cells}
     study |= {
@@ -70,7 +68,7 @@ def test_what_was_trained_is_read_again_with_its_projection_of_pixels(drawn: Who
     assert not torch.equal(weight, started.query_encoder.get_parameter("patch_projection.weight"))  # it learned
 
 
-def test_a_model_of_text_is_no_model_of_pictures(tiny: ModuleType, tmp_path: Path) -> None:
+def test_a_model_of_text_is_no_model_of_pictures(tmp_path: Path) -> None:
     params = tiny.params()
     write_embedder(new_embedder(params, 700, 0, None), tmp_path)
     with pytest.raises(UserError, match=r"its patch_values is 0, the parameters ask for 768"):

@@ -1,7 +1,5 @@
 """Facts as triples, on cards and in both forms; sentences that also name an entity that they are not about."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import islice

@@ -1,7 +1,5 @@
 """The counts of a file, and of the real data if it is present."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """docs/data.md: its samples are read as the formats that they stand for, and no format is missing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every format of docs/data.md, on samples in their distributed form; and custom formats."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Folders: the right files, all of them, in order, and never anything but Parquet or WikiExtractor's."""
 
-from __future__ import annotations
-
 import bz2
 import json
 from pathlib import Path

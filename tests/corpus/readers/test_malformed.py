@@ -1,7 +1,5 @@
 """Every kind of bad input: read as it is, record skipped and counted, or refused with file and line."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

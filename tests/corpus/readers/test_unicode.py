@@ -1,7 +1,5 @@
 """Offsets in characters stay right on every writing, and no text becomes a special token."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

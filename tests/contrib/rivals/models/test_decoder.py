@@ -1,7 +1,5 @@
 """The encoder-decoder against a computation of one wordpiece at a time with nothing but vectors, in float64."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

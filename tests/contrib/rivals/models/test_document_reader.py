@@ -1,7 +1,5 @@
 """DrQA's reader: its equations again, one pair at a time, and its layout, the same as the span head's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

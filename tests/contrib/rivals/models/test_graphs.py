@@ -1,7 +1,5 @@
 """The mixing of related passages against a loop over neighbours, and the choice of a passage."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

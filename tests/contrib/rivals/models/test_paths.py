@@ -1,7 +1,5 @@
 """The recurrent model of paths against numbers worked out by hand, and the beam search against all paths."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """BM25 with DPR's reader as a whole: it is resumed to the bit, answers from the passage that it selects, and fails
 where a question has other words than the passage."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Closed book as a whole: it answers without passages, reports that, and follows no corpus update."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,11 +1,9 @@
 """DPR as a whole: its stage resumes bit-exactly, fine-tuning leaves its towers unchanged, and it answers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from realm_lab.errors import UserError
 from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
+from tests import tiny
 from tests.whole import Whole
 
 WEIGHTS = ("model.safetensors", "projections.safetensors")
@@ -53,7 +52,7 @@ def test_its_towers_learn_in_their_stage_alone(whole: Whole, results: dict[str, 
     assert all(value.equal(readers[1][part]) for part, value in readers[0].items())
 
 
-def test_a_reader_on_a_fixed_retriever_has_no_early_loss(tiny: ModuleType, tmp_path: Path) -> None:
+def test_a_reader_on_a_fixed_retriever_has_no_early_loss(tmp_path: Path) -> None:
     """It would train nothing, and be asked for more passages than there are."""
     short = {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 0, "finetune.steps": 2}
     params = tiny.params(short | {"finetune.early_loss_candidates": 5000})
@@ -63,7 +62,7 @@ def test_a_reader_on_a_fixed_retriever_has_no_early_loss(tiny: ModuleType, tmp_p
 
 
 @pytest.mark.slow
-def test_two_processes_do_what_one_does(tiny: ModuleType, tmp_path: Path) -> None:
+def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     """A batch that cannot be halved; the negatives of both are each other's."""
     changes = {"system_options": {"dpr": {"steps": 6, "batch_size": 5}}, "finetune.steps": 1}
     params = tiny.params(changes)
@@ -98,7 +97,7 @@ def test_without_any_passage_with_an_answer_it_says_so(whole: Whole, monkeypatch
 
 
 @pytest.mark.slow
-def test_it_finds_what_is_said_in_other_words_where_bm25_finds_nothing(tiny: ModuleType, tmp_path: Path) -> None:
+def test_it_finds_what_is_said_in_other_words_where_bm25_finds_nothing(tmp_path: Path) -> None:
     """A passage has two words, a question two that mean the same; training asks for other pairs than the test."""
     asked, told = ([one + two for one in ones for two in ("an", "el", "im", "ok")] for ones in ("shl", "prt"))
     every = [(one, two) for one in range(12) for two in range(one)]

@@ -1,9 +1,6 @@
 """DrQA as a whole: its inputs, its comparison of spans of different passages, and bit-exact resume."""
 
-from __future__ import annotations
-
 import itertools
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +10,7 @@ import torch
 from realm_lab.contrib.rivals.drqa import Drqa
 from realm_lab.models.inputs import join
 from realm_lab.systems.identity import plan_run
+from tests import tiny
 from tests.whole import Whole
 
 
@@ -77,7 +75,7 @@ def test_a_question_that_finds_nothing_has_an_empty_answer(whole: Whole, results
     assert system.answer(["who was it ?"])[0].text == ""
 
 
-def test_its_options_are_in_its_key_and_no_warm_start_is(tiny: ModuleType) -> None:
+def test_its_options_are_in_its_key_and_no_warm_start_is() -> None:
     def stages(changes: dict[str, Any], **own: Any) -> dict[str, str]:
         return plan_run(tiny.params({"system_options": {"drqa": own}} | changes), "drqa", 0).stages
 

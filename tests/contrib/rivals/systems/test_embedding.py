@@ -1,11 +1,8 @@
 """A frozen sentence-embedding folder as the retriever: its results, its keys, and the whole pipeline."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +15,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.sentence import SentenceEncoder
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
+from tests import tiny
 from tests.models.sentence_folder import write_sentence_folder
 from tests.whole import OPTIONS, Whole
 
@@ -28,7 +26,7 @@ def bodies(context: Context) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(whole: Whole, tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its wordpieces are others than the corpus's."""
     whole.results("warm_start")
     return write_sentence_folder(tmp_path_factory.mktemp("folder") / "bert", bodies(whole.context("warm_start")))
@@ -75,9 +73,7 @@ def test_the_passages_are_embedded_once(whole: Whole, results: dict[str, Any], m
     assert len(system.vectors_ND) == len(system.passages)
 
 
-def test_the_content_of_the_folder_counts_and_its_place_does_not(
-    tiny: ModuleType, folder: Path, tmp_path: Path
-) -> None:
+def test_the_content_of_the_folder_counts_and_its_place_does_not(folder: Path, tmp_path: Path) -> None:
     def stages(place: Path, **own: Any) -> dict[str, str]:
         params = tiny.params({"system_options": {"embedding": {"folder": str(place)} | own}})
         return plan_run(params, "embedding", 0).stages
@@ -102,7 +98,7 @@ def test_the_content_of_the_folder_counts_and_its_place_does_not(
         ({"folder": "x", "pooling": "max"}, "pooling must be 'mean' or 'cls', got 'max'"),
     ],
 )
-def test_a_folder_that_is_not_there_is_one_line(tiny: ModuleType, own: dict[str, Any], message: str) -> None:
+def test_a_folder_that_is_not_there_is_one_line(own: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         plan_run(tiny.params({"system_options": {"embedding": own}}), "embedding", 0)
 
@@ -147,7 +143,7 @@ def test_the_folder_decides_how_vectors_are_made_unless_the_parameters_do(
     assert (options.pooling, options.normalise) == expected
 
 
-def test_the_pooling_of_the_folder_is_in_the_key(tiny: ModuleType, folder: Path, tmp_path: Path) -> None:
+def test_the_pooling_of_the_folder_is_in_the_key(folder: Path, tmp_path: Path) -> None:
     def stages(**own: Any) -> dict[str, str]:
         own = {"folder": str(tmp_path / "bge")} | own
         return plan_run(tiny.params({"system_options": {"embedding": own}}), "embedding", 0).stages
@@ -165,7 +161,7 @@ def test_the_pooling_of_the_folder_is_in_the_key(tiny: ModuleType, folder: Path,
     ],
 )
 def test_a_pooling_that_is_not_supported_is_one_line(
-    tiny: ModuleType, tmp_path: Path, pooling: dict[str, Any], given: dict[str, Any], message: str
+    tmp_path: Path, pooling: dict[str, Any], given: dict[str, Any], message: str
 ) -> None:
     own = {"folder": str(described(tmp_path / "x", pooling))} | given
     with pytest.raises(UserError, match=message):

@@ -1,14 +1,12 @@
 """Hard EM as a whole, and its variants in the key."""
 
-from __future__ import annotations
-
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.systems.identity import plan_run
+from tests import tiny
 from tests.whole import Whole
 
 
@@ -22,7 +20,7 @@ def test_it_goes_the_whole_way(whole: Whole, capsys: pytest.CaptureFixture[str])
     assert len(whole.ask("hard_em", capsys)["candidates"]) == 5
 
 
-def test_a_variant_is_another_run(tiny: ModuleType) -> None:
+def test_a_variant_is_another_run() -> None:
     def stages(**own: Any) -> dict[str, str]:
         return plan_run(tiny.params({"system_options": {"hard_em": own}}), "hard_em", 0).stages
 

@@ -1,10 +1,8 @@
 """Retrievers that follow links: their training, their results, the whole pipeline, and that two hops need them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
+from tests import tiny
 
 SYSTEMS = ("path_retriever", "graph_retriever")
 SHORT = {"steps": 8, "batch_size": 4, "negatives": 5}
@@ -30,28 +29,28 @@ TWO_HOPS = {
 QUICK = TWO_HOPS | {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "finetune.steps": 3}
 
 
-def context_of(tiny: ModuleType, root: Path, system: str, changes: dict[str, Any]) -> Context:
+def context_of(root: Path, system: str, changes: dict[str, Any]) -> Context:
     chosen = tiny.params(changes)
     return Context(chosen, plan_run(chosen, system, 0), root)
 
 
 @pytest.fixture(scope="module")
-def root(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A world of two hops with a warm start, and both retrievers trained a little."""
     params = tiny.params(QUICK)
-    folder: Path = tiny.prepare(params, tmp_path_factory.mktemp("linked"))
+    folder = tiny.prepare(params, tmp_path_factory.mktemp("linked"))
     tiny.run("warm_start", params, folder, SYSTEMS[0])
     for system in SYSTEMS:
         tiny.run("retriever", params, folder, system)
     return folder
 
 
-def system_of(tiny: ModuleType, root: Path, name: str) -> Any:
-    return context_of(tiny, root, name, QUICK).system
+def system_of(root: Path, name: str) -> Any:
+    return context_of(root, name, QUICK).system
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_it_goes_the_whole_way(tiny: ModuleType, root: Path, name: str) -> None:
+def test_it_goes_the_whole_way(root: Path, name: str) -> None:
     params = tiny.params(QUICK)
     tiny.run("finetune", params, root, name)
     run = tiny.run("evaluate", params, root, name)
@@ -65,8 +64,8 @@ def test_it_goes_the_whole_way(tiny: ModuleType, root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_an_answer_is_a_span_of_the_passage_that_it_names(tiny: ModuleType, root: Path, name: str) -> None:
-    system = system_of(tiny, root, name)
+def test_an_answer_is_a_span_of_the_passage_that_it_names(root: Path, name: str) -> None:
+    system = system_of(root, name)
     asked = AskedQuestions.of_split(system.context, "test").texts[:6]
     for given in (None, system.retrieve(asked, 3)):
         for answer in system.answer(asked, given):
@@ -76,8 +75,8 @@ def test_an_answer_is_a_span_of_the_passage_that_it_names(tiny: ModuleType, root
                 assert candidate.text
 
 
-def test_paths_are_found_along_links_and_read_as_one_text(tiny: ModuleType, root: Path) -> None:
-    system: PathRetriever = system_of(tiny, root, "path_retriever")
+def test_paths_are_found_along_links_and_read_as_one_text(root: Path) -> None:
+    system: PathRetriever = system_of(root, "path_retriever")
     asked = AskedQuestions.of_split(system.context, "test").texts[:8]
     first_QK = system.context.bm25.search(asked, system.own.first).rows_QK
     rows_QK, scores_QK = system.retrieve(asked, 20)
@@ -97,8 +96,8 @@ def test_paths_are_found_along_links_and_read_as_one_text(tiny: ModuleType, root
     assert any(len(path.rows) == 2 for paths in system.found(asked) for path in paths)
 
 
-def test_a_graph_is_its_seeds_and_what_they_link_to(tiny: ModuleType, root: Path) -> None:
-    system: GraphRetriever = system_of(tiny, root, "graph_retriever")
+def test_a_graph_is_its_seeds_and_what_they_link_to(root: Path) -> None:
+    system: GraphRetriever = system_of(root, "graph_retriever")
     for question in AskedQuestions.of_split(system.context, "test").texts[:5]:
         bm25 = system.context.bm25.search([question], 100).rows_QK[0]
         graph = system.graph(bm25).tolist()
@@ -113,12 +112,12 @@ def test_a_graph_is_its_seeds_and_what_they_link_to(tiny: ModuleType, root: Path
         assert scores == sorted(scores, reverse=True)
 
 
-def test_gold_paths_are_learned_and_what_holds_the_answer_is_no_negative(tiny: ModuleType, root: Path) -> None:
-    context = system_of(tiny, root, "path_retriever").context
+def test_gold_paths_are_learned_and_what_holds_the_answer_is_no_negative(root: Path) -> None:
+    context = system_of(root, "path_retriever").context
     questions = context.corpus.questions("train")
     bodies = [f" {body} " for body in context.passages.text.column("body")]
     for name in SYSTEMS:
-        examples = system_of(tiny, root, name).examples(questions)
+        examples = system_of(root, name).examples(questions)
         assert examples
         for example in examples:
             answers, path = questions.answers[example.number], questions.paths[example.number].tolist()
@@ -127,13 +126,13 @@ def test_gold_paths_are_learned_and_what_holds_the_answer_is_no_negative(tiny: M
             assert example.positives.tolist() == questions.gold[example.number].tolist()
             if name == "path_retriever":
                 assert example.kept.tolist() == path
-                linked_to = system_of(tiny, root, name).links.of(path[0]) if example.number < 3 else path[1:]
+                linked_to = system_of(root, name).links.of(path[0]) if example.number < 3 else path[1:]
                 assert path[1] in linked_to
 
 
-def test_without_gold_a_path_is_the_best_passage_with_the_answer(tiny: ModuleType, root: Path) -> None:
+def test_without_gold_a_path_is_the_best_passage_with_the_answer(root: Path) -> None:
     for name in SYSTEMS:
-        system = system_of(tiny, root, name)
+        system = system_of(root, name)
         stored = system.context.corpus.questions("train")
         some = range(0, len(stored), 9)
         empty = [np.empty(0, np.int32)] * len(some)
@@ -155,7 +154,7 @@ def test_without_gold_a_path_is_the_best_passage_with_the_answer(tiny: ModuleTyp
 
 
 @pytest.fixture(scope="module")
-def small(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Params]:
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Params]:
     """The study's world, smaller, with a short warm start of the toy preset."""
     options = {"path_retriever": {"negatives": 16, "steps": 300}, "graph_retriever": {"negatives": 24, "steps": 120}}
     changes = {
@@ -170,16 +169,14 @@ def small(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         "system_options": {name: own | {"batch_size": 16} for name, own in options.items()},
     }
     params = resolve(preset_values("toy") | changes)
-    folder: Path = tiny.prepare(params, tmp_path_factory.mktemp("small"))
+    folder = tiny.prepare(params, tmp_path_factory.mktemp("small"))
     tiny.run("warm_start", params, folder, SYSTEMS[0])
     return folder, params
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_both_find_the_second_passage_that_a_single_hop_does_not(
-    tiny: ModuleType, small: tuple[Path, Params], name: str
-) -> None:
+def test_both_find_the_second_passage_that_a_single_hop_does_not(small: tuple[Path, Params], name: str) -> None:
     """One seed of a small world."""
     folder, params = small
     tiny.run("retriever", params, folder, name)
@@ -192,8 +189,8 @@ def test_both_find_the_second_passage_that_a_single_hop_does_not(
     assert found["gold_recall_at_5"] > single["gold_recall_at_5"] + 0.1, (found, single)
 
 
-def test_its_retriever_must_have_been_trained(tiny: ModuleType, root: Path, tmp_path: Path) -> None:
-    other = context_of(tiny, root, "path_retriever", QUICK | {"finetune.reader.learning_rate": 1e-5}).system
+def test_its_retriever_must_have_been_trained(root: Path, tmp_path: Path) -> None:
+    other = context_of(root, "path_retriever", QUICK | {"finetune.reader.learning_rate": 1e-5}).system
     assert isinstance(other, LinkedReader)
     with pytest.raises(UserError, match="no results yet; the stage retriever is PENDING"):
         other.retrieve(["who ?"], 1)

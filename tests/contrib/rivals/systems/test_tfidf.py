@@ -1,7 +1,5 @@
 """DrQA's ranking against murmurhash3 and a dense matrix written out in plain Python and numpy."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

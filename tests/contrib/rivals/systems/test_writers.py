@@ -1,7 +1,5 @@
 """Fusion-in-Decoder and RAG as wholes: they answer from passages, and their query towers learn where they should."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from safetensors.torch import load_file

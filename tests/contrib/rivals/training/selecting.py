@@ -1,7 +1,5 @@
 """BM25's passages instead of a retriever, a task on them, and its loss by hand."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import cached_property

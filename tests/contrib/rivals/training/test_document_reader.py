@@ -1,7 +1,5 @@
 """Examples of distant supervision, the reader's loss, and that it learns to read what a question asks for."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Positives and negatives of DPR, and its loss once more by hand."""
 
-from __future__ import annotations
-
 import copy
 from types import SimpleNamespace
 from typing import Any

@@ -1,9 +1,5 @@
 """Evidence in two passages: an answer of two words, each in another passage, and a question about both."""
 
-from __future__ import annotations
-
-from types import ModuleType
-
 import numpy as np
 import pytest
 import torch
@@ -14,6 +10,7 @@ from realm_lab.contrib.rivals.training.generation import GenerationTask
 from realm_lab.contrib.rivals.writing import write_marginal, write_together
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from realm_lab.models.spans import find_answer
+from tests import tiny
 from tests.contrib.rivals.training.test_generation import SPECIAL
 
 FIRST, SECOND = 5, 6  # words of the two passages, which are in any order
@@ -27,7 +24,7 @@ def problem(left: int, right: int, swapped: bool) -> Example:
 
 
 @pytest.mark.slow
-def test_fusion_puts_two_passages_together_and_one_at_a_time_cannot(tiny: ModuleType) -> None:
+def test_fusion_puts_two_passages_together_and_one_at_a_time_cannot() -> None:
     params, generator = tiny.params(), np.random.default_rng(0)
     problems = [problem(left, right, bool(generator.integers(2))) for left in VALUES for right in VALUES]
     generator.shuffle(problems)

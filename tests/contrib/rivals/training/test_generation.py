@@ -1,9 +1,5 @@
 """Texts with blanks, and the training of an encoder-decoder on them."""
 
-from __future__ import annotations
-
-from types import ModuleType
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +9,7 @@ from realm_lab.contrib.rivals.models.generators import new_generator
 from realm_lab.contrib.rivals.training.generation import GenerationTask, blank, corrupt_spans, drawing
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
+from tests import tiny
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 SHAPE = EncoderShape(vocabulary_size=60, hidden_size=32, layers=2, heads=2, intermediate_size=64, positions=64)
@@ -54,7 +51,7 @@ def test_one_blank_is_written_alone() -> None:
     assert seconds == ()
 
 
-def task_on(tiny: ModuleType, examples: list[Example], steps: int, **launch: int) -> GenerationTask:
+def task_on(examples: list[Example], steps: int, **launch: int) -> GenerationTask:
     params = tiny.params({f"launch.{name}": value for name, value in launch.items()})
     draw = drawing(len(examples), len(examples), 0, "test", lambda item, _: examples[item])
     return GenerationTask(params, 0, new_model(), SPECIAL, draw, steps, 5e-3)
@@ -69,9 +66,9 @@ def random_examples(count: int, passages: int) -> list[Example]:
     return [Example(tokens(4), [tokens(6) for _ in range(passages)], tokens(1 + n % 3)) for n in range(count)]
 
 
-def test_the_loss_is_that_of_one_example_at_a_time(tiny: ModuleType) -> None:
+def test_the_loss_is_that_of_one_example_at_a_time() -> None:
     examples = random_examples(5, 2)
-    loss = task_on(tiny, examples, 1).train_step(0)["loss"]
+    loss = task_on(examples, 1).train_step(0)["loss"]
     model, expected = new_model(), 0.0
     for example in examples:
         text = pad_texts([example.target], SPECIAL, 64)
@@ -80,15 +77,15 @@ def test_the_loss_is_that_of_one_example_at_a_time(tiny: ModuleType) -> None:
     assert loss == pytest.approx(expected / 5, rel=1e-5)
 
 
-def test_micro_batches_give_the_same_step(tiny: ModuleType) -> None:
-    at_once, by_two = (task_on(tiny, random_examples(5, 1), 4, micro_batch=size) for size in (0, 2))
+def test_micro_batches_give_the_same_step() -> None:
+    at_once, by_two = (task_on(random_examples(5, 1), 4, micro_batch=size) for size in (0, 2))
     for step in range(3):
         assert by_two.train_step(step)["loss"] == pytest.approx(at_once.train_step(step)["loss"], rel=1e-4)
 
 
-def test_it_learns_by_heart(tiny: ModuleType) -> None:
+def test_it_learns_by_heart() -> None:
     examples = random_examples(12, 0)
-    task = task_on(tiny, examples, 80)
+    task = task_on(examples, 80)
     for step in range(80):
         values = task.train_step(step)
     assert values["loss"] < 0.1

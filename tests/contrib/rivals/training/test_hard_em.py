@@ -1,8 +1,6 @@
 """Hard EM, the first occurrence and the sum: their losses by hand, the schedule, and the effect of a wrong
 occurrence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace

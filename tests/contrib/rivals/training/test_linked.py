@@ -1,7 +1,5 @@
 """Training on the linked passages of questions: the mean of the examples' losses, and negatives drawn again."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """RAG's marginals against explicit enumeration, and attention distillation against its closed form, in float64."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

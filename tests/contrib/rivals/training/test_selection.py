@@ -1,7 +1,5 @@
 """The reader that selects the passage: its examples, its loss again by hand, and that it learns to select."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
