@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    rm -rf $(VENV); $$python -m venv --without-pip $(VENV) && \
 	    $$python -m pip --python $(VENV)/bin/python install --quiet pip; }; \
 	}
-	@set -o pipefail; $(PIP) . | $(PROGRESS)
+	@set -o pipefail; $(PIP) ".[all]" | $(PROGRESS)
 	@touch $(STAMP)
 	@echo "ready; to use realm-lab and dvc in this shell: source $(VENV)/bin/activate (or: make shell)"
 
@@ -51,7 +51,7 @@ setup-dev: $(STAMP)-dev  ## add what tests, checks and documentation need
 
 $(STAMP)-dev: $(STAMP)
 	@echo "adding development tools"
-	@set -o pipefail; $(PIP) ".[dev]" | $(PROGRESS)
+	@set -o pipefail; $(PIP) ".[all,dev]" | $(PROGRESS)
 	@touch $@
 
 shell: setup  ## open a shell with the environment active

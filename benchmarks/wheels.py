@@ -24,8 +24,6 @@ from benchmarks.machine import table
 from realm_lab.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-# Runs do without them (tests/test_missing_packages.py), and they bring most of the other packages.
-LEFT_OUT = {"dvc", "mlflow", "faiss-cpu", "submitit"}
 TESTS = ("pytest", "hypothesis")  # for the tests marked `gpu`
 COMMON = (
     "torch transformers tokenizers safetensors huggingface-hub numpy scipy pandas pyarrow matplotlib pillow psutil "
@@ -57,11 +55,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def wanted_here() -> list[Requirement]:
-    """What pyproject.toml asks for, less LEFT_OUT, and what the tests need."""
+    """What pyproject.toml asks for without its extras, and what the tests need."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     development = [Requirement(text) for text in project["optional-dependencies"]["dev"]]
     wanted = [Requirement(text) for text in project["dependencies"]]
-    return [one for one in wanted if one.name not in LEFT_OUT] + [one for one in development if one.name in TESTS]
+    return wanted + [one for one in development if one.name in TESTS]
 
 
 def read_versions(path: Path) -> dict[str, str]:

@@ -54,11 +54,17 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"choose from: {listed}" if names else "none exists yet"
 
 
+def install_line(extra: str) -> str:
+    """The command that installs an extra of pyproject.toml; pip adds it to the realm_lab that is installed."""
+    return f"pip install 'realm_lab[{extra}]'"
+
+
 @contextmanager
-def needs(what: str, package: str) -> Iterator[None]:
-    """Import inside it a package without which all but `what` works. UserError: it is not installed."""
+def needs(what: str, package: str, extra: str = "") -> Iterator[None]:
+    """Import inside it a package without which all but `what` works. `extra`: the extra that installs it. UserError:
+    it is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
-        missing = f"{what} needs the package {package}, which is not installed here ({error})"
-        raise UserError(f"{missing}; pip install {package}") from None
+        remedy = install_line(extra) if extra else f"pip install {package}"
+        raise UserError(f"{what} needs {package}, which is not installed ({error})", remedy=remedy) from None

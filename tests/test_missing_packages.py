@@ -1,17 +1,19 @@
-"""Without DVC, MLflow, FAISS and submitit only their features fail, with an error that names the package."""
+"""Without the extras `platform` and `faiss` only their features fail, with one line that names the extra."""
 
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from realm_lab.cli import doctor
 from realm_lab.core.files import read_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-MISSING = ("dvc", "faiss", "mlflow", "submitit")
+MISSING = ("dvc", "faiss", "mlflow", "optuna", "sqlalchemy", "submitit")  # what the extras install
 STUDY = "question: What?\npreset: smoke\nseeds: [0]\nbaseline: one\ncells: {one: {}}\n"
 
 
@@ -34,9 +36,10 @@ def realm_lab(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
 
 
-def refused(done: subprocess.CompletedProcess[str], package: str) -> None:
+def refused(done: subprocess.CompletedProcess[str], package: str, extra: str) -> None:
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert f"pip install {package}" in done.stderr
+    assert package in done.stderr
+    assert f"pip install 'realm_lab[{extra}]'" in done.stderr
 
 
 @pytest.mark.slow
@@ -45,20 +48,28 @@ def test_a_run_needs_none_of_them(project: Path) -> None:
         done = realm_lab(project, *words)
         assert done.returncode == 0, done.stderr
     assert read_json(project / "reports" / "tiny" / "summary.json")
-    refused(realm_lab(project, "pretrain", "--set", "pretrain.search.backend=faiss_flat"), "faiss-cpu")
-    refused(realm_lab(project, "mirror"), "mlflow")
+    refused(realm_lab(project, "pretrain", "--set", "pretrain.search.backend=faiss_flat"), "faiss-cpu", "faiss")
 
 
-def test_a_project_needs_dvc(project: Path) -> None:
-    refused(realm_lab(project, "init", "new"), "dvc")
+def test_one_line_names_the_extra(project: Path) -> None:
+    refused(realm_lab(project, "init", "new"), "dvc", "platform")
     assert not (project / "new").exists()
+    (project / "runs").mkdir()
+    refused(realm_lab(project, "mirror"), "mlflow", "platform")
+    refused(realm_lab(project, "search", "any"), "optuna", "platform")
+
+
+def test_the_blocked_packages_are_those_of_the_extras() -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {Requirement(text).name.lower() for name in ("platform", "faiss") for text in extras[name]}
+    assert {name.removesuffix("-cpu") for name in wanted} == set(MISSING)
 
 
 def test_slurm_needs_submitit(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "sbatch").write_text("#!/bin/sh\nexit 0\n")
     (project / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(project), prepend=os.pathsep)
-    refused(realm_lab(project, "sweep", "tiny", "--launcher", "slurm"), "submitit")
+    refused(realm_lab(project, "sweep", "tiny", "--launcher", "slurm"), "submitit", "platform")
     assert not (project / "runs" / "studies").exists()
 
 
@@ -67,6 +78,6 @@ def test_the_doctor_takes_them_for_optional(monkeypatch: pytest.MonkeyPatch) -> 
     found = {finding.subject: finding for finding in doctor._packages() if finding.subject != "git"}
     assert {name: finding.state for name, finding in found.items()} == {
         "PyTorch": "OK",
-        **dict.fromkeys(("FAISS", "MLflow", "DVC", "submitit"), "note"),
+        **dict.fromkeys(("FAISS", "MLflow", "DVC", "Optuna", "submitit"), "note"),
     }
     assert all(finding.remedy.startswith("pip install ") for name, finding in found.items() if name != "PyTorch")

@@ -20,10 +20,10 @@ from rich.markup import escape
 from realm_lab.core.digests import DIGESTS, damage, made_as_one
 from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, install_line
 from realm_lab.params.parameters import Params
 from realm_lab.runner.slurm_queue import ASK_FOR_IT
-from realm_lab.tracking.environment import processor
+from realm_lab.tracking.environment import bfloat16_units
 from realm_lab.tracking.tracking_store import default_uri, without_password
 
 if TYPE_CHECKING:
@@ -33,13 +33,14 @@ GIB = 2**30
 LOW_DISK_GIB = 5.0  # a toy study needs well under one, a real one several
 LOW_MEMORY_GIB = 4.0  # the toy world with two workers stays below
 SLURM_TIMEOUT_SECONDS = 10.0  # scontrol retries for minutes when no controller is there
-# name -> module, its distributions, and the only feature that needs it ("": everything does)
+# name -> module, its distributions, the only feature that needs it ("": everything does), and the extra that brings it
 PACKAGES = {
-    "PyTorch": ("torch", ["torch"], ""),
-    "FAISS": ("faiss", ["faiss-cpu", "faiss-gpu"], "approximate search"),
-    "MLflow": ("mlflow", ["mlflow"], "`realm-lab mirror`"),
-    "DVC": ("dvc", ["dvc"], "`dvc repro` and `realm-lab init`"),
-    "submitit": ("submitit", ["submitit"], "the launcher slurm"),
+    "PyTorch": ("torch", ["torch"], "", ""),
+    "FAISS": ("faiss", ["faiss-cpu", "faiss-gpu"], "approximate search", "faiss"),
+    "MLflow": ("mlflow", ["mlflow"], "`realm-lab mirror`", "platform"),
+    "DVC": ("dvc", ["dvc"], "`dvc repro` and `realm-lab init`", "platform"),
+    "Optuna": ("optuna", ["optuna"], "`realm-lab search`", "platform"),
+    "submitit": ("submitit", ["submitit"], "the launcher slurm", "platform"),
 }
 FILES = {"knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test"}
 State = Literal["OK", "note", "missing", "wrong"]
@@ -119,10 +120,10 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    for name, (module, distributions, only_for) in PACKAGES.items():
+    for name, (module, distributions, only_for, extra) in PACKAGES.items():
         versions = [version for package in distributions for version in _versions(package)]
         if only_for and not versions:
-            yield Finding("note", name, f"not installed; only needed by {only_for}", f"pip install {distributions[0]}")
+            yield Finding("note", name, f"not installed; only needed by {only_for}", install_line(extra))
             continue
         try:
             if module in ("torch", "faiss"):  # that load shared libraries, which may be missing
@@ -145,7 +146,7 @@ def _versions(package: str) -> list[str]:
 
 
 def _devices() -> Iterator[Finding]:
-    native = sorted(processor()[1] & {"amx_bf16", "avx512_bf16", "bf16"})
+    native = bfloat16_units()
     remedy = "" if native else "on the CPU, model.precision: float32 is the faster choice"
     bfloat16 = f"bfloat16 in hardware ({', '.join(native)})" if native else "no bfloat16 in hardware"
     yield Finding("OK" if native else "note", "processor", f"{cores()} cores; {bfloat16}", remedy)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import Add, add_dry_run, add_json, add_other_code, add_parameters, overrides_of, positive
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, needs
 
 if TYPE_CHECKING:
     from realm_lab.runner.sweep import Request
@@ -111,7 +111,8 @@ def _run_sweep(options: argparse.Namespace) -> int:
 
 
 def _run_search(options: argparse.Namespace) -> int:
-    from realm_lab.runner.search import search
+    with needs("`realm-lab search`", "optuna", "platform"):
+        from realm_lab.runner.search import search
 
     return search(_request(options, options.search))
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, install_line
 
 BLANK, BETWEEN = "____", "; "
 TOKENS_AT_ONCE = 768  # of prompts that are read together; on a CPU more are slower
@@ -142,5 +142,5 @@ def opened_as(checkpoint: Path) -> dict[str, Any]:
         return {"pretrained_model_name_or_path": str(checkpoint), "local_files_only": True}
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"{checkpoint}: reading GGUF takes {' and '.join(missing)}; pip install {' '.join(missing)}")
+        raise UserError(f"{checkpoint}: reading GGUF takes {' and '.join(missing)}; {install_line('causal')}")
     return {"pretrained_model_name_or_path": str(checkpoint.parent), "gguf_file": checkpoint.name}

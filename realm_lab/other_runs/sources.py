@@ -169,7 +169,7 @@ def _database(path: Path, experiment: str) -> list[Row]:
 
 def _mlflow(uri: str, experiment: str) -> list[Row]:
     """The runs of one experiment."""
-    with needs("reading an MLflow store", "mlflow"):
+    with needs("reading an MLflow store", "mlflow", "platform"):
         from realm_lab.tracking.mlflow_store import foreign_runs
     file = Path(uri.removeprefix("sqlite:///"))
     if uri.startswith("sqlite:") and not file.is_file():

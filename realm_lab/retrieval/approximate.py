@@ -83,7 +83,7 @@ def approximate_search(settings: IndexSearch, seed: int) -> MakeSearch | None:
     if settings.backend.name == EXACT:
         return None
     chosen = SEARCH_BACKENDS.choose(PARAMETER, settings.backend)
-    with needs(f"parameter '{PARAMETER}': {chosen.name}", "faiss-cpu"):
+    with needs(f"parameter '{PARAMETER}': {chosen.name}", "faiss-cpu", "faiss"):
         chosen.load()
     make: Callable[..., Index] = OwnIndex if chosen.is_own else chosen
     first = (chosen,) if chosen.is_own else ()

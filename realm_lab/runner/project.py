@@ -24,7 +24,7 @@ def project_pipeline(checkout: str) -> str:
 def init(folder: Path, preset: str) -> None:
     """Write params.yaml, dvc.yaml, experiments/, examples/ and DVC's folder, in a Git repository or outside one.
     UserError: a file or folder with one of these names already exists; nothing is written."""
-    with needs("`realm-lab init`", "dvc"):
+    with needs("`realm-lab init`", "dvc", "platform"):
         from dvc.repo import Repo
 
     from realm_lab.params.load import preset_values

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 import traceback
 from collections import Counter
@@ -24,6 +25,7 @@ from realm_lab.errors import UserError
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
+from realm_lab.tracking.environment import bfloat16_units
 from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, writer_of
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason
 from realm_lab.tracking.study_record import study_folder
@@ -96,6 +98,13 @@ class Schedule:
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Accept tasks; one that already ended badly starts again."""
+        if not self.tasks and any(map(_has_slow_bfloat16, tasks)):
+            print(
+                "note: this processor has no instructions for bfloat16, and computes it tens of times slower than "
+                "float32; stop, and add --set model.precision=float32",
+                file=sys.stderr,
+                flush=True,
+            )
         for task in tasks:
             known = self.states.get(task.name)
             if known is None or known.state not in (*UNFINISHED, "COMPLETE"):
@@ -158,6 +167,11 @@ class Schedule:
 
     def close(self) -> None:
         self.cancel(list(self.states))
+
+
+def _has_slow_bfloat16(task: Task) -> bool:
+    on_processor = not visible_gpus(task.params.launch.device)
+    return task.params.model.precision == "bfloat16" and on_processor and not bfloat16_units()
 
 
 class InlineLauncher(Schedule):

@@ -61,7 +61,7 @@ class SlurmLauncher:
         """Refuse if SLURM or submitit is missing, or if ranks do not fit on the nodes."""
         if shutil.which("sbatch") is None:
             raise UserError(f"launcher 'slurm': {NO_SBATCH}, or use local")
-        with needs("launcher 'slurm'", "submitit"):
+        with needs("launcher 'slurm'", "submitit", "platform"):
             import submitit  # noqa: F401
         for task in tasks:
             self._shape(task.ranks)

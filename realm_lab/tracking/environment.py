@@ -82,6 +82,11 @@ def processor() -> tuple[str, set[str]]:
     return values.get("model name") or platform.processor() or platform.machine(), set(values.get("flags", "").split())
 
 
+def bfloat16_units() -> list[str]:
+    """Return the processor's instructions for products of bfloat16; without them, bfloat16 is slower than float32."""
+    return sorted(processor()[1] & {"amx_bf16", "avx512_bf16", "bf16"})
+
+
 def _git(*arguments: str) -> str | None:
     """Return output of git in the source tree; None without git, without a repository, or before the first commit."""
     try:

@@ -21,7 +21,7 @@ class MlflowTracker(Tracker):
     report.md, to be shown with it."""
 
     def __init__(self, runs: Path, uri: str, page: Callable[[Path], str] | None = None) -> None:
-        with needs("`realm-lab mirror`", "mlflow"):
+        with needs("`realm-lab mirror`", "mlflow", "platform"):
             from realm_lab.tracking.mlflow_store import Store
 
         self._runs, self._has_pages = runs, page is not None

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import sqlalchemy
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-
 from realm_lab.core.records import cut
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, install_line
 
 KINDS = "sqlite:////ABSOLUTE/mlflow.db, postgresql://USER:PASSWORD@HOST/DATABASE or http://HOST:PORT"
 
@@ -37,13 +34,16 @@ def one_line(error: object) -> str:
 def check_database(uri: str) -> None:
     """Read from a database once, since MLflow would retry for minutes. UserError: no such kind of store, a file that is
     not a database, a server that does not answer, no driver."""
+    import sqlalchemy  # here, since `doctor` and parts without MLflow need only the names above
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
     name = f"tracking store {without_password(uri)}"
     try:
         engine = sqlalchemy.create_engine(uri)
         sqlalchemy.inspect(engine).get_table_names()
         engine.dispose()
     except ModuleNotFoundError as error:
-        raise UserError(f"{name}: {error}; pip install 'realm_lab[postgresql]'") from None
+        raise UserError(f"{name}: {error}; {install_line('postgresql')}") from None
     except ArgumentError:  # also a kind that SQLAlchemy does not know
         raise UserError(f"{name}: write {KINDS}") from None
     except SQLAlchemyError as error:

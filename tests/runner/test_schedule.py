@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, share_out
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome
 from realm_lab.tracking.state import Cause, JobState, Reason
-from tests import tiny
 
 STAGES = ("pretrain", "finetune")
 
@@ -82,8 +82,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.fixture(scope="module")
-def params() -> Params:
-    return tiny.params({"launch.threads": 0, "launch.processes": 0})
+def params(tiny: ModuleType) -> Params:
+    chosen: Params = tiny.params({"launch.threads": 0, "launch.processes": 0})
+    return chosen
 
 
 def task(name: str, params: Params, *after: str, stages: tuple[str, ...] = STAGES) -> Task:
@@ -135,7 +136,9 @@ def test_a_hundred_jobs_do_not_start_at_once(machine: Machine, params: Params) -
     assert {state.state for state in pool.poll().values()} == {"COMPLETE"}
 
 
-def test_jobs_and_their_ranks_have_gpus_of_their_own(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_and_their_ranks_have_gpus_of_their_own(
+    machine: Machine, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(schedule, "visible_gpus", lambda device: ["0", "1", "2", "MIG-a"])
     pool = launcher(machine)
     two = tiny.params({"launch.ranks": 2, "launch.threads": 0, "launch.processes": 0})
@@ -303,3 +306,22 @@ def test_inline_waits_for_who_was_quicker(tmp_path: Path, params: Params, asked:
     complete(tmp_path, Task("0", STAGES, "realm", 0, params, dict.fromkeys(STAGES, "0" * 64), (), ()))
     assert made.poll()["0"].state == "COMPLETE"
     assert asked["done"] == [(0, "pretrain")]
+
+
+@pytest.mark.parametrize(
+    ("units", "precision", "warns"), [([], "bfloat16", True), (["amx_bf16"], "bfloat16", False), ([], "float32", False)]
+)
+def test_bfloat16_without_instructions_for_it_is_named_before_hours_are_lost(
+    tmp_path: Path,
+    params: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    units: list[str],
+    precision: str,
+    warns: bool,
+) -> None:
+    monkeypatch.setattr(schedule, "bfloat16_units", lambda: units)
+    monkeypatch.setattr(schedule, "visible_gpus", lambda device: [])
+    changed = params.model_copy(update={"model": params.model.model_copy(update={"precision": precision})})
+    inline(tmp_path, changed, {}, 2)
+    assert capsys.readouterr().err.count("model.precision=float32") == warns
