@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, share_out
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome
 from realm_lab.tracking.state import Cause, JobState, Reason
+from tests import tiny
 
 STAGES = ("pretrain", "finetune")
 
@@ -82,9 +82,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.fixture(scope="module")
-def params(tiny: ModuleType) -> Params:
-    chosen: Params = tiny.params({"launch.threads": 0, "launch.processes": 0})
-    return chosen
+def params() -> Params:
+    return tiny.params({"launch.threads": 0, "launch.processes": 0})
 
 
 def task(name: str, params: Params, *after: str, stages: tuple[str, ...] = STAGES) -> Task:
@@ -136,9 +135,7 @@ def test_a_hundred_jobs_do_not_start_at_once(machine: Machine, params: Params) -
     assert {state.state for state in pool.poll().values()} == {"COMPLETE"}
 
 
-def test_jobs_and_their_ranks_have_gpus_of_their_own(
-    machine: Machine, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_and_their_ranks_have_gpus_of_their_own(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "visible_gpus", lambda device: ["0", "1", "2", "MIG-a"])
     pool = launcher(machine)
     two = tiny.params({"launch.ranks": 2, "launch.threads": 0, "launch.processes": 0})
