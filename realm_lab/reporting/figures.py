@@ -28,7 +28,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, LogLocator
 from PIL import Image
 
 from realm_lab.metrics import Metric, curve
@@ -239,9 +239,12 @@ def plane_figure(
     means = {name: (float(x), float(y)) for name, x, y in spots.groupby("cell")[["x", "y"]].mean().itertuples()}
     figure = canvas(max(2.9, min(4.4, 2.2 + 0.16 * len(present))))
     place = figure.subplots()
-    if is_log:
+    if is_log and spots["x"].max() > 5 * spots["x"].min():  # else a linear scale has more numbers
         place.set_xscale("log" if spots["x"].min() > 0 else "symlog")
         place.xaxis.set_major_formatter("{x:g}")  # the scale's own writes powers as formulas
+        place.xaxis.set_minor_formatter("")
+        if place.get_xscale() == "log":
+            place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     colours, names, ends = {present[0][1]: INK}, {name: title for _, name, title in present}, {}
     for order, (title, joined) in enumerate((lines or {}).items()):
         path = [means[name] for name in joined if name in means]

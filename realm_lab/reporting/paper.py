@@ -114,7 +114,7 @@ def write_tables(folder: Path, report: Report, figures: Sequence[Mapping[str, st
         *[UNICODE] * any(map(needs_unicode, [*made.values(), *answer])),
         r"\documentclass[a4paper]{article}", r"\usepackage{iftex}",
         r"\ifPDFTeX\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\else\usepackage{fontspec}\fi",
-        r"\usepackage{array,booktabs,graphicx}", r"\usepackage[margin=2cm]{geometry}",
+        r"\usepackage{array,booktabs,graphicx}", r"\usepackage[margin=18mm]{geometry}",
         r"\begin{document}",
         *answer,
         *(_figure(one) for one in drawn[:1]),
@@ -128,6 +128,6 @@ def write_tables(folder: Path, report: Report, figures: Sequence[Mapping[str, st
 def _figure(one: Mapping[str, str]) -> str:
     """A floating figure in the size that it was drawn in."""
     return (
-        r"\begin{figure}\centering\includegraphics{../figures/" + one["name"] + ".pdf}"
+        r"\begin{figure}[!ht]\centering\includegraphics{../figures/" + one["name"] + ".pdf}"
         rf"\caption{{{latex(one['caption'])}}}\end{{figure}}"
     )
