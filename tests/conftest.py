@@ -27,6 +27,7 @@ os.environ["DO_NOT_TRACK"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and faiss bring an OpenMP each; two tests at once share the cores
 os.environ.pop("MLFLOW_TRACKING_URI", None)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
 
 
 def _cuda() -> bool:

@@ -32,15 +32,9 @@ def silence(path: Path, seconds: float) -> None:
 
 
 def in_child(body: str, *arguments: str) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(Path(lease_module.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     program = f"import sys\nfrom pathlib import Path\nfrom realm_lab.core.lease import *\n{body}"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path},
-    )
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 HOLDS = "lease = take(Path(sys.argv[1]), 'a', limit_seconds=100.0); print('held', flush=True); sys.stdin.read()"

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from realm_lab.core.launched import Place, launched
 from realm_lab.core.process import any_rank, gather_rows, on_first_rank, ranks, share, sum_over_ranks_, summed
 from realm_lab.errors import UserError
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 LONG_ENOUGH_SECONDS = 60.0
 SETUP = """
 import json, os, signal, sys
@@ -35,12 +33,7 @@ def run_ranks(code: str, size: int = 2) -> list[tuple[int, list[Any], str]]:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
             [sys.executable, "-c", SETUP + code],
@@ -178,16 +171,6 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     assert process.pick_device("cpu") == torch.device("cpu")
 
 
-def place(monkeypatch: pytest.MonkeyPatch, **variables: str) -> Place:
-    """Return the ranks of a process with only these variables of a launcher."""
-    for name in list(os.environ):
-        if name.startswith(("SLURM_", "MASTER_")) or name in ("RANK", "WORLD_SIZE"):
-            monkeypatch.delenv(name)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    return launched()
-
-
 OURS = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 SRUN = {
     "SLURM_PROCID": "5",
@@ -199,22 +182,25 @@ SRUN = {
 }
 
 
-def test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert place(monkeypatch) == Place(0, 1, 0, "127.0.0.1", 0)
-
-
-def test_our_own_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert place(monkeypatch, **OURS) == Place(3, 4, 3, "127.0.0.1", 29500)
-    assert place(monkeypatch, **OURS | {"WORLD_SIZE": "1", "RANK": "0"}) == Place()
-    assert place(monkeypatch, **SRUN | OURS).size == 4  # in a job
-
-
-def test_srun(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert place(monkeypatch, **SRUN) == Place(5, 8, 1, "gpu07", 29500)
-    assert place(monkeypatch, **SRUN | {"SLURM_STEP_NUM_TASKS": "1"}) == Place()
-
-
-def test_a_batch_script_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch script has the number of tasks of its job, but only srun starts them."""
-    script = {name: value for name, value in SRUN.items() if "STEP" not in name}
-    assert place(monkeypatch, **script) == Place()
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, Place(0, 1, 0, "127.0.0.1", 0)),
+        (OURS, Place(3, 4, 3, "127.0.0.1", 29500)),
+        (OURS | {"WORLD_SIZE": "1", "RANK": "0"}, Place()),
+        (SRUN | OURS, Place(3, 4, 3, "127.0.0.1", 29500)),  # our own launcher in a job
+        (SRUN, Place(5, 8, 1, "gpu07", 29500)),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, Place()),
+        # A batch script has the number of tasks of its job, but only srun starts them.
+        ({name: value for name, value in SRUN.items() if "STEP" not in name}, Place()),
+    ],
+)
+def test_ranks_are_read_from_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Place
+) -> None:
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "MASTER_")) or name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launched() == expected

@@ -106,10 +106,6 @@ def knowledge(name: str) -> list[str]:
     return [*FILES, "--set", f"corpus.files.knowledge=[{name}]"]
 
 
-def write_gzip_cut_off(path: Path) -> None:
-    path.write_bytes(gzip.compress(json.dumps(SQUAD).encode())[:-200])
-
-
 @pytest.mark.usefixtures("here")
 def test_a_broken_line_of_a_corpus_file(complaint: Complain, project: Path) -> None:
     """What else is refused is tested with the readers and in tests/corpus/test_prepare_files.py."""
@@ -146,8 +142,7 @@ def test_a_prepared_corpus_that_was_cut_off(complaint: Complain, project: Path, 
     assert said in complaint("pretrain")
 
 
-def test_a_worker_says_it_as_well(complaint: Complain, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[2]))  # the working folder is another one
-    write_gzip_cut_off(project / "cut.json.gz")
+def test_a_worker_says_it_as_well(complaint: Complain, project: Path) -> None:
+    (project / "cut.json.gz").write_bytes(gzip.compress(json.dumps(SQUAD).encode())[:-200])
     line = complaint("prepare", *knowledge("train.json, cut.json.gz"))
     assert line.startswith("prepare, seed 0 (shared by 2 cells): cut.json.gz")

@@ -301,15 +301,9 @@ JOB_17_3 = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_
 def stopped(is_queued_again: bool = True, **environment: str) -> str:
     """Run a job that was asked to stop, in a separate process: it ignores signals afterwards."""
     program = f"from realm_lab.runner import slurm_job; slurm_job._stopped(is_queued_again={is_queued_again})"
-    path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | JOB_17_3 | {"PYTHONPATH": path} | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stderr
+    given = os.environ | JOB_17_3 | environment
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=True).stderr
 
 
 @pytest.mark.parametrize(

@@ -48,136 +48,104 @@ PLANNED = [name for name in SHIPPED if name not in ("dvc", *OWN_FILES) and not n
 
 
 def refusal(path: Path) -> str:
+    """The message without the folder, which is one line."""
     with pytest.raises(UserError) as caught:
         plan_study(path, path.parent, params_path=PARAMETERS)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message.replace(f"{path.parent}/", "")
+    [line] = str(caught.value).splitlines()
+    return line.replace(f"{path.parent}/", "")
 
 
 REFUSALS = [
     # keys
-    (GOOD + "cell: {}\n", 7, "unknown key 'cell'; did you mean 'cells'"),
-    ("baseline: a\ncells:\n  a: {pretrain.steps: 5}\n", 5, "'pretrain.steps' is a parameter; put it under 'set:'"),
-    ("baseline: a\ncells:\n  a: {titel: A}\n", 5, "unknown key 'titel' of cells.a; did you mean 'title'"),
-    (
-        "baseline: a\ncells:\n  a:\n    system: relm\n",
-        6,
-        "cell 'a': parameter 'system': no system 'relm'; did you mean",
-    ),
-    ("baseline: a\ncells:\n  a:\n    paper: table9.realm\n", 6, "paper 'table9.realm': no such published system"),
-    ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"; keep one of the two'),
-    (
-        "baseline: a\ncells:\n  a:\n    system:\n      name: dpr\n      stepz: 3\n",
-        8,
-        "parameter 'system_options.dpr': no option 'stepz' there; did you mean 'steps'",
-    ),
-    ("baseline: a\ncells:\n  a: {system: {name: dpr, steps: -1}}\n", 5, "steps must be at least 0, got -1"),
-    ("baseline: a\ncells:\n  a: {system: {steps: 1}}\n", 5, "write NAME, or {name: NAME, OPTION: VALUE}"),
-    (
-        "baseline: a\ncells:\n  a:\n    system: {name: dpr, steps: 1}\n    set: {system_options.dpr.steps: 2}\n",
-        6,
-        "parameter 'system_options.dpr.steps' is set twice; keep one",
-    ),
-    (
-        GOOD + "plugins: [no_such_lab]\n",
-        7,
-        "parameter 'plugins': 'no_such_lab': module 'no_such_lab' cannot be imported",
-    ),
-    (GOOD + "preset: toi\n", 7, "unknown preset 'toi'; did you mean 'toy'"),
-    (
-        GOOD + "metrics: [exact_match, recall_at5]\n",
-        7,
-        "metrics: unknown metric 'recall_at5'; did you mean 'recall_at_5'",
-    ),
-    (GOOD + "set: {launch.device: tpu}\n", 7, "'launch.device': torch knows no device 'tpu'; use auto, cpu or cuda"),
+    (GOOD + "cell: {}\n", 7, "'cells'"),
+    ("baseline: a\ncells:\n  a: {pretrain.steps: 5}\n", 5, "under 'set:'"),
+    ("baseline: a\ncells:\n  a: {titel: A}\n", 5, "'title'"),
+    ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "cell 'a': parameter 'system'"),
+    ("baseline: a\ncells:\n  a:\n    paper: table9.realm\n", 6, "'table9.realm'"),
+    ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"'),
+    ("baseline: a\ncells:\n  a:\n    system:\n      name: dpr\n      stepz: 3\n", 8, "'steps'"),
+    ("baseline: a\ncells:\n  a: {system: {name: dpr, steps: -1}}\n", 5, "at least 0"),
+    ("baseline: a\ncells:\n  a: {system: {steps: 1}}\n", 5, "write NAME"),
+    (B + "\n    system: {name: dpr, steps: 1}\n    set: {system_options.dpr.steps: 2}\n", 7, "set twice"),
+    (GOOD + "plugins: [no_such_lab]\n", 7, "'no_such_lab' cannot be imported"),
+    (GOOD + "preset: toi\n", 7, "'toy'"),
+    (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "'recall_at_5'"),
+    (GOOD + "set: {launch.device: tpu}\n", 7, "'launch.device'"),
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is listed twice"),
-    (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "none of the study's metrics; did you mean 'exact_match'"),
-    (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match must be above 0, got 0"),
+    (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "'exact_match'"),
+    (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match must be above 0"),
+    # names that YAML reads as dates, numbers or true
+    ("baseline: 2024-01-01\ncells:\n  2024-01-01:\n", 5, "read as a date; put it in quotes"),
+    ("baseline: a\ncells:\n  a:\n  1.10: {}\n", 6, "read as a number; put it in quotes"),
+    ("baseline: a\ncells:\n  a:\n  true: {}\n", 6, "read as true or false; put it in quotes"),
+    ("baseline: a\ncells:\n  a:\n  ~: {}\n", 6, "in quotes"),
+    ("baseline: {w: a}\naxes:\n  w:\n    a: {pretrain.steps: 5}\n    8: {pretrain.steps: 6}\n", 7, "in quotes"),
+    ("baseline: a\ncells:\n  a: {title: 2024-01-01T10:00:00Z}\n", 5, "in quotes"),
+    ('baseline: 8\ncells: {"8": {}}\n', 3, "in quotes"),
+    (GOOD + "metrics: [8]\n", 7, "write NAME"),
+    (GOOD + "not_run: {8: no time}\n", 7, "in quotes"),
+    (GOOD + "launcher: {slurm: {partition: 2024}}\n", 7, "in quotes"),
     # launchers
-    (GOOD + "launcher: {slrum: {}}\n", 7, "unknown key 'slrum' of launcher; did you mean 'slurm'"),
-    (GOOD + "launcher: {default: cloud}\n", 7, "launcher.default must be 'inline', 'local' or 'slurm', got 'cloud'"),
-    (
-        GOOD + "launcher:\n  local: {proceses: 2}\n",
-        8,
-        "unknown key 'proceses' of launcher.local; did you mean 'processes'",
-    ),
-    (GOOD + "launcher: {slurm: {timeout_min: 2}}\n", 7, "timeout_min: 2 is over before signal_delay_s (120)"),
-    (GOOD + "launcher: {slurm: {nodes: 0}}\n", 7, "launcher.slurm.nodes must be at least 1, got 0"),
+    (GOOD + "launcher: {slrum: {}}\n", 7, "'slurm'"),
+    (GOOD + "launcher: {default: cloud}\n", 7, "launcher.default must be 'inline', 'local' or 'slurm'"),
+    (GOOD + "launcher:\n  local: {proceses: 2}\n", 8, "'processes'"),
+    (GOOD + "launcher: {slurm: {timeout_min: 2}}\n", 7, "signal_delay_s"),
+    (GOOD + "launcher: {slurm: {nodes: 0}}\n", 7, "launcher.slurm.nodes must be at least 1"),
     # parameters
-    (
-        B + "\n    set:\n      pretrain.candidate: 5\n",
-        8,
-        "unknown parameter 'pretrain.candidate'; did you mean 'pretrain.candidates'",
-    ),
-    (GOOD + "set: {pretrain.refresh: never}\n", 7, "'pretrain.refresh' is a section; name a parameter in it"),
-    (GOOD + "set: {pretrain.steps: {a: 1}}\n", 7, "pretrain.steps must be a whole number, got {'a': 1}"),
-    (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "parameter 'pretrain.steps' is set twice"),
-    (GOOD + "set: {seeds: [1]}\n", 7, "use the study's own key 'seeds'"),
-    (GOOD + "set: {preset: toy}\n", 7, "use the study's own key 'preset'"),
-    (
-        B + "{set: {pretrain.masking: salint}}\n",
-        6,
-        "cell 'b': parameter 'pretrain.masking': no masking scheme 'salint'",
-    ),
-    (
-        B + "{set: {finetune.objective: emdr}}\n",
-        6,
-        "'finetune.objective': no objective 'emdr'; did you mean 'emdr2'",
-    ),
-    (
-        B + "{set: {pretrain.masking: {name: random_token, a: 1}}}\n",
-        6,
-        "cell 'b': parameter 'pretrain.masking': no opt",
-    ),
-    (B + "{set: {launch.ranks: 2}}\n", 6, "move it to the study's 'set'"),
-    (
-        B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n",
-        9,
-        "candidates: 1 leaves room for the null document alone",
-    ),
+    (B + "\n    set:\n      pretrain.candidate: 5\n", 8, "'pretrain.candidates'"),
+    (GOOD + "set: {pretrain.refresh: never}\n", 7, "'pretrain.refresh' is a section"),
+    (GOOD + "set: {pretrain.steps: {a: 1}}\n", 7, "pretrain.steps must be a whole number"),
+    (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "'pretrain.steps' is set twice"),
+    (GOOD + "set: {seeds: [1]}\n", 7, "key 'seeds'"),
+    (GOOD + "set: {preset: toy}\n", 7, "key 'preset'"),
+    (B + "{set: {pretrain.masking: salint}}\n", 6, "cell 'b': parameter 'pretrain.masking'"),
+    (B + "{set: {finetune.objective: emdr}}\n", 6, "'emdr2'"),
+    (B + "{set: {pretrain.masking: {name: random_token, a: 1}}}\n", 6, "cell 'b': parameter 'pretrain.masking'"),
+    (B + "{set: {launch.ranks: 2}}\n", 6, "the study's 'set'"),
+    (B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n", 9, "null document alone"),
     # baseline and names
-    ("cells:\n  a:\n", None, "'baseline' is missing; add it: The cell that the others are compared with"),
-    ("baseline: c\ncells:\n  aa:\n", 3, "baseline: 'c' is no cell; choose from: aa"),
-    ("baseline: c\n", 3, "baseline: 'c' is no cell; add cells or axes"),
-    ("baseline: {pretrain.steps: 5}\ncells:\n  a:\n", 3, "points are for axes and there are none"),
-    ("baseline: a b\ncells: {a b: {}}\n", 4, "cell 'a b': use letters, digits"),
+    ("cells:\n  a:\n", None, "'baseline' is missing"),
+    ("baseline: c\ncells:\n  aa:\n", 3, "'c' is no cell; choose from: aa"),
+    ("baseline: c\n", 3, "'c' is no cell; add cells or axes"),
+    ("baseline: {pretrain.steps: 5}\ncells:\n  a:\n", 3, "points are for axes"),
+    ("baseline: a b\ncells: {a b: {}}\n", 4, "cell 'a b': use letters"),
     # overlaps
-    (B + "\n", 6, "cells 'a' and 'b' are the same run: they have identical parameters"),
+    (B + "\n", 6, "'a' and 'b' are the same run: they have identical parameters"),
     (
         "baseline: a\ncells:\n  a: {system: warm_start}\n"
         "  b: {system: warm_start, set: {pretrain.initial_reader: scratch}}\n",
         6,
-        "parameters that matter to no stage of the run (pretrain.initial_reader is warm_start and scratch)",
+        "matter to no stage of the run (pretrain.initial_reader is warm_start and scratch)",
     ),
     # axes
-    (BASE + AXES.strip() + "\ncells: {a: }\n", 4, "a study has 'cells' or 'axes'"),
-    ("baseline: {refresh: often}\n" + AXES.strip(), 3, "no point of axis 'pretrain.candidates'; add one"),
+    (BASE + AXES.strip() + "\ncells: {a: }\n", 4, "'cells' or 'axes'"),
+    ("baseline: {refresh: often}\n" + AXES.strip(), 3, "no point of axis 'pretrain.candidates'"),
     ("baseline: {refresh: oftn, pretrain.candidates: 6}\n" + AXES.strip(), 3, "'oftn' is no point of axis 'refresh'"),
-    ("baseline: {refesh: often}\n" + AXES.strip(), 3, "'refesh' is no axis; did you mean 'refresh'"),
+    ("baseline: {refesh: often}\n" + AXES.strip(), 3, "'refesh' is no axis"),
     ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: []}\n", 4, "axis 'pretrain.steps' has no points"),
     ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: [5, 5]}\n", 4, "point '5' is listed twice"),
-    (
-        "baseline: {refresh: a}\naxes: {refresh: [{pretrain.steps: 5}]}\n",
-        4,
-        "list values, or name points that",
-    ),
+    ("baseline: {refresh: a}\naxes: {refresh: [{pretrain.steps: 5}]}\n", 4, "list values, or name points"),
     ("baseline: {a: x, b: y}\naxes: {a: {x: {pretrain.steps: 5}}, b: {y: {pretrain.steps: 6}}}\n", 4, "both set"),
     ("baseline: {a: x}\naxes: {a: {x: {}, y z: {pretrain.steps: 6}}}\n", 4, "'y z' cannot name a cell"),
     (
         "baseline: {pretrain.null_document: encoded, pretrain.candidates: 6}\naxes:\n"
         '  pretrain.null_document: ["off", encoded]\n  pretrain.candidates: [1, 6]\n',
         6,
-        "cell 'null_document=encoded,candidates=1': pretrain.candidates: 1 leaves",
+        "cell 'null_document=encoded,candidates=1'",
     ),
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "message"), REFUSALS)
-def test_a_wrong_file_is_refused(write: Write, text: str, line: int | None, message: str) -> None:
+@pytest.mark.parametrize(("text", "line", "words"), REFUSALS)
+def test_a_wrong_file_is_refused(write: Write, text: str, line: int | None, words: str) -> None:
     found = refusal(write(text))
     assert found.startswith("study.yaml: " if line is None else f"study.yaml, line {line}: "), found
-    assert message in found
+    assert words in found
+
+
+def test_names_in_quotes_are_what_is_written(planned: Planned) -> None:
+    cells = 'cells:\n  "2024-01-01":\n  "1.10": {set: {pretrain.steps: 3}}\n  "8": {set: {pretrain.steps: 4}}\n'
+    assert [cell.name for cell in planned('baseline: "1.10"\n' + cells).cells] == ["1.10", "2024-01-01", "8"]
 
 
 OWN = """
@@ -191,11 +159,7 @@ def figure(): ...
     ("text", "line", "message"),
     [
         (B + "{set: {pretrain.refresh.policy: own_parts:policy}}\n", 6, "failed with KeyError in own_parts.py, line 2"),
-        (
-            B + "{set: {finetune.objective: own_parts:objective}}\n",
-            6,
-            "called with (log_prior_BK, log_reader_BK)",
-        ),
+        (B + "{set: {finetune.objective: own_parts:objective}}\n", 6, "called with (log_prior_BK, log_reader_BK)"),
         (GOOD + "figures:\n  - own_parts:figure\n", 8, "'own_parts:figure' takes (), but it is called with (study)"),
         (GOOD + "figures: [own_parts:figur]\n", 7, "no function or class 'figur'"),
         (GOOD + "figures: [figure]\n", 7, "parameter 'figures': no figure 'figure'"),
@@ -248,7 +212,7 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
             found = refusal(write(GOOD + f"metrics: [own_metrics:{name}]\n"))
             assert found.startswith("study.yaml, line 7: ")
             assert message in found
-        assert "brevity is listed twice" in refusal(write(GOOD + "metrics: [brevity, own_metrics:brevity]\n"))
+        assert "listed twice" in refusal(write(GOOD + "metrics: [brevity, own_metrics:brevity]\n"))
     finally:
         METRICS.pop("brevity", None)
         sys.modules.pop("own_metrics", None)

@@ -78,7 +78,7 @@ def make_project(root: Path, text: str, name: str = "mini") -> Path:
 def start(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "realm_lab", "sweep", "mini", "--root", str(root), *arguments],
-        env=os.environ | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{root}"} | environment,
+        env=os.environ | {"PYTHONPATH": f"{os.environ['PYTHONPATH']}{os.pathsep}{root}"} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,7 +1,6 @@
 """The lease of a stage: living processes keep it, dead ones release it, and a former holder writes nothing more."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -31,11 +30,9 @@ with run_lease.writing(Path(sys.argv[1])):
 @contextmanager
 def holder(run: Path, beat_seconds: float = 15.0) -> Iterator[subprocess.Popen[str]]:
     """Another process that works on the stage."""
-    path = os.pathsep.join([str(Path(run_lease.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HOLDS, str(run), str(beat_seconds)]
-    env = os.environ | {"PYTHONPATH": path}
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process

@@ -14,7 +14,6 @@ from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.state import stage_state
 from tests import tiny
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TEMPERATE = {"warm_start.reader.optimiser.learning_rate": 5e-4, "warm_start.embedder.optimiser.learning_rate": 5e-4}
 EVEN = {"warm_start.reader.batch_size": 16, "warm_start.embedder.batch_size": 8}
 UNEVEN = {"warm_start.reader.batch_size": 7, "warm_start.embedder.batch_size": 5}
@@ -115,7 +114,7 @@ def watch(frame, event, argument):
 if os.environ.get("RANK") == "{rank}" and os.environ.get("WORLD_SIZE") == "2":
     sys.setprofile(watch)
 """)
-    return {"PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}"}
 
 
 @pytest.mark.slow

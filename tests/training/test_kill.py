@@ -16,7 +16,6 @@ import pytest
 from tests import tiny
 
 pytestmark = pytest.mark.slow  # what an interruption leaves is in test_resume.py, in a second each
-REPOSITORY = Path(__file__).resolve().parents[2]
 # Dropout, a calibrated null document, stale search, delayed refreshes within the run, evaluations, and a checkpoint
 # every third step (the children's clocks tick once a step).
 CHANGES = {
@@ -81,14 +80,9 @@ class Line:
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("dying.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-    )
+    command = [sys.executable, str(Path(__file__).with_name("dying.py"))]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     with server:
         yield Line(tmp_path_factory.mktemp("kill"), server)
         assert server.stdin is not None
