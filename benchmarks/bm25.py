@@ -4,7 +4,7 @@
 
 FOLDER holds squad/train-v1.1.json.gz, squad/dev-v1.1.json and, for the second data set, nq_gold/*.jsonl. The corpus is
 every distinct paragraph of both SQuAD files; the gold passage of a question is its paragraph. Of Natural Questions it
-is the hundred-word passage in the file, added to the corpus. An answer counts where it stands in a passage as whole
+is the hundred-word passage in the file, added to the corpus. An answer counts if it is in a passage as whole
 words, both normalised as for exact match.
 """
 
@@ -99,7 +99,7 @@ def measure(texts: Sequence[Text], items: Sequence[Item], titles: bool, analysis
 
 
 def run(data: Path, questions: int | None = None, analysis: str = "lucene") -> dict[str, Any]:
-    """Every setting; `questions` takes so many of each data set, evenly spaced."""
+    """Every setting; `questions` takes that number from each data set, evenly spaced."""
     texts, items = squad(data)
     more, open_items = natural_questions(data, texts)
     settings = {

@@ -1,4 +1,4 @@
-"""Passages a second of building the index, against a plain padded loop and sentence-transformers' `encode`.
+"""Passages per second of building the index, against a plain padded loop and sentence-transformers' `encode`.
 
 All run the same weights over the same passages. Run from the repository: python -m benchmarks.embedding --help
 """
@@ -147,7 +147,7 @@ def _bert(retriever: Retriever) -> BertModel:
 def padded_loop(
     bert: BertModel, text: Text, longest: int, batch: int = PLAIN_BATCH, to_longest: bool = False
 ) -> Tensor:
-    """What a first script does: passages in their order, all padded to the limit, or to the longest of a batch."""
+    """The loop of a first script: passages in their order, all padded to the limit, or to the longest of a batch."""
     parts = []
     for start in range(0, len(text.passages), batch):
         rows = range(start, min(start + batch, len(text.passages)))

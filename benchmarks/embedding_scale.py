@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def parameters(passages: int, model: dict[str, int], threads: int = 0) -> Params:
-    """A toy world of so many passages and a model, in float32."""
+    """A toy world of this many passages and a model, in float32."""
     if passages % (4 * PASSAGES_PER_ENTITY) or passages < 40 * PASSAGES_PER_ENTITY:
         raise UserError(
             f"--sizes {passages}: give multiples of {4 * PASSAGES_PER_ENTITY}, {40 * PASSAGES_PER_ENTITY} or more"
@@ -108,7 +108,7 @@ def parameters(passages: int, model: dict[str, int], threads: int = 0) -> Params
 
 
 def world(passages: int, folder: Path) -> Path:
-    """The prepared corpus of so many passages, made where it is not there yet."""
+    """The prepared corpus of this many passages, made unless it exists."""
     target = folder / str(passages)
     if not (target / "manifest.json").exists():
         started = time.perf_counter()
@@ -118,7 +118,7 @@ def world(passages: int, folder: Path) -> Path:
 
 
 def fresh_build(corpus: Path, model: dict[str, int], threads: int) -> dict[str, float]:
-    """Fill a store in a process of its own; see build_here."""
+    """Fill a store in a separate process; see build_here."""
     child = json.dumps({"corpus": str(corpus), "model": model, "threads": threads})
     command = [sys.executable, "-m", "benchmarks.embedding_scale", "--child", child]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -130,9 +130,9 @@ def fresh_build(corpus: Path, model: dict[str, int], threads: int) -> dict[str, 
 
 
 def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, float]:
-    """Embed the corpus into a store beside it, then remove that; seconds, and memory of this process.
+    """Embed the corpus into a store next to it, then remove that; seconds, and memory of this process.
 
-    `anonymous` memory is what the process holds; the peak counts the pages of mapped files too, which the system takes
+    `anonymous` memory belongs to the process; the peak counts the pages of mapped files too, which the system takes
     back when it needs them.
     """
     limit_threads(threads)

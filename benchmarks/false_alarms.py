@@ -2,7 +2,7 @@
 
 `python -m benchmarks.false_alarms` simulates 2,000 with normal differences, and 2,000 with the skewness of comparisons
 of the committed studies, and prints the rates next to what `realm-lab calibrate` states. The tests that judge the
-studies are those of a report (`step_down_max_t`), one study at a time.
+studies are computed as in a report (`step_down_max_t`), one study at a time.
 """
 
 from __future__ import annotations

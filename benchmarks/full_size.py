@@ -2,9 +2,9 @@
 
     python -m benchmarks.full_size --folder FOLDER --output benchmarks/results/full_size.json   # 80 minutes
 
-Each text states where one invented person was born. The model is that of the toy preset, trained for a few steps: it
-shows what the size costs, and answers nothing. Each step is a command of its own; its time, and the memory of all its
-processes that is no file's, are measured from outside. What is done is kept in FOLDER: started again, it goes on there.
+Each text states where one invented person was born. The model has the toy preset's sizes, trained for a few steps: it
+shows what the size costs, and answers nothing. Each step is a separate command; its time, and the memory of all its
+processes that is no file's, are measured from outside. Finished steps are kept in FOLDER: started again, it resumes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ cells:
   warm_start: {title: warm start only, system: warm_start}
 metrics: [exact_match, recall_at_5]
 """
-STEPS = {  # what is measured, by which command; a step of several stages is measured by stage
+STEPS = {  # figure -> the command that it measures; a step of several stages is measured by stage
     "prepare": "prepare",
     "bench": "bench",  # for the planner's times
     "warm start": "warm-start",
@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def measure(folder: Path, passages: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All steps of one size, in a project folder of its own; those that are done are not done again."""
+    """All steps of one size, in a separate project folder; those that are done are not done again."""
     if not (folder / "params.yaml").exists():
         write_project(folder, passages, arguments.questions, *(("smoke", 5) if arguments.tiny else ("toy", 100)))
     done = folder / "measured.json"
@@ -104,7 +104,7 @@ def measure(folder: Path, passages: int, arguments: argparse.Namespace) -> dict[
 
 
 def planned(folder: Path) -> dict[str, float]:
-    """What `realm-lab plan` says of the steps."""
+    """Estimates of `realm-lab plan` for the steps."""
     command = [sys.executable, "-m", "realm_lab", "plan", "--json"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     written = subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
@@ -158,7 +158,7 @@ def run(folder: Path, words: list[str]) -> dict[str, Any]:
 
 
 def stage(status: dict[str, Any], samples: list[tuple[float, int]]) -> dict[str, Any]:
-    """What of a command was one stage."""
+    """The part of a command that was one stage."""
     first, last = status["started_at"], status["finished_at"]
     return {"seconds": last - first} | peak([one for one in samples if first <= one[0] <= last])
 
@@ -168,7 +168,7 @@ def peak(samples: list[tuple[float, int]]) -> dict[str, float]:
 
 
 def text(number: int, version: int = 0) -> tuple[str, str, str, str]:
-    """Name, question, answer and passage of a person; another place of birth in another version."""
+    """Name, question, answer and passage of a person; another town of birth in another version."""
     rest, letters = number, []
     for _ in range(5):
         rest, letter = divmod(rest, len(SYLLABLES))
@@ -181,7 +181,7 @@ def text(number: int, version: int = 0) -> tuple[str, str, str, str]:
 
 
 def word(number: int) -> str:
-    """The name of a place."""
+    """The name of a town."""
     first, second = divmod(number, len(SYLLABLES))
     places = first % len(SYLLABLES), second, (first + second) % len(SYLLABLES)
     return "".join([*(SYLLABLES[place] for place in places), "l"]).title()

@@ -4,7 +4,7 @@
     python -m benchmarks.gpu OUT --device cpu --tiny    # the whole list on next to nothing: only a test
 
 Each item is a process with its time box, so that a failure stops nothing. OUT/gpu.json and the table OUT/gpu.md are
-written after each item; profiles lie beside them, for chrome://tracing. Called again with the same OUT it goes on with
+written after each item; profiles lie next to them, for chrome://tracing. Called again with the same OUT it resumes with
 the items that are not done. With fewer --minutes, items whose box does not fit any more are left for another call.
 """
 
@@ -37,9 +37,9 @@ GOALS = {  # of one H100 or H200; docs/gpu.md
     "refresh": ("stall, share of the time", 0.01, "at most"),
 }
 OURS = "realm_lab bfloat16"
-SAID = 4000  # characters kept of what an item that failed has printed
+SAID = 4000  # characters kept of the output of an item that failed
 Result = dict[str, Any]
-Figures = Iterator[tuple[str, float | str]]  # what was measured, and how much
+Figures = Iterator[tuple[str, float | str]]  # name and value of a measurement
 
 
 class Item(NamedTuple):
@@ -125,7 +125,7 @@ def _of_this_folder(item: Item) -> Item:
 
 
 def tried(item: Item) -> Result:
-    """What became of an item: state, seconds, result, and the end of what it printed where something went wrong."""
+    """The outcome of an item: state, seconds, result, and the end of its output if something went wrong."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         output, log = Path(scratch) / "result", Path(scratch) / "log"
@@ -166,7 +166,7 @@ def report(items: list[Item], found: dict[str, Result], tiny: bool) -> str:
 
 
 def against_goal(item: str, figure: str, value: float | str) -> str:
-    """Whether a figure reaches its goal; nothing where it has none."""
+    """A note on whether a figure reaches its goal; empty without a goal."""
     name, goal, side = GOALS.get(item, ("", 0.0, ""))
     if name != figure or not isinstance(value, float):
         return ""
@@ -180,7 +180,7 @@ def _doctor(result: Result) -> Figures:
 
 
 def _junit(path: Path) -> Result:
-    """Counts, and the first line of what each failed test said."""
+    """Counts, and the first line of the error of each failed test."""
     suite = next(ElementTree.parse(path).iter("testsuite"))
     counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
     failed = {

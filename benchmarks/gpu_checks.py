@@ -1,4 +1,4 @@
-"""What benchmarks.gpu tries besides the other benchmarks: the doctor's checks, refreshes beside training, two ranks."""
+"""Checks of benchmarks.gpu besides the other benchmarks: those of the doctor, refreshes during training, two ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXCHANGE_SECONDS = 45.0
 
 
 def doctor(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `realm-lab doctor --gpu` tries: losses, resume to the bit and search against the CPU, NCCL, speeds."""
+    """The checks of `realm-lab doctor --gpu`: losses, resume to the bit and search against the CPU, NCCL, speeds."""
     preset = "smoke" if arguments.tiny else "toy"
     params = resolve(preset_values(preset) | {"preset": preset, "launch.device": arguments.device})
     found = []
@@ -43,7 +43,7 @@ def doctor(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def refresh(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Pre-training whose index a builder process refreshes on the same device, beside one that is never refreshed."""
+    """Pre-training whose index a builder process refreshes on the same device, and one that is never refreshed."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         never = _losses(arguments, root, {"steps": _few(arguments), "refresh": {"policy": "never"}}, "inline")
@@ -68,7 +68,7 @@ def _few(arguments: argparse.Namespace) -> int:
 def _losses(
     arguments: argparse.Namespace, root: Path, pretrain: dict[str, Any], builder: str
 ) -> list[dict[str, float]]:
-    """What every step of a pre-training logged; the stages before it are done once."""
+    """The values that every step of a pre-training logged; the stages before it are done once."""
     few = {"steps": 2, "optimiser": {"warmup_steps": 1}}
     one = {"warmup_steps": 1}
     changes = {

@@ -1,4 +1,4 @@
-"""Exact top 8 of many vectors, beside FAISS Flat, a plain product with torch and the time to read the index once; IVF
+"""Exact top 8 of many vectors, compared with FAISS Flat, a plain product with torch and the time to read it once; IVF
 and PQ with recall. With --device on a GPU, where FAISS takes part if it is built for GPUs, without IVF and PQ.
 
 Synthetic vectors, the same for all. Run from the repository: python -m benchmarks.index_search --help
@@ -203,7 +203,7 @@ def every_row(stored_ND: Tensor, query_D: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
-    """Build seconds, queries a second and recall of IVF-Flat and IVF-PQ, exact search beside them."""
+    """Build seconds, queries per second and recall of IVF-Flat and IVF-PQ, compared with exact search."""
     chosen = torch.randperm(len(embeddings_ND), generator=torch.Generator().manual_seed(2))[:256]
     query_BD = embeddings_ND[chosen] + 0.5 * vectors(len(chosen), seed=3)
     exact = ExactSearch(embeddings_ND)

@@ -16,7 +16,7 @@ from realm_lab.planner.machine import CPU, device_name, processor, seconds_of
 
 # Rows, inner size, columns: the feed-forward and the query-key-value products of a small model, and a large square.
 PRODUCTS = ((1024, 384, 1536), (1024, 1536, 384), (1024, 384, 1152), (2048, 2048, 2048))
-LARGE_PRODUCTS = ((16384, 768, 3072), (8192, 8192, 8192))  # what fills a GPU
+LARGE_PRODUCTS = ((16384, 768, 3072), (8192, 8192, 8192))  # large enough for a GPU
 COPIED_BYTES = 1 << 31
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ATTEMPTS = 5
@@ -42,7 +42,7 @@ def matrix_peak(precision: str, least_seconds: float, device: torch.device = CPU
 
 
 def bandwidth(tiny: bool, device: torch.device = CPU) -> float:
-    """Bytes a second that the memory moves while it is copied to itself: what is read and what is written."""
+    """Bytes per second that the memory moves while it is copied to itself: reads plus writes."""
     source = torch.zeros((COPIED_BYTES >> 8 if tiny else COPIED_BYTES) // 4, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / best_seconds(partial(target.copy_, source), 0.0, device)
@@ -96,7 +96,7 @@ def summary(seconds: Sequence[float], items: int, reference: Sequence[float]) ->
 
 
 def report(result: dict[str, Any], unit: str) -> list[str]:
-    """What both benchmarks print: machine, sizes, peak, paths and profile."""
+    """Head of the output of both benchmarks: machine, sizes, peak, paths and profile."""
     peak = {precision: found["best"] for precision, found in result["peak_gflops_per_second"].items()}
     rows = [[name, *(path[key] for key in (*COLUMNS, "fraction_of_peak"))] for name, path in result["paths"].items()]
     ours = next(iter(result["paths"]))  # all others are compared with it

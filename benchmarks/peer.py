@@ -18,7 +18,7 @@ class Peer:
     """A script of peers/ under the given Python; it sleeps while it is not asked, so that timings do not mix."""
 
     def __init__(self, python: str, script: str, threads: int):
-        # Its own libraries only; waiting OpenMP threads must not spin beside what is timed here.
+        # Its own libraries only; waiting OpenMP threads must not spin during what is timed here.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {
             "OMP_NUM_THREADS": str(threads),
@@ -42,7 +42,7 @@ class Peer:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it says on standard error what it lacks
+            pass  # it names what it lacks on standard error
         line = self._process.stdout.readline()
         if not line:
             raise UserError(f"{self._name}: ended without an answer; see its message above, and benchmarks/README.md")

@@ -1,4 +1,4 @@
-"""A pre-training step as a plain script writes it with transformers' BERT, on the batches that ours has read."""
+"""A pre-training step as a plain script writes it with transformers' BERT, on the batches that realm_lab has read."""
 
 # Shapes: B sentences, K candidates, L positions, M masked positions of all joint sequences
 
@@ -19,7 +19,7 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.folders import bert_config, to_bert, write_reader
 from realm_lab.models.reader import Reader
 
-NAMES = {"input_ids": "tokens", "token_type_ids": "types", "attention_mask": "mask"}  # theirs -> ours
+NAMES = {"input_ids": "tokens", "token_type_ids": "types", "attention_mask": "mask"}  # of transformers -> of realm_lab
 
 
 class PlainStep:

@@ -1,4 +1,4 @@
-"""What a study costs beyond its training: planning, running and reporting, in seconds that are not the stages' own.
+"""Cost of a study beyond its training: planning, running and reporting, in seconds that are not the stages' own.
 
 Everything goes through the command line. One run of a few steps is made; for the report it is copied to a thousand.
 Run from the repository, on an idle machine: python -m benchmarks.platform
@@ -82,7 +82,7 @@ def run(root: Path, runs: int, cells: int, repetitions: int) -> dict[str, Any]:
 
 
 def _seconds(*arguments: str, root: Path) -> float:
-    """Of one command, from start to end."""
+    """Seconds of one command, from start to end."""
     command: Sequence[str] = [sys.executable, "-m", "realm_lab", *arguments]
     began = time.perf_counter()
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

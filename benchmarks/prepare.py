@@ -7,7 +7,7 @@ Documents of four passages are generated as a stream and read from a file of JSO
   full      X = Z with the rule tagger: all of that, and salient spans and sentences
 The bare tokenizer is `tokenizers`' `encode_batch` of the passages' bodies, in memory before the clock starts, with as
 many threads as there are workers, nothing kept. It is measured before and after each way, in the same minutes.
-Preparing is timed whole: starting processes, reading, writing, renaming. Memory is what is private and in use
+Preparing is timed whole: starting processes, reading, writing, renaming. Memory is counted if it is private and in use
 (`Anonymous` of smaps_rollup): pages of mapped files, which the kernel can take back, do not count.
 """
 
@@ -73,7 +73,7 @@ def measure(folder: Path, sizes: list[int], full: int, workers: int, tiny: bool 
     ways = [("untagged", size) for size in sizes] + ([("full", full)] if full else [])
     text, common = folder / "text.jsonl", {"folder": str(folder), "workers": workers}
     write_text_file(text, sentences, min(BARE_PASSAGES, *sizes) // PASSAGES_A_DOCUMENT)
-    run(common | {"task": "prepare", "way": "bodies"})  # what the bare tokenizer is given; also warms up
+    run(common | {"task": "prepare", "way": "bodies"})  # the input of the bare tokenizer; also warms up
     rows = []
     for way, size in ways:
         write_text_file(text, sentences, size // PASSAGES_A_DOCUMENT)
@@ -113,7 +113,7 @@ def write_text_file(path: Path, sentences: list[str], documents: int) -> None:
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """A job in a process of its own, with the peaks of its memory and of its workers'."""
+    """A job in a separate process, with the peaks of its memory and of its workers'."""
     environment = os.environ | {"RAYON_NUM_THREADS": str(job["workers"]), "TOKENIZERS_PARALLELISM": "true"}
     command = [sys.executable, "-m", "benchmarks.prepare", "--job", json.dumps(job)]
     peaks = {"parent": 0, "worker": 0, "together": 0}
@@ -168,13 +168,13 @@ def _rates(passages: int, seconds: float, processor: float) -> dict[str, Any]:
 
 
 def _processor_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """Processor seconds of this process and of those that it has waited for."""
     spent = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 
 
 def parameters(folder: Path, way: str) -> Params:
-    """`untagged` learns from a corpus of a few sentences; of the large one there are passages alone."""
+    """`untagged` learns from a corpus of a few sentences; the large one has only passages."""
     text, small = str(folder / "text.jsonl"), folder / "small.jsonl"
     with open(text, encoding="utf-8") as file:
         small.write_text(file.readline(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Examples a second of a whole pre-training step: realm_lab against the REALM modules of transformers 4.40.2, and
+"""Examples per second of a whole pre-training step: realm_lab against the REALM modules of transformers 4.40.2, and
 against a plain step with the BERT of the transformers that is installed.
 
 Both get the same sentences, masks and candidates, train everything without dropout, and take one AdamW step. Run from
@@ -55,11 +55,11 @@ TARGET = 5.0
 
 
 class Recorded(NamedTuple):
-    """What one step read."""
+    """The batch that one step read."""
 
     queries: list[np.ndarray]
     at_BM: np.ndarray
-    targets_BM: np.ndarray  # the id of [PAD] where no position is masked
+    targets_BM: np.ndarray  # the id of [PAD] for positions without a mask
     rows_BK: np.ndarray
 
 
@@ -220,12 +220,12 @@ def _reader(task: PretrainTask) -> Reader:
 
 
 def _plain(task: PretrainTask, precision: str) -> PlainStep:
-    """Their step with the weights that ours begins with."""
+    """Their step with the weights that realm_lab starts with."""
     return PlainStep(_reader(task), task.retriever.embedder, precision, task.retriever.device)
 
 
 def _recorded(task: PretrainTask, step: int) -> Recorded:
-    """Takes a step, and what it read."""
+    """Takes a step, and keeps its batch."""
     seen: list[Recorded] = []
     read = CandidateReader.read
 
@@ -244,7 +244,7 @@ def _recorded(task: PretrainTask, step: int) -> Recorded:
 def _peer(
     arguments: argparse.Namespace, task: PretrainTask, text: Text, batches: list[Recorded], folder: Path
 ) -> Iterator[tuple[Peer, dict[str, Any]] | None]:
-    """The other library's process and what it is set up with; None where no Python was named."""
+    """The other library's process and its settings; None if no Python was named."""
     if not arguments.hf_python:
         yield None
         return

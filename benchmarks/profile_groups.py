@@ -1,4 +1,4 @@
-"""Where the time of a step goes: the profiler's operators by what they are for, and where the host waits."""
+"""Time of a step: the profiler's operators by purpose, and the lines where the host waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # read when torch is loaded: no lines of its own on standard error
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # read when torch is loaded: it prints nothing on standard error
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -38,8 +38,8 @@ REST = "other operators"
 def grouped_profile(
     work: Callable[[], object], device: torch.device = CPU, trace: Path | None = None
 ) -> dict[str, float]:
-    """Share of the wall-clock time of one call of `work` by group, largest first; what no operator has is Python. On a
-    device the time of each operator's kernels counts, and what none has is `device idle`. `trace`: a file for all
+    """Share of the wall-clock time of one call of `work` by group, largest first; time outside them is Python. On a
+    device the time of each operator's kernels counts, and the rest is `device idle`. `trace`: a file for all
     events, for chrome://tracing (.gz: compressed)."""
     work()
     on_host = device.type == "cpu"
@@ -59,7 +59,7 @@ def grouped_profile(
 
 
 def waits(work: Callable[[], object], device: torch.device) -> dict[str, int]:
-    """How often the host waits for a CUDA device in one call of `work`, by the line of the package that does."""
+    """Count the waits of the host for a CUDA device in one call of `work`, by the line of the package that does."""
     found: Counter[str] = Counter()
 
     def note(*given: object, **named: object) -> None:

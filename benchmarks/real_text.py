@@ -1,5 +1,5 @@
-"""What both benchmarks run on: passages and sentences of a SQuAD file, of the toy world where seconds must do, or
-generated ones with random weights of a size where there are no files.
+"""Inputs of both benchmarks: passages and sentences of a SQuAD file, of the toy world if seconds must do, or
+generated ones with random weights of a size, without any file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VOCABULARY, SENTENCES = 30_522, 40_000
 
 
 class Text(NamedTuple):
-    """A prepared corpus and what goes with it."""
+    """A prepared corpus with its tokenizer and models."""
 
     corpus: PreparedCorpus
     passages: Passages
@@ -94,8 +94,8 @@ def parameters(arguments: argparse.Namespace, precision: str, changes: dict[str,
 
 
 def generated(passages: int) -> Path:
-    """A folder with text.jsonl, of about so many passages of 288 wordpieces, and the tokenizer trained on its text;
-    kept in the folder of temporary files, where it is found again."""
+    """A folder with text.jsonl, of about this many passages of 288 wordpieces, and the tokenizer trained on its text;
+    kept in the folder of temporary files for the next time."""
     folder = Path(tempfile.gettempdir()) / f"realm_lab-generated-{passages}"
     if not folder.exists():
         sentences = pool(SENTENCES)

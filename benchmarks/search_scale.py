@@ -1,6 +1,6 @@
 """Exact search of embeddings that stay on the disk: seconds and peak memory, for as many vectors as Wikipedia 2018.
 
-The vectors are random and stored by the embedding store; each search is a process of its own. Nothing of them is copied
+The vectors are random and stored by the embedding store; each search is a separate process. Nothing of them is copied
 but the rows of one chunk. Run from the repository: python -m benchmarks.search_scale --help
 """
 

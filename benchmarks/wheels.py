@@ -1,4 +1,4 @@
-"""Download what a machine with PyTorch and transformers still lacks, to be carried to where there is no network.
+"""Download what a machine with PyTorch and transformers still lacks, for a machine without a network.
 
     pip list --format=freeze > have.txt                        # there
     python -m benchmarks.wheels FOLDER --have have.txt         # here
@@ -35,7 +35,7 @@ MEGABYTE = 1e6
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Download, and print the wheels with their sizes; 1 where they are more than MOST_MEGABYTES."""
+    """Download, and print the wheels with their sizes; 1 if they are more than MOST_MEGABYTES."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the wheels go")
     parser.add_argument("--have", type=Path, help="what is there: the output of `pip list --format=freeze`")
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def wanted_here() -> list[Requirement]:
-    """What pyproject.toml asks for without its extras, and what the tests need."""
+    """Requirements of pyproject.toml without its extras, and of the tests."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     development = [Requirement(text) for text in project["optional-dependencies"]["dev"]]
     wanted = [Requirement(text) for text in project["dependencies"]]
@@ -63,7 +63,7 @@ def wanted_here() -> list[Requirement]:
 
 
 def read_versions(path: Path) -> dict[str, str]:
-    """Names and versions of `pip list --format=freeze`; a name alone stands for every version."""
+    """Names and versions of `pip list --format=freeze`; a name without one means every version."""
     if not path.exists():
         raise UserError(f"--have: {path}: no such file; write it there with `pip list --format=freeze`")
     pairs = [line.split("#")[0].partition("==") for line in path.read_text().splitlines()]
@@ -73,7 +73,7 @@ def read_versions(path: Path) -> dict[str, str]:
 def download_lacking(
     folder: Path, wanted: list[Requirement], have: dict[str, str], python: str, machine: str
 ) -> list[Path]:
-    """Wheels of what is wanted and not there, and of what these want in turn, by name."""
+    """Wheels that are wanted and not there, and those that they need in turn, by name."""
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -93,7 +93,7 @@ def download_lacking(
 
 
 def requirements_of(wheel: Path) -> list[str]:
-    """What a wheel says it needs."""
+    """Requirements of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return HeaderParser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist") or []

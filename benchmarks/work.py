@@ -26,5 +26,5 @@ def encoder_flops(shape: EncoderShape, lengths: Sequence[int], used: Sequence[in
 
 
 def word_flops(shape: EncoderShape, positions: int) -> float:
-    """Forward matrix products of the masked-word head at so many positions."""
+    """Forward matrix products of the masked-word head at this many positions."""
     return 2.0 * positions * shape.hidden_size * (shape.hidden_size + shape.vocabulary_size)

@@ -38,13 +38,13 @@ ONLY_DOOR = {
     "matplotlib": "realm_lab.reporting.figures",
     "optuna": "realm_lab.runner.search",
 }
-# What would make `realm-lab --help` slow.
+# Libraries that would make `realm-lab --help` slow.
 NOT_AT_START = {"torch", "transformers", "mlflow", "pandas", "numpy", "matplotlib", "pydantic", "faiss", "dvc", "rich"}
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 80
 
 
 class Import(NamedTuple):
-    target: str  # a module of ours in full, or the top name of a library
+    target: str  # a module of realm_lab in full, or the top name of a library
     line: int
     at_start: bool  # when the module is imported: outside functions and `if TYPE_CHECKING`
 

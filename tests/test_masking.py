@@ -61,7 +61,7 @@ def test_the_generator_decides_everything(name: str) -> None:
 
 
 def test_one_span_takes_one_uniform_number() -> None:
-    # What every result with one span was made with: another use of the generator would change its masks.
+    # Every result with one span was made with these: another use of the generator would change its masks.
     ours, plain = np.random.default_rng(7), np.random.default_rng(7)
     for _ in range(50):
         first, end = SPANS[plain.integers(len(SPANS))]

@@ -13,7 +13,7 @@ from realm_lab.cli import doctor
 from realm_lab.core.files import read_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-MISSING = ("dvc", "faiss", "mlflow", "optuna", "sqlalchemy", "submitit")  # what the extras install
+MISSING = ("dvc", "faiss", "mlflow", "optuna", "sqlalchemy", "submitit")  # the packages of the extras
 STUDY = "question: What?\npreset: smoke\nseeds: [0]\nbaseline: one\ncells: {one: {}}\n"
 
 

@@ -64,7 +64,7 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     for folder in ("notes", "evaluate-abcdefabcdef"):  # the user's own
         write_text(runs / "stages" / folder / "config.yaml", "stage: evaluate\nkey: ffffffffffff\n")
     reported = recorded(runs, "d", None)  # a report of reference results rests on it
-    pending = recorded(runs, "e", None)  # nothing of it was begun, so it can go, though a report has its key
+    pending = recorded(runs, "e", None)  # nothing of it was started, so it can go, though a report has its key
     shutil.rmtree(runs / next(iter(pending.stages.values())))
     old = tmp_path / "reports" / "reference" / "old" / "results.csv"
     write_text(old, f"run_key\n{reported.run_key}\n{pending.run_key}\n")

@@ -1,7 +1,7 @@
 """Pre-training steps with the REALM modules of transformers 4.40.2, as a server: one JSON request a line, one answer.
 
-Runs in an environment of its own that has torch, numpy and transformers==4.40.2 (the last release with REALM), so it
-imports nothing of ours. Requests:
+Runs in a separate environment that has torch, numpy and transformers==4.40.2 (the last release with REALM), so it
+imports nothing of realm_lab. Requests:
     {"setup": {"batches": FILE.npz, "config": {...}, "threads": N, "padding": {...}}} -> {"versions": {...}}
     {"step": {"number": N, "precision": "float32" | "bfloat16", "padding": "longest" | "maximum"}}
         -> {"seconds": S, "loss": NATS, "peak_rss_bytes": BYTES}

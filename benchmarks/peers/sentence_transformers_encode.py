@@ -1,4 +1,4 @@
-"""`SentenceTransformer.encode`, as a server: one JSON request a line, one answer. Imports nothing of ours.
+"""`SentenceTransformer.encode`, as a server: one JSON request a line, one answer. Imports nothing of realm_lab.
 
 {"setup": {"checkpoint": FOLDER, "texts": FILE.json, "max_length": N, "device": NAME, "threads": N}}
     -> {"versions": {...}}

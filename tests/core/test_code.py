@@ -33,7 +33,7 @@ class Circle:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """Write a module into the working folder: place(NAME, TEXT)."""
+    """Write a module into the working folder: `place(NAME, TEXT)`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
 

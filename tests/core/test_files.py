@@ -79,7 +79,7 @@ def test_a_process_killed_in_the_middle_of_a_write_leaves_the_old_file(tmp_path:
     killed = subprocess.run([sys.executable, "-c", program, str(target)], check=False)
     assert killed.returncode == -9
     assert target.read_text() == "old"
-    write_text(target, "next")  # what the killed one left behind is in nobody's way
+    write_text(target, "next")  # files left by the killed one are in nobody's way
     assert target.read_text() == "next"
 
 

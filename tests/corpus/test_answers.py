@@ -69,7 +69,7 @@ ENDLESS_ON = "a" * 60 + "b"
     ("text", "pattern", "start", "anywhere"),
     [
         ("New York", r"New\s?York", True, True),
-        ("new york city", r"New\s?York", True, True),  # the released code asks for the start alone
+        ("new york city", r"New\s?York", True, True),  # the released code asks only for the start
         ("in New York", r"New\s?York", False, True),
         ("NEWYORK", r"New\s?York", True, True),
         ("Feb", "Sept?(ember)?|Feb(ruary)?", True, True),

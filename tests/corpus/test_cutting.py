@@ -45,7 +45,7 @@ def test_remembered_words_have_the_ids_of_the_library(tokenizer: Tokenizer, text
 )
 @example("Ab abba, [MASK] bab.", [(0, 2), (3, 4), (9, 6)])
 @example(f"{LONG} {LONG}xx", [(0, 99), (100, 101)])
-@example("abba ba", [(1, 3)])  # begins within a word
+@example("abba ba", [(1, 3)])  # starts within a word
 @example("\u200b ab", [(0, 1), (2, 2)])  # of no wordpiece
 def test_spans_of_remembered_words_are_those_of_the_library(
     tokenizer: Tokenizer, text: str, places: list[tuple[int, int]]

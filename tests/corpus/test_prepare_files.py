@@ -141,7 +141,7 @@ def test_drops_of_files_are_counted_by_reason(filed: Prepared) -> None:
     assert set(filed.manifest.dropped) == {"sentence without a salient span"}
     assert filed.manifest.counts["wordpieces of passages"] == filed.corpus.passages().bodies.lengths.sum()
     held_out = filed.manifest.counts["cloze_dev"] + filed.manifest.counts["cloze_test"]
-    assert 0 < filed.manifest.dropped["sentence without a salient span"] < 5 * held_out  # of the held-out alone
+    assert 0 < filed.manifest.dropped["sentence without a salient span"] < 5 * held_out  # only of the held-out
     assert total == 80 * 3 * 4 - sum(filed.manifest.dropped.values())
     shortest = min(filed.corpus.sentences().tokens.lengths)
     assert shortest >= MIN_SENTENCE_WORDPIECES

@@ -167,7 +167,7 @@ EXPRESSIONS = [one for room in (dates, salient_spans) for one in vars(room).valu
 
 
 @given(st.lists(FRAGMENTS | st.just(" ")).map("".join))
-@example("x.\x1c")  # a blank to `re` alone, were it not told of ASCII
+@example("x.\x1c")  # a blank only to `re`, unless it matches ASCII
 def test_plain_text_has_the_matches_of_any_text(text: str) -> None:
     text += " "
     for expression in EXPRESSIONS:

@@ -24,7 +24,7 @@ from realm_lab.corpus.vocabulary import (
 )
 from realm_lab.errors import UserError
 
-# Few words and many ties: what the library's own trainer orders by chance.
+# Few words and many ties, which the library's own trainer orders by chance.
 TEXTS = [f"Word{number} and Élan {number % 7} the other{number % 5}." for number in range(40)]
 
 

@@ -49,7 +49,7 @@ SEARCH = {  # a step asks the index, and exact search decides by values which ro
     "retrieval/search.py add_: size": 1,
     "retrieval/retriever.py find: to host": 1,  # the rows found, whose wordpieces are on the host
 }
-NORM = {"training/optimiser.py step: number": 1}  # of the gradients: logged, and no step where it is not finite
+NORM = {"training/optimiser.py step: number": 1}  # of the gradients: logged, and no step if it is not finite
 NORMS = {"training/optimiser.py step: number": 2}  # those of reader and retriever
 WAITS: dict[tuple[type, str], dict[str, int]] = {
     (WarmStartTask, "_reader_step"): {"training/warm_start.py _reader_step: to host": 1, **NORM},  # the loss, first
@@ -58,7 +58,7 @@ WAITS: dict[tuple[type, str], dict[str, int]] = {
         **SEARCH,
         **NORMS,
         "retrieval/search.py pairs: size": 2,  # the passages that an origin is left out of
-        "training/pretrain.py train_step: number": 1,  # the loss: logged, and the run ends where it is not finite
+        "training/pretrain.py train_step: number": 1,  # the loss: logged, and the run ends if it is not finite
         "training/watch.py health_means: to host": 1,  # logged, and watched for a collapse
     },
     (FinetuneTask, "train_step"): {
@@ -263,7 +263,7 @@ def test_where_the_host_waits_in_a_step(line: Line, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(task, name, one_step)
     tiny.run(stage, on(NAME), line.without(stage))
     most = max(map(Counter.total, seen))
-    if task is FinetuneTask:  # no loss where no question of a step finds its answer
+    if task is FinetuneTask:  # no loss if no question of a step finds its answer
         seen = [found for found in seen if found.total() == most]
     assert all(found == WAITS[task, name] for found in seen)
 

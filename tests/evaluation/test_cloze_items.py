@@ -103,7 +103,7 @@ def test_long_texts_are_cut_around_the_blank(system: TinySystem) -> None:
     assert whole.tokens.tolist()[-len(encoded) :] == encoded
     assert len(whole.tokens) > len(encoded)
     assert sentence.tokens.tolist() == encoded
-    assert window.tokens.tolist() == encoded[-5:]  # there is less behind the blank, so more of what is before it
+    assert window.tokens.tolist() == encoded[-5:]  # there is less behind the blank, so more before it
     assert window.positions.tolist() == [3]
 
 

@@ -60,8 +60,8 @@ def test_what_does_not_match_is_named_and_wrong(tmp_path: Path) -> None:
         {"id": "a", "prediction": "Shakespeare"},
         {"id": "a", "prediction": "Bacon"},  # contradicts
         {"id": "c", "prediction": "1969"},
-        {"id": "c", "prediction": "1969"},  # says it again
-        {"id": "d", "prediction": None},  # says that it has none
+        {"id": "c", "prediction": "1969"},  # the same again
+        {"id": "d", "prediction": None},  # without an answer
         {"id": "zz", "prediction": "x"},
         {"question": "who?", "prediction": "x"},
     ]

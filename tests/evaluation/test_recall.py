@@ -34,7 +34,7 @@ def test_ranks_are_those_of_reading_every_passage(system: TinySystem) -> None:
     questions = system.corpus.questions("dev")
     generator = np.random.default_rng(0)
     rows_BK = np.stack([generator.permutation(len(system.passages))[:60] for _ in range(len(questions))])
-    rows_BK[3, :4] = -2  # places that a small corpus left empty
+    rows_BK[3, :4] = -2  # ranks that a small corpus left empty
     known = [questions.gold[number] for number in range(len(questions))]
     ranks = ranked(system, rows_BK, questions.answers, known)
     assert ranks.answer.tolist() == answer_ranks(system, rows_BK, questions.answers)

@@ -198,7 +198,7 @@ def test_metrics_are_these_means() -> None:
         {
             "retrieval_utility": (first + second) / 2,
             "retrieval_utility_per_token": (first + second) / 4,  # of 1 and of 3 wordpieces
-            "retrieval_utility_top1": (3 - 0.5) / 2,  # the likeliest passage, the null document apart
+            "retrieval_utility_top1": (3 - 0.5) / 2,  # the most likely passage, without the null document
             "retrieval_utility_best": (3 - 0.5) / 2,
             "cloze_log_likelihood": sum(likelihoods) / 2,
             "cloze_null_log_likelihood": -3.0,

@@ -71,7 +71,7 @@ def gradients(system: TinySystem, recompute: bool) -> list[Tensor]:
     token_BKM = read(system, 100, recompute=recompute)
     weight_BKM = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0))
     found = torch.autograd.grad((token_BKM * weight_BKM).sum(), weights)
-    return [token_BKM.detach(), *found, torch.rand(4)]  # what is drawn next is the same too
+    return [token_BKM.detach(), *found, torch.rand(4)]  # the next draws are the same too
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -83,7 +83,7 @@ def test_recomputing_changes_no_bit(system: TinySystem, dropout: float) -> None:
     dropping.reader.eval()
     with torch.no_grad():
         as_without_BKM = read(dropping, 100)
-    assert torch.allclose(as_without_BKM, held[0], atol=1e-4) == (dropout == 0.0)  # dropout was on where it is asked
+    assert torch.allclose(as_without_BKM, held[0], atol=1e-4) == (dropout == 0.0)  # dropout was on if asked for
 
 
 def test_recomputing_holds_no_activations(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_recomputing_holds_no_activations(system: TinySystem, monkeypatch: pytes
 
 @torch.no_grad()
 def test_every_masked_word_must_be_restored(system: TinySystem, reference: Reference) -> None:
-    # Targets that the reader does guess, or all but the last of which it guesses.
+    # Targets that the reader guesses: all of them, or all except the last.
     query = np.array(system.corpus.sentences("cloze_dev").tokens[0], np.int64)
     positions = np.array([2, 5, 6])
     query[positions] = system.special.mask

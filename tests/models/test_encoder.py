@@ -54,7 +54,7 @@ def their_hidden(model: nn.Module, tokens_BL: Tensor, types_BL: Tensor, mask_BL:
 @pytest.mark.parametrize("gradient", [True, False])
 def test_hidden_states_are_those_of_bert(ours: Encoder, theirs: nn.Module, gradient: bool) -> None:
     batch = make_batch()
-    with torch.set_grad_enabled(gradient):  # two attention kernels of ours
+    with torch.set_grad_enabled(gradient):  # two attention kernels of realm_lab
         difference = (ours(*batch) - their_hidden(theirs, *batch))[batch[2]].abs().max()
     assert difference < 1e-5
 
@@ -114,7 +114,7 @@ def test_attention_weights_drop_out_in_both_kernels(gradient: bool) -> None:
         block.train()
         whole_BLD = block._attend(query, key, torch.ones_like(value), bias_B11L)  # sums of the weights that are left
     assert whole_BLD.std() > 0.1
-    assert whole_BLD.mean().item() == pytest.approx(1.0, abs=0.2)  # scaled up for what was dropped
+    assert whole_BLD.mean().item() == pytest.approx(1.0, abs=0.2)  # scaled up to make up for dropped weights
 
 
 @pytest.mark.parametrize("change", [{"activation": "gelu_new"}, {"layer_norm_epsilon": 1e-2}])

@@ -98,7 +98,7 @@ def test_a_truncated_file_is_named(folder: Path, kept: int) -> None:
 
 
 def test_the_first_berts_names_are_read(folder: Path, ours: Encoder) -> None:
-    # bert-base-uncased, the paper's own start, says gamma and beta.
+    # bert-base-uncased, the paper's own start, has the names gamma and beta.
     path = folder / "model.safetensors"
     renamed = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value

@@ -31,7 +31,7 @@ def test_a_joined_sequence_fits_and_keeps_what_it_can(first: int, second: int | 
     assert len(tokens) == min(max_length, first + (second or 0) + specials)
     kept = [int(token) for token in tokens if token >= 200]
     assert kept == list(range(200, 200 + len(kept)))
-    if len(kept) < (second or 0):  # something of z is lost only where x and the specials leave no room
+    if len(kept) < (second or 0):  # z is cut only if x and the specials leave no room
         assert len(tokens) == max_length
     assert tokens[second_start : second_start + len(kept)].tolist() == kept
     if kept:

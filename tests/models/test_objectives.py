@@ -20,7 +20,7 @@ from realm_lab.models.spans import NO_ANSWER
 NO_SCORE = -1.0e4
 TEMPERATURE = 0.7
 NAMES = sorted(OBJECTIVES)
-# log p(z|x) and log p(y|z,x) of one example, and both once more as what is stopped: it stays where they move.
+# log p(z|x) and log p(y|z,x) of one example, and both once more as the detached ones, which stay where the others move.
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
 
 
@@ -89,7 +89,7 @@ def test_value_and_gradient_are_those_of_the_formula(name: str) -> None:
 @pytest.mark.parametrize("empty", [NO_SCORE, -torch.inf])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_place_without_a_candidate_counts_for_nothing(name: str, empty: float) -> None:
-    """Two empty columns, one of which reads well; the null document in front is a candidate like any."""
+    """Two empty columns, and one of them reads well; the null document in front is a candidate like any."""
     generator = torch.Generator().manual_seed(2)
     score_BK, reader_BK = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64).unbind()
     whole_BK = torch.cat([score_BK, torch.full((3, 2), empty)], 1).requires_grad_()

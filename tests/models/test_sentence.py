@@ -30,7 +30,7 @@ def by_transformers(folder: Path, pooling: str, normalise: bool) -> torch.Tensor
 def test_the_vectors_are_those_of_transformers(tmp_path: Path, pooling: str, normalise: bool) -> None:
     folder = write_sentence_folder(tmp_path / "bert", TEXTS)
     encoder = SentenceEncoder(folder, pooling, normalise, torch.device("cpu"))
-    for token_budget in (8, 4096):  # alone, and padded together
+    for token_budget in (8, 4096):  # one by one, and padded together
         found = encoder.encode(TEXTS, token_budget)
         torch.testing.assert_close(found, by_transformers(folder, pooling, normalise), rtol=1e-4, atol=1e-5)
 

@@ -124,7 +124,7 @@ FILES: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "cor
 FROZEN: dict[str, Any] = {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
 NO_NULL: dict[str, Any] = {"pretrain.null_document": "off"}
 CAUSAL = "pretrain.causal_checkpoint"
-# Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
+# Parameters that contradict each other, laid over the toy preset, with names in the message and its remedy.
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"corpus.source": "files"}, "corpus.tagger: exact", "set corpus.tagger to rule"),
     ({"corpus.tagger": "model"}, "corpus.tagger: model reads English", "use tagger: exact"),
@@ -403,7 +403,7 @@ def test_a_part_is_written_as_a_name_or_with_its_options(tmp_path: Path) -> None
     assert chosen.pretrain.masking == Choice("a", {"share": 0.3})  # replaced as a whole
     assert (flatten(chosen)["pretrain.masking"], flatten(chosen)["pretrain.masking.share"]) == ("a", 0.3)
     more = load(path, {"pretrain.masking": {"share": 0.3}, "pretrain.masking.labels": ["d"]}).pretrain.masking
-    assert more == Choice("a", {"share": 0.3, "labels": ["d"]})  # options alone leave the part
+    assert more == Choice("a", {"share": 0.3, "labels": ["d"]})  # only options leave the part
     assert flatten(load(path, {key: {"name": "a"}}))["pretrain.masking"] == "a"
     assert Params(**chosen.model_dump(mode="json")) == chosen
     renewed = tmp_path / "renewed.yaml"

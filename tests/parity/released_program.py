@@ -146,7 +146,7 @@ def outputs(models: dict[str, nn.Module], inputs: dict[str, Tensor]) -> dict[str
 
 
 def span_outputs(model: RealmReader, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return span logits and losses; a passage's wordpieces are those of type 1 except specials."""
+    """Return span logits and losses; a passage's wordpieces have type 1, except specials."""
     spans = batch(inputs, "spans")
     block = spans["token_type_ids"].bool() & (spans["input_ids"] != SEP)
     logits, starts, ends = model.qa_outputs(model.realm(**spans).last_hidden_state, block)

@@ -140,7 +140,7 @@ def test_a_system_that_retrieves_nothing_is_compared_and_says_so(
         (False, False),
     ]
 
-    # The other way around the baseline lacks it; from what is committed alone the page of all studies says the same.
+    # The other way around the baseline lacks it; from only committed files the page of all studies shows the same.
     for seed in SEEDS:
         results = stage_folder(tmp_path / "runs", study, "no_null", seed, "evaluate") / "results.json"
         edit(results, lambda found: found.update(recall_at_1=None))

@@ -136,7 +136,7 @@ def test_the_family_is_metrics_times_cells_without_costs() -> None:
 
 
 def test_equivalence_is_corrected_over_all_that_is_looked_at() -> None:
-    border = tuple(0.0 + 0.024 * sign for sign in (1, -1, 1, -1, 1, -1, 1, -1))  # alone p is .028
+    border = tuple(0.0 + 0.024 * sign for sign in (1, -1, 1, -1, 1, -1, 1, -1))  # by itself p is .028
     alone = compared(*study_of({"exact_match": {"a": border}}, delta={"exact_match": 0.02}))
     both = compared(*study_of({"exact_match": {"a": border, "b": border}}, delta={"exact_match": 0.02}))
     kinds = [found["exact_match"].cells[1].finding.kind for found in (alone, both)]  # type: ignore[union-attr]

@@ -40,7 +40,7 @@ RATE = "pretrain.retriever.learning_rate"
 AXES: dict[str, tuple[str, ...]] = {"refresh": ("often", "never"), RATE: ("0.002", "0.001")}
 # exact match by (refresh, rate) and seed: never refreshing costs .5 at the high rate, .03 at the low one
 LEVELS = {("often", "0.002"): 0.9, ("often", "0.001"): 0.5, ("never", "0.002"): 0.4, ("never", "0.001"): 0.47}
-NO_RUNS: dict[str, Any] = {"own_figures": [], "not_measured": {}}  # what a report has from runs
+NO_RUNS: dict[str, Any] = {"own_figures": [], "not_measured": {}}  # parts of a report that come from runs
 CURVE = ["cell", "seed", "metric", "step", "value"]
 
 

@@ -106,7 +106,7 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: S
     assert shown.count("| cell |") == 1, "one table, the rest is folded"
     assert "pretrain.masking = random_token" in text
     assert "random &lt;tokens&gt;" in text
-    assert text.count("| BM25, the same passages | 0.625 | – | – | reference |") == 1  # of recall@5 alone
+    assert text.count("| BM25, the same passages | 0.625 | – | – | reference |") == 1  # only of recall@5
     utility = text.partition("<summary>Retrieval utility by its parts</summary>")[2].partition("</details>")[0]
     assert "| median rank of gold, start" in utility
     assert re.search(r"\| REALM \|.* 24\.000 ± 0\.000 \| 4\.800 ± ", utility)
@@ -314,7 +314,7 @@ def test_without_runs_everything_stays(tmp_path: Path, study: StudyRecord) -> No
 
 def test_the_default_run_leaves_its_metrics_and_curves(tmp_path: Path) -> None:
     study = make_default(tmp_path / "runs")
-    write_study_record(tmp_path / "runs", replace(study, metrics=()))  # as the default plan says
+    write_study_record(tmp_path / "runs", replace(study, metrics=()))  # as in the default plan
     text = report(tmp_path, "default")
     found = read_json(tmp_path / "reports" / "metrics.json")
     assert found["realm"]["exact_match"] == pytest.approx((exact_match("realm", 0, 1) + exact_match("realm", 1, 1)) / 2)

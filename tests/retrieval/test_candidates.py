@@ -92,7 +92,7 @@ def test_a_null_document_that_is_no_candidate_is_read_without_a_share(
 def test_the_trivial_candidate_is_never_returned(
     retriever: Retriever, queries: list[np.ndarray], scores_BN: np.ndarray, exclude: str, null: bool
 ) -> None:
-    trivial = ranked(scores_BN)[:, 0]  # what each query would find first
+    trivial = ranked(scores_BN)[:, 0]  # the first passage of each query
     trivial[2] = -1  # a query from another corpus: nothing is forbidden
     articles = np.asarray(retriever.passages.articles)
     allowed_BN = np.arange(len(articles))[None] != trivial[:, None]
@@ -172,7 +172,7 @@ def test_ranking_again_takes_no_gradient_and_no_dropout(
     policy = CandidatePolicy(20, False, over_retrieve=40)
     with torch.no_grad():
         query_BD = retriever.embed_queries(queries)
-    monkeypatch.setattr(retriever, "embed_queries", lambda *_: query_BD)  # the only other place of dropout
+    monkeypatch.setattr(retriever, "embed_queries", lambda *_: query_BD)  # the only other use of dropout
     expected = retrieve(policy, retriever, queries)
     retriever.embedder.train()
     found = policy.retrieve(retriever, queries)

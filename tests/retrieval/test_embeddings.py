@@ -184,7 +184,7 @@ EmbeddingStore(Path(sys.argv[1])).build(identity(), embed, shard_rows=4)
 
 def test_processes_share_the_shards_out_and_wait_for_each_other(store: EmbeddingStore) -> None:
     """Another process holds shard 0 and finishes it while we wait for it."""
-    folder = store.build(identity(corpus_digest="other"), given, shard_rows=4).folder  # what the other one writes
+    folder = store.build(identity(corpus_digest="other"), given, shard_rows=4).folder  # as the other one writes it
     ours = store.folder / identity().key[:12]
     asked: list[int] = []
     ours.mkdir()

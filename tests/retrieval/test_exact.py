@@ -198,7 +198,7 @@ def signs(seed: int, rows: int) -> Tensor:
 
 
 BLOCK = 16
-MIDDLE = 1 + 2**-8  # between two bfloat16 neighbours: what is just beside it rounds as badly as can be
+MIDDLE = 1 + 2**-8  # between two bfloat16 neighbours: numbers next to it round as badly as can be
 
 
 def rounded_rows(seed: int) -> tuple[Tensor, Tensor]:
@@ -307,7 +307,7 @@ def test_what_is_forbidden_is_never_returned(kind: torch.dtype, by_group: bool, 
     exclude = Exclusion(torch.from_numpy(forbidden), torch.from_numpy(groups) if by_group else None)
     allowed_BN = (groups if by_group else np.arange(37))[None] != forbidden[:, None]
     backend = ExactSearch(embeddings_ND, kind)
-    for _ in range(2):  # what is remembered of the articles is right the second time
+    for _ in range(2):  # the memory of the articles is right the second time
         assert_same(backend.search(query_BD, count, exclude), enumerated(embeddings_ND, query_BD, count, allowed_BN))
     found = backend.search(query_BD, count, exclude)
     assert found.rows_BK[3, 0] == best[3]

@@ -23,7 +23,7 @@ space:
   pretrain.refresh.interval_steps: {low: 1, high: 9}
 trials: 6
 """
-STEPS = (0, 4, 8, 12)  # where the tiny pre-training is evaluated
+STEPS = (0, 4, 8, 12)  # evaluations of the tiny pre-training
 
 
 def score(params: Params, seed: int) -> float:

@@ -108,7 +108,7 @@ def knowledge(name: str) -> list[str]:
 
 @pytest.mark.usefixtures("here")
 def test_a_broken_line_of_a_corpus_file(complaint: Complain, project: Path) -> None:
-    """What else is refused is tested with the readers and in tests/corpus/test_prepare_files.py."""
+    """Other refusals are tested with the readers and in tests/corpus/test_prepare_files.py."""
     (project / "lines.jsonl").write_text('{"title": "T", "text": "Paris."}\n{"title": "T", "te\n')
     assert "lines.jsonl, line 2" in complaint("prepare", *knowledge("lines.jsonl"))
 

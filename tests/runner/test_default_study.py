@@ -195,7 +195,7 @@ def test_an_applied_experiment_is_what_readers_have(root: Path, recorded: str) -
     path = study_folder(root / "runs", "default") / "study.json"
     if recorded == "default":
         record_study(default_plan(tiny.params()), root)
-    elif recorded == "nothing":  # of an experiment with --temp, which recorded a study of its own name
+    elif recorded == "nothing":  # of an experiment with --temp, which recorded a study of another name
         path.write_text(json.dumps(json.loads(path.read_text()) | {"runs": []}))
     set_steps(root, 1)
     wanted = keys_of(tiny.params(EXPERIMENT))

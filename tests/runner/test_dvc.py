@@ -52,7 +52,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clone")
     copy_of_checkout(folder)
     shutil.copy2(TINY, folder / "params.yaml")
-    (folder / "dvc.lock").unlink(missing_ok=True)  # where the checkout was run
+    (folder / "dvc.lock").unlink(missing_ok=True)  # if the checkout was run
     run = commands_in(folder)
     run("git add --all")
     run("git commit -qm tiny")

@@ -29,7 +29,7 @@ cells:
 """
 MASKS = "from my_helper import FIRST\n\n\ndef some(request, generator):\n    return [FIRST]\n"
 EQUATION = "return (candidate_log_probs_BK + reader_log_probs_BK).logsumexp(dim=1)"
-# what is edited -> the stages that reach it
+# edited file -> the stages that reach it
 EDITS = {
     "realm_lab/models/realm.py": {"pretrain", "finetune", "evaluate"},  # Eq. 1
     "realm_lab/masking.py": {"pretrain", "finetune", "evaluate"},

@@ -172,7 +172,7 @@ def test_a_stopped_experiment_says_how_the_parameters_come_back(
     monkeypatch.setenv("DVC_EXP_NAME", name)
     with pytest.raises(SystemExit), stages._restorable(tmp_path):
         raise SystemExit(130)
-    queued = tmp_path / ".dvc" / "tmp" / "exps" / "copy"  # has parameters of its own
+    queued = tmp_path / ".dvc" / "tmp" / "exps" / "copy"  # has separate parameters
     with pytest.raises(SystemExit), stages._restorable(queued):
         raise SystemExit(130)
     assert capsys.readouterr().err.count("git checkout HEAD -- params.yaml") == is_said

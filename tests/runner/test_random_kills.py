@@ -28,7 +28,7 @@ from tests.tracking import shown
 pytestmark = pytest.mark.slow
 ROLES = ("sweep", "worker", "builder", "mirror")
 KILLS = int(os.environ.get("REALM_LAB_KILLS", len(ROLES)))
-JOBS = max(1, KILLS // 5)  # so many kills more, of jobs of SLURM
+JOBS = max(1, KILLS // 5)  # more kills, of jobs of SLURM
 CHANCE = 0.015  # of a kill, at each look at a process that is there
 POLL_SECONDS = 0.02
 LIMIT_SECONDS = 300
@@ -110,7 +110,7 @@ def test_whatever_is_killed_the_study_ends_as_if_nothing_was(tmp_path: Path) -> 
             killed[role or "sweep"] += was_killed
         assert outcomes(root) == outcomes(undisturbed)
         for run in stages(root).values():
-            tiny.by_name(tiny.metrics(run))  # no point is there twice
+            tiny.by_name(tiny.metrics(run))  # no point is listed twice
         mirror(root / "runs")
         mirror(root / "runs", again := f"sqlite:///{root / 'again.db'}")
         assert shown.everything(root / "runs") == shown.everything(root / "runs", again)

@@ -196,7 +196,7 @@ def test_of_what_squeue_has_forgotten_the_accounts_tell(fake: Fake, root: Path, 
         "e": JobState("FAILED", "100_4", Reason(Cause.ERROR, detail="a last word")),
         "f": JobState("COMPLETE", "100_5"),
         "g": JobState("CANCELLED", "100_6"),
-        "h": JobState("CANCELLED", "100_7"),  # before it began
+        "h": JobState("CANCELLED", "100_7"),  # before it started
         "i": JobState("CANCELLED", "100_8"),
     }
     assert launcher.poll() == launcher.poll() == ended
@@ -311,11 +311,11 @@ def stopped(is_queued_again: bool = True, **environment: str) -> str:
     [
         ("RUNNING", {}, "0\n", "job 17_3 was told to stop: queued again\n"),
         ("RUNNING", {}, "1\nPresently disabled\n", "not queued again (Presently disabled); sweep again"),
-        # scancel, a preemption and `scontrol requeue` have decided what becomes of it
+        # scancel, a preemption and `scontrol requeue` have decided its fate
         ("COMPLETING", {}, None, "job 17_3 was told to stop: SLURM ends it (COMPLETING)\n"),
         ("RUNNING", {"SLURM_RESTART_COUNT": "100"}, None, "not queued again after 100 times"),
         ("RUNNING", {"is_queued_again": False}, None, "requeue is false"),
-        ("RUNNING", {"SLURM_PROCID": "1"}, None, ""),  # the first rank says it
+        ("RUNNING", {"SLURM_PROCID": "1"}, None, ""),  # the first rank prints it
     ],
 )
 def test_a_job_goes_back_to_the_queue_while_slurm_lets_it_run(

@@ -52,7 +52,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     def states() -> dict[str, JobState]:
         nonlocal most
         running = cluster.ask("squeue", "--noheader", "--array", "--states=RUNNING", "--name=realm_lab-study")
-        most = max(most, len(running.splitlines()))  # not those that are ending, whose place is free already
+        most = max(most, len(running.splitlines()))  # not those that are ending, whose node is free already
         return project.launcher().poll()
 
     def reached(cell: str, step: int, attempt: int = 1) -> bool:
@@ -63,7 +63,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     wait_until(lambda: states()[task["killed"]].state == "QUEUED", "the others wait for the shared beginning")
     jobs = {cell: states()[name].job for cell, name in task.items()}
 
-    # One reaches its time limit, which SLURM is told to be a minute; SLURM looks every thirty seconds. Beside it one
+    # One reaches its time limit, set to a minute; SLURM looks every thirty seconds. Meanwhile one
     # dies with -9, and one is cancelled: neither comes back by itself.
     wait_until(lambda: reached("out_of_time", 2) and reached("killed", 2), "two jobs train")
     cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=1")
@@ -150,7 +150,7 @@ def test_a_job_that_waits_does_not_see_what_is_edited(
         "keys": {"prepare": plan.corpus_key},
         "root": str(root),
     }
-    # Submitted from the folder that holds the code: where `python -m` would look first.
+    # Submitted from the folder that holds the code: `python -m` would look there first.
     subprocess.run(
         [sys.executable, "-c", SUBMIT],
         input=json.dumps(given),

@@ -215,7 +215,7 @@ def test_what_another_host_has_finished_may_be_seen_late(
 def test_jobs_outlive_their_nodes_whatever_their_clocks_say(
     cluster: Cluster, prepared: Path, tmp_path: Path, jobs: Jobs
 ) -> None:
-    """One job's node is taken down, one of another's two nodes fails; their clocks are ten minutes apart."""
+    """One job's node is taken down, one of another's two nodes fails; their clocks differ by ten minutes."""
     clocks = {"n1": -600.0, "n2": 600.0}
     steps = SLOW | {"launch.checkpoint_interval_seconds": 1}
     two = steps | {"launch.ranks": 2, "pretrain.candidates": 5}

@@ -325,7 +325,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     monkeypatch.setenv("MASKING", "mended")
     assert main(["sweep", "mini", "--root", str(root), "--launcher", "inline", "--retry-failed"]) == 0
     assert {row["status"] for row in rows(root).values()} == {"COMPLETE"}
-    assert attempts(root) == {1}  # what failed had failed before its first step
+    assert attempts(root) == {1}  # the failure came before the first step
 
 
 @pytest.mark.parametrize(

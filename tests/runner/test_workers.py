@@ -20,7 +20,7 @@ JOB: dict[str, Any] = {"stages": ["warm_start"], "params": {"launch": {"threads"
 
 @pytest.fixture(autouse=True)
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # where the log goes
+    monkeypatch.chdir(tmp_path)  # the folder of the log
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def start(folder: Path, port: int, daemon: Callable[..., object], wait_for: Call
         raise RuntimeError(f"mariadb-install-db: {(done.stderr or done.stdout).strip()}")
     daemon("mariadbd", *DATABASE, f"--datadir={folder / 'accounts'}", f"--socket={socket}", f"--user={user}")
     wait_for("mariadbd", socket.exists)
-    configuration = folder / "slurmdbd.conf"  # found beside slurm.conf
+    configuration = folder / "slurmdbd.conf"  # found next to slurm.conf
     configuration.write_text(DAEMON_CONFIGURATION.format(folder=folder, port=port, user=user), encoding="utf-8")
     configuration.chmod(0o600)
     daemon("slurmdbd", "-D", MYSQL_UNIX_PORT=str(socket))

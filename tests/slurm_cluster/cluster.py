@@ -1,11 +1,11 @@
-"""A real SLURM on this machine alone: its own munged, slurmctld and slurmd, in one folder, on 127.0.0.1.
+"""A real SLURM on this one machine: its own munged, slurmctld and slurmd, in one folder, on 127.0.0.1.
 
     python -m tests.slurm_cluster.cluster FOLDER    # start; prints how to use it; Ctrl-C stops it
 
 Needs Debian's packages slurm-wlm and munge; nothing of the system's own SLURM is read or touched, no service is
 started, and root is not needed. The nodes (n1, n2, ...) are slurmd that pretend to be machines. With `hosts` each is in
-namespaces of its own, which needs root: its jobs see its name as their host and only its processes, and it can go away
-at once, with all of them. What another machine makes in the folder `late` hosts see late. Without `accounting`
+separate namespaces, which needs root: its jobs see its name as their host and only its processes, and it can go away
+at once, with all of them. Hosts see late the files of another machine in the folder `late`. Without `accounting`
 (accounting.py) `sacct` has no answers.
 """
 
@@ -30,17 +30,17 @@ from tests.slurm_cluster.programs import SYSTEM_PATH, find_program, missing
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 CPUS_PER_NODE = 2
 START_SECONDS = 60.0
-LOST_SECONDS = 10  # a host that has been silent for so long is lost
+LOST_SECONDS = 10  # a host that has been silent for so long is gone
 NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none"
 # A first process that collects what others leave behind, as on a machine.
 HOST = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=slave")
 BOOT = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; eval "$1"; shift; "$@" & wait'
-# As on a network file system: that a name was not there is remembered, whoever makes it meanwhile.
+# As on a network file system: that a name was not there is remembered, even if another host makes it meanwhile.
 SEE_LATE = "bindfs -o negative_timeout={seconds},entry_timeout=0,attr_timeout=0 {folder} {folder}"
 LATE_SECONDS = 15
 # cred_expire and sched_interval: a requeued job starts again after seconds rather than minutes.
-# KillWait: from SIGTERM to SIGKILL. MinJobAge: squeue remembers ended jobs, where nothing else does.
-# MessageTimeout: so long is a node asked that is gone, several times before it is called lost.
+# KillWait: from SIGTERM to SIGKILL. MinJobAge: squeue remembers ended jobs, if nothing else does.
+# MessageTimeout: so long is a node asked that is gone, several times before it is called gone.
 CONFIGURATION = """
 ClusterName=realmlab
 SlurmctldHost={host}(127.0.0.1)
@@ -184,7 +184,7 @@ class Cluster:
         assert program is not None
         log = self.folder / f"{name}.{len(self._daemons)}.log"
         with open(log, "ab") as file:
-            # A session of its own: Ctrl-C is for us, and the daemons end after the jobs.
+            # A separate session: Ctrl-C is for us, and the daemons end after the jobs.
             daemon = subprocess.Popen(
                 [program, *options],
                 env=self.environment | {"PATH": SYSTEM_PATH} | environment,

@@ -1,6 +1,6 @@
-"""A project whose studies run on a Cluster, and waiting for what its jobs do.
+"""A project whose studies run on a Cluster, and waiting for its jobs.
 
-The jobs mask sentences with a scheme that sleeps inside SLURM only, as long as there is a file `slow` beside it: they
+The jobs mask sentences with a scheme that sleeps inside SLURM only, as long as there is a file `slow` next to it: they
 last long enough to be stopped, cost no processor time, and are quick again once nothing is to be stopped any more.
 """
 
@@ -54,7 +54,7 @@ def write_slow_masks(root: Path) -> None:
 
 @contextmanager
 def joined(cluster: Cluster) -> Iterator[Cluster]:
-    """SLURM, up; the environment of this process points to it. Skips the tests, with the reason, where it does not
+    """SLURM, up; the environment of this process points to it. Skips the tests, with the reason, if it does not
     start."""
     try:
         cluster.__enter__()
@@ -72,7 +72,7 @@ def joined(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
-    """Until it is true, and no longer than so many seconds."""
+    """Until it is true, and no longer than this many seconds."""
     deadline = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
@@ -90,7 +90,7 @@ class Project:
         write_slow_masks(root)
 
     def plan(self) -> StudyPlan:
-        """What the study asks for."""
+        """Launcher settings of the study."""
         return plan_study(self.study, self.root)
 
     def sweep(self, **options: Any) -> list[Task]:

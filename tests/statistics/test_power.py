@@ -58,7 +58,7 @@ def test_a_difference_as_large_as_matters_is_seldom_called_equivalent(seeds: int
 @pytest.mark.parametrize(("seeds", "tests"), [(8, 1), (8, 18), (6, 6), (11, 6)])
 def test_the_detectable_difference_is_detected_in_80_percent(seeds: int, tests: int) -> None:
     seen, again = 3 * np.random.default_rng(tests).normal(size=(2, STUDIES // 2, tests, seeds))
-    again[:, 0] += np.array([[detectable_difference(deltas[0], tests)] for deltas in seen], float)  # of what one saw
+    again[:, 0] += np.array([[detectable_difference(deltas[0], tests)] for deltas in seen], float)  # of the first
     assert 0.75 <= (corrected(again)[:, 0] <= ALPHA).mean() <= 0.85  # by another one
 
 

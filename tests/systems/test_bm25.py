@@ -84,7 +84,7 @@ def test_it_finds_the_toy_facts_that_are_asked_in_their_own_words(tmp_path: Path
     hits = [questions.gold[number][0] in rows for number, rows in enumerate(found)]
     shares = [np.mean(hits[style::2]) for style in (0, 1)]
     assert shares[0] > 0.9  # "what is the capital of ..." against "the capital of ... is"
-    assert shares[1] < shares[0] - 0.1  # in the words of the news, the name alone must do
+    assert shares[1] < shares[0] - 0.1  # in the words of the news, only the name can match
 
 
 def test_the_analysis_of_lucene_keeps_letters_and_has_the_older_stems() -> None:

@@ -55,7 +55,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def test_a_corpus_is_embedded_once_for_each_document_tower(project: Project) -> None:
     results = project.run("realm")
-    # Pre-training begins with the warm start's tower, fine-tuning with what it left. Evaluation needs both, and embeds
+    # Pre-training starts with the warm start's tower, fine-tuning with the next. Evaluation needs both, and embeds
     # only what the second version of the corpus changes.
     assert project.embedded["realm", "finetune"] == PASSAGES
     assert 0 < project.embedded["realm", "evaluate"] < PASSAGES

@@ -19,7 +19,7 @@ from tests.factories.switches import SWITCHES
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 ORDER = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
-# Where a change of a section's parameter is first felt.
+# The first stage that a change of a section's parameter moves.
 FIRST_FELT = {
     "corpus": "prepare",
     "tokenizer": "prepare",

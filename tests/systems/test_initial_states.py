@@ -161,7 +161,7 @@ def test_the_ablation_of_encoder_and_retriever(line: Path, context: Make, reader
     recalls = [name for name in realm if "recall_at" in name and not name.endswith("_finetuned")]
     assert {name: results[name] for name in recalls} == {name: named[name] for name in recalls}
     assert any(named[name] != other[name] for name in recalls)
-    assert results["retrieval_utility_start"] == realm["retrieval_utility_start"]  # where pre-training began
+    assert results["retrieval_utility_start"] == realm["retrieval_utility_start"]  # the start of pre-training
     assert results["retrieval_utility_end"] not in (realm["retrieval_utility_end"], baseline["retrieval_utility_end"])
     assert results["cloze_log_likelihood_end"] not in (realm["cloze_log_likelihood_end"], None)
 

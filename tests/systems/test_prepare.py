@@ -38,12 +38,12 @@ def test_the_copy_for_dvc_shares_its_bytes_and_nothing_is_prepared_twice(
     before = contents(kept)
     assert contents(exported) == before
     assert ((kept / "manifest.json").stat().st_nlink > 1) == linked
-    monkeypatch.setattr(prepare_stage, "prepare_corpus", None)  # nothing is made anew
+    monkeypatch.setattr(prepare_stage, "prepare_corpus", None)  # nothing is made again
     shutil.rmtree(tmp_path / "data")  # as DVC does
     assert contents(kept) == before
     pipeline.run("prepare", params, tmp_path)
     assert contents(exported) == before
-    shutil.rmtree(kept)  # what DVC keeps does as well
+    shutil.rmtree(kept)  # the copy of DVC does as well
     assert corpus_folder(tmp_path, plan) == exported
     tiny.prepare(params, tmp_path)
     assert contents(kept) == before

@@ -49,7 +49,7 @@ def pictures() -> ModuleType:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URI, with a password, of the database `mlflow` of a PostgreSQL server on 127.0.0.1."""
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # where Debian puts what is not for all
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # of Debian
     folders += [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
     binaries = next(folder for folder in folders if (folder / "initdb").exists())
     home = Path(tempfile.mkdtemp(prefix="realm_lab-postgres-"))

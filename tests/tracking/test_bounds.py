@@ -9,7 +9,7 @@ from realm_lab.tracking.bounds import retrieval_bound
 
 RUNS = Path(__file__).parent / "easy_world_runs.csv"  # of their results.csv
 COVERAGE = "cloze_gold_among_candidates"
-RESTATED = ("corpora", "trivial_candidate")  # studies in a toy world of their own, the same for each seed
+RESTATED = ("corpora", "trivial_candidate")  # studies in a separate toy world, the same for each seed
 
 
 def world(row: dict[str, str]) -> tuple[bool, str]:
@@ -45,7 +45,7 @@ def test_where_no_gold_passage_is_known_recall_is_bounded() -> None:
     assert bound is not None
     assert (bound.metric, bound.limit) == ("recall_at_5", 0.15)
     both = {"recall_at_5": 0.3, "questions_dev": 70.0, COVERAGE: 0.02, "cloze_gold_known": 900.0}
-    assert retrieval_bound(both) == bound  # coverage was chance from the beginning
+    assert retrieval_bound(both) == bound  # coverage was chance from the start
     assert retrieval_bound({}) is None
 
 

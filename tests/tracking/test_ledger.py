@@ -1,4 +1,4 @@
-"""The chain of plans, looks and verdicts: what was dropped, edited or deleted is found, and named by its line."""
+"""The chain of plans, looks and verdicts: drops, edits and deletions are found, and named by their line."""
 
 import json
 from collections.abc import Callable
@@ -34,14 +34,14 @@ class Project:
         self.path = self.runs / NAME
 
     def plan(self, record: StudyRecord, text: str = "seeds", complete: int = 0) -> None:
-        """What a sweep does first."""
+        """Plan a study, as a sweep does first."""
         file = self.root / record.source
         file.write_text(text, encoding="utf-8")
         note_plan(self.runs, record, file, complete)
         write_study_record(self.runs, record)
 
     def look(self, name: str = "s", results: str = "cell,seed\n", complete: int = 8) -> None:
-        """What a report does at its end."""
+        """Look at a study, as a report does at its end."""
         folder = self.root / "reports" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "results.csv").write_text(results, encoding="utf-8")
@@ -113,7 +113,7 @@ def test_a_deleted_end_is_found_by_what_it_described(project: Project) -> None:
 
 
 def test_a_dropped_seed_is_found(project: Project) -> None:
-    write_study_record(project.runs, record_of(7))  # in the record alone
+    write_study_record(project.runs, record_of(7))  # only in the record
     assert [(one.line, one.study) for one in verify(project.root)[1]] == [(1, "s")]
     project.plan(record_of(7), "seeds: 7")  # by a sweep, which notes it
     assert [(one.line, one.study) for one in verify(project.root)[1]] == [(6, "s")]

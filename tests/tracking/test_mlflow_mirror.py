@@ -56,7 +56,7 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     assert (summary.states, summary.created, summary.problems) == ({"COMPLETE": 1}, 1, ())
     run = only_run(runs)
     assert run["status"] == "FINISHED"
-    # Pre-training begins at 200; the warm start before it is shared. Its stages took 90, 100 and 20 seconds.
+    # Pre-training starts at 200; the warm start before it is shared. Its stages took 90, 100 and 20 seconds.
     assert run["times"] == ((BEGAN_AT + 200) * 1000, (BEGAN_AT + 200 + 210) * 1000)
     # All parameters, also those that are as the preset has them.
     identity = {"seed": "0", "system": "realm", "cell": "realm", "preset": "toy"}
@@ -237,7 +237,7 @@ def test_a_running_run_grows_by_checkpoints_and_ends(runs: Path) -> None:
     grow(stage, 200, checkpoint=False)
     summary = view.update()
     assert (summary.updated, summary.recreated) == (0, 0)
-    assert only_run(runs)["points"] == first  # a resume would begin at step 100
+    assert only_run(runs)["points"] == first  # a resume would start at step 100
     made_runs.checkpoint(stage, 200)
     view.update()
     assert only_run(runs)["points"] == points_of(stage) != first
@@ -270,7 +270,7 @@ def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_
     assert run["tags"]["realm.flags"] == "pretrain: non_finite_results"
     note = run["tags"]["mlflow.note.content"]
     assert note.endswith("look at step 90")
-    client.set_tag(shown.run_ids(runs)["FLAGGED live-s0"], "mlflow.note.content", "only mine")  # over ours
+    client.set_tag(shown.run_ids(runs)["FLAGGED live-s0"], "mlflow.note.content", "only mine")  # replaces it all
     assert mirror(runs).updated == 1
     assert only_run(runs)["tags"]["mlflow.note.content"] == note.removesuffix("look at step 90") + "only mine"
     assert mirror(runs).updated == 0
@@ -279,10 +279,10 @@ def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_
 @pytest.mark.parametrize(
     ("status", "mlflow_status", "ended", "last"),
     [
-        # Stopped or lost: it goes on when it is submitted again, so its end is not known.
+        # Stopped or interrupted: it goes on when it is submitted again, so its end is not known.
         ({"state": "PREEMPTED", "finished_at": BEGAN_AT + 70}, "KILLED", None, 100),
         ({"state": "RUNNING"}, "FAILED", None, 100),
-        # By an error of its own: all of it is shown.
+        # Ended by its own error: all of it is shown.
         (
             {"state": "FAILED", "finished_at": BEGAN_AT + 80, "wall_seconds": 80.0, "error": "out of memory"},
             *("FAILED", BEGAN_AT + 80, 150),
@@ -309,7 +309,7 @@ def test_how_a_run_ended_is_exact_and_may_be_resumed(
     made_runs.heard_of(stage)
     mirror(runs)
     assert only_run(runs)["status"] == "RUNNING"
-    assert (shown.run_ids(runs) == before) == (last == 100)  # what was shown of the failed attempt cannot be taken back
+    assert (shown.run_ids(runs) == before) == (last == 100)  # points of the failed attempt cannot be taken back
     (study,) = shown.content(runs, kind="study").values()
     assert (study["status"], study["times"][1]) == ("RUNNING", None)
 

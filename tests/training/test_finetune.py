@@ -224,7 +224,7 @@ def test_what_does_not_train_keeps_every_bit(system: TinySystem, settings: dict[
     assert moved(before, weights(task)) == parts
     rates = {name for name in values if name.startswith("learning_rate")}
     assert rates == {f"learning_rate_{'reader' if part == 'reader' else 'retriever'}" for part in parts}
-    assert task.reader.training is ("reader" in parts)  # what is frozen drops nothing out
+    assert task.reader.training is ("reader" in parts)  # a frozen part drops nothing out
     assert task.retriever.embedder.training is ("query" in parts)
     for name, module in (("reader", task.reader), ("embedder", task.retriever.embedder)):
         for key, parameter in module.named_parameters():

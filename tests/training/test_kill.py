@@ -15,7 +15,7 @@ import pytest
 
 from tests import tiny
 
-pytestmark = pytest.mark.slow  # what an interruption leaves is in test_resume.py, in a second each
+pytestmark = pytest.mark.slow  # files left by an interruption are in test_resume.py, in a second each
 # Dropout, a calibrated null document, stale search, delayed refreshes within the run, evaluations, and a checkpoint
 # every third step (the children's clocks tick once a step).
 CHANGES = {

@@ -15,7 +15,7 @@ from realm_lab.training.pretrain import PretrainTask
 from tests.tiny_system import TinySystem
 
 SEED, STAGES = 5, ("pretrain", "finetune")
-# Of fine-tuning so many that several hold the answer: where one does, all objectives teach the retriever the same.
+# Enough candidates in fine-tuning that several hold the answer: with one, all objectives teach the retriever the same.
 SHORT: dict[str, dict[str, Any]] = {
     "pretrain": {"steps": 3, "batch_size": 6, "candidates": 8},
     "finetune": {"steps": 3, "batch_size": 6, "candidates": 80, "early_loss_candidates": 0},

@@ -224,7 +224,7 @@ disconnect()
 
 def test_each_bucket_is_exchanged_in_order_once_its_gradients_are_whole() -> None:
     """The rank without the second matrix starts with the third, and cannot continue."""
-    there = [False, True, True, True, True]  # what no rank used has none
+    there = [False, True, True, True, True]  # parameters that no rank used have none
     for (code, said, errors), started in zip(run_ranks(TRAIN), (3, 1), strict=True):
         assert code == 0, errors
         assert said == [[started, 4], there, [True] * 5, [True] * 5, [0, 4], there, [True] * 5, [True] * 5]

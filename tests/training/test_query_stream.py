@@ -67,7 +67,7 @@ def test_an_epoch_holds_what_the_choice_says(sentences: Sentences, choice: str, 
     assert len(queries) == len(epoch)
     drawn = epochs(queries, 40)
     assert all(sorted(rows) == epoch for rows in drawn)
-    assert len({tuple(epoch) for epoch in drawn}) > 30  # shuffled anew
+    assert len({tuple(epoch) for epoch in drawn}) > 30  # shuffled again
 
 
 @pytest.mark.parametrize("choice", ["salient", "by_span", "any"])

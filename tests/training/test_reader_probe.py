@@ -62,7 +62,7 @@ def test_without_a_known_gold_passage_another_of_the_article_may_hold_the_answer
         assert articles[found] == articles[gold[number]]
         assert said(probe.masked[place].targets) in said(system.passages.bodies[found])
         assert probe.rows["same_article"][place] not in (neighbours[number], gold[number])
-    # The origin holds the sentence itself: to copy from it says nothing.
+    # The origin holds the sentence itself: to copy from it proves nothing.
     copied = probe_of(system, as_taken_from_the_corpus(held_out, gold))
     assert not (copied.rows["gold"] == gold[copied.numbers]).any()
     nothing_known = probe_of(system, as_taken_from_the_corpus(held_out, np.full(len(gold), -1)))

@@ -15,7 +15,7 @@ from realm_lab.training.pretrain import PretrainTask
 from tests import tiny
 
 STEPS = 12
-# The retriever moves fast, so that every vector shows of which step it is.
+# The retriever moves fast, so that every vector shows its step.
 BASE: dict[str, Any] = {
     "pretrain.steps": STEPS,
     "pretrain.retriever.learning_rate": 0.05,
@@ -96,7 +96,7 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path, bou
         expected.append(step - made)
     assert found["index_staleness_steps"] == expected
     assert min(overlaps.values()) < 1
-    assert found["refresh_operations"][-1] > 0  # the checks alone
+    assert found["refresh_operations"][-1] > 0  # only the checks
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_an_approximate_search_is_measured_and_evaluation_is_exact(start: Path) 
     recalls = [name for name in expected if "recall_at" in name]
     assert recalls
     for name in (*recalls, "index_overlap", "index_overlap_sampled"):
-        assert found[name] == expected[name], name  # what an approximate search misses is no staleness
+        assert found[name] == expected[name], name  # misses of an approximate search are no staleness
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Count:
 
     def __init__(self) -> None:
         self.state = torch.zeros(2)  # finished steps, and a sum of random draws
-        self.at: dict[int, Any] = {}  # what happens when a step is done
+        self.at: dict[int, Any] = {}  # calls after a step
         self.done: list[int] = []
 
     def train_step(self, step: int) -> dict[str, float]:

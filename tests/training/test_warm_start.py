@@ -105,7 +105,7 @@ def test_a_related_passage_is_beside_the_sentence_s_own(
     assert found == expected  # of the sentences of passages 1 and 3
 
 
-WORDS = 50  # of the vocabulary; what comes behind them are patches
+WORDS = 50  # of the vocabulary; patches come behind them
 
 
 class Told:

@@ -15,7 +15,7 @@ from realm_lab.tracking.run_dir import COLLAPSED, Flag
 from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
 
-# A full row, a row that a small corpus left short, and one with the null document alone.
+# A full row, a row that a small corpus left short, and one with only the null document.
 ROWS_BK = np.array([[NULL, 4, 7, 2], [NULL, 9, ABSENT, ABSENT], [NULL, 3, 8, 5], [NULL, ABSENT, ABSENT, ABSENT]])
 GOLD_B = np.array([7, 4, -1, -1])
 
@@ -160,7 +160,7 @@ LOST, KEPT = 0.19, 0.2
     [
         ([KEPT] * 9 + [LOST], [1000]),  # the final state
         ([KEPT, LOST, LOST, LOST, LOST, LOST, KEPT, KEPT, KEPT, KEPT], []),  # back before the patience was over
-        ([LOST] * 6 + [KEPT] * 4, [100]),  # lost for all of it, though not at the end
+        ([LOST] * 6 + [KEPT] * 4, [100]),  # collapsed for all of it, though not at the end
         ([LOST] * 10, [100]),
     ],
 )

@@ -134,9 +134,9 @@ REAL = {
     # 448 records, each of two versions
     "knowledge_update/squad_dev_swapped.public.jsonl": ("swapped_paragraphs", d(2 * 448)),
     "knowledge_update/new_wiki_v1.0.public-half.json": ("squad", d(786, articles=24, questions=3_892)),
-    # The description says 29,519 tokens: it takes the 39 tokens "#" for comments.
+    # The description counts 29,519 tokens: it takes the 39 tokens "#" for comments.
 }
-# What is dropped of them.
+# Drops from them.
 NOTHING, NO_ANSWER = "answer: normalises to nothing", "question: no answer"
 DROPPED = {
     "squad/train-v1.1.json.gz": {NOTHING: 2, NO_ANSWER: 2},

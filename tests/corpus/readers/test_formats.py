@@ -86,7 +86,7 @@ TRIPLES = rf"""# names
 <http://x.org/Norway> {LABEL} "Norge"@no .
 <http://x.org/Norway> {LABEL} "Kingdom of Norway"@en .
 """.encode()
-LONG = "x" * 100_000  # longer than what a format is recognised by
+LONG = "x" * 100_000  # longer than the head that identifies a format
 TEXT_LINES = lines({"text": LONG, "id": 7, "title": " T "}, {"text": "B\u2028b", "title": None})
 
 # name of the file, its content, the format, its documents

@@ -68,9 +68,9 @@ def frame(exponent: int, eighths: int = 0) -> bytes:
 CATASTROPHIC = "(a+)+$"
 COPY, TAKEN_ID = "document: copy of an earlier one", "document: id of an earlier one, kept under another"
 
-# Of each case: the file's name, its content (None: there is no such file), and what reading it comes to.
+# Of each case: the file's name, its content (None: there is no such file), and the result of reading it.
 # fmt: off
-# Refused in one line that begins with the file and goes on like this.
+# Refused in one line that starts with the file and continues like this.
 REFUSED: dict[str, tuple[str, bytes | None, str]] = {
     "missing": ("nowhere.jsonl", None, ": no such file; check the path"),
     "empty": ("e.jsonl", b"", ": the file is empty; fetch or write it again"),
@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[str, bytes | None, str]] = {
     "table_as_text": ("c.txt", b"name\tage\nAnn\t9\n", ": has 2 columns on each line, not text"),
     "long_key": ("k.jsonl", lines({"k" * 400_000: 1}), ", line 1: 'text' is missing (found: kkkk"),
 }
-# Read: the texts, and what is left out and counted.
+# Read: the texts, and the counts of texts left out.
 READ: dict[str, tuple[Any, ...]] = {
     "gzip_without_its_name": ("c.jsonl", gzip.compress(GOOD), ["Aé"]),
     "zstandard": ("c.jsonl.zst", zstd.compress(GOOD), ["Aé"]),
@@ -207,7 +207,7 @@ READ: dict[str, tuple[Any, ...]] = {
     "one_line_with_a_tab": ("c.txt", b"a\tb", ["a\tb"]),
     "date_beyond_python": ("z.parquet", parquet(text=["A"], when=pa.array([10**17], pa.timestamp("ms"))), ["A"]),
 }
-# The same of questions, of which the answers are shown.
+# The same for questions, by their answers.
 REFUSED_QUESTIONS: dict[str, tuple[str, bytes, str]] = {
     "no_question": ("q.jsonl", b'{"answer": ["x"]}\n', ", line 1: 'question' is missing (found: answer)"),
     "no_answer_field": ("q.jsonl", b'{"question": "x"}\n', ", line 1: 'answer' is missing (found: question)"),

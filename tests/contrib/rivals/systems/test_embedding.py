@@ -61,7 +61,7 @@ def test_it_finds_what_the_folder_finds_nearest(whole: Whole, results: dict[str,
     expected = score_QN.topk(7, dim=1)
     found = context.system.retrieve(questions, 7)
     torch.testing.assert_close(torch.from_numpy(found.scores_QK), expected.values, rtol=1e-4, atol=1e-4)
-    assert (torch.from_numpy(found.rows_QK) == expected.indices).float().mean() > 0.9  # but for equal texts
+    assert (torch.from_numpy(found.rows_QK) == expected.indices).float().mean() > 0.9  # except for equal texts
     beyond = context.system.retrieve(questions, len(passages_ND) + 2)
     assert (beyond.rows_QK[:, -2:] == -1).all()
 

@@ -85,7 +85,7 @@ def check(texts: list[str], questions: list[str], depth: int) -> None:
     for scores, (found, values) in zip(expected, TfidfTexts(texts).search(questions, depth), strict=True):
         order = [text for text in np.argsort(-scores, kind="stable") if scores[text] > 1e-12][:depth]
         assert values == pytest.approx(scores[found], rel=1e-9)
-        assert values == pytest.approx(scores[order], rel=1e-9)  # the best, but for the order of equal ones
+        assert values == pytest.approx(scores[order], rel=1e-9)  # the best, except for the order of equal ones
 
 
 def test_toy_texts_are_ranked_as_by_a_dense_matrix() -> None:

@@ -38,7 +38,7 @@ def test_the_place_that_shares_most_words_with_the_question_is_meant() -> None:
     answer, far = [8, 9], [LAST] * 40
     body = [8, 9, 20, *far, 20, 21, 8, 9, *far, 8, 9]
     assert found([20, 21, OF], answer, [body], []) == [Example(0, 0, 45, 46)]
-    assert found([20, OF], answer, [body], []) == [Example(0, 0, 0, 1)]  # of equal places the first
+    assert found([20, OF], answer, [body], []) == [Example(0, 0, 0, 1)]  # the first of equal positions
     assert found([OF, 30], answer, [[OF, 8, 9, OF]], []) == []  # a stop word is nothing that is shared
 
 

@@ -41,7 +41,7 @@ def test_every_wordpiece_is_left_out_about_equally_often() -> None:
         _, _, written = corrupt_spans(np.arange(5, 25), SPECIAL, generator)
         counts[written[written != SPECIAL.mask] - 5] += 1
     assert counts.sum() == 3 * 2000
-    assert counts[2:-2].std() / counts.mean() < 0.1  # one span of three, which begins anywhere
+    assert counts[2:-2].std() / counts.mean() < 0.1  # one span of three, which starts anywhere
 
 
 def test_one_blank_is_written_alone() -> None:

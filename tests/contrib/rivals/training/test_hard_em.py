@@ -39,7 +39,7 @@ def test_the_loss_is_that_of_the_variant(system: TinySystem, monkeypatch: pytest
         task._answers[number] = [*answers, system.passages.titles[system.corpus.questions("train").gold[number][0]]]
     monkeypatch.setattr("realm_lab.contrib.rivals.training.hard_em.MOST_HARD", 1.0)
     first = epoch_order(len(task._answers), task.seed, "finetune-questions").take(0, BATCH)
-    task._order = SimpleNamespace(take=lambda start, count: first)  # what by_hand reads
+    task._order = SimpleNamespace(take=lambda start, count: first)  # the batch that by_hand reads
     values = task.train_step(TAU)
     assert values["hard_update"] == float(variant == "hard_em")
     losses = {name: by_hand(task, system, over_spans).item() for name, over_spans in OVER_SPANS.items()}

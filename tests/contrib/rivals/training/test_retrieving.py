@@ -49,7 +49,7 @@ def log_prior_BK() -> Tensor:
 
 def probability(
     model: Generator, example: Example, prior_K: list[float], words: list[int], kind: str
-) -> float:  # of one text, each passage read alone
+) -> float:  # of one text, each passage read by itself
     by_passage = []
     for second in example.seconds:
         source = model.encode(join_examples([example._replace(seconds=[second])], SPECIAL, 66))
@@ -112,7 +112,7 @@ def test_what_is_written_is_the_best_by_enumeration(
             best = max(candidates, key=lambda words: probability(model, example, prior_K, words, "sequence"))
             assert found == best
             chosen |= {tuple(words) for words in candidates}
-    assert kind == "token" or len(chosen) > BATCH  # passages differ in what is written from them
+    assert kind == "token" or len(chosen) > BATCH  # texts written from the passages differ
 
 
 def test_attention_of_a_passage_is_the_mean_over_its_states() -> None:
