@@ -29,9 +29,10 @@ def params(overrides: dict[str, Any] | None = None) -> Params:
     return load(PARAMETERS, overrides)
 
 
-def prepare(chosen: Params, root: Path, seed: int = 0) -> Path:
-    """Prepare the corpus of `chosen` under `root` in this process; returns `root`."""
-    run_stage("prepare", "realm", chosen, seed, root)
+def prepare(chosen: Params, root: Path, *stages: str, label: str = "realm", seed: int = 0) -> Path:
+    """Prepare the corpus of `chosen` under `root` and do these stages, in this process; returns `root`."""
+    for stage in ("prepare", *stages):
+        run_stage(stage, label, chosen, seed, root)
     return root
 
 

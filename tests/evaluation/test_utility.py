@@ -1,7 +1,7 @@
 """The cloze evaluation against transformers in float64, one sentence and one passage at a time."""
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +15,6 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval import index, retriever
 from realm_lab.retrieval.rows import NULL
 from tests.tiny_system import Reference, TinySystem, tiny_params
-
-if TYPE_CHECKING:
-    pass
 
 COUNT = 5
 

@@ -41,9 +41,7 @@ Complain = Callable[..., str]
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a corpus and a warm start."""
-    root = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("ready"))
-    tiny.run("warm_start", tiny.params(), root)
-    return root
+    return tiny.prepare(tiny.params(), tmp_path_factory.mktemp("ready"), "warm_start")
 
 
 @pytest.fixture

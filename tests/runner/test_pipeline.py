@@ -13,7 +13,6 @@ from realm_lab.cli import main
 from realm_lab.core.files import MARK, read_json, read_json_lines
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Params
 from realm_lab.reporting.report import write_study_report
 from realm_lab.runner import pipeline as stages
 from realm_lab.systems.context import open_run
@@ -22,6 +21,8 @@ from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import run_state
 from realm_lab.tracking.study_record import read_study_record, study_record_paths
 from tests import tiny
+
+PARAMS = tiny.params()
 
 pytestmark = pytest.mark.slow  # each verb of the pipeline starts processes, and each of these imports PyTorch
 STAGES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
@@ -36,16 +37,11 @@ UTILITIES = (
 
 
 @pytest.fixture(scope="module")
-def params() -> Params:
-    return tiny.params()
-
-
-@pytest.fixture(scope="module")
-def done(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project where `dvc repro` would have nothing left to do."""
     root = tmp_path_factory.mktemp("done")
     for stage in STAGES:
-        stages.run(stage, params, root)
+        stages.run(stage, PARAMS, root)
     write_study_report(root, "default")
     return root
 
@@ -76,9 +72,9 @@ def stage_folders(root: Path, stage: str) -> set[str]:
     return {path.name for path in (root / "runs" / "stages").glob(f"{stage}-*")}
 
 
-def test_metrics_have_the_fixed_keys(done: Path, params: Params) -> None:
+def test_metrics_have_the_fixed_keys(done: Path) -> None:
     metrics = read_json(done / "reports" / "metrics.json")
-    assert (metrics["preset"], metrics["seeds"]) == (params.preset, [0])
+    assert (metrics["preset"], metrics["seeds"]) == (PARAMS.preset, [0])
     for system in ("realm", "warm_start"):
         assert {*SHARES, *FINETUNED, *UTILITIES, "gold_recall_at_5", "questions", "seeds"} <= metrics[system].keys()
         assert all(0 <= metrics[system][name] <= 1 for name in (*SHARES, *FINETUNED))
@@ -100,12 +96,12 @@ def test_the_baseline_starts_and_ends_at_the_warm_start(done: Path) -> None:
     assert realm["retrieval_utility_start"] != realm["retrieval_utility_end"]
 
 
-def test_results_follow_from_the_scores_of_each_example(done: Path, params: Params) -> None:
+def test_results_follow_from_the_scores_of_each_example(done: Path) -> None:
     for system in ("realm", "warm_start"):
-        run = tiny.stage_run("evaluate", params, done, system)
+        run = tiny.stage_run("evaluate", PARAMS, done, system)
         results, folder = run.results(), run.path / "eval"
         predictions = read_json_lines(folder / "predictions.jsonl")
-        assert len(predictions) == results["questions"] == params.evaluate.questions
+        assert len(predictions) == results["questions"] == PARAMS.evaluate.questions
         for name in ("exact_match", "exact_match_span", "f1"):
             assert results[name] == pytest.approx(sum(row[name] for row in predictions) / len(predictions))
         assert all(row["id"].startswith(f"{row['cluster']}/") for row in predictions), "the article of the fact"
@@ -114,28 +110,28 @@ def test_results_follow_from_the_scores_of_each_example(done: Path, params: Para
         assert (results["questions_answer_overlap"], results["questions_no_overlap"]) == (len(known), len(new))
         assert results["questions_question_overlap"] == 0  # no fact of training is asked for
         assert results["exact_match_answer_overlap"] == pytest.approx(sum(known) / len(known))
-        assert results["questions_dev"] == params.evaluate.questions
+        assert results["questions_dev"] == PARAMS.evaluate.questions
         assert 0 <= results["exact_match_dev"] <= 1
         swap = results["corpus_update"]
         assert swap["follows"] + swap["stays"] + swap["wrong"] == pytest.approx(1.0)
         assert 0 < swap["changed_questions"] < results["questions"]
 
 
-def test_predictions_are_cut_from_the_passage_they_name(done: Path, params: Params) -> None:
+def test_predictions_are_cut_from_the_passage_they_name(done: Path) -> None:
     [corpus] = (done / "data" / "prepared").iterdir()
     texts = PreparedCorpus(corpus).passages().text
     bodies = dict(zip(texts.column("id"), texts.column("body"), strict=True))
-    rows = read_json_lines(tiny.stage_run("evaluate", params, done).path / "eval" / "predictions.jsonl")
+    rows = read_json_lines(tiny.stage_run("evaluate", PARAMS, done).path / "eval" / "predictions.jsonl")
     for row in rows:
         assert row["prediction"] in bodies[row["passage_id"]]
         assert row["passage_id"] in row["retrieved"]
-        assert len(row["retrieved"]) == len(set(row["retrieved"])) == params.finetune.candidates
+        assert len(row["retrieved"]) == len(set(row["retrieved"])) == PARAMS.finetune.candidates
         rank, held = row["answer_rank"], [any(a in bodies[p] for a in row["answers"]) for p in row["retrieved"]]
         assert held.index(True) + 1 == rank if any(held) else rank is None or rank > len(held)
 
 
-def test_curves_are_the_pretraining_log(done: Path, params: Params) -> None:
-    rows = tiny.stage_run("pretrain", params, done).metrics.rows()
+def test_curves_are_the_pretraining_log(done: Path) -> None:
+    rows = tiny.stage_run("pretrain", PARAMS, done).metrics.rows()
     for name in ("retrieval_utility", "recall_at_5", "marginal_log_likelihood", "index_staleness_steps"):
         with open(done / "reports" / "curves" / f"{name}.csv", newline="") as file:
             found = [
@@ -145,7 +141,7 @@ def test_curves_are_the_pretraining_log(done: Path, params: Params) -> None:
         assert found
 
 
-def test_finished_models_are_exported(done: Path, params: Params) -> None:
+def test_finished_models_are_exported(done: Path) -> None:
     expected = {
         "warm_start": {"s0": "realm"},
         "pretrain": {"realm-s0": "realm"},
@@ -154,7 +150,7 @@ def test_finished_models_are_exported(done: Path, params: Params) -> None:
     for stage, folders in expected.items():
         assert {path.name for path in (done / "models" / stage).iterdir()} == set(folders)
         for name, system in folders.items():
-            source = tiny.stage_run(stage, params, done, system).path / "model"
+            source = tiny.stage_run(stage, PARAMS, done, system).path / "model"
             assert tiny.files(done / "models" / stage / name) == tiny.files(source)
 
 
@@ -178,14 +174,14 @@ def test_a_stopped_experiment_says_how_the_parameters_come_back(
     assert capsys.readouterr().err.count("git checkout HEAD -- params.yaml") == is_said
 
 
-def test_the_second_call_does_nothing(project: Path, params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_call_does_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_worker(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a worker was started")
 
     monkeypatch.setattr("realm_lab.runner.workers.subprocess.Popen", no_worker)
     before, metrics = tree(project, "runs", "data", "models"), (project / "reports" / "metrics.json").read_bytes()
     for stage in STAGES:
-        stages.run(stage, params, project)
+        stages.run(stage, PARAMS, project)
     assert tree(project, "runs", "data", "models") == before
     assert (project / "reports" / "metrics.json").read_bytes() == metrics
 
@@ -213,12 +209,10 @@ def test_metrics_are_means_over_the_seeds(project: Path, monkeypatch: pytest.Mon
     assert {path.name for path in (project / "models" / "warm_start").iterdir()} == {"s0", "s1"}
 
 
-def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_the_others(
-    project: Path, params: Params
-) -> None:
+def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_the_others(project: Path) -> None:
     changed = tiny.params({"finetune.steps": 3})
     before = {stage: stage_folders(project, stage) for stage in STAGES}
-    broken = tiny.stage_run("pretrain", params, project).path / "model" / "reader" / "model.safetensors"
+    broken = tiny.stage_run("pretrain", PARAMS, project).path / "model" / "reader" / "model.safetensors"
     whole = broken.read_bytes()
     broken.write_bytes(whole[:-10])
     with pytest.raises(UserError) as caught:
@@ -265,11 +259,9 @@ def test_a_missing_model_names_what_a_finished_run_has_instead(done: Path) -> No
             context.model_folder("pretrain")
 
 
-def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_again(
-    done: Path, project: Path, params: Params
-) -> None:
+def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_again(done: Path, project: Path) -> None:
     [folder] = (project / "data" / "prepared").iterdir()
-    kept = kept_corpus_folder(project, plan_run(params, "realm", 0))
+    kept = kept_corpus_folder(project, plan_run(PARAMS, "realm", 0))
     assert tiny.files(folder) == tiny.files(kept)
     assert (done / "data" / "prepared" / folder.name / "manifest.json").stat().st_nlink == 2
     for gone in (folder, kept):
@@ -277,7 +269,7 @@ def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_a
         (project / "data" / "prepared" / "other").mkdir(exist_ok=True)
         (project / "data" / "prepared" / "other" / MARK).touch()
         (project / "data" / "prepared" / "not_ours").mkdir(exist_ok=True)
-        stages.run("prepare", params, project)
+        stages.run("prepare", PARAMS, project)
         assert {path.name for path in (project / "data" / "prepared").iterdir()} == {folder.name, "not_ours"}
         assert tiny.files(folder) == tiny.files(kept)
     [prepare] = stage_folders(project, "prepare")
@@ -286,8 +278,7 @@ def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_a
 
 def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path) -> None:
     short = {f"{name}.steps": 1 for name in ("warm_start.reader", "warm_start.embedder", "pretrain")}
-    params = tiny.params(short)
-    stages.run("pretrain", params, tmp_path)
+    stages.run("pretrain", tiny.params(short), tmp_path)
     [study] = study_record_paths(tmp_path / "runs")
     states = [
         run_state(tmp_path / "runs", read_run_record(tmp_path / "runs" / run.run / "run.json"))
@@ -298,10 +289,7 @@ def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path)
 
 
 def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
-    project: Path,
-    params: Params,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree(project, "data", "models", "reports", "runs/studies/default")
     stages.run("warm_start", tiny.params({"warm_start.reader.steps": 1}), project, "scratch")
@@ -309,7 +297,7 @@ def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
     for name in ("scratch", "reference"):
         monkeypatch.setenv("DVC_EXP_NAME", name)
         with pytest.raises(UserError, match=f"DVC experiment '{name}': .*; choose another"):
-            stages.run("warm_start", params, project)
+            stages.run("warm_start", PARAMS, project)
     monkeypatch.delenv("DVC_EXP_NAME")
     records = {path.parent.name: read_study_record(path) for path in study_record_paths(project / "runs")}
     assert records["scratch"].common["warm_start.reader.steps"] == 1
@@ -317,5 +305,5 @@ def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
     assert re.search(r"realm-lab evaluate --preset \w+ .*--set warm_start.reader.steps=1\b", report.read_text("utf-8"))
     assert {run.run for run in records["scratch"].runs}.isdisjoint(run.run for run in records["default"].runs)
     capsys.readouterr()
-    stages.run("warm_start", params, project)
+    stages.run("warm_start", PARAMS, project)
     assert capsys.readouterr().err == "study default: warm-start is complete\n"

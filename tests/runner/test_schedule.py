@@ -18,6 +18,8 @@ from realm_lab.runner.workers import Outcome
 from realm_lab.tracking.state import Cause, JobState, Reason
 from tests import tiny
 
+PARAMS = tiny.params({"launch.threads": 0, "launch.processes": 0})
+
 STAGES = ("pretrain", "finetune")
 
 
@@ -81,12 +83,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return made
 
 
-@pytest.fixture(scope="module")
-def params() -> Params:
-    return tiny.params({"launch.threads": 0, "launch.processes": 0})
-
-
-def task(name: str, params: Params, *after: str, stages: tuple[str, ...] = STAGES) -> Task:
+def task(name: str, *after: str, stages: tuple[str, ...] = STAGES, params: Params = PARAMS) -> Task:
     keys = dict.fromkeys(stages, (name.encode().hex() * 12)[:64])
     return Task(name, stages, "realm", 0, params, keys, tuple(after), (name,))
 
@@ -118,9 +115,9 @@ def test_the_machine_is_shared_out(given: dict[str, int], expected: tuple[int, i
     assert share_out(**given) == expected
 
 
-def test_a_hundred_jobs_do_not_start_at_once(machine: Machine, params: Params) -> None:
+def test_a_hundred_jobs_do_not_start_at_once(machine: Machine) -> None:
     pool = launcher(machine)
-    tasks = [task(f"t{number}", params) for number in range(100)]
+    tasks = [task(f"t{number}") for number in range(100)]
     pool.submit(tasks)
     assert machine.started == []
     most = 0
@@ -139,7 +136,7 @@ def test_jobs_and_their_ranks_have_gpus_of_their_own(machine: Machine, monkeypat
     monkeypatch.setattr(schedule, "visible_gpus", lambda device: ["0", "1", "2", "MIG-a"])
     pool = launcher(machine)
     two = tiny.params({"launch.ranks": 2, "launch.threads": 0, "launch.processes": 0})
-    pool.submit([task("alone", two, stages=("prepare",)), task("a", two), task("b", two)])
+    pool.submit([task("alone", params=two, stages=("prepare",)), task("a", params=two), task("b", params=two)])
     pool.poll()
     machine.end("alone")
     pool.poll()
@@ -147,9 +144,9 @@ def test_jobs_and_their_ranks_have_gpus_of_their_own(machine: Machine, monkeypat
     assert given == [("alone", 1, ("0",)), ("a", 2, ("1", "2")), ("b", 2, ("0", "MIG-a"))]
 
 
-def test_what_comes_before_is_waited_for(machine: Machine, params: Params) -> None:
+def test_what_comes_before_is_waited_for(machine: Machine) -> None:
     pool = launcher(machine, processes=2)
-    pool.submit([task("first", params), task("other", params), task("then", params, "first", "done long ago")])
+    pool.submit([task("first"), task("other"), task("then", "first", "done long ago")])
     pool.poll()
     assert (machine.running, machine.started[0].given["threads"]) == (["first", "other"], 2)
     machine.end("other")
@@ -158,11 +155,11 @@ def test_what_comes_before_is_waited_for(machine: Machine, params: Params) -> No
     assert pool.poll()["then"].state == "RUNNING"
 
 
-def test_a_failed_prefix_stops_what_needs_it_and_nothing_else(machine: Machine, params: Params) -> None:
+def test_a_failed_prefix_stops_what_needs_it_and_nothing_else(machine: Machine) -> None:
     pool = launcher(machine, processes=1)
     names = ["bad", "needs", "needs-too", "good", "after-good"]
     before: dict[str, tuple[str, ...]] = {"needs": ("bad",), "needs-too": ("needs", "good"), "after-good": ("good",)}
-    pool.submit([task(name, params, *before.get(name, ())) for name in names])
+    pool.submit([task(name, *before.get(name, ())) for name in names])
     pool.poll()
     machine.end("bad", 1, "Traceback\nRuntimeError: odd")
     pool.poll()
@@ -181,9 +178,9 @@ def test_a_failed_prefix_stops_what_needs_it_and_nothing_else(machine: Machine, 
     assert machine.started[0].settled == ["pretrain", "finetune"]
 
 
-def test_a_task_that_was_stopped_from_outside_is_not_started_again(machine: Machine, params: Params) -> None:
+def test_a_task_that_was_stopped_from_outside_is_not_started_again(machine: Machine) -> None:
     pool = launcher(machine)
-    pool.submit([task("t", params), task("then", params, "t")])
+    pool.submit([task("t"), task("then", "t")])
     pool.poll()
     machine.end("t", 143, "stopped by a signal; run again to resume")
     states = pool.poll()
@@ -192,13 +189,13 @@ def test_a_task_that_was_stopped_from_outside_is_not_started_again(machine: Mach
         "CANCELLED", reason=Reason(Cause.NEEDED, "t seed 0: pretrain, finetune", "PREEMPTED")
     )
     assert len(machine.started) == 1
-    pool.submit([task("t", params)])  # asked for again, it is
+    pool.submit([task("t")])  # asked for again, it is
     assert pool.poll()["t"].state == "RUNNING"
 
 
-def test_what_others_have_done_is_not_done_again(machine: Machine, params: Params) -> None:
+def test_what_others_have_done_is_not_done_again(machine: Machine) -> None:
     pool = launcher(machine, processes=1)
-    one, two, then = task("one", params), task("two", params), task("then", params, "two")
+    one, two, then = task("one"), task("two"), task("then", "two")
     pool.submit([one, two, then])
     pool.poll()
     complete(machine.root, two)
@@ -208,13 +205,13 @@ def test_what_others_have_done_is_not_done_again(machine: Machine, params: Param
     assert [workers.name for workers in machine.started] == ["one", "then"]
 
 
-def test_what_others_do_is_waited_for(machine: Machine, params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_do_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs: set[str] = {"one"}
     monkeypatch.setattr(
         schedule.Schedule, "other_writer", lambda self, task: "process 7 on far" if task.name in theirs else None
     )
     pool = launcher(machine)
-    one, two = task("one", params), task("two", params)
+    one, two = task("one"), task("two")
     pool.submit([one, two])
     assert pool.poll()["one"] == JobState("PENDING", reason=Reason(Cause.TAKEN, "process 7 on far"))
     assert machine.running == ["two"]
@@ -232,9 +229,9 @@ def test_what_others_do_is_waited_for(machine: Machine, params: Params, monkeypa
     assert (states["one"].state, states["two"].state) == ("COMPLETE", "RUNNING")
 
 
-def test_cancel_stops_only_what_it_names(machine: Machine, params: Params) -> None:
+def test_cancel_stops_only_what_it_names(machine: Machine) -> None:
     pool = launcher(machine, processes=2)
-    pool.submit([task(name, params) for name in ("a", "b", "c", "d")])
+    pool.submit([task(name) for name in ("a", "b", "c", "d")])
     pool.poll()
     pool.cancel(["a", "c"])
     states = {name: state.state for name, state in pool.poll().items()}
@@ -259,7 +256,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def inline(root: Path, params: Params, after: dict[int, int], count: int) -> InlineLauncher:
+def inline(root: Path, after: dict[int, int], count: int, params: Params = PARAMS) -> InlineLauncher:
     """Tasks 0, 1, ...; `after`: task -> the one that it needs."""
     made = InlineLauncher(root, "study")
     for number in range(count):
@@ -269,11 +266,9 @@ def inline(root: Path, params: Params, after: dict[int, int], count: int) -> Inl
     return made
 
 
-def test_inline_does_one_task_at_a_time_and_a_failure_is_one_line(
-    tmp_path: Path, params: Params, asked: dict[str, Any]
-) -> None:
+def test_inline_does_one_task_at_a_time_and_a_failure_is_one_line(tmp_path: Path, asked: dict[str, Any]) -> None:
     asked["raises"] = {0: UserError("the file is\ngone"), 1: ZeroDivisionError("by zero")}
-    made = inline(tmp_path, params, {2: 1}, 4)
+    made = inline(tmp_path, {2: 1}, 4)
     assert asked["done"] == []
     assert made.poll()["1"].state == "PENDING"
     states = [made.poll() for _ in range(3)][-1]
@@ -287,20 +282,20 @@ def test_inline_does_one_task_at_a_time_and_a_failure_is_one_line(
     assert asked["done"] == [(0, "pretrain"), (1, "pretrain"), (3, "pretrain"), (3, "finetune")]
 
 
-def test_inline_leaves_the_rest_for_later_on_a_signal(tmp_path: Path, params: Params, asked: dict[str, Any]) -> None:
+def test_inline_leaves_the_rest_for_later_on_a_signal(tmp_path: Path, asked: dict[str, Any]) -> None:
     asked["raises"] = {0: SystemExit(143)}
-    made = inline(tmp_path, params, {}, 2)
+    made = inline(tmp_path, {}, 2)
     with pytest.raises(SystemExit):
         made.poll()
     made.close()
     assert [state.state for state in made.poll().values()] == ["PREEMPTED", "CANCELLED"]
 
 
-def test_inline_waits_for_who_was_quicker(tmp_path: Path, params: Params, asked: dict[str, Any]) -> None:
+def test_inline_waits_for_who_was_quicker(tmp_path: Path, asked: dict[str, Any]) -> None:
     asked["raises"] = {0: Taken("process 7 on far works on this stage; wait for it")}
-    made = inline(tmp_path, params, {}, 1)
+    made = inline(tmp_path, {}, 1)
     assert made.poll()["0"] == JobState("PENDING", reason=Reason(Cause.TAKEN, "another process"))  # between two stages
-    complete(tmp_path, Task("0", STAGES, "realm", 0, params, dict.fromkeys(STAGES, "0" * 64), (), ()))
+    complete(tmp_path, Task("0", STAGES, "realm", 0, PARAMS, dict.fromkeys(STAGES, "0" * 64), (), ()))
     assert made.poll()["0"].state == "COMPLETE"
     assert asked["done"] == [(0, "pretrain")]
 
@@ -310,7 +305,6 @@ def test_inline_waits_for_who_was_quicker(tmp_path: Path, params: Params, asked:
 )
 def test_bfloat16_without_instructions_for_it_is_named_before_hours_are_lost(
     tmp_path: Path,
-    params: Params,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     units: list[str],
@@ -319,6 +313,5 @@ def test_bfloat16_without_instructions_for_it_is_named_before_hours_are_lost(
 ) -> None:
     monkeypatch.setattr(schedule, "bfloat16_units", lambda: units)
     monkeypatch.setattr(schedule, "visible_gpus", lambda device: [])
-    changed = params.model_copy(update={"model": params.model.model_copy(update={"precision": precision})})
-    inline(tmp_path, changed, {}, 2)
+    inline(tmp_path, {}, 2, tiny.params({"model.precision": precision}))
     assert capsys.readouterr().err.count("model.precision=float32") == warns

@@ -108,7 +108,7 @@ def cluster(place: Path, late: Path | None) -> Iterator[Cluster]:
 def prepared(place: Path) -> Path:
     """A root in which pre-training can start."""
     root = place / "prepared"
-    tiny.run("warm_start", tiny.params(), tiny.prepare(tiny.params(), root))
+    tiny.prepare(tiny.params(), root, "warm_start")
     write_slow_masks(root)
     return root
 

@@ -12,42 +12,35 @@ import pytest
 from realm_lab import cli
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Params
 from realm_lab.systems.ask import ask, fill
 from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import corpus_folder, open_stage, plan_run, record_run
 from tests import tiny
 
+PARAMS = tiny.params({"model.dropout": 0.1})
+
 ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"
 Verb = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def params() -> Params:
-    return tiny.params({"model.dropout": 0.1})
-
-
-@pytest.fixture(scope="module")
-def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished realm run, and a baseline run that is not finished."""
-    root = tiny.prepare(params, tmp_path_factory.mktemp("ask"))
-    for stage in ("warm_start", "pretrain", "finetune"):
-        tiny.run(stage, params, root)
-    return root
+    return tiny.prepare(PARAMS, tmp_path_factory.mktemp("ask"), "warm_start", "pretrain", "finetune")
 
 
 @pytest.fixture(scope="module")
-def corpus(params: Params, line: Path) -> PreparedCorpus:
-    return PreparedCorpus(corpus_folder(line, plan_run(params, "realm", 0)))
+def corpus(line: Path) -> PreparedCorpus:
+    return PreparedCorpus(corpus_folder(line, plan_run(PARAMS, "realm", 0)))
 
 
 @pytest.fixture
-def said(params: Params, line: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
+def said(line: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
     """Call ask or fill, and return the fields of the result."""
 
     def call(verb: Verb, text: str, **options: Any) -> Any:
-        found = asdict(verb(open_run(params, line, 0, "realm"), text, **options))
+        found = asdict(verb(open_run(PARAMS, line, 0, "realm"), text, **options))
         printed = capsys.readouterr()
         assert printed.out + printed.err == ""
         return found
@@ -116,14 +109,14 @@ def test_fill_follows_the_equations(said: Verb, corpus: PreparedCorpus) -> None:
 
 
 def test_a_run_is_asked_by_its_name(
-    params: Params, line: Path, corpus: PreparedCorpus, said: Verb, capsys: pytest.CaptureFixture[str]
+    line: Path, corpus: PreparedCorpus, said: Verb, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = plan_run(params, "realm", 0)
-    record_run(line / "runs", plan, params)
+    plan = plan_run(PARAMS, "realm", 0)
+    record_run(line / "runs", plan, PARAMS)
     question = question_of(corpus)
     assert cli.main(["ask", question, "--run", "realm-s0", "--root", str(line)]) == 2, "it is not finished"
     assert "not finished" in capsys.readouterr().err
-    open_stage(line / "runs", plan, "evaluate", params).finish({})
+    open_stage(line / "runs", plan, "evaluate", PARAMS).finish({})
     answer = said(ask, question)["answer"]
     assert cli.main(["ask", question, "--run", "realm-s0", "--json", "--root", str(line)]) == 0
     assert json.loads(capsys.readouterr().out)["answer"] == answer
@@ -144,10 +137,10 @@ def test_words_that_are_not_known_have_a_warning(
     assert set(json.loads(printed.out)) == {"system", "question", "answer", "candidates"}
 
 
-def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Path, corpus: PreparedCorpus) -> None:
+def test_a_sentence_that_is_too_long_to_fill_is_refused(line: Path, corpus: PreparedCorpus) -> None:
     sentence = " ".join([question_of(corpus)] * 20 + ["[MASK]"])
     with pytest.raises(UserError, match=r"the sentence is longer than corpus\.sentence_length = 26"):
-        fill(open_run(params, line, 0, "realm"), sentence)
+        fill(open_run(PARAMS, line, 0, "realm"), sentence)
 
 
 @pytest.mark.parametrize(
@@ -161,26 +154,26 @@ def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Pa
         (fill, "the capital is [mask] .", ONE_BLANK),
     ],
 )
-def test_mistakes(params: Params, line: Path, verb: Verb, text: str, message: str) -> None:
+def test_mistakes(line: Path, verb: Verb, text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        verb(open_run(params, line, 0, "realm"), text)
+        verb(open_run(PARAMS, line, 0, "realm"), text)
     assert str(caught.value) == message
 
 
-def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path) -> None:
+def test_an_unfinished_run_is_named_with_what_to_do(line: Path) -> None:
     with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; run `realm-lab f"):
-        ask(open_run(params, line, 0, "warm_start"), "who ?")
+        ask(open_run(PARAMS, line, 0, "warm_start"), "who ?")
     with pytest.raises(
         UserError, match=r"the finetune stage has not .*; run a study with a cell `system: bm25_reader`"
     ):
-        ask(open_run(params, line, 0, "bm25_reader"), "who ?")
+        ask(open_run(PARAMS, line, 0, "bm25_reader"), "who ?")
     other = tiny.params({"pretrain.steps": 3})
     with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
         fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")
     with pytest.raises(UserError, match="seed 1: no corpus is prepared for it; the parameters have the seeds 0"):
-        fill(open_run(params, line, 1, "realm"), "who is [MASK] ?")
+        fill(open_run(PARAMS, line, 1, "realm"), "who is [MASK] ?")
     with pytest.raises(UserError, match="no finished run for these parameters yet; run `realm-lab evaluate`"):
-        fill(open_run(params, line / "elsewhere", 0, "realm"), "who is [MASK] ?")
+        fill(open_run(PARAMS, line / "elsewhere", 0, "realm"), "who is [MASK] ?")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +185,7 @@ def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path) 
     ],
 )
 def test_what_is_damaged_answers_nothing(
-    params: Params, line: Path, corpus: PreparedCorpus, place: str, capsys: pytest.CaptureFixture[str]
+    line: Path, corpus: PreparedCorpus, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verify = ["doctor", "--verify", "--root", str(line)]
     assert cli.main(verify) == 0
@@ -202,7 +195,7 @@ def test_what_is_damaged_answers_nothing(
         path.write_bytes(bytes(len(content) // 2) + content[len(content) // 2 :])
     try:
         with pytest.raises(UserError, match=r"delete .* and run again") as caught:
-            ask(open_run(params, line, 0, "realm"), question_of(corpus))
+            ask(open_run(PARAMS, line, 0, "realm"), question_of(corpus))
         assert any(str(path) in str(caught.value) for path in paths)
         assert cli.main(verify) == 1
         printed = capsys.readouterr().out
@@ -212,10 +205,10 @@ def test_what_is_damaged_answers_nothing(
             path.write_bytes(content)
 
 
-def test_fill_asks_the_models_that_finetuning_begins_with(params: Params, line: Path, corpus: PreparedCorpus) -> None:
+def test_fill_asks_the_models_that_finetuning_begins_with(line: Path, corpus: PreparedCorpus) -> None:
     warm = {"finetune.initial_reader": "warm_start", "finetune.initial_retriever": "warm_start", "model.dropout": 0.1}
     said = []
-    for chosen, system in ((tiny.params(warm), "realm"), (params, "warm_start"), (params, "realm")):
+    for chosen, system in ((tiny.params(warm), "realm"), (PARAMS, "warm_start"), (PARAMS, "realm")):
         said.append(fill(open_run(chosen, line, 0, system), sentence_of(corpus)))
     assert said[0] == said[1] != said[2]
 

@@ -133,9 +133,7 @@ def test_bm25_with_a_reader_learns_from_what_bm25_finds(project: Project, capsys
 
 def test_a_reader_that_was_never_fine_tuned_answers_nothing(tmp_path: Path) -> None:
     params = tiny.params({"finetune.steps": 0, "pretrain.steps": 2})
-    tiny.prepare(params, tmp_path)
-    for stage in ("warm_start", "pretrain", "finetune"):
-        tiny.run(stage, params, tmp_path)
+    tiny.prepare(params, tmp_path, "warm_start", "pretrain", "finetune")
     run = tiny.run("evaluate", params, tmp_path)
     results, reason = run.results(), "its reader never learned to answer: finetune.steps is 0"
     assert results["not_measured"] == {"answers": reason, "corpus update": reason}

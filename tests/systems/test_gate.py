@@ -30,8 +30,7 @@ def test_a_corpus_that_repeats_nothing_fails(tmp_path: Path, capsys: pytest.Capt
     change |= {"corpus.files.knowledge": names, "corpus.passage_length": 64, "corpus.sentence_length": 60}
     change |= {"pretrain.candidates": 3, "warm_start.reader.steps": 2, "warm_start.embedder.steps": 0}
     params = tiny.params(change)
-    root = tiny.prepare(params, tmp_path / "root")
-    tiny.run("warm_start", params, root)
+    root = tiny.prepare(params, tmp_path / "root", "warm_start")
     found = gate(open_run(params, root, 0, "realm"))
     assert found.problems
     assert found.among_candidates.mean < 0.35
@@ -46,8 +45,7 @@ def test_a_toy_world_passes_with_a_reader_that_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The reader here copies, as that of the default run does after its warm start, which takes minutes."""
-    root = tiny.prepare(tiny.params(), tmp_path)
-    tiny.run("warm_start", tiny.params(), root)
+    root = tiny.prepare(tiny.params(), tmp_path, "warm_start")
     given = ["doctor", "--corpus", "--root", str(root), "--params", str(tiny.PARAMETERS)]
     given += ["--set", "pretrain.candidates=40"]
     assert cli.main(given) == 1  # with its own reader of a dozen steps

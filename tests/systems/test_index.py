@@ -7,27 +7,20 @@ import numpy as np
 import pytest
 
 from realm_lab import cli
-from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, tower_digest
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.context import embedding_store, open_run
 from tests import tiny
 
+PARAMS = tiny.params()
+
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def params() -> Params:
-    return tiny.params()
-
-
-@pytest.fixture(scope="module")
-def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose warm start and pre-training have finished."""
-    root = tiny.prepare(params, tmp_path_factory.mktemp("index"))
-    for stage in ("warm_start", "pretrain"):
-        tiny.run(stage, params, root)
-    return root
+    return tiny.prepare(PARAMS, tmp_path_factory.mktemp("index"), "warm_start", "pretrain")
 
 
 @pytest.fixture
@@ -48,16 +41,12 @@ def run(root: Path, *arguments: str) -> int:
 
 
 def test_a_corpus_is_embedded_once_listed_and_searched(
-    params: Params,
-    root: Path,
-    store: EmbeddingStore,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
+    root: Path, store: EmbeddingStore, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(root, "list") == 0
     assert "nothing is embedded yet" in capsys.readouterr().out
     before = Embedded.passages
-    context = open_run(params, root, 0, "realm")
+    context = open_run(PARAMS, root, 0, "realm")
     count = len(context.passages)
     for _ in range(2):
         assert run(root, "build") == 0

@@ -24,8 +24,7 @@ PAIRS = "runs/likelihoods/*/pairs.bin"
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a warm start, and a causal language model."""
-    root = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("causal"))
-    tiny.run("warm_start", tiny.params(), root)
+    root = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("causal"), "warm_start")
     write_causal_folder(root / "causal", ["some words of the toy world"])
     return root
 

@@ -20,9 +20,7 @@ def test_compiled_encoders_give_the_same_losses_and_weights(tmp_path: Path, monk
     found: dict[bool, dict[Any, Any]] = {}
     for switch in (False, True):
         chosen = tiny.params(short | {"launch.compile": switch})
-        root = tiny.prepare(chosen, tmp_path / str(switch))
-        for stage in ("warm_start", "pretrain"):
-            tiny.run(stage, chosen, root)
+        root = tiny.prepare(chosen, tmp_path / str(switch), "warm_start", "pretrain")
         rows = tiny.metrics(tiny.stage_run("pretrain", chosen, root))
         found[switch] = {row["step"]: row["loss"] for row in rows if "loss" in row}
         models = tiny.stage_run("pretrain", chosen, root).path / "model"

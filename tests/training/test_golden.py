@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.params.parameters import Params
 from tests import tiny
+
+PARAMS = tiny.params()
 
 FOLDER = Path(__file__).with_name("golden")
 COMMAND = "REALM_LAB_GOLDEN=write python -m pytest tests/training/test_golden.py"
@@ -23,22 +24,14 @@ PHASES = {
 
 
 @pytest.fixture(scope="module")
-def params() -> Params:
-    return tiny.params()
-
-
-@pytest.fixture(scope="module")
-def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tiny.prepare(params, tmp_path_factory.mktemp("golden"))
-    for stage in ("warm_start", "pretrain", "finetune"):
-        tiny.run(stage, params, root)
-    return root
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.prepare(PARAMS, tmp_path_factory.mktemp("golden"), "warm_start", "pretrain", "finetune")
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_losses_are_the_golden_ones(params: Params, line: Path, phase: str) -> None:
+def test_losses_are_the_golden_ones(line: Path, phase: str) -> None:
     stage, metric = PHASES[phase]
-    losses = [row[metric] for row in tiny.metrics(tiny.stage_run(stage, params, line)) if metric in row][:STEPS]
+    losses = [row[metric] for row in tiny.metrics(tiny.stage_run(stage, PARAMS, line)) if metric in row][:STEPS]
     assert len(losses) == STEPS
     path = FOLDER / f"{phase}.json"
     if os.environ.get("REALM_LAB_GOLDEN") == "write":

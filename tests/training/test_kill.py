@@ -38,8 +38,7 @@ class Line:
     def __init__(self, folder: Path, server: subprocess.Popen[str]):
         self._folder, self._server = folder, server
         self.params = tiny.params(CHANGES)
-        self.start = tiny.prepare(self.params, folder / "start")
-        tiny.run("warm_start", self.params, self.start)
+        self.start = tiny.prepare(self.params, folder / "start", "warm_start")
         whole = self.place("whole")
         self.events: dict[str, int] = self.attempt(whole, None)["events"]
         self.expected = self.outcome(whole)

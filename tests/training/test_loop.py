@@ -6,40 +6,31 @@ from typing import Any
 
 import pytest
 
-from realm_lab.params.parameters import Params
 from realm_lab.training import loop
 from tests import tiny
 from tests.tiny import by_name
 
-TRAINED = ("warm_start", "pretrain", "finetune")
 # Dropout and calibration draw from torch's own generator: whatever depends on it unseeded shows.
 RANDOM = {"model.dropout": 0.1, "pretrain.calibrate_null": True}
+PARAMS = tiny.params(RANDOM)
 
 
 @pytest.fixture(scope="module")
-def params() -> Params:
-    return tiny.params(RANDOM)
-
-
-@pytest.fixture(scope="module")
-def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root where all three training stages have run."""
-    root = tiny.prepare(params, tmp_path_factory.mktemp("line"))
-    for stage in TRAINED:
-        tiny.run(stage, params, root)
-    return root
+    return tiny.prepare(PARAMS, tmp_path_factory.mktemp("line"), "warm_start", "pretrain", "finetune")
 
 
-def test_warm_start_logs_two_phases(params: Params, line: Path) -> None:
-    found = by_name(tiny.metrics(tiny.stage_run("warm_start", params, line)))
+def test_warm_start_logs_two_phases(line: Path) -> None:
+    found = by_name(tiny.metrics(tiny.stage_run("warm_start", PARAMS, line)))
     assert list(found["loss_mlm"]) == list(found["accuracy_mlm"]) == list(range(1, 13))
     assert list(found["loss_ict"]) == list(found["accuracy_ict"]) == list(range(13, 25))
     assert found["loss_ict"][13] == pytest.approx(math.log(8), rel=0.5)  # a choice among the batch
     assert found["loss_mlm"][1] == pytest.approx(math.log(669), rel=0.2)  # among the vocabulary
 
 
-def test_pretrain_logs_steps_and_evaluations_on_schedule(params: Params, line: Path) -> None:
-    found = by_name(tiny.metrics(tiny.stage_run("pretrain", params, line)))
+def test_pretrain_logs_steps_and_evaluations_on_schedule(line: Path) -> None:
+    found = by_name(tiny.metrics(tiny.stage_run("pretrain", PARAMS, line)))
     every_step = (
         "loss marginal_log_likelihood retrieval_utility_train candidate_entropy null_probability score_spread "
         "gold_among_candidates index_staleness_steps learning_rate_reader learning_rate_retriever "
@@ -53,12 +44,12 @@ def test_pretrain_logs_steps_and_evaluations_on_schedule(params: Params, line: P
     assert {name: list(found[name]) for name in every_step} == {name: list(range(1, 13)) for name in every_step}
     assert {name: list(found[name]) for name in evaluated} == {name: [0, 4, 8, 12] for name in evaluated}
     assert list(found["index_staleness_steps"].values()) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
-    raw = tiny.stage_run("pretrain", params, line).metrics.rows()
+    raw = tiny.stage_run("pretrain", PARAMS, line).metrics.rows()
     assert {"step_seconds", "refresh_share_of_time"} <= {name for row in raw for name in row}
 
 
-def test_finetune_logs_every_step(params: Params, line: Path) -> None:
-    found = by_name(tiny.metrics(tiny.stage_run("finetune", params, line)))
+def test_finetune_logs_every_step(line: Path) -> None:
+    found = by_name(tiny.metrics(tiny.stage_run("finetune", PARAMS, line)))
     assert list(found["answerable_fraction"]) == list(range(1, 13))
     assert all(0 <= value <= 1 for value in found["answerable_fraction"].values())
     trained = [step for step, value in found["answerable_fraction"].items() if value > 0]
@@ -74,8 +65,7 @@ def test_neither_logging_nor_counting_changes_a_bit_of_the_model(
 ) -> None:
     monkeypatch.setattr(loop, "COUNT_STEPS", count_steps)
     sparse = tiny.params(RANDOM | {"launch.log_interval_steps": 5, "launch.checkpoint_interval_seconds": 1000})
-    tiny.prepare(sparse, tmp_path)
-    run = tiny.run("warm_start", sparse, tmp_path)
+    run = tiny.run("warm_start", sparse, tiny.prepare(sparse, tmp_path))
     assert [row["step"] for row in tiny.metrics(run) if "loss" in row] == [5, 10, 15, 20, 24]  # and the last
     other = tiny.stage_run("warm_start", sparse, line)
     assert tiny.outcome(run)[0] == tiny.outcome(other)[0]
@@ -95,9 +85,9 @@ def same(one: Path, other: Path, name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def warm(params: Params, line: Path) -> Path:
+def warm(line: Path) -> Path:
     """The models of the warm start."""
-    return tiny.stage_run("warm_start", params, line).path / "model"
+    return tiny.stage_run("warm_start", PARAMS, line).path / "model"
 
 
 @pytest.mark.parametrize(

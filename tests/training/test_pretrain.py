@@ -25,9 +25,7 @@ SHORT = {"pretrain.steps": 3, "evaluate.interval_steps": 3, "pretrain.refresh.in
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a warm start."""
-    root = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("pretrain"))
-    tiny.run("warm_start", tiny.params(), root)
-    return root
+    return tiny.prepare(tiny.params(), tmp_path_factory.mktemp("pretrain"), "warm_start")
 
 
 def outcome(line: Path, changes: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

@@ -52,9 +52,7 @@ AGES = {
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root where the warm start is done."""
-    root = tiny.prepare(tiny.params(BASE), tmp_path_factory.mktemp("refreshing") / "start")
-    tiny.run("warm_start", tiny.params(BASE), root)
-    return root
+    return tiny.prepare(tiny.params(BASE), tmp_path_factory.mktemp("refreshing") / "start", "warm_start")
 
 
 @pytest.fixture
@@ -112,12 +110,7 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path, bou
     ],
 )
 def test_a_killed_run_resumes_to_the_same_bits(
-    start: Path,
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    policy: str,
-    how: str,
-    kills: tuple[int, ...],
+    start: Path, root: Path, monkeypatch: pytest.MonkeyPatch, policy: str, how: str, kills: tuple[int, ...]
 ) -> None:
     chosen = settings(policy)
     expected = tiny.outcome(tiny.run("pretrain", chosen, start))

@@ -38,8 +38,7 @@ def context_of(root: Path, system: str, changes: dict[str, Any]) -> Context:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A world of two hops with a warm start, and both retrievers trained a little."""
     params = tiny.params(QUICK)
-    folder = tiny.prepare(params, tmp_path_factory.mktemp("linked"))
-    tiny.run("warm_start", params, folder, SYSTEMS[0])
+    folder = tiny.prepare(params, tmp_path_factory.mktemp("linked"), "warm_start", label=SYSTEMS[0])
     for system in SYSTEMS:
         tiny.run("retriever", params, folder, system)
     return folder
@@ -169,9 +168,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Params]:
         "system_options": {name: own | {"batch_size": 16} for name, own in options.items()},
     }
     params = resolve(preset_values("toy") | changes)
-    folder = tiny.prepare(params, tmp_path_factory.mktemp("small"))
-    tiny.run("warm_start", params, folder, SYSTEMS[0])
-    return folder, params
+    return tiny.prepare(params, tmp_path_factory.mktemp("small"), "warm_start", label=SYSTEMS[0]), params
 
 
 @pytest.mark.slow
