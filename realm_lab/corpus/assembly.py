@@ -150,10 +150,14 @@ class Assembly:
             schema = schema.append(Questions.GROUPS)
         if any(question.path for question, _, _ in asked):
             schema = schema.append(Questions.PATH)
+        if any(question.relevance for question, _, _ in asked):
+            schema = schema.append(Questions.JUDGED).append(Questions.RELEVANCE)
         writer = PartWriter(self._folder / f"questions_{split}", schema, self._dtype)
         encoded = encode_batch_plain(self._source.tokenizer, [question.question for question, _, _ in asked])
         rows = [
-            question._asdict() | {"tokens": encoding.ids, "gold": gold, "answers_updated": updated}
+            question._asdict()
+            | {"tokens": encoding.ids, "gold": gold, "answers_updated": updated}
+            | {"judged": [row for row, _ in question.relevance], "relevance": [of for _, of in question.relevance]}
             for (question, updated, gold), encoding in zip(asked, encoded, strict=True)
         ]
         writer.append(pa.RecordBatch.from_pylist(rows, schema))

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from farmhash import Fingerprint64
 
+from realm_lab.core.files import digest_file
 from realm_lab.corpus.cutting import OF_UPDATE
 from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.corpus.readers import (
     Dropped,
     InputFile,
     digest_input,
+    find_reader,
     input_files,
     read_documents,
     read_questions,
 )
-from realm_lab.corpus.readers.inputs import is_picture
+from realm_lab.corpus.readers.inputs import QRELS, is_picture, queries_of
 from realm_lab.corpus.readers.registry import custom_formats
-from realm_lab.corpus.records import SPLITS, Document, Question, Split
+from realm_lab.corpus.records import SPLITS, Document, Question, Split, document_of
 from realm_lab.corpus.sources import SourceRequest
 from realm_lab.corpus.text_source import TextSource
 from realm_lab.errors import UserError
-from realm_lab.params.corpus import Corpus
+from realm_lab.params.corpus import Corpus, Files
 from realm_lab.params.sections import identity_values
 
 FILE_ROLES = ("knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test")
@@ -44,6 +46,7 @@ class FilesCorpus(TextSource):
     def __init__(self, request: SourceRequest):
         super().__init__(request)
         self._files = request.corpus.files
+        self._left_out: set[str] = set()  # documents that questions name and the parameters or the format leave out
         self.versions = 2 if self._files.knowledge_updated else 1
         named = input_files(*self._files.knowledge, *self._files.knowledge_updated)
         has_pictures = any(is_picture(file.path) for file in named)
@@ -61,6 +64,8 @@ class FilesCorpus(TextSource):
                 raise UserError(f"corpus.files.{role}: {path}: no such file; check the path")
         found = super().identity(corpus, options, seed) | {"corpus": {"files": described}}
         found["files"] = {path: digest_input(path) for path in sorted(roles)}
+        if judging := dict(_judgements(files)):
+            found["judgements"] = judging
         if custom := custom_formats(input_files(*roles)):
             found["formats"] = custom
         if any(file.is_renamed for role in FILE_ROLES for file in input_files(*getattr(files, role))):
@@ -69,26 +74,27 @@ class FilesCorpus(TextSource):
 
     def documents(self, version: int = 0) -> Iterator[Document]:
         """The documents of the knowledge corpus, in the order of the files."""
-        dropped = Dropped()
+        dropped = Dropped(self._asked)
         names = self._files.knowledge_updated if version else self._files.knowledge
         limited = _same(names, self._files.knowledge) - _same(names, self._files.questions_test)
         yield from read_documents(input_files(*names), dropped, partial(self._is_wanted, limited, set(), dropped))
+        self._left_out |= dropped.seen
         suffix = OF_UPDATE * version
         self.counts[f"documents{suffix}"] = Counter({reason + suffix: count for reason, count in dropped.items()})
 
     def _is_wanted(
-        self, limited: Set[str], articles: set[str], dropped: Counter[str], document: Document, file: InputFile
+        self, limited: Set[str], articles: set[str], dropped: Dropped, document: Document, file: InputFile
     ) -> bool:
         """True if a document's page is of a kind to keep, and of an article that `max_articles` allows."""
         kind = page_kind(document.title)
         limit = self._files.max_articles if file.given in limited else None
         if kind in self._files.drop_pages:
-            dropped[f"document: {kind} page"] += 1
+            dropped.leave_out(f"document: {kind} page", document.id)
         elif limit is None or document.article in articles or len(articles) < limit:
             articles.update([document.article] if limit is not None else [])
             return True
         else:
-            dropped["document: beyond corpus.files.max_articles"] += 1
+            dropped.leave_out("document: beyond corpus.files.max_articles", document.id)
         return False
 
     def pretrain_documents(self) -> Iterator[Document]:
@@ -98,14 +104,18 @@ class FilesCorpus(TextSource):
         return read_documents(input_files(*self._files.pretrain), dropped, wanted)
 
     def asked_documents(self) -> frozenset[str]:
-        """The documents that questions of any split come from, in the corpus or not. UserError: a file has no question
+        """The documents that questions of any split name, in the corpus or not. UserError: a file has no question
         that is of use."""
+        return self._asked
+
+    @cached_property
+    def _asked(self) -> frozenset[str]:
         documents: set[str] = set()
         for split in SPLITS:
             for name in getattr(self._files, f"questions_{split}"):
                 dropped = Dropped()
-                questions = read_questions(input_files(name), dropped)
-                documents.update(question.document for question in questions if question.document is not None)
+                questions = read_questions(input_files(name, split=split), dropped)
+                documents.update(name for question in questions for name in question.named_documents)
                 if not questions:
                     raise UserError(f"corpus.files.questions_{split}: {name}: {nothing_kept(dropped)}")
         return frozenset(documents)
@@ -114,37 +124,53 @@ class FilesCorpus(TextSource):
         """Questions of a split, an even sample of them where a maximum is given.
 
         `known` are the documents that are in the corpus, of those asked for. `document` is kept where the corpus holds
-        it. A question from a knowledge file whose document is not in the corpus is left out (`max_articles`,
+        it. A question from a knowledge file whose documents are not in the corpus is left out (`max_articles`,
         `drop_pages`); one from another file stays, its gold document unknown. UserError: files are named, and none of
-        their questions is left.
+        their questions is left; or a file of judgements names a document that no file has.
         """
         names: list[str] = getattr(self._files, f"questions_{split}")
         maximum = {"train": self._files.max_train_questions, "test": self._files.max_test_questions}.get(split)
         dropped = self.counts[f"questions_{split}"] = Dropped()
         if split == "test" or not self._files.holds_out_dev:
-            found = list(self._answerable(names, dropped, known))
+            found = list(self._answerable(split, names, dropped, known))
         else:
             wanted = split == "dev"
             counted = Dropped() if wanted else dropped  # one file for two splits: faults are counted once
-            questions = self._answerable(self._files.questions_train, counted, known)
+            questions = self._answerable("train", self._files.questions_train, counted, known)
             found = [question for question in questions if is_orqa_dev(question.question) is wanted]
         if names and not found:
             all_dev = "all are development questions; set corpus.files.dev_split: none"
             raise UserError(f"corpus.files.questions_{split}: {nothing_kept(dropped) if dropped else all_dev}")
         return evenly_spaced(found, maximum, dropped)
 
-    def _answerable(self, names: Sequence[str], dropped: Dropped, known: Set[str]) -> Iterator[Question]:
+    def _answerable(self, split: Split, names: Sequence[str], dropped: Dropped, known: Set[str]) -> Iterator[Question]:
         own = _same(names, self._files.knowledge)
+        files = input_files(*names, split=split)
+        judging = {file.path: found for file in files if (found := find_reader(file.path).judged_at)}
 
         def wanted(question: Question, file: InputFile) -> bool:
-            is_unknown = question.document is not None and question.document not in known
-            if is_unknown and file.given in own:
+            if file.path in judging:
+                for document, _ in question.judged:
+                    if not {document, document_of(document)} & (known | self._left_out):
+                        where = judging[file.path](file.path, document)
+                        problem = f"the document '{document[:60]}' is in no file of corpus.files.knowledge"
+                        raise UserError(f"{where}: {problem}; name the corpus that these judgements are of")
+            gold = question.gold_documents
+            if gold and file.given in own and not any({name, document_of(name)} & known for name in gold):
                 dropped["question: its document is not in the corpus"] += 1
                 return False
             return True
 
-        for question in read_questions(input_files(*names), dropped, wanted):
+        for question in read_questions(files, dropped, wanted):
             yield question if question.document in known else question._replace(document=None)
+
+
+def _judgements(files: Files) -> Iterator[tuple[str, list[str]]]:
+    """Yield the digests of files of judgements and of their queries, by split and name."""
+    for split in SPLITS:
+        for file in input_files(*getattr(files, f"questions_{split}"), split=split):
+            if QRELS in str(file.path) and find_reader(file.path).judged_at:
+                yield f"{split}: {file.given}", [digest_file(file.path), digest_file(queries_of(file.path))]
 
 
 def nothing_kept(dropped: Dropped) -> str:

@@ -54,12 +54,32 @@ class Question(NamedTuple):
 
     id: str
     question: str  # without outer blanks
-    answers: tuple[str, ...]  # at least one
+    answers: tuple[str, ...]  # at least one, unless documents are `judged`
     document: str | None  # id of the gold document; None where unknown
     answer_kind: AnswerKind = "text"  # "regex": each answer is a regular expression (CuratedTREC)
     answers_updated: tuple[str, ...] = ()  # in the later version of the corpus, if the file has them; else empty
     groups: tuple[str, ...] = ()  # question groups with separate scores, such as "relation_held_out"
     path: tuple[int, ...] = ()  # rows of the passages that lead to the answer, in order, where it takes several
+    judged: tuple[tuple[str, int], ...] = ()  # documents or passages (ID/N), and their relevance; 0: a hard negative
+    relevance: tuple[tuple[int, int], ...] = ()  # the same as rows of the corpus; row -1: not in the corpus
+
+    @property
+    def gold_documents(self) -> tuple[str, ...]:
+        """The documents that are known to answer it."""
+        found = () if self.document is None else (self.document,)
+        return *found, *(document for document, relevance in self.judged if relevance > 0)
+
+    @property
+    def named_documents(self) -> tuple[str, ...]:
+        """The documents that it names, relevant or not; a passage and its document."""
+        named = [*self.gold_documents, *(document for document, _ in self.judged)]
+        return *named, *filter(None, map(document_of, named))
+
+
+def document_of(passage: str) -> str:
+    """Return the document in the id of a passage, ID/N; "" if it is no such id."""
+    document, _, number = passage.rpartition("/")
+    return document if number.isdecimal() else ""
 
 
 def text_hash(*parts: str) -> int:

@@ -109,6 +109,10 @@ class TextTable:
         known = name in self._table.column_names or default is None
         return self._table.column(name).to_pylist() if known else [default] * self._table.num_rows
 
+    def taken(self, name: str, rows: np.ndarray) -> list[Any]:
+        """Return the values of a column in some rows."""
+        return list(self._table.column(name).take(pa.array(rows, pa.int64())).to_pylist())
+
     def replaced(self, name: str, values: Sequence[str]) -> TextTable:
         """The same rows, with other values in a column."""
         other = self._table.drop_columns([name]) if name in self._table.column_names else self._table
@@ -307,10 +311,10 @@ class Questions:
             ("answers_updated", pa.list_(pa.string())),
         ]
     )
-    # further columns, where not all answers are plain text, where questions are in groups, and where an answer takes
-    # several passages
+    # further columns, where not all answers are plain text, where questions are in groups, where an answer takes
+    # several passages, and where the relevance of documents is judged: of the rows of each, or of NO_ROW
     KIND, GROUPS = pa.field("answer_kind", pa.string()), pa.field("groups", pa.list_(pa.string()))
-    PATH = pa.field("path", PLACES)
+    PATH, JUDGED, RELEVANCE = (pa.field(name, PLACES) for name in ("path", "judged", "relevance"))
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
@@ -323,7 +327,10 @@ class Questions:
         self.answer_kinds: list[AnswerKind] = text.column("answer_kind", "text")
         self.groups: list[list[str]] = text.column("groups", [])
         none = Ragged.of(np.zeros(len(self) + 1, np.int64), np.empty(0, np.int32))
-        self.paths = Ragged(folder, "path", np.int32) if (folder / "path.bin").exists() else none
+        self.paths, self.judged, self.relevance = (
+            Ragged(folder, name, np.int32) if (folder / f"{name}.bin").exists() else none
+            for name in ("path", "judged", "relevance")
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)

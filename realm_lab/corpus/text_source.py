@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 from realm_lab.corpus.answers import passage_holds
 from realm_lab.corpus.cutting import Article, Asked, Cut, Cutter, Kind
 from realm_lab.corpus.pool import cut_all
-from realm_lab.corpus.records import SPLITS, Document, Question, Split
+from realm_lab.corpus.records import SPLITS, Document, Question, Split, document_of
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.sources import SourceRequest
-from realm_lab.corpus.store import Passages
+from realm_lab.corpus.store import NO_ROW, Passages
 from realm_lab.corpus.vocabulary import load_tokenizer, train_wordpiece
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import identity_values
@@ -97,18 +97,28 @@ class TextSource(ABC):
         return cut_all(make_cutter, neighbours(documents), kind, request.workers, request.kept / part)
 
     def asked_documents(self) -> frozenset[str]:
-        """The documents that questions of any split come from."""
-        asked = (question.document for split in SPLITS for question in self.questions(split))
-        return frozenset(document for document in asked if document is not None)
+        """The documents that questions of any split name."""
+        return frozenset(name for split in SPLITS for q in self.questions(split) for name in q.named_documents)
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
-        """The questions of a split. Gold are the passages of the document (`rows`) that hold an answer."""
+        """The questions of a split. Gold are the passages of the documents (`rows`) that hold an answer, or, if none of
+        those that are judged relevant does, all of them."""
         patterns = Patterns()
+
+        def passages_of(name: str) -> list[int]:
+            """Return the rows of a document, or the row of a passage, ID/N."""
+            document = document_of(name)
+            if rows.get(name) or not rows.get(document):
+                return rows.get(name, [])
+            return rows[document][int(name.removeprefix(f"{document}/")) :][:1]
+
         for question in self.known_questions(split, {document for document, found in rows.items() if found}):
             asked = question.answers, question.answer_kind, patterns, question.id
-            own = dict.fromkeys(rows.get(question.document or "", ()))
+            own = dict.fromkeys(row for name in question.gold_documents for row in passages_of(name))
             gold = [row for row in own if passage_holds(passages.text.row(row)["body"], *asked)]
-            yield question, question.answers_updated or question.answers, gold
+            gold = gold or [row for row in own if question.judged]
+            relevance = tuple((row, of) for name, of in question.judged for row in passages_of(name) or [NO_ROW])
+            yield question._replace(relevance=relevance), question.answers_updated or question.answers, gold
 
     def known_questions(self, split: Split, known: Set[str]) -> Iterable[Question]:
         """The questions of a split; a document that is not among the `known` ones of the corpus is none."""

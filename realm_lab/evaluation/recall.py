@@ -22,7 +22,7 @@ QUESTIONS_AT_ONCE = 256
 
 class Ranks(NamedTuple):
     """1-based rank of the first passage with an answer, of the first gold passage, and of the last of the path;
-    0 beyond the depth, -1 if an answer needs no path."""
+    0 beyond the depth, -1 if a question has no answers or needs no path."""
 
     answer: np.ndarray
     gold: np.ndarray
@@ -64,7 +64,7 @@ def rank_answers(
     for number, rows in enumerate(rows_BK.tolist()):
         asked = answers[number], kinds[number], patterns, ids[number]
         holding = (place for place, row in enumerate(rows, 1) if row >= 0 and passage_holds(bodies[row], *asked))
-        answer_rank[number] = next(holding, 0)
+        answer_rank[number] = next(holding, 0) if answers[number] else -1
         own_gold = set(gold[number].tolist())
         gold_rank[number] = next((place for place, row in enumerate(rows, 1) if row in own_gold), 0)
     for number, path in enumerate(paths):
@@ -75,9 +75,11 @@ def rank_answers(
 
 
 def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:
-    """Return recall_at_k by answer string, gold_recall_at_k if gold passages are known, path_recall_at_k of every
-    passage of a path if an answer needs several."""
-    values = {f"recall_at_{k}{suffix}": _share(ranks.answer, k) for k in DEPTHS}
+    """Return recall_at_k by answer string of the questions with answers, gold_recall_at_k if gold passages are known,
+    path_recall_at_k of every passage of a path if an answer needs several."""
+    values = {}
+    if len(answers := ranks.answer[ranks.answer >= 0]):
+        values |= {f"recall_at_{k}{suffix}": _share(answers, k) for k in DEPTHS}
     if ranks.gold_known.any():
         known = ranks.gold[ranks.gold_known]
         values |= {f"gold_recall_at_{k}{suffix}": _share(known, k) for k in DEPTHS}

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,27 @@ from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.forms import question_forms
+from realm_lab.evaluation.judged import Judged, find_documents, judged_scores
 from realm_lab.evaluation.open_qa import Scores, f1, matches
 from realm_lab.evaluation.predictions import stored_questions
 from realm_lab.evaluation.recall import Ranks, rank_answers, recall_metrics
 from realm_lab.evaluation.utility import evenly_spaced
 from realm_lab.systems.context import Context
+from realm_lab.systems.registry import Retrieved
+
+JUDGED = ("ndcg_at_10", "judged_recall_at_100")
 
 
 class AskedQuestions:
     """The questions to measure on, and their scores."""
 
-    def __init__(self, context: Context, questions: Sequence[Question], gold: Sequence[np.ndarray] = ()):
+    def __init__(
+        self,
+        context: Context,
+        questions: Sequence[Question],
+        gold: Sequence[np.ndarray] = (),
+        judged: Sequence[Judged] = (),
+    ):
         self.ids = [question.id for question in questions]
         self.texts = [question.question for question in questions]
         self.answers = [list(question.answers) for question in questions]
@@ -34,7 +44,7 @@ class AskedQuestions:
         for place, question in enumerate(questions):
             for group in question.groups:
                 self.groups.setdefault(group, []).append(place)
-        self.gold = gold
+        self.gold, self.judged = gold, judged
         self.patterns = Patterns()
         self._context = context
 
@@ -44,7 +54,8 @@ class AskedQuestions:
         stored = context.corpus.questions(split)
         numbers = evenly_spaced(len(stored), context.params.evaluate.questions or len(stored)).tolist()
         questions = stored_questions(stored)
-        return cls(context, [questions[number] for number in numbers], [stored.gold[number] for number in numbers])
+        judged = [Judged(stored.judged[number], stored.relevance[number]) for number in numbers]
+        return cls(context, [questions[n] for n in numbers], [stored.gold[n] for n in numbers], judged)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -61,6 +72,16 @@ class AskedQuestions:
         for group, places in self.groups.items():
             values |= recall_metrics(ranks.part(places), f"_{group}")
         return values, ranks
+
+    def judged_recalls(self, retrieve: Callable[[Sequence[str], int], Retrieved]) -> dict[str, float]:
+        """Return the mean scores of judged documents over the questions that have some; empty if none has."""
+        places = [place for place, judged in enumerate(self.judged) if len(judged.rows_J)]
+        if not places:
+            return {}
+        texts, passages = [self.texts[place] for place in places], self._context.passages
+        found = find_documents(lambda k: retrieve(texts, k).rows_QK, passages)
+        scores = [judged_scores(own, self.judged[place], passages) for own, place in zip(found, places, strict=True)]
+        return dict(zip(JUDGED, np.mean(scores, 0).tolist(), strict=True))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the fields of each question in predictions.jsonl that are known before measuring. Questions of one

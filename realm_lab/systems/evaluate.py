@@ -43,17 +43,25 @@ def evaluate(context: Context, run: StageRun) -> None:
         untuned = system.before_finetuning()
         found, zero_shot = test.recalls(untuned.retrieve(test.texts, DEEPEST).rows_QK)
         results.update(found)
+        judged = test.judged_recalls(untuned.retrieve)
         tuned = zero_shot if untuned is system else test.ranks(system.retrieve(test.texts, DEEPEST).rows_QK)
-        results.update(recall_metrics(tuned, "_finetuned"))
+        tuned_judged = judged if untuned is system else test.judged_recalls(system.retrieve)
+        results.update(judged | recall_metrics(tuned, "_finetuned"))
+        results.update({f"{name}_finetuned": value for name, value in tuned_judged.items()})
         for number, row in enumerate(rows):
-            row |= recall_metrics(zero_shot.part([number])) | {"answer_rank": int(tuned.answer[number]) or None}
+            row |= recall_metrics(zero_shot.part([number])) | {"answer_rank": max(int(tuned.answer[number]), 0) or None}
 
     def own_measurements() -> None:
         found, shown = system.measure()
         results.update(found)
         examples.extend(shown)
 
+    def check_answers() -> None:
+        if not all(test.answers):
+            raise Unsupported(f"{test.answers.count([])} of {len(test)} test questions have no answers")
+
     def answering() -> None:
+        check_answers()
         answers.extend(system.answer(test.texts))
         scores = test.scores(answers)
         results.update(mean_scores(scores) | test.exact_matches(scores) | _development(context, system))
@@ -65,10 +73,13 @@ def evaluate(context: Context, run: StageRun) -> None:
         examples.extend(question_examples(context.passages, *shown, answers, count))
 
     def corpus_update() -> None:
+        if context.corpus.has_second_version():
+            check_answers()
         results["corpus_update"] = _corpus_update(context, system, test, answers)
 
     def bm25() -> None:
-        results["bm25"] = test.recalls(context.bm25.search(test.texts, DEEPEST).rows_QK)[0]
+        found = test.recalls(context.bm25.search(test.texts, DEEPEST).rows_QK)[0]
+        results["bm25"] = found | test.judged_recalls(context.bm25.search)
 
     parts: dict[Part, Callable[[], None]] = {
         "retrieval": retrieval,
@@ -102,7 +113,7 @@ def _weights(system: System) -> dict[str, int]:
 def _development(context: Context, system: System) -> dict[str, Any]:
     """Measure exact match on development questions, the basis for choosing a learning rate."""
     asked = AskedQuestions.of_split(context, "dev")
-    if not len(asked):
+    if not len(asked) or not all(asked.answers):
         return {}
     scores = asked.scores(system.answer(asked.texts))
     return {"exact_match_dev": float(np.mean([score.exact_match for score in scores])), "questions_dev": len(asked)}

@@ -85,8 +85,13 @@ class FinetuneTask(ModelsTask):
         self._maximised = training_objective("finetune.objective", self._settings.objective)
         self._over_spans: Callable[[Tensor, Tensor], Tensor] = answer_log_probs
         self._longest = params.corpus.sentence_length + params.corpus.passage_length
-        if not len(questions):
-            raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
+        if self.total_steps and not any(questions.answers):
+            what = (
+                "none of the training questions has an answer" if len(questions) else "there are no training questions"
+            )
+            raise UserError(
+                f"{what}; name some with answers in corpus.files.questions_train, or set finetune.steps to 0"
+            )
         for name in ("candidates", "early_loss_candidates"):
             if getattr(self._settings, name) > len(retriever.passages):
                 raise UserError(

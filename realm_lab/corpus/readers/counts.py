@@ -67,5 +67,7 @@ def _count(name: str, files: Sequence[InputFile]) -> FileCounts:
     if any(reader.read_questions for reader in readers):
         questions = read_questions(files, dropped)
         counts.update(questions=len(questions), answers=sum(len(question.answers) for question in questions))
+        if judged := sum(len(question.judged) for question in questions):
+            counts.update(judgements=judged)
     formats = ", ".join(dict.fromkeys(reader.name for reader in readers))
     return FileCounts(name, formats, dict(counts), dict(sorted(dropped.items())), dropped.first)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import (
@@ -23,6 +24,7 @@ from realm_lab.corpus.text_files import HEAD_BYTES, plain_name, read_head, read_
 from realm_lab.errors import UserError
 
 _TAG = re.compile(r"O|[BIESLUM]-[A-Za-z]\S*")
+SPAN = ("start", "limit", "type")  # fields of a span of TFDS's salient_span_wikipedia
 LONGEST_PARAGRAPH = 100_000  # characters: a text without blank lines is cut at line ends
 
 
@@ -120,6 +122,35 @@ def _marked(record: Record, dropped: Dropped) -> Iterator[Document]:
     yield Document(identity, title, text, article, spans=merge_spans(spans))
 
 
+def _salient(record: Record, dropped: Dropped) -> Iterator[Document]:
+    """A text with the salient spans of REALM's authors, in bytes: a list {start, limit, type}, or three lists."""
+    identity, title, text = record.identity(), record.text("title").strip(), record.field("text", str)
+    given = record.field("spans", object)
+    if isinstance(given, dict):
+        columns = record._replace(where=f"{record.where}, spans", fields=given)
+        rows = zip(*(columns.field(name, list) for name in SPAN), strict=False)
+        given = [dict(zip(SPAN, row, strict=True)) for row in rows]
+    data, spans = text.encode(), []
+    for span in record._replace(fields={"spans": given}).within("spans"):
+        start, limit = span.field("start", int), span.field("limit", int)
+        try:
+            before, inside = data[:start].decode(), data[start:limit].decode()
+        except UnicodeDecodeError:
+            inside = ""
+        if not (0 <= start < limit <= len(data) and inside):
+            problem = f"bytes {start} to {limit} are no characters of a text of {len(data)} bytes"
+            raise UserError(f"{span.where}: {problem}; count bytes from 0, the limit exclusive")
+        spans.append(Span(len(before), len(before) + len(inside), span.text("type") or "span"))
+    yield Document(identity, title, text, title or identity, spans=merge_spans(spans))
+
+
+def _has_limits(path: Path, fields: dict[str, Any]) -> bool:
+    """True if spans have the form of TFDS."""
+    spans = fields["spans"]
+    first = spans[0] if isinstance(spans, list) and spans else spans
+    return isinstance(first, dict) and (not first or "limit" in first)
+
+
 def _extracted(record: Record, dropped: Dropped) -> Iterator[Document]:
     """WikiExtractor escapes HTML, and older versions repeat the title above the text."""
     title, text = html.unescape(record.text("title")).strip(), html.unescape(record.field("text", str))
@@ -143,6 +174,13 @@ register_shape("pyserini", {"contents"}, "{id?, title?, contents}", documents=pa
 register_shape("texts", {"text"}, "{id?, title?, text}", documents=text_document)
 register_shape(
     "marked_texts", {"text", "spans"}, "{id?, title?, text, spans: [[start, end, label?]], article?}", documents=_marked
+)
+register_shape(
+    "salient_span_wikipedia",
+    {"text", "spans"},
+    "{title, text, spans: {start: [bytes], limit: [bytes], type: [texts]}} (TFDS's salient_span_wikipedia)",
+    documents=_salient,
+    matches=_has_limits,
 )
 register_shape(
     "wikiextractor",

@@ -1,5 +1,5 @@
-"""Names of inputs into files: a file, or a folder of WikiExtractor (AA/wiki_00, AB/wiki_17.bz2, ...), of Parquet, or of
-pictures.
+"""Names of inputs into files: a file, or a folder of WikiExtractor (AA/wiki_00, AB/wiki_17.bz2, ...), of Parquet, of
+pictures, or of BEIR (corpus.jsonl, queries.jsonl, qrels/test.tsv).
 
 The Hub's data sets are such folders (train-00000-of-00041.parquet); `hf download --repo-type dataset` fetches one.
 """
@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from realm_lab.core.files import digest, digest_file
+from realm_lab.corpus.records import Split
 from realm_lab.corpus.text_files import plain_name
 from realm_lab.errors import UserError
 
+CORPUS, QRELS = "corpus.jsonl", "qrels"  # of a BEIR folder
 PICTURES = (".png", ".jpg", ".jpeg")
 _SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.parquet$")
 
@@ -32,13 +34,13 @@ class InputFile(NamedTuple):
         return self.name != _name(self.path, 0)
 
 
-def input_files(*inputs: Path | str) -> list[InputFile]:
-    """The files of all inputs of a parameter, in their order.
+def input_files(*inputs: Path | str, split: Split | None = None) -> list[InputFile]:
+    """The files of all inputs of a parameter, in their order; `split` as in `files_of`.
 
     A file is named without its folder; files that would share a name get the shortest ends of their paths that differ,
     such as `2020/part-0.jsonl` and `2021/part-0.jsonl`.
     """
-    given = [(path, str(name)) for name in inputs for path in files_of(name)]
+    given = [(path, str(name)) for name in inputs for path in files_of(name, split)]
     sharing: dict[str, dict[str, Path]] = {}
     for path, _ in given:
         sharing.setdefault(_name(path, 0), {}).setdefault(os.path.abspath(path), path)
@@ -65,11 +67,14 @@ def _name(path: Path, length: int) -> str:
     return Path(*above, plain_name(path) if is_plain else path.name).as_posix()
 
 
-def files_of(name: Path | str) -> list[Path]:
-    """The files that an input names, in their order; of Parquet with several splits those of `train`."""
+def files_of(name: Path | str, split: Split | None = None) -> list[Path]:
+    """The files that an input names, in their order; of Parquet with several splits those of `train`. A BEIR folder
+    is its documents, or its judgements of a split of questions."""
     folder = Path(name)
     if not folder.is_dir():
         return [folder]
+    if (folder / QRELS).is_dir():
+        return [_beir(folder, f"{QRELS}/{split}.tsv" if split else CORPUS)]
     extracted = sorted(found for found in folder.rglob("wiki_*") if found.is_file())
     tables = sorted(folder.rglob("*.parquet")) if not extracted else []
     files = extracted or tables or sorted(filter(is_picture, folder.rglob("*")))
@@ -82,6 +87,30 @@ def files_of(name: Path | str) -> list[Path]:
     if shards and len(shards) < sum({match[1]: int(match[2]) for match in shards}.values()):
         raise UserError(f"{name}: only {len(shards)} shards of {int(shards[0][2])} are there; fetch the rest")
     return files
+
+
+def _beir(folder: Path, name: str) -> Path:
+    """A file of a BEIR folder, which may be compressed."""
+    found = [folder / f"{name}{suffix}" for suffix in ("", ".gz") if (folder / f"{name}{suffix}").exists()]
+    if not found:
+        has = ", ".join(sorted(path.name for path in (folder / QRELS).iterdir()))
+        raise UserError(f"{folder / name}: no such file in this BEIR folder (qrels has {has}); name the files in it")
+    return found[0]
+
+
+def queries_of(qrels: Path) -> Path:
+    """The file with the texts of judged queries: queries.jsonl in the folder above or the same one (BEIR), or a table
+    named `queries` in place of `qrels` (MS MARCO)."""
+    named = qrels.with_name(re.sub("qrels", "queries", qrels.name, flags=re.IGNORECASE))
+    tables = [named.with_name(named.name.removesuffix(".gz")), named.with_name(f"{named.name}.gz")]
+    lists = [
+        folder / f"queries.jsonl{suffix}" for folder in (qrels.parent.parent, qrels.parent) for suffix in ("", ".gz")
+    ]
+    candidates = lists if named == qrels else [*tables, *lists]
+    found = next((path for path in candidates if path.is_file()), None)
+    if found is None:
+        raise UserError(f"{qrels}: its queries are missing; put them at {candidates[0]}")
+    return found
 
 
 def is_picture(path: Path) -> bool:

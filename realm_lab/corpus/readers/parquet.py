@@ -15,9 +15,16 @@ ROWS_AT_ONCE = 256
 
 
 def parquet_head(path: Path) -> str:
-    """Return the columns as a JSON record of empty texts, to recognise the format."""
+    """Return the columns as a JSON record of empty values, to recognise the format."""
+    import pyarrow as pa
+
+    def empty(kind: Any) -> Any:
+        if pa.types.is_struct(kind):
+            return {field.name: empty(field.type) for field in kind}
+        return [empty(kind.value_type)] if pa.types.is_list(kind) else ""
+
     with _open(path) as file:
-        return json.dumps(dict.fromkeys(file.schema_arrow.names, ""))
+        return json.dumps({field.name: empty(field.type) for field in file.schema_arrow})
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:

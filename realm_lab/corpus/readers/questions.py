@@ -1,4 +1,4 @@
-"""Records of questions: NQ-Open, WebQuestions, CuratedTREC, TimeQA, NQ with gold passages, QED, cloze items.
+"""Records of questions: NQ-Open, WebQuestions, CuratedTREC, TriviaQA, TimeQA, NQ with gold passages, QED, cloze items.
 
 CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it looks like any other set: it is recognised
 by "trec" in the file's name, or by "answer_kind": "regex" in a record.
@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
-from realm_lab.corpus.readers.json_records import QUESTION_IDS, Record, open_question, passage_id, register_shape
-from realm_lab.corpus.readers.registry import Dropped
+from realm_lab.corpus.readers.inputs import InputFile
+from realm_lab.corpus.readers.json_records import (
+    LINE_SUFFIXES,
+    QUESTION_IDS,
+    Record,
+    first_record,
+    open_question,
+    parse,
+    passage_id,
+    register_shape,
+)
+from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.text_files import plain_name
+from realm_lab.corpus.text_files import plain_name, read_text
 
 
 def _level_question(record: Record, dropped: Dropped) -> Iterator[Question]:
@@ -23,6 +34,30 @@ def _level_question(record: Record, dropped: Dropped) -> Iterator[Question]:
 
 def _web_question(record: Record, dropped: Dropped) -> Iterator[Question]:
     yield Question(record.identity("qId"), record.field("qText", str), record.texts("answers"), None)
+
+
+def _trivia_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
+    """One JSON object, as its authors distribute it. The test files have no answers."""
+    remedy = "expected TriviaQA: {Data: [{Question, QuestionId, Answer: {Aliases: [texts]}}]}"
+    whole = Record(str(file.path), 0, parse(read_text(file.path), file.path), file.name, remedy, dropped)
+    for record in whole.within("Data"):
+        identity, question = record.identity("QuestionId"), record.field("Question", str)
+        answers: tuple[str, ...] = ()
+        if record.fields.get("Answer") is not None:
+            given = record._replace(where=f"{record.where}, Answer", fields=record.field("Answer", dict))
+            people = given.texts("HumanAnswers") if "HumanAnswers" in given.fields else ()
+            answers = given.text("Value"), *given.texts("Aliases"), *people
+        yield Question(identity, question, answers, None)
+
+
+def _trivia_question(record: Record, dropped: Dropped) -> Iterator[Question]:
+    given = record._replace(where=f"{record.where}, answer", fields=record.field("answer", dict))
+    answers = given.text("value"), *given.texts("aliases")
+    yield Question(record.identity("question_id"), record.field("question", str), answers, None)
+
+
+def _is_trivia(path: Path, head: str) -> bool:
+    return "Data" in first_record(head) and not plain_name(path).endswith(LINE_SUFFIXES)
 
 
 def _passage(record: Record, title_key: str, text_key: str) -> Document:
@@ -75,6 +110,14 @@ register_shape(
     "{question, answer: [regular expression]}",
     questions=partial(open_question, kind="regex"),
     matches=lambda path, fields: "trec" in plain_name(path),
+)
+register_reader("triviaqa", _is_trivia, read_questions=_trivia_questions)
+register_shape(
+    "triviaqa_records",
+    {"question", "question_id", "answer"},
+    "{question, question_id, answer: {value, aliases: [texts]}} (TriviaQA of the Hub)",
+    questions=_trivia_question,
+    matches=lambda path, fields: isinstance(fields["answer"], dict) and "aliases" in fields["answer"],
 )
 register_shape("webquestions", {"qText", "answers"}, "{qId, qText, answers: [texts]}", questions=_web_question)
 register_shape(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +24,18 @@ class Dropped(Counter[str]):
     """Counts of dropped records by reason; `first` has the id of the first of each, `<file>:<line>` if it has
     none."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Set[str] = frozenset()) -> None:
         super().__init__()
         self.first: dict[str, str] = {}
+        self._watched = watched
+        self.seen: set[str] = set()  # of the watched ids, those that were left out
 
     def leave_out(self, reason: str, identity: str) -> None:
         """Count one."""
         self[reason] += 1
         self.first.setdefault(reason, identity)
+        if identity in self._watched:
+            self.seen.add(identity)
 
 
 DocumentReader = Callable[[InputFile, Dropped], Iterator[Document]]
@@ -45,6 +49,7 @@ class Reader(NamedTuple):
     matches: Callable[[Path, str], bool]  # (path, first characters of the text) -> is it this format?
     read_documents: DocumentReader | None = None  # None: this format holds no documents
     read_questions: QuestionReader | None = None  # None: this format holds no questions
+    judged_at: Callable[[Path, str], str] | None = None  # finds a document in a file that may name no unknown ones
 
     @property
     def custom(self) -> list[str]:
@@ -164,7 +169,8 @@ def read_questions(
     dropped: Dropped | None = None,
     wanted: Callable[[Question, InputFile], bool] = lambda question, file: True,
 ) -> list[Question]:
-    """Read the questions of the files of a parameter, each with text, a unique id and a usable answer.
+    """Read the questions of the files of a parameter, each with text, a unique id, and a usable answer or judged
+    documents.
 
     Answers are stripped (regular expressions are not) and duplicates are merged; dropped questions are
     counted in `dropped`. An invalid regular expression is counted and stays, so that evaluation scores its question as
@@ -178,7 +184,7 @@ def read_questions(
             text = question.question.strip()
             if not text:
                 dropped.leave_out("question: empty text", question.id)
-            elif not kept:
+            elif not kept and not question.judged:
                 dropped.leave_out("question: no answer", question.id)
             else:
                 updated = tuple(_worth_scoring(question, question.answers_updated, dropped))

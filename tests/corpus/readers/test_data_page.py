@@ -9,18 +9,18 @@ from realm_lab.corpus.readers import READERS, FileCounts, count_inputs
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
 SAMPLES = [
-    (kind, name, content)
+    (kind, name, dict(zip(re.findall("`(.+?)`", names), re.findall(r"```\n(.*?)```", contents, re.S), strict=True)))
     for kind, names, contents in re.findall(r"### `(\w+)`: (.+)\n((?:\n```\n[^`]*```\n)+)", PAGE)
-    for name, content in zip(re.findall("`(.+?)`", names), re.findall(r"```\n(.*?)```", contents, re.S), strict=True)
+    for name in re.findall("`(.+?)`", names.partition("with")[0])
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "content"), SAMPLES)
-def test_a_sample_is_of_its_format(kind: str, name: str, content: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(content, encoding="utf-8")
-    [found] = count_inputs([str(path)])
+@pytest.mark.parametrize(("kind", "name", "contents"), SAMPLES)
+def test_a_sample_is_of_its_format(kind: str, name: str, contents: dict[str, str], tmp_path: Path) -> None:
+    for file, content in contents.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(content, encoding="utf-8")
+    [found] = count_inputs([str(tmp_path / name)])
     assert isinstance(found, FileCounts)
     assert found.format == kind
     assert found.dropped == {}

@@ -86,6 +86,59 @@ TRIPLES = rf"""# names
 <http://x.org/Norway> {LABEL} "Norge"@no .
 <http://x.org/Norway> {LABEL} "Kingdom of Norway"@en .
 """.encode()
+SALIENT = {
+    "title": "Oslo",
+    "text": "Åse in Oslo, 1925.",
+    "spans": {"start": [14, 0], "limit": [18, 4], "type": ["DATE", ""]},
+}
+SPANS = (Span(0, 3, "span"), Span(13, 17, "DATE"))
+DPR = {
+    "dataset": "nq_train", "question": "where is oslo", "answers": ["Norway"],
+    "positive_ctxs": [
+        {"title": "Oslo", "text": "In Norway.", "score": 1000, "title_score": 1, "passage_id": "7"},
+        {"title": "Oslo", "text": "North.", "psg_id": 9},
+    ],
+    "negative_ctxs": [{"title": "", "text": "No id.", "score": 0}],
+    "hard_negative_ctxs": [{"title": "Rome", "text": "In Italy.", "passage_id": "8"}, {"text": "Norway.", "id": "7"}],
+}  # fmt: skip
+NO_ID = "#82032fe2b6691fa6"
+HOTPOT = {
+    "_id": "h1", "question": "Which?", "answer": "Norway", "type": "bridge", "level": "easy",
+    "supporting_facts": [["Oslo", 0], ["Oslo", 1], ["Elsewhere", 0]],
+    "context": [["Oslo", ["In Norway.", " A city."]], ["Rome", ["In Italy."]]],
+}  # fmt: skip
+HOTPOT_DOCUMENTS = [
+    Document("Oslo", "Oslo", "In Norway. A city.", "Oslo"), Document("Rome", "Rome", "In Italy.", "Rome"),
+]  # fmt: skip
+NQ = {
+    "example_id": -7, "question_text": "what is oslo",
+    "document_url": "https://en.wikipedia.org//w/index.php?title=Oslo_%28city%29&amp;oldid=1",
+    "document_text": "Oslo <H1> Oslo </H1> <P> A city . </P> "
+        "<Table> <Tr> <Td_colspan=\"2\"> a < b </Td> <Td> c </Td> </Tr> </Table>",
+    "long_answer_candidates": [],
+    "annotations": [
+        {"long_answer": {"start_token": 4, "end_token": 9}, "short_answers": [{"start_token": 5, "end_token": 7}],
+            "yes_no_answer": "NONE"},
+        {"long_answer": {}, "short_answers": [{"start_token": 0, "end_token": 19}], "yes_no_answer": "NONE"},
+    ],
+}  # fmt: skip
+KILT_PAGE = {
+    "wikipedia_id": "7", "wikipedia_title": "Oslo", "anchors": [],
+    "text": ["Oslo\n", "A city.\n", "Section::::Past.\n", "BULLET::::- Old.\n"],
+}  # fmt: skip
+KILT = {
+    "id": "k1", "input": "what is oslo", "meta": {},
+    "output": [{"answer": "a city", "provenance": [{"wikipedia_id": "7", "title": "Oslo", "start_paragraph_id": 1}]},
+        {"answer": "", "provenance": [{"wikipedia_id": 8}]}, {"answer": "a town", "meta": {"score": 1}}],
+}  # fmt: skip
+TRIVIA = {
+    "Data": [
+        {"Question": "What?", "QuestionId": "tc_1", "Answer": {"Value": "Oslo", "Aliases": ["Oslo", "Christiania"],
+            "NormalizedAliases": ["oslo"], "HumanAnswers": ["the city"]}, "EntityPages": [], "SearchResults": []},
+        {"Question": "Who?", "QuestionId": "tc_2"},
+    ],
+    "Domain": "Web", "VerifiedEval": False,
+}  # fmt: skip
 LONG = "x" * 100_000  # longer than the head that identifies a format
 TEXT_LINES = lines({"text": LONG, "id": 7, "title": " T "}, {"text": "B\u2028b", "title": None})
 
@@ -103,6 +156,25 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
             {"text": "No.", "spans": []}), "marked_texts",
         [Document("a", "T", "Oslo wins.", "copies", spans=(Span(0, 4, "place"), Span(5, 9, "span"))),
         Document("n.jsonl:2", "", "No.", "n.jsonl:2", spans=())]),
+    "salient_span_wikipedia": ("s.jsonl", lines(SALIENT, {"title": "", "text": "No.", "spans": {
+            "start": [], "limit": [], "type": []}}), "salient_span_wikipedia",
+        [Document("s.jsonl:1", "Oslo", "Åse in Oslo, 1925.", "Oslo", spans=SPANS),
+        Document("s.jsonl:2", "", "No.", "s.jsonl:2", spans=())]),
+    "salient_span_wikipedia_in_parquet": ("s.parquet", parquet(**{key: [value] for key, value in SALIENT.items()}),
+        "salient_span_wikipedia", [Document("s.parquet:1", "Oslo", "Åse in Oslo, 1925.", "Oslo", spans=SPANS)]),
+    "salient_spans_in_a_list": ("s.jsonl", lines({"title": "", "text": "Åse.", "spans": [{"start": 0, "limit": 4}]}),
+        "salient_span_wikipedia", [Document("s.jsonl:1", "", "Åse.", "s.jsonl:1", spans=(Span(0, 3, "span"),))]),
+    "ms_marco": ("collection.tsv.gz", gzip.compress(b'0\tHe said "no.\n8\tPlain.\r\n'), "ms_marco",
+        [Document("0", "", 'He said "no.', "0"), Document("8", "", "Plain.", "8")]),
+    "ms_marco_documents": ("msmarco-docs.tsv", b"D1\thttp://x.org\tOslo\tA city.\nD2\tu\t\tOld.\n", "ms_marco",
+        [Document("D1", "Oslo", "A city.", "Oslo"), Document("D2", "", "Old.", "D2")]),
+    "kilt_knowledge": ("k.json", lines(KILT_PAGE), "kilt_knowledge", [Document("7", "Oslo", "A city.\nOld.", "Oslo")]),
+    "kilt_knowledge_of_the_hub": ("k.parquet", parquet(wikipedia_id=["7"], wikipedia_title=["Oslo"],
+            text=[{"paragraph": KILT_PAGE["text"]}]), "kilt_knowledge",
+        [Document("7", "Oslo", "A city.\nOld.", "Oslo")]),
+    "hotpotqa": ("h.json", json.dumps([HOTPOT]).encode(), "hotpotqa", HOTPOT_DOCUMENTS),
+    "natural_questions": ("nq.jsonl.gz", gzip.compress(lines(NQ)), "natural_questions",
+        [Document("Oslo (city)", "Oslo (city)", "Oslo\nOslo\nA city .\na < b c", "Oslo (city)")]),
     "pyserini": ("c.jsonl", lines({"id": "d1", "contents": "A"}, {"docid": 2, "contents": "B"},
         {"_id": "x", "contents": "C"}), "pyserini",
         [Document("d1", "", "A", "d1"), Document("2", "", "B", "2"), Document("x", "", "C", "x")]),
@@ -169,6 +241,25 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "patterns_by_record": ("q.jsonl",
         lines({"id": "a", "question": "When?", "answer": "19\\d", "answer_kind": "regex"}),
         "open_questions", [Question("a", "When?", ("19\\d",), None, "regex")], {}),
+    "dpr": ("train.json", json.dumps([DPR], indent=1).encode(), "dpr", [Question("train.json:1", "where is oslo",
+        ("Norway",), None, judged=(("8", 0), ("7", 1), (NO_ID, 0), ("9", 1)))], {}),
+    "hotpotqa": ("h.json", json.dumps([HOTPOT]).encode(), "hotpotqa",
+        [Question("h1", "Which?", ("Norway",), None, judged=(("Oslo", 1), ("Elsewhere", 1)))], {}),
+    "hotpotqa_of_the_hub": ("h.parquet", parquet(id=["h1"], question=["Which?"], answer=["Norway"],
+            supporting_facts=[{"title": ["Oslo"], "sent_id": [0]}],
+            context=[{"title": ["Oslo"], "sentences": [["In Norway."]]}]), "hotpotqa",
+        [Question("h1", "Which?", ("Norway",), None, judged=(("Oslo", 1),))], {}),
+    "natural_questions": ("nq.jsonl", lines(NQ, NQ | {"example_id": 8, "annotations": [{"short_answers": []}]}),
+        "natural_questions", [Question("-7", "what is oslo", ("A city",), "Oslo (city)")],
+        {"answer: over 5 tokens": 1, "question: no answer": 1}),
+    "kilt": ("nq-dev-kilt.jsonl", lines(KILT, {"id": "k2", "input": "why"}), "kilt",
+        [Question("k1", "what is oslo", ("a city", "a town"), None, judged=(("7", 1), ("8", 1)))],
+        {"question: no answer": 1}),
+    "triviaqa": ("dev.json", json.dumps(TRIVIA).encode(), "triviaqa",
+        [Question("tc_1", "What?", ("Oslo", "Christiania", "the city"), None)], {"question: no answer": 1}),
+    "triviaqa_of_the_hub": ("v.parquet", parquet(question=["What?"], question_id=["tc_1"],
+            answer=[{"aliases": ["Oslo", "Christiania"], "value": "Oslo"}]), "triviaqa_records",
+        [Question("tc_1", "What?", ("Oslo", "Christiania"), None)], {}),
     "webquestions": ("main.json", b'[\n {"qId": "w4", "answers": ["Bahamian dollar"], "qText": "what money?"}\n]',
         "webquestions", [Question("w4", "what money?", ("Bahamian dollar",), None)], {}),
     "curated_trec": ("CuratedTrec.txt", lines({"question": "When?", "answer": ["Sept?(ember)? "]}), "curated_trec",

@@ -33,19 +33,21 @@ class LabelledPassages(NamedTuple):
 
     questions: np.ndarray
     positives: np.ndarray
-    negatives: np.ndarray  # NO_ROW: every passage that BM25 finds holds the answer
+    negatives: np.ndarray  # NO_ROW: none is judged, and every passage that BM25 finds holds the answer
 
 
 def label(questions: Questions, answers: Answers, passages: Passages, found_QK: np.ndarray) -> LabelledPassages:
     """Choose examples. The positive of a question is its first gold passage, else the best of BM25 (`found_QK`) with an
-    answer; a question with neither is left out. The negative is the best of BM25 without an answer, not a gold
-    passage."""
+    answer; a question with neither is left out. The negative is the first passage that is judged irrelevant (a hard
+    negative of the file), else the best of BM25 without an answer; never a gold passage."""
     labelled = []
     for number, rows_K in enumerate(found_QK):
         rows, gold = rows_K[rows_K >= 0], questions.gold[number]
         held = holds_answer(passages.bodies, rows, answers[number])
         positives = [*gold, *rows[held]]
-        negatives = [*rows[~held & ~np.isin(rows, gold)], NO_ROW]
+        judged = questions.judged[number]
+        hard = judged[(questions.relevance[number] <= 0) & (judged != NO_ROW) & ~np.isin(judged, gold)]
+        negatives = [*hard, *rows[~held & ~np.isin(rows, gold)], NO_ROW]
         if positives:
             labelled.append((number, positives[0], negatives[0]))
     return LabelledPassages(*np.array(labelled, np.int64).reshape(-1, 3).T)

@@ -53,10 +53,23 @@ def test_negatives_never_hold_the_answer_and_are_the_best_of_bm25(labelled: Labe
     assert len(labelled.found.questions) == len(labelled.questions)
 
 
+def test_hard_negatives_of_the_file_come_before_those_of_bm25(labelled: Labelled) -> None:
+    gold = [row[:1] for row in labelled.questions.gold]
+    judged = [np.array([own[0], NO_ROW, 7, 9]) for own in gold]
+    given: Any = SimpleNamespace(gold=gold, judged=judged, relevance=[np.array([1, 0, 0, 0])] * len(gold))
+    found = label(given, labelled.answers, labelled.passages, labelled.found_QK)
+    assert {*found.negatives.tolist()} <= {7, 9}
+    given.relevance = [np.ones(4, np.int64)] * len(gold)
+    np.testing.assert_array_equal(
+        label(given, labelled.answers, labelled.passages, labelled.found_QK).negatives, labelled.found.negatives
+    )
+
+
 def test_without_gold_the_best_passage_with_the_answer_is_the_positive_or_the_question_is_dropped(
     labelled: Labelled,
 ) -> None:
-    empty: Any = SimpleNamespace(gold=[np.empty(0, np.int32)] * len(labelled.questions))
+    none = [np.empty(0, np.int32)] * len(labelled.questions)
+    empty: Any = SimpleNamespace(gold=none, judged=none, relevance=none)
     shallow = labelled.found_QK[:, :1]
     found = label(empty, labelled.answers, labelled.passages, shallow)
     expected = []

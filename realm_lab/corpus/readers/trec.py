@@ -1,0 +1,106 @@
+"""Judged relevance as TREC writes it: qrels of BEIR folders and of MS MARCO, with their queries; MS MARCO's collection.
+
+A file of judgements is one of questions: those that it judges, with the texts of a file next to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from realm_lab.corpus.readers.inputs import InputFile, queries_of
+from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, records
+from realm_lab.corpus.readers.registry import Dropped, register_reader
+from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.text_files import plain_name, read_lines
+from realm_lab.errors import UserError
+
+BEIR_HEADER = ["query-id", "corpus-id", "score"]
+COLLECTION = (
+    "expected the columns id, text (collection.tsv), or id, url, title, body (msmarco-docs.tsv), without a header"
+)
+QRELS = (
+    "expected the columns query, 0, document, relevance (TREC), or query-id, corpus-id, score under this header (BEIR)"
+)
+QUERIES = "expected {_id, text}, or the columns id, text"
+_PASSAGE, _DOCUMENT = re.compile(r"\d+\t[^\t]+"), re.compile(r"D\d+\t[^\t]*\t[^\t]*\t[^\t]*")
+_TREC = re.compile(r"\S+\s+\S+\s+\S+\s+-?\d+")
+
+
+def _rows(path: Path, columns: tuple[int, ...], remedy: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, columns) of an unquoted table."""
+    for number, line in read_lines(path):
+        row = line.rstrip("\r\n").split("\t")
+        if row == [""]:
+            continue
+        if len(row) not in columns:
+            raise UserError(f"{path}, line {number}: {len(row)} columns; {remedy}, or the file is cut off")
+        yield number, row
+
+
+def _collection(file: InputFile, dropped: Dropped) -> Iterator[Document]:
+    for _, row in _rows(file.path, (2, 4), COLLECTION):
+        identity, title = row[0], row[2].strip() if len(row) == 4 else ""
+        yield Document(identity, title, row[-1], title or identity)
+
+
+def _judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
+    """(line, query, document, relevance)"""
+    has_header = False
+    for number, line in read_lines(path):
+        row = line.split("\t" if has_header else None)
+        if number == 1 and row == BEIR_HEADER:
+            has_header = True
+        elif line.strip():
+            if len(row) != (3 if has_header else 4):
+                raise UserError(f"{path}, line {number}: {len(row)} columns; {QRELS}, or the file is cut off")
+            try:
+                yield number, row[0], row[-2], int(row[-1])
+            except ValueError:
+                raise UserError(
+                    f"{path}, line {number}: the relevance '{row[-1].strip()}' is no number; {QRELS}"
+                ) from None
+
+
+def _texts(path: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
+    """(id, text) of queries, JSON lines or a table."""
+    if plain_name(path).endswith(LINE_SUFFIXES):
+        for record in records(InputFile(path, plain_name(path), str(path)), QUERIES, dropped):
+            yield record.given_id("_id", "id") or record.field("_id", str), record.field("text", str)
+    else:
+        for _, (identity, text) in _rows(path, (2,), QUERIES):
+            yield identity, text
+
+
+def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
+    judged: dict[str, dict[str, int]] = {}
+    lines: dict[str, int] = {}
+    for line, query, document, relevance in _judgements(file.path):
+        judged.setdefault(query, {})[document] = relevance
+        lines.setdefault(query, line)
+    queries = queries_of(file.path)
+    for identity, text in _texts(queries, dropped):
+        if identity in judged:
+            yield Question(identity, text, (), None, judged=tuple(judged.pop(identity).items()))
+    for query in judged:
+        where = f"{file.path}, line {lines[query]}"
+        raise UserError(f"{where}: the query '{query[:60]}' is not in {queries}; fetch both files of one version")
+
+
+def _line_of(path: Path, document: str) -> str:
+    return next(f"{path}, line {line}" for line, _, judged, _ in _judgements(path) if judged == document)
+
+
+def _is_collection(path: Path, head: str) -> bool:
+    first = head.split("\n", 1)[0].rstrip("\r")
+    return plain_name(path).endswith(".tsv") and bool(_PASSAGE.fullmatch(first) or _DOCUMENT.fullmatch(first))
+
+
+def _is_qrels(path: Path, head: str) -> bool:
+    first = head.split("\n", 1)[0]
+    return first.split() == BEIR_HEADER or ("qrels" in plain_name(path) and bool(_TREC.fullmatch(first.strip())))
+
+
+register_reader("ms_marco", _is_collection, read_documents=_collection)
+register_reader("qrels", _is_qrels, read_questions=_questions, judged_at=_line_of)

@@ -1,0 +1,65 @@
+"""Retrieval of documents with judged relevance: nDCG@10 and recall@100, as trec_eval and BEIR compute them."""
+
+# Shapes: Q questions, K passages, J judged passages of a question
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from realm_lab.corpus.store import NO_ROW, Passages
+
+GAIN_DEPTH, RECALL_DEPTH = 10, 100
+
+
+class Judged(NamedTuple):
+    """The judgements of a question; a row is NO_ROW if its document is not in the corpus."""
+
+    rows_J: np.ndarray
+    relevance_J: np.ndarray
+
+
+def find_documents(
+    retrieve: Callable[[int], np.ndarray], passages: Passages, depth: int = RECALL_DEPTH
+) -> list[list[str]]:
+    """Return the first `depth` documents for each question, best passage first. `retrieve(k)` returns the rows of the
+    best k passages, [Q, K], negative beyond the corpus; it is asked for more until they are of enough documents."""
+    k = min(depth, len(passages))
+    while True:
+        rows_QK = retrieve(k)
+        rows, inverse = np.unique(rows_QK, return_inverse=True)
+        names = ["" if row < 0 else name for row, name in zip(rows, _documents(passages, rows), strict=True)]
+        found = [
+            [name for name in dict.fromkeys(names[place] for place in places) if name][:depth]
+            for places in list[list[int]](inverse.reshape(rows_QK.shape).tolist())
+        ]
+        if k >= len(passages) or min(map(len, found)) >= depth:
+            return found
+        k = min(2 * k, len(passages))
+
+
+def judged_scores(found: Sequence[str], judged: Judged, passages: Passages) -> tuple[float, float]:
+    """Return nDCG@10 and recall@100 of one question; 0 if no document is relevant. The gain of a document is its
+    grade, divided by log2(1 + rank) (trec_eval's ndcg_cut)."""
+    grades: dict[str, int] = {}
+    for place, (row, name) in enumerate(zip(judged.rows_J, _documents(passages, judged.rows_J), strict=True)):
+        key = str(place) if row == NO_ROW else f"/{name}"  # each document that is not there counts
+        grades[key] = max(grades.get(key, 0), int(judged.relevance_J[place]))
+    relevant = sum(grade > 0 for grade in grades.values())
+    if not relevant:
+        return 0.0, 0.0
+    gains = [grades.get(f"/{name}", 0) for name in found]
+    ideal = sorted(grades.values(), reverse=True)
+    return _dcg(gains) / _dcg(ideal), sum(gain > 0 for gain in gains[:RECALL_DEPTH]) / relevant
+
+
+def _dcg(gains: Sequence[int]) -> float:
+    top = np.array(gains[:GAIN_DEPTH], np.float64)
+    return float((top / np.log2(np.arange(2, len(top) + 2))).sum())
+
+
+def _documents(passages: Passages, rows: np.ndarray) -> list[str]:
+    """Return the documents of rows, any for a negative one."""
+    return passages.text.taken("document", np.maximum(rows, 0))
