@@ -46,10 +46,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (lambda: shutil.which("chromium") is not None, "no Chromium: apt-get install chromium"),
     "slurm": (lambda: shutil.which("sbatch") is not None, "no SLURM: apt-get install slurm-wlm munge"),
     "gpu": (_cuda, "no CUDA device"),
-    "postgres": (
-        _postgres,
-        "no PostgreSQL: apt-get install postgresql, pip install psycopg[binary]",
-    ),
+    "postgres": (_postgres, "no PostgreSQL: apt-get install postgresql, pip install psycopg[binary]"),
 }
 
 

@@ -287,11 +287,7 @@ def test_a_module_that_cannot_be_imported_is_named(
     ("module", "source", "reason"),
     [
         ("broken_masks", "def f(:\n", r"SyntaxError \(invalid syntax \(broken_masks.py, line 1\)\)"),
-        (
-            "raising_masks",
-            "raise RuntimeError('two\\nlines')",
-            r"RuntimeError in raising_masks.py, line 1 \(two l.*\)",
-        ),
+        ("raising_masks", "raise RuntimeError('two\\nlines')", r"RuntimeError in raising_masks.py, line 1 \(two l.*\)"),
     ],
 )
 def test_a_module_that_fails_while_it_is_imported_is_named_with_the_line(

@@ -55,10 +55,7 @@ def refusal(path: Path, overrides: dict[str, Any] | None = None) -> str:
             "preset: toy\npretrain.steps: 4\n",
             "params.yaml, line 2: 'pretrain.steps' has to be nested, a section a line: pretrain: steps: VALUE",
         ),
-        (
-            "preset: toy\nmodle:\n",
-            "params.yaml, line 2: unknown parameter 'modle'; did you mean 'model'?",
-        ),
+        ("preset: toy\nmodle:\n", "params.yaml, line 2: unknown parameter 'modle'; did you mean 'model'?"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -300,10 +297,7 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
     [
         ({"pretrain.step": 1}, "--set pretrain.step: unknown parameter 'pretrain.step'; did you mean"),
         ({"pretrain": {"step": 1}}, "--set pretrain.step: unknown parameter"),
-        (
-            {"pretrain.steps": "many"},
-            "--set: pretrain.steps must be a whole number, got 'many'",
-        ),
+        ({"pretrain.steps": "many"}, "--set: pretrain.steps must be a whole number, got 'many'"),
         ({"pretrain.candidates": 1}, "--set: pretrain.candidates: 1 leaves"),
         ({"preset": "tou"}, "--preset: unknown preset 'tou'; did you mean 'toy'"),
     ],

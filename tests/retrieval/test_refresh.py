@@ -111,15 +111,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
-        (
-            "sometimes",
-            "no refresh policy 'sometimes'; ",
-        ),
+        ("sometimes", "no refresh policy 'sometimes'; "),
         ("my_refresh:Nothing", "'my_refresh:Nothing' has no method wants_refresh"),
-        (
-            "my_refresh:Raises",
-            "Raises' failed with KeyError in my_refresh.py, line 16 ('interval'); correct it",
-        ),
+        ("my_refresh:Raises", "Raises' failed with KeyError in my_refresh.py, line 16 ('interval'); correct it"),
         ("my_refresh:TakesNone", "takes (), but it is called with (settings); let it accept these"),
         ("my_refresh:DecidesAlone", "DecidesAlone.wants_refresh' takes (), but it is called with (now)"),
         ("my_refresh:Undecided", "failed with AttributeError in my_refresh.py, line 28"),

@@ -204,11 +204,7 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
         (space("{choices: [salient_span, salient]}", "pretrain.masking"), 4, "'pretrain.masking': no masking scheme"),
         (space("0.1"), 4, f"space.{RATE} must be a section of names and values, got 0.1"),
         (space("{low: 0.1}"), 4, f"space.{RATE}: write {{low: ..., high: ...}} or {{choices: [...]}}"),
-        (
-            space("{low: 1.0e-4, high: 1.0e-2, setp: 2}"),
-            4,
-            "unknown key 'setp' of space.pretrain",
-        ),
+        (space("{low: 1.0e-4, high: 1.0e-2, setp: 2}"), 4, "unknown key 'setp' of space.pretrain"),
         (space("{low: 1.0e-2, high: 1.0e-4}"), 4, "low 0.01 is not below high 0.0001"),
         (space("{low: 0, high: 1.0e-2, log: true}"), 4, "a log scale begins above 0"),
         (space("{low: -1.0, high: 1.0e-2}"), 4, f"space: {RATE} must be at least 0, got -1.0"),
