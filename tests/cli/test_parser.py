@@ -98,21 +98,21 @@ def test_every_verb_has_examples_that_it_understands(verb: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["pretain"], "no command 'pretain'; did you mean 'pretrain'?"),
-        (["rm"], "no command 'rm'; did you mean 'gc'?"),
-        (["zzzz"], "error: no command 'zzzz'; choose from: init, demo, prepare, "),
-        (["index", "lst"], "no command 'lst'; did you mean 'list'?"),
+        (["pretain"], "'pretrain'"),
+        (["rm"], "'gc'"),
+        (["zzzz"], "choose from: init, demo, prepare, "),
+        (["index", "lst"], "'list'"),
         # an abbreviation today is another option tomorrow
-        (["pretrain", "--par", "x"], "unknown arguments: --par x; did you mean --params?; see `realm-lab pretrain --h"),
-        (["sweep", "x", "--cell", "a"], "unknown arguments: --cell a; did you mean --cells?"),
-        (["sweep", "x", "--lancher", "inline"], "did you mean --launcher?"),
-        (["pretrain", "--zzz"], "unknown arguments: --zzz; see `realm-lab pretrain --help`"),
-        (["pretrain", "--pretrain.steps=9"], "a parameter is changed with --set pretrain.steps=9"),
-        (["pretrain", "--pretrain.steps", "10"], "a parameter is changed with --set pretrain.steps=10"),
-        (["sweep", "x", "--seeds", "0,1"], "argument --seeds: must be a whole number, got '0,1'"),
-        (["sweep", "x", "--seeds", "0"], "argument --seeds: must be at least 1, got 0"),
-        (["sweep", "x", "--dry-run", "--cancel"], "argument --cancel: not allowed with argument --dry-run"),
-        (["ask", "who", "is", "it"], "unknown arguments: is it; put the whole text in quotes"),
+        (["pretrain", "--par", "x"], "--params"),
+        (["sweep", "x", "--cell", "a"], "--cells"),
+        (["sweep", "x", "--lancher", "inline"], "--launcher"),
+        (["pretrain", "--zzz"], "`realm-lab pretrain --help`"),
+        (["pretrain", "--pretrain.steps=9"], "--set pretrain.steps=9"),
+        (["pretrain", "--pretrain.steps", "10"], "--set pretrain.steps=10"),
+        (["sweep", "x", "--seeds", "0,1"], "--seeds: must be a whole number"),
+        (["sweep", "x", "--seeds", "0"], "--seeds: must be at least 1"),
+        (["sweep", "x", "--dry-run", "--cancel"], "--cancel: not allowed with"),
+        (["ask", "who", "is", "it"], "in quotes"),
         (["ask"], "question"),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_wrong_command_line_leaves_with_2(
 @pytest.mark.parametrize("more", [["--set", "pretrain.steps=3"], ["--preset", "smoke"], ["--seed", "0"]])
 def test_a_run_that_is_named_has_its_own_parameters(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ask", "Who?", "--run", "realm-s0", *more]) == 2
-    assert "leave out --params, --preset, --set and --seed" in capsys.readouterr().err
+    assert "--params, --preset, --set and --seed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["prepare", "warm-start", "pretrain", "finetune", "evaluate"])

