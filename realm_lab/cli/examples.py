@@ -34,6 +34,10 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "evaluate --predictions mine.jsonl --questions test.jsonl": "score another program's answers",
         "evaluate --corpus new.jsonl --name june": "ask a finished run with another corpus",
     },
+    "mine": {
+        "mine mined.json": "training questions with hard negatives of BM25",
+        "mine mined.json --retriever run --system dpr --negatives 7": "those of a finished run",
+    },
     "report": {
         "report": "every study, and reports/index.html",
         "report masking --html": "one study, as one self-contained page",

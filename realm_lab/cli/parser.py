@@ -34,7 +34,7 @@ from realm_lab.cli.flags import (
 from realm_lab.cli.ledger import add_ledger
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.studies import add_studies, recorded
-from realm_lab.cli.tools import add_index, add_mirror, add_tools
+from realm_lab.cli.tools import add_index, add_mine, add_mirror, add_tools
 from realm_lab.cli.verdict import add_verdict
 from realm_lab.errors import UserError, nearest, suggestion
 
@@ -139,6 +139,7 @@ def build_parser() -> Parser:
     add_verdict(adder("inspect"))
     add_ledger(adder("inspect"))
     add_index(adder("tools"))
+    add_mine(adder("tools"))
     add_tools(adder("tools"))
     for name, verb in parser.verbs().items():
         add_everywhere(verb)  # last, as they are the same everywhere

@@ -109,6 +109,17 @@ def test_ir_measures_finds_our_ndcg_and_recall(folder: Path, system: str) -> Non
     assert "answers" in results["not_measured"]
     summary = json.loads((folder / "reports" / system / "summary.json").read_text())
     assert "ndcg_at_10" in json.dumps(summary)
+    if system == "dpr":  # mined from the finished run
+        mined = folder / "mined.json"
+        command = ["mine", str(mined), "--split", "test", "--retriever", "run", "--system", "dpr", "--negatives", "3"]
+        assert main([*command, "--root", str(folder)]) == 0
+        records = {record["id"]: record for record in json.loads(mined.read_text())}
+        assert records.keys() == qrels.keys() - {"q1"}, "it has no relevant document"
+        for query, record in records.items():
+            relevant = {document for document, grade in qrels[query].items() if grade}
+            assert {own["passage_id"].partition("/")[0] for own in record["positive_ctxs"]} <= relevant
+            assert not {own["passage_id"].partition("/")[0] for own in record["hard_negative_ctxs"]} & relevant
+            assert len(record["hard_negative_ctxs"]) == 3
     if system == "bm25_reader":
         assert results["bm25"]["ndcg_at_10"] == pytest.approx(mine[0])
         assert 0.1 < mine[0] < 0.9
