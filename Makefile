@@ -112,11 +112,12 @@ ui: setup  ## mirror the runs into MLflow and show them on 127.0.0.1; PORT=5000
 	  MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1 \
 	    --uvicorn-opts "--log-level warning";; esac
 
-lint: setup-dev  ## ruff check, ruff format --check, mypy, the rules of wording
+lint: setup-dev  ## ruff check, ruff format --check, mypy, the rules of wording, the claims of our texts
 	ruff check .
 	ruff format --check .
 	mypy
 	$(VENV)/bin/python -m tests.words
+	$(VENV)/bin/python -m realm_lab claims
 
 pages: setup  ## write params.yaml and the generated pages of docs/ again; the values filled in are kept
 	@$(VENV)/bin/python -m realm_lab.cli.reference_pages

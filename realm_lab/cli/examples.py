@@ -61,6 +61,10 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "compare default/realm-s0 default/realm-s1": "two runs",
     },
     "calibrate": {"calibrate table2": "from its runs, or its report", "calibrate table2 --json": "for other programs"},
+    "claims": {
+        "claims": "every text of claims.yaml",
+        "claims paper.tex --markdown": "a paper, as a comment on a pull request",
+    },
     "verdict": {
         "verdict runs.csv --cell variant --metric accuracy --baseline sgd": "a table with a row for each run",
         "verdict sqlite:///mlflow.db --experiment mine --cell variant --metric accuracy --baseline sgd": "MLflow",

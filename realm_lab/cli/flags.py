@@ -59,7 +59,7 @@ def in_place(error: UserError, options: argparse.Namespace) -> UserError:
     return UserError(error.problem, parameter=error.parameter, path=found.path, line=found.line, remedy=error.remedy)
 
 
-def add_json(verb: argparse.ArgumentParser, text: str = "print JSON instead of tables") -> None:
+def add_json(verb: argparse._ActionsContainer, text: str = "print JSON instead of tables") -> None:
     """--json."""
     verb.add_argument("--json", action="store_true", help=text)
 

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
+from realm_lab.cli.claims import add_claims
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
 from realm_lab.cli.examples import add_examples
 from realm_lab.cli.flags import (
@@ -137,6 +138,7 @@ def build_parser() -> Parser:
     add_runs(adder("inspect"), adder("tools"))
     add_mirror(adder("inspect"))
     add_verdict(adder("inspect"))
+    add_claims(adder("inspect"))
     add_ledger(adder("inspect"))
     add_index(adder("tools"))
     add_mine(adder("tools"))
