@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from realm_lab.core.plugins import Choice, Chosen, Kind
+from realm_lab.corpus.words import WordStarts
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Pretrain
 
@@ -36,14 +37,14 @@ class MaskRequest(NamedTuple):
     rate: float  # pretrain.mask_rate: the share of wordpieces to mask
     salient_spans: int  # pretrain.salient_spans: how many salient spans to mask
     token_ids: np.ndarray | Sequence[int] = ()  # [length]
-    wordpieces: Sequence[str] = ()  # as in the vocabulary, [length]: "zov", "##zen"
+    wordpieces: Sequence[str] = ()  # [length], in BERT's notation for every tokenizer: "zov", "##zen"
     labels: Sequence[str] | None = None  # of each salient span, by the tagger: "date", "name", "PER", ...
 
     @property
     def word_starts(self) -> np.ndarray:
         """Wordpieces that start a word (or are punctuation), ascending, int64. The first wordpiece is always
         included."""
-        return np.array([at for at, piece in enumerate(self.wordpieces) if not (at and piece.startswith("##"))], int)
+        return np.flatnonzero(WordStarts(self.wordpieces)(np.arange(len(self.wordpieces))))
 
     @property
     def words(self) -> list[tuple[int, int, str]]:

@@ -1,5 +1,7 @@
-"""The WordPiece vocabulary: learned, given, loaded or saved. Always BERT's own normaliser and pre-tokeniser.
+"""The vocabulary: BERT's WordPiece, learned, given, loaded or saved; or that of another encoder, loaded.
 
+Byte-level BPE (RoBERTa, ModernBERT) and Unigram (XLM-R) write the blank before a word into its first piece. Here they
+read each word by itself, as after a blank, so that the pieces of a text are those of its words, as WordPiece has it.
 A tokenizer is a `tokenizers.Tokenizer`. Corpus text is encoded with `encode_batch_plain`, which adds no special
 tokens and reads a literal "[MASK]" in a text as the four characters and brackets that it is.
 """
@@ -17,11 +19,16 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, normal
 from tokenizers.processors import TemplateProcessing
 
 from realm_lab.core.files import digest, read_object, write_json, write_text
+from realm_lab.corpus.words import is_punctuation
 from realm_lab.errors import UserError
 
+ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in tokenizer_config.json
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of its tokenizer
-USE_BERT = "name the folder of a BERT with WordPiece"
+NEVER = -1.0e4  # log-probability of a piece of a Unigram model that no text has
+BLANK_MARKS = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # pre-tokeniser -> how a piece is marked that follows a blank
+USE_KNOWN = "name the folder of an encoder with BERT's WordPiece, a byte-level BPE or a Unigram tokenizer"
 # Classes whose vocab.txt is read alike; others cut words in another way first (BertJapaneseTokenizer).
 SAME_AS_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "RealmTokenizer", "PreTrainedTokenizer")
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -50,17 +57,43 @@ class SpecialIds(NamedTuple):
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
     """The ids of the special tokens; a vocabulary that lacks one is a UserError."""
-    ids = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
-    missing = [token for token, number in zip(SPECIAL_TOKENS, ids, strict=True) if number is None]
+    names = special_tokens(tokenizer)
+    ids = [tokenizer.token_to_id(token) for token in names]
+    missing = [token for token, number in zip(names, ids, strict=True) if number is None]
     if missing:
         lacks = f"the vocabulary lacks {', '.join(missing)}"
-        raise UserError(lacks, remedy="use the tokenizer of a BERT checkpoint")
+        raise UserError(lacks, remedy="use the tokenizer of an encoder that was trained with masked words")
     return SpecialIds(*(number for number in ids if number is not None))
 
 
+def special_tokens(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The names of the special tokens, in the order of ROLES: RoBERTa's if the vocabulary has more of them."""
+    known = (SPECIAL_TOKENS, ROBERTA_TOKENS)
+    return max(known, key=lambda names: sum(tokenizer.token_to_id(name) is not None for name in names))
+
+
+def blank_kind(tokenizer: Tokenizer) -> str | None:
+    """Return the pre-tokeniser that marks blanks, one of BLANK_MARKS; None for WordPiece."""
+    if isinstance(tokenizer.model, models.WordPiece):
+        return None
+    parts = json.loads(tokenizer.pre_tokenizer.__getstate__())["pretokenizers"]  # type: ignore[union-attr, call-arg]
+    return str(parts[-1]["type"])
+
+
 def wordpieces_by_id(tokenizer: Tokenizer) -> list[str]:
-    """Return the wordpiece of each token id; one that continues a word starts with ##."""
-    return [tokenizer.id_to_token(number) or "" for number in range(tokenizer.get_vocab_size())]
+    """Return the wordpiece of each token id; one that continues a word starts with ##, whatever the tokenizer."""
+    pieces = [tokenizer.id_to_token(number) or "" for number in range(tokenizer.get_vocab_size())]
+    kind = blank_kind(tokenizer)
+    if kind is None:
+        return pieces
+    mark, special = BLANK_MARKS[kind], special_tokens(tokenizer)
+    decoder = decoders.ByteLevel() if kind == "ByteLevel" else decoders.Replace(mark, " ")
+
+    def written(piece: str) -> str:
+        starts, bare = piece.startswith(mark), decoder.decode([piece.removeprefix(mark)])
+        return bare if starts or is_punctuation(bare) else f"##{bare}"
+
+    return [piece if piece in special else written(piece) for piece in pieces]
 
 
 def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
@@ -120,7 +153,7 @@ def normaliser_settings(folder: Path | str) -> dict[str, bool | None]:
 
 
 def load_tokenizer(folder: Path | str) -> Tokenizer:
-    """The WordPiece tokenizer of a Hugging Face folder: tokenizer.json, else vocab.txt.
+    """The tokenizer of a Hugging Face folder: tokenizer.json, else vocab.txt.
 
     As in transformers, the normaliser follows tokenizer_config.json where that has a setting. Truncation and padding
     that a checkpoint's tokenizer.json may carry are switched off.
@@ -131,16 +164,18 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         path = folder / "tokenizer.json"
         state = read_object(path)
         kinds = [(state.get(part) or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
-        if kinds != BERT:
-            found = ", ".join(map(str, kinds))
-            raise UserError(f"not BERT's tokenizer but {found}", path=path, remedy=USE_BERT)
-        if words := [token["content"] for token in state.get("added_tokens", []) if not token["special"]]:
+        is_bert = kinds == BERT
+        if not is_bert and not _reads_words(state):
+            raise UserError(f"its parts are {', '.join(map(str, kinds))}", path=path, remedy=USE_KNOWN)
+        if is_bert and (words := [token["content"] for token in state.get("added_tokens", []) if not token["special"]]):
             added_words = f"words were added to its vocabulary ('{words[0]}')"
             raise UserError(added_words, path=path, remedy="use that of a BERT checkpoint")
         try:
-            state["normalizer"] |= settings
+            if is_bert:
+                state["normalizer"] |= settings
             added = [token["id"] for token in state.get("added_tokens", [])]
-            state["model"]["vocab"] = _without_holes(state["model"]["vocab"], added)
+            if isinstance(state["model"]["vocab"], dict):  # Unigram has a list
+                state["model"]["vocab"] = _without_holes(state["model"]["vocab"], added)
             tokenizer = Tokenizer.from_str(json.dumps(state))
         except Exception as error:  # the library has no special errors
             raise UserError(f"not readable ({error})", path=path, remedy="copy the file again") from None
@@ -148,7 +183,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         path = folder / "vocab.txt"
         kind = str(config.get("tokenizer_class") or SAME_AS_BERT[0]).removesuffix("Fast")
         if kind not in SAME_AS_BERT:
-            raise UserError(f"a {kind} is not supported", path=folder, remedy=USE_BERT)
+            raise UserError(f"a {kind} is not supported", path=folder, remedy=USE_KNOWN)
         try:
             words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
         except UnicodeDecodeError as error:
@@ -158,7 +193,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
             words.pop()
         tokenizer = _build(_without_holes({word: number for number, word in enumerate(words)}), **settings)
     else:
-        remedy = "use the folder of a BERT checkpoint"
+        remedy = "write tokenizer.json with transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise UserError("neither tokenizer.json nor vocab.txt", path=folder, remedy=remedy)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -166,7 +201,38 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         special_ids(tokenizer)
     except UserError as error:
         raise UserError(error.problem, path=path, remedy=error.remedy) from None
+    if blank_kind(tokenizer) is not None:
+        tokenizer.post_processor = _joined(tokenizer)
     return tokenizer
+
+
+def _reads_words(state: dict[str, Any]) -> bool:
+    """Make a byte-level BPE or a Unigram tokenizer (tokenizer.json) read each word by itself, as after a blank. False:
+    it is another kind, or cuts words in other ways first."""
+    cutter = state.get("pre_tokenizer") or {}
+    parts = [part for part in cutter.get("pretokenizers", [cutter]) if part.get("type") != "WhitespaceSplit"]
+    if (state.get("model") or {}).get("type") not in ("BPE", "Unigram") or len(parts) != 1:
+        return False
+    if parts[0].get("type") not in BLANK_MARKS or "Prepend" in json.dumps(state.get("normalizer")):
+        return False
+    parts[0] |= {"add_prefix_space": True} if parts[0]["type"] == "ByteLevel" else {"prepend_scheme": "always"}
+    state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, *parts]}
+    state["added_tokens"] = [token | {"special": True} for token in state.get("added_tokens", [])]  # never in a text
+    if state["model"]["type"] == "Unigram":  # else "</s>" in a text would be the likeliest way to cut it
+        special = {token["content"] for token in state["added_tokens"]}
+        state["model"]["vocab"] = [
+            [word, NEVER if word in special else score] for word, score in state["model"]["vocab"]
+        ]
+    state["post_processor"] = None  # RoBERTa's takes the first character of a word for its blank
+    return True
+
+
+def _joined(tokenizer: Tokenizer) -> TemplateProcessing:
+    """Two segments as BERT joins them, and as `models.inputs.join` does."""
+    cls, sep = special_tokens(tokenizer)[2:4]
+    ids = [(name, tokenizer.token_to_id(name)) for name in (cls, sep)]
+    pair = f"{cls} $A {sep} $B:1 {sep}:1"
+    return TemplateProcessing(single=f"{cls} $A {sep}", pair=pair, special_tokens=ids)  # type: ignore[arg-type]
 
 
 def _without_holes(vocabulary: dict[str, int], others: Iterable[int] = ()) -> dict[str, int]:
@@ -179,12 +245,18 @@ def _without_holes(vocabulary: dict[str, int], others: Iterable[int] = ()) -> di
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 512) -> None:
-    """Write tokenizer.json, vocab.txt and tokenizer_config.json, so that `AutoTokenizer.from_pretrained` reads them."""
+    """Write tokenizer.json and tokenizer_config.json, so that `AutoTokenizer.from_pretrained` reads them, and BERT's
+    vocab.txt."""
     folder = Path(folder)
+    names = dict(zip(ROLES, special_tokens(tokenizer), strict=True))
+    if blank_kind(tokenizer) is not None:
+        write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length} | names
+        write_json(folder / TOKENIZER_CONFIG, config)
+        return
     ids = tokenizer.get_vocab()
     words = sorted(ids, key=ids.__getitem__)
     assert [ids[word] for word in words] == list(range(len(words))), "a vocabulary has no holes"
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS, strict=True))
     write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
     write_text(folder / "vocab.txt", "\n".join(words) + "\n")
     normaliser = json.loads(tokenizer.to_str())["normalizer"]
@@ -210,10 +282,28 @@ def encode_batch_plain(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encod
         tokenizer.encode_special_tokens = before
 
 
+def encode_inside(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[list[int]]]:
+    """The ids that each text may have within another: after a blank, and, if pieces show it, after a bracket or quote
+    as well."""
+    found = [[encoding.ids] for encoding in encode_batch_plain(tokenizer, texts)]
+    kind, before = blank_kind(tokenizer), tokenizer.pre_tokenizer
+    if kind is None:
+        return found
+    bare = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    cut = [text.split(maxsplit=1) for text in texts]
+    try:
+        tokenizer.pre_tokenizer = bare if kind == "ByteLevel" else pre_tokenizers.Metaspace(prepend_scheme="never")
+        firsts = encode_batch_plain(tokenizer, ["".join(words[:1]) for words in cut])
+    finally:
+        tokenizer.pre_tokenizer = before  # type: ignore[assignment]  # there is one
+    rests = encode_batch_plain(tokenizer, ["".join(words[1:]) for words in cut])
+    return [[*own, first.ids + rest.ids] for own, first, rest in zip(found, firsts, rests, strict=True)]
+
+
 class WordEncoder:
     """Return the ids of `encode_batch_plain`, several times as fast: text between two blanks is looked up once.
 
-    BERT's tokenizer reads such a word by itself, so its pieces do not depend on its neighbours.
+    A tokenizer reads such a word by itself, so its pieces do not depend on its neighbours.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -240,16 +330,14 @@ class WordEncoder:
         words = text.split(" ")
         firsts = list(accumulate(map(len, map(self._ids.__getitem__, words)), initial=0))
 
-        def piece_at(place: int) -> int | None:
+        def pieces_at(place: int) -> list[int]:
             word = text.count(" ", 0, place)
             inside = place - text.rfind(" ", 0, place) - 1  # character of the word
-            for number, (start, end) in enumerate(self._offsets[words[word]], firsts[word]):
-                if start <= inside < end:
-                    return number
-            return None
+            offsets = enumerate(self._offsets[words[word]], firsts[word])
+            return [number for number, (start, end) in offsets if start <= inside < end]  # several bytes
 
-        pairs = [(piece_at(start), piece_at(end - 1)) for start, end in spans]
-        return [None if start is None or last is None else (start, last + 1) for start, last in pairs]
+        pairs = [(pieces_at(start), pieces_at(end - 1)) for start, end in spans]
+        return [(first[0], last[-1] + 1) if first and last else None for first, last in pairs]
 
 
 def _build(vocabulary: dict[str, int], **settings: bool | None) -> Tokenizer:

@@ -147,7 +147,7 @@ def _read(
     log_words_KMV = reader.word_log_probs(item.tokens, item.positions, rows)
     log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(item.targets))
     words, _ = best_filling(log_prior_K, log_words_KMV)
-    prediction = tokenizer.decode(words)
+    prediction = tokenizer.decode(words).strip()
     texts = [reader.passages.text.row(row) for row in rows if row >= 0]
     order = np.argsort(-log_prior_K.cpu().numpy(), kind="stable")
     return ClozeReading(

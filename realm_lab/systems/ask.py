@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from realm_lab.systems.registry import Unsupported
 if TYPE_CHECKING:
     from realm_lab.corpus.store import Sentences
 
-MASK, UNKNOWN = "[MASK]", "[UNK]"
+MASK = "[MASK]"
 MAX_MASKED_WORDPIECES = 6
 
 
@@ -84,16 +86,17 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
 def warning(context: Context, question: str) -> str | None:
     """Return a warning that names words without a known wordpiece; without any known word the answer is meaningless."""
     encoding = encode_batch_plain(context.tokenizer, [question])[0]
-    pieces: dict[int | None, list[str]] = {}  # of each word
-    for token, word in zip(encoding.tokens, encoding.word_ids, strict=True):
-        pieces.setdefault(word, []).append(token)
-    whole = [found[0] for found in pieces.values() if len(found) == 1 and found != [UNKNOWN]]
-    if not any(character.isalnum() for token in whole for character in token):
+    unknown = [number == context.special.unk for number in encoding.ids]
+    words = Counter(encoding.word_ids)
+    pieces = zip(encoding.offsets, encoding.word_ids, unknown, strict=True)
+    whole = "".join(
+        question[slice(*place)] for place, word, is_unknown in pieces if words[word] == 1 and not is_unknown
+    )
+    if not any(map(str.isalnum, whole)):
         return "none of these words is known to this run's tokenizer; the answer means nothing"
-    places = zip(encoding.tokens, encoding.offsets, strict=True)
-    parts = [question[start:end] for token, (start, end) in places if token == UNKNOWN]
-    unknown = [part for part in parts if any(map(str.isalnum, part))]  # without punctuation
-    return f"not in this run's vocabulary: {', '.join(unknown)}" if unknown else None
+    parts = [question[start:end] for start, end in compress(encoding.offsets, unknown)]
+    named = [part for part in parts if any(map(str.isalnum, part))]  # without punctuation
+    return f"not in this run's vocabulary: {', '.join(named)}" if named else None
 
 
 def fill(context: Context, sentence: str, k: int = 5) -> Filling:
@@ -159,7 +162,7 @@ def _fill_length(
         ReadPassage(
             passage=context.passages.text.row(row) if row >= 0 else None,
             span=None,
-            answer=context.tokenizer.decode(log_words_KMV[place].argmax(-1).tolist()),
+            answer=context.tokenizer.decode(log_words_KMV[place].argmax(-1).tolist()).strip(),
             probability=float(log_prior_K[place].exp()),
             reader_probability=float(log_reader_K[place].exp()),
             utility=float(utility_K[place]),
@@ -168,7 +171,7 @@ def _fill_length(
     ]
     return Filling(
         sentence,
-        context.tokenizer.decode(words),
+        context.tokenizer.decode(words).strip(),
         length,
         math.exp(marginal),
         marginal,

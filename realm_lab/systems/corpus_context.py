@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,13 @@ from realm_lab.core.process import pick_device
 from realm_lab.corpus.cutting import PARTS
 from realm_lab.corpus.recurring import only_recurring
 from realm_lab.corpus.store import Passages, PreparedCorpus, Questions, Sentences
-from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
+from realm_lab.corpus.vocabulary import (
+    SpecialIds,
+    encode_batch_plain,
+    encode_inside,
+    load_tokenizer,
+    special_ids,
+)
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Section
@@ -101,7 +108,7 @@ class CorpusContext:
     def answer_wordpieces(self, questions: Questions) -> list[list[np.ndarray]]:
         """Return the wordpieces of each answer of each question, leaving out answers with an unknown word, which would
         match any other unknown word."""
-        pieces = (self.wordpieces(texts) for texts in questions.answers)
+        pieces = (chain.from_iterable(encode_inside(self.tokenizer, texts)) for texts in questions.answers)
         return [[np.array(ids, np.int64) for ids in found if self.special.unk not in ids] for found in pieces]
 
     def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:

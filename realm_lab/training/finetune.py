@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from realm_lab.core.process import autocast, share, summed, to_device
 from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import Questions
-from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
+from realm_lab.corpus.vocabulary import SpecialIds, encode_inside
 from realm_lab.errors import UserError
 from realm_lab.models.inputs import Batch, join, length_groups
 from realm_lab.models.objectives import training_objective
@@ -99,7 +99,8 @@ class FinetuneTask(ModelsTask):
                     f"only {len(retriever.passages)} passages; lower it"
                 )
         self._answers = [
-            [np.array(e.ids, np.int64) for e in encode_batch_plain(tokenizer, answers)] for answers in questions.answers
+            [np.array(ids, np.int64) for forms in encode_inside(tokenizer, answers) for ids in forms]
+            for answers in questions.answers
         ]
         self._order = epoch_order(len(questions), seed, "finetune-questions")
         embedder, learns = retriever.embedder, self._settings.train_query_tower

@@ -12,6 +12,7 @@ from torch import Tensor
 from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.corpus.words import WordStarts
 from realm_lab.models.inputs import Batch, join, pad_positions
 
 MASK_RATE = 0.15  # share of words masked in pairs without a masked salient span (BERT)
@@ -106,12 +107,12 @@ class PairSampler:
         self,
         source: ArticlePairs | PassagePairs,
         special: SpecialIds,
-        continues: np.ndarray,  # bool: which wordpieces go on with a word
+        word_starts: WordStarts,
         *,
         seed: int,
         max_length: int,
     ):
-        self._source, self._special, self._continues, self._max_length = source, special, continues, max_length
+        self._source, self._special, self._word_starts, self._max_length = source, special, word_starts, max_length
         self._order = epoch_order(len(source), seed, "warm-start-pairs")
 
     def batch(
@@ -149,13 +150,13 @@ class PairSampler:
 
     def _is_picture(self, tokens: np.ndarray) -> bool:
         """True if a segment has patches, which are not words and never masked."""
-        return len(tokens) > 0 and int(tokens[0]) >= len(self._continues)
+        return len(tokens) > 0 and int(tokens[0]) >= len(self._word_starts)
 
     def _whole_words(self, tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Return positions of a share of the words, every wordpiece of a chosen word, at least one word."""
         if not len(tokens) or self._is_picture(tokens):
             return np.empty(0, np.int64)
-        starts = np.flatnonzero(~self._continues[tokens])
+        starts = np.flatnonzero(self._word_starts(tokens))
         words = np.split(np.arange(len(tokens)), starts[starts > 0])
         count = max(1, round(MASK_RATE * len(words)))
         chosen = generator.choice(len(words), size=count, replace=False)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from realm_lab.corpus.store import RaggedWriter, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.corpus.words import WordStarts
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import new_embedder
 from realm_lab.tracking.run_dir import Flag
@@ -125,7 +126,7 @@ class Told:
 def test_of_a_picture_nothing_is_masked_and_beside_it_one_name_or_all(is_picture: bool) -> None:
     special = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
     source: Any = Told(is_picture)
-    sampler = PairSampler(source, special, np.zeros(WORDS, bool), seed=0, max_length=30)
+    sampler = PairSampler(source, special, WordStarts(["word"] * WORDS), seed=0, max_length=30)
     names = {(1, 2), (6, 7), (1, 2, 6, 7)}
     counts: dict[tuple[int, ...], int] = {}
     for step in range(8):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from realm_lab.corpus.vocabulary import wordpieces_by_id
+from realm_lab.corpus.words import WordStarts
 from realm_lab.models.encoder import Encoder, show
 from realm_lab.models.initial import new_embedder, new_reader, read_initial_encoder
 from realm_lab.models.reader import Reader
@@ -28,11 +27,10 @@ def warm_start(context: CorpusContext, run: StageRun) -> None:
     show(embedder, context.patches)
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
-    continues = np.array([piece.startswith("##") for piece in wordpieces_by_id(context.tokenizer)])
     sampler = PairSampler(
         pairs,
         context.special,
-        continues,
+        WordStarts(wordpieces_by_id(context.tokenizer)),
         seed=seed,
         max_length=params.corpus.sentence_length + params.corpus.passage_length,
     )

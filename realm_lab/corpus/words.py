@@ -1,0 +1,38 @@
+"""Words of a sequence of wordpieces, in BERT's notation: ## continues a word, and punctuation is a word by itself."""
+
+# Shapes: L wordpieces of a sequence, V wordpieces of the vocabulary
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def is_punctuation(piece: str) -> bool:
+    """True for characters at which BERT's tokenizer cuts words."""
+    return piece != "" and all(
+        unicodedata.category(character)[0] == "P"
+        or (character.isascii() and character.isprintable() and not character.isalnum() and character != " ")
+        for character in piece
+    )
+
+
+class WordStarts:
+    """Finds the wordpieces of a vocabulary that start a word. After punctuation all do, if a tokenizer other than
+    BERT's cannot tell."""
+
+    def __init__(self, wordpieces: Sequence[str]):
+        self._continues_V = np.array([piece.startswith("##") for piece in wordpieces], bool)
+        self._ends_V = np.array([is_punctuation(piece) for piece in wordpieces], bool)
+
+    def __len__(self) -> int:
+        return len(self._continues_V)
+
+    def __call__(self, tokens_L: np.ndarray) -> np.ndarray:
+        """Return them for a text by its ids, bool [L]; the first wordpiece is always one."""
+        starts_L = ~self._continues_V[tokens_L]
+        starts_L[1:] |= self._ends_V[tokens_L[:-1]]
+        starts_L[:1] = True
+        return starts_L
