@@ -212,16 +212,16 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
         named += [(f"corpus.files.{key}", name) for key, names in files.items() for name in names]
     for key, name in named:
         if name is not None and (root / name).exists():
-            yield _folder(key, name, root / name)
+            yield _folder(key, name, root / name, params)
         elif name is not None:
             remedy = "put it there (docs/real_text.md: where from), or name another in params.yaml or with --set"
             yield Finding("missing", key, f"{name}: no such file or folder", remedy)
 
 
-def _folder(key: str, name: str, path: Path) -> Finding:
+def _folder(key: str, name: str, path: Path, params: Params) -> Finding:
     """Check that a file or folder exists; a checkpoint must be usable."""
     from realm_lab.corpus.vocabulary import load_tokenizer
-    from realm_lab.params.checkpoint import check_causal, check_checkpoint
+    from realm_lab.params.checkpoint import check_causal, check_checkpoint, check_positions
 
     checks: dict[str, Callable[[Path], object]] = {
         "model.checkpoint": check_checkpoint,
@@ -230,6 +230,8 @@ def _folder(key: str, name: str, path: Path) -> Finding:
     }
     try:
         checks.get(key, Path)(path)
+        if key == "model.checkpoint":
+            check_positions(path, params.corpus.passage_length, params.corpus.sentence_length)
     except UserError as error:
         where = f"{error.path}: " if error.path else ""
         return Finding("wrong", key, f"{where}{error.problem}", error.remedy)

@@ -1,7 +1,7 @@
 """The vocabulary: BERT's WordPiece, learned, given, loaded or saved; or that of another encoder, loaded.
 
 Byte-level BPE (RoBERTa, ModernBERT) and Unigram (XLM-R) write the blank before a word into its first piece. Here they
-read each word by itself, as after a blank, so that the pieces of a text are those of its words, as WordPiece has it.
+read each word by itself, as after a blank, so that a text has the pieces of its words, as with WordPiece.
 A tokenizer is a `tokenizers.Tokenizer`. Corpus text is encoded with `encode_batch_plain`, which adds no special
 tokens and reads a literal "[MASK]" in a text as the four characters and brackets that it is.
 """
@@ -76,7 +76,7 @@ def blank_kind(tokenizer: Tokenizer) -> str | None:
     """Return the pre-tokeniser that marks blanks, one of BLANK_MARKS; None for WordPiece."""
     if isinstance(tokenizer.model, models.WordPiece):
         return None
-    parts = json.loads(tokenizer.pre_tokenizer.__getstate__())["pretokenizers"]  # type: ignore[union-attr, call-arg]
+    parts = json.loads(tokenizer.pre_tokenizer.__getstate__())["pretokenizers"]
     return str(parts[-1]["type"])
 
 
@@ -218,7 +218,7 @@ def _reads_words(state: dict[str, Any]) -> bool:
     parts[0] |= {"add_prefix_space": True} if parts[0]["type"] == "ByteLevel" else {"prepend_scheme": "always"}
     state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, *parts]}
     state["added_tokens"] = [token | {"special": True} for token in state.get("added_tokens", [])]  # never in a text
-    if state["model"]["type"] == "Unigram":  # else "</s>" in a text would be the likeliest way to cut it
+    if state["model"]["type"] == "Unigram":  # else "</s>" in a text would win over its characters
         special = {token["content"] for token in state["added_tokens"]}
         state["model"]["vocab"] = [
             [word, NEVER if word in special else score] for word, score in state["model"]["vocab"]
@@ -232,7 +232,7 @@ def _joined(tokenizer: Tokenizer) -> TemplateProcessing:
     cls, sep = special_tokens(tokenizer)[2:4]
     ids = [(name, tokenizer.token_to_id(name)) for name in (cls, sep)]
     pair = f"{cls} $A {sep} $B:1 {sep}:1"
-    return TemplateProcessing(single=f"{cls} $A {sep}", pair=pair, special_tokens=ids)  # type: ignore[arg-type]
+    return TemplateProcessing(single=f"{cls} $A {sep}", pair=pair, special_tokens=ids)
 
 
 def _without_holes(vocabulary: dict[str, int], others: Iterable[int] = ()) -> dict[str, int]:
@@ -295,7 +295,7 @@ def encode_inside(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[list[
         tokenizer.pre_tokenizer = bare if kind == "ByteLevel" else pre_tokenizers.Metaspace(prepend_scheme="never")
         firsts = encode_batch_plain(tokenizer, ["".join(words[:1]) for words in cut])
     finally:
-        tokenizer.pre_tokenizer = before  # type: ignore[assignment]  # there is one
+        tokenizer.pre_tokenizer = before
     rests = encode_batch_plain(tokenizer, ["".join(words[1:]) for words in cut])
     return [[*own, first.ids + rest.ids] for own, first, rest in zip(found, firsts, rests, strict=True)]
 

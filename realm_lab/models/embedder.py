@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from realm_lab.models.encoder import Encoder, EncoderShape
+from realm_lab.models.encoder import EncoderShape
+from realm_lab.models.hub import AnyEncoder, new_encoder
 from realm_lab.models.inputs import Batch
 
 PROJECTION_STD = 0.05  # scores of an untrained projection spread by a few nats, neither flat nor one-hot
@@ -35,7 +36,7 @@ class EmbedderShape(NamedTuple):
 
 
 class Embedder(nn.Module):
-    """Two towers W pool(BERT(join(...))), from one Transformer or two.
+    """Two towers W pool(BERT(join(...))), from one Transformer or two, or an encoder of another family.
 
     BERT's pooler, if there is one, belongs to the Transformer and is shared with it; the LayerNorm belongs to the
     projection.
@@ -48,8 +49,8 @@ class Embedder(nn.Module):
         assert head.share_towers or not head.share_projection, "one projection cannot serve two towers"
         self._head = head
         size = shape.hidden_size
-        self.query_encoder = Encoder(shape)
-        self.document_encoder = self.query_encoder if head.share_towers else Encoder(shape)
+        self.query_encoder = new_encoder(shape)
+        self.document_encoder = self.query_encoder if head.share_towers else new_encoder(shape)
         self.query_projection = nn.Linear(size, head.projection_size, bias=head.projection_bias)
         self.document_projection = self.query_projection
         if not head.share_projection:
@@ -106,7 +107,9 @@ class Embedder(nn.Module):
         vector_BD = functional.dropout(vector_BD, self._head.projection_dropout, self.training)
         return functional.normalize(vector_BD) if self._head.score_scale == "cosine" else vector_BD
 
-    def start_from(self, encoder: Encoder, generator: torch.Generator, pooler: dict[str, Tensor] | None = None) -> None:
+    def start_from(
+        self, encoder: AnyEncoder, generator: torch.Generator, pooler: dict[str, Tensor] | None = None
+    ) -> None:
         """Copy `encoder` into the towers and draw one projection for both, so that f(x, z) starts as a similarity.
 
         `pooler` holds weight and bias of a checkpoint's pooler; without it a new one is drawn.

@@ -38,6 +38,7 @@ class EncoderShape(NamedTuple):
     activation: str = "gelu"  # or "gelu_new", the tanh approximation
     layer_norm_epsilon: float = 1e-12  # BERT's
     patch_values: int = 0  # pixel values of a patch, where pictures are read too
+    config: str = ""  # of another family than BERT (hub.py): its config.json, sorted
 
 
 def activate(states: Tensor, activation: str) -> Tensor:

@@ -1,6 +1,7 @@
-"""Models as Hugging Face folders: config.json and safetensors, under BertModel's names. A pickle is never loaded.
+"""Models as Hugging Face folders: config.json and safetensors, under transformers' names. A pickle is never loaded.
 
-A plain BERT folder is read as it is. `AutoModel.from_pretrained` opens the encoders that a stage writes:
+A plain folder is read as it is. `AutoModel.from_pretrained` opens the encoders that a stage writes, those of another
+family than BERT (hub.py) with that family's classes:
 reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetensors (with the passage-selection head
            if the reader has one)
 embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler if it has one),
@@ -11,7 +12,6 @@ A tower that reads pictures has `patch_values` in its config.json and `embedding
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,14 @@ from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise_patches
+from realm_lab.models.hub import AnyEncoder, family_of, hub_config, hub_shape
 from realm_lab.models.reader import Reader
-from realm_lab.params.checkpoint import check_model_type, weight_files
+from realm_lab.params.checkpoint import OF_BERT, check_model_type, positions_of, to_convert, weight_files
 
 # Parameter of this package -> the tensor's name in a file, or three names for a fused matrix.
 Names = Mapping[str, str | tuple[str, ...]]
 SUPPORTED = {"hidden_act": ("gelu", "gelu_new"), "position_embedding_type": ("absolute",), "type_vocab_size": (2,)}
 POOLER = {"weight": "pooler.dense.weight", "bias": "pooler.dense.bias"}
-CONVERT = (
-    "import sys, torch; from safetensors.torch import save_file; "
-    "tensors = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
-    "save_file({k: v.clone().contiguous() for k, v in tensors.items()}, sys.argv[2])"
-)
 PATCHES = {
     name: f"embeddings.{name}" for name in ("patch_projection.weight", "patch_projection.bias", "patch_places.weight")
 }
@@ -126,6 +122,25 @@ def from_bert(encoder: Encoder, weights: Mapping[str, Tensor], source: Path) -> 
         initialise_patches(encoder, torch.Generator().manual_seed(0))
 
 
+def load_encoder(encoder: AnyEncoder, weights: Mapping[str, Tensor], source: Path) -> None:
+    """Copy weights by the names of BertModel, or of the family's model, into an encoder."""
+    if isinstance(encoder, Encoder):
+        from_bert(encoder, weights, source)
+    else:
+        load_named(encoder.model, weights, {name: name for name, _ in encoder.model.named_parameters()}, source)
+
+
+def encoder_tensors(encoder: AnyEncoder) -> dict[str, Tensor]:
+    """Return the weights of an encoder under the names of BertModel, or of the family's model."""
+    return to_bert(encoder) if isinstance(encoder, Encoder) else dict(encoder.model.named_parameters())
+
+
+def head_names(shape: EncoderShape) -> dict[str, str]:
+    """Map our parameters of the masked-word head to the names of BertForMaskedLM, or of the family's model."""
+    family = family_of(shape)
+    return WORD_HEAD if family is None else family.head
+
+
 def modern_name(name: str) -> str:
     """Return BertModel's name for a tensor of BertModel or a model around it; the oldest files use gamma and beta."""
     bare = name.removeprefix("bert.")
@@ -153,6 +168,13 @@ def bert_config(shape: EncoderShape, architecture: str) -> dict[str, object]:
     }
 
 
+def folder_config(shape: EncoderShape, masked_words: bool) -> dict[str, object]:
+    """Make the config.json of an encoder, or of a masked-language model, of any family."""
+    if shape.config:
+        return hub_config(shape, masked_words)
+    return bert_config(shape, "BertForMaskedLM" if masked_words else "BertModel")
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json of a Hugging Face folder; a missing or broken one is a UserError."""
     path = Path(folder) / "config.json"
@@ -168,6 +190,8 @@ def read_shape(folder: Path) -> EncoderShape:
     """Read the shape from config.json of a Hugging Face folder."""
     config, path = read_config(folder), Path(folder) / "config.json"
     check_model_type(config, path)
+    if config.get("model_type") not in OF_BERT:
+        return hub_shape(config, path)
     default_activation = "gelu_new" if config.get("model_type") == "realm" else "gelu"  # transformers' own defaults
     for name, values in SUPPORTED.items():
         if config.get(name, values[0]) not in values:
@@ -179,7 +203,7 @@ def read_shape(folder: Path) -> EncoderShape:
             config["num_hidden_layers"],
             config["num_attention_heads"],
             config["intermediate_size"],
-            config["max_position_embeddings"],
+            positions_of(config),
             config.get("hidden_dropout_prob", 0.0),
             config.get("hidden_act", default_activation),
             float(config.get("layer_norm_eps", 1e-12)),
@@ -190,9 +214,13 @@ def read_shape(folder: Path) -> EncoderShape:
 
 
 def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
-    """Read shape and weights of a Hugging Face BERT folder."""
-    weights = read_weights(folder)
-    return read_shape(folder), {modern_name(name): value for name, value in weights.items()}
+    """Read shape and weights of a Hugging Face folder, the encoder's under the names of BertModel or of the family's
+    model."""
+    shape, weights = read_shape(folder), read_weights(folder)
+    family = family_of(shape)
+    if family is None:
+        return shape, {modern_name(name): value for name, value in weights.items()}
+    return shape, {name.removeprefix(f"{family.encoder}."): value for name, value in weights.items()}
 
 
 def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
@@ -210,10 +238,9 @@ def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dic
 def read_tensors(path: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
     """Read tensors of a safetensors file; a missing, truncated or damaged one is a UserError. `keep` picks by name."""
     if not path.exists():
-        pickled, command = path.parent / "pytorch_model.bin", ""
-        if pickled.exists():
-            command = " with: " + shlex.join(["python", "-c", CONVERT, str(pickled), str(path)])
-        raise UserError(f"{path}: no such file; convert the weights to safetensors (pickles are never loaded){command}")
+        if (pickled := path.parent / "pytorch_model.bin").exists():
+            raise UserError("pickled weights are never loaded", path=pickled, remedy=to_convert(pickled, path))
+        raise UserError("no such file", path=path, remedy="give a folder with safetensors")
     check_file(path)
     try:
         with safe_open(str(path), "pt") as file:
@@ -230,14 +257,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
-    """Save a reader as a BertForMaskedLM folder, with the span head if there is one to keep."""
-    weights = {f"bert.{name}": value for name, value in to_bert(reader.encoder).items()}
-    weights |= named_tensors(reader, WORD_HEAD)
+    """Save a reader as a masked-language model's folder, with the span head if there is one to keep."""
+    shape, own = reader.encoder.shape, {name for name, _ in reader.named_parameters()}
+    family = family_of(shape)
+    prefix = "bert" if family is None else family.encoder
+    weights = {f"{prefix}.{name}": value for name, value in encoder_tensors(reader.encoder).items()}
+    weights |= named_tensors(reader, {ours: theirs for ours, theirs in head_names(shape).items() if ours in own})
     write_tensors(folder / "model.safetensors", weights)
     if span_head:
         selection = {} if reader.selection is None else SELECTION_NAMES
         write_tensors(folder / SPAN_HEAD_FILE, named_tensors(reader, SPAN_NAMES | selection))
-    write_json(folder / "config.json", bert_config(reader.encoder.shape, "BertForMaskedLM"))
+    write_json(folder / "config.json", folder_config(shape, masked_words=True))
 
 
 def write_embedder(embedder: Embedder, folder: Path, null_offset: float = 0.0) -> None:
@@ -265,20 +295,20 @@ def read_embedder(folder: Path) -> tuple[Embedder, float]:
     return embedder, null_offset
 
 
-def load_tower(encoder: Encoder, pooler: nn.Linear | None, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Copy BertModel weights into a tower, with the pooler if it has one."""
-    from_bert(encoder, weights, folder)
+def load_tower(encoder: AnyEncoder, pooler: nn.Linear | None, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Copy a folder's weights into a tower, with the pooler if it has one."""
+    load_encoder(encoder, weights, folder)
     if pooler is not None:
         load_named(pooler, weights, POOLER, folder)
 
 
-def write_tower(folder: Path, encoder: Encoder, pooler: nn.Linear | None) -> None:
-    """Save an encoder as a BertModel folder, with the pooler if it has one."""
-    weights = to_bert(encoder)
+def write_tower(folder: Path, encoder: AnyEncoder, pooler: nn.Linear | None) -> None:
+    """Save an encoder as a folder, with the pooler if it has one."""
+    weights = encoder_tensors(encoder)
     if pooler is not None:
         weights |= named_tensors(pooler, POOLER)
     write_tensors(folder / "model.safetensors", weights)
-    write_json(folder / "config.json", bert_config(encoder.shape, "BertModel"))
+    write_json(folder / "config.json", folder_config(encoder.shape, masked_words=False))
 
 
 def _beside_towers(embedder: Embedder) -> Names:

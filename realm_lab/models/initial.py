@@ -1,6 +1,6 @@
 """Build initial models: the shapes that the parameters ask for, from scratch or from a folder of weights.
 
-A folder may be a plain Hugging Face BERT, a run's model/reader or model/embedder, or released REALM weights, in the
+A folder may be a plain Hugging Face encoder, a run's model/reader or model/embedder, or released REALM weights, in the
 layout of transformers 4.40, the last release with REALM:
 RealmEmbedder  realm.* (BERT with pooler), cls.dense, cls.LayerNorm: google/realm-cc-news-pretrained-embedder
 RealmScorer    embedder.* and, if queries have a separate tower, query_embedder.*: ...-scorer
@@ -22,7 +22,7 @@ from realm_lab.core.seeding import derive_seed
 from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
-from realm_lab.models.encoder import Encoder, EncoderShape, initialise
+from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.folders import (
     EMBEDDER_JSON,
     POOLER,
@@ -30,8 +30,8 @@ from realm_lab.models.folders import (
     SPAN_HEAD,
     SPAN_HEAD_FILE,
     SPAN_NAMES,
-    WORD_HEAD,
-    from_bert,
+    head_names,
+    load_encoder,
     load_named,
     load_tower,
     modern_name,
@@ -42,7 +42,9 @@ from realm_lab.models.folders import (
     read_tensors,
     read_weights,
 )
+from realm_lab.models.hub import AnyEncoder, draw, new_encoder
 from realm_lab.models.reader import Reader, initialise_heads
+from realm_lab.params.checkpoint import check_positions
 from realm_lab.params.parameters import Params
 
 MIN_POSITIONS = 64
@@ -94,7 +96,7 @@ def new_reader(params: Params, vocabulary_size: int, seed: int) -> Reader:
     return _drawn_reader(encoder_shape(params, vocabulary_size), params, seed)
 
 
-def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encoder | None) -> Embedder:
+def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: AnyEncoder | None) -> Embedder:
     """Build an initial embedder, its Transformers from `encoder` (None: from scratch).
 
     The pooler, if there is one, comes from model.checkpoint if that has one.
@@ -102,8 +104,8 @@ def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encod
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial-embedder"))
     pooler = None
     if encoder is None:
-        encoder = Encoder(encoder_shape(params, vocabulary_size))
-        initialise(encoder, generator)
+        encoder = new_encoder(encoder_shape(params, vocabulary_size))
+        draw(encoder, generator)
     elif params.model.pooling == "tanh" and params.model.checkpoint is not None:
         weights = read_checkpoint(Path(params.model.checkpoint))[1]
         if all(theirs in weights for theirs in POOLER.values()):
@@ -113,12 +115,12 @@ def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encod
     return embedder
 
 
-def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> Encoder:
-    """Read the Transformer of a BERT folder. UserError: its sizes differ from the parameters', or tensors are
+def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> AnyEncoder:
+    """Read the Transformer of a folder. UserError: its sizes differ from the parameters', or tensors are
     missing."""
     shape, weights = read_checkpoint(folder)
-    encoder = Encoder(_agreed(shape, params, vocabulary_size, folder))
-    from_bert(encoder, weights, folder)
+    encoder = new_encoder(_agreed(shape, params, vocabulary_size, folder))
+    load_encoder(encoder, weights, folder)
     return encoder
 
 
@@ -155,7 +157,7 @@ def frozen_names(module: nn.Module, params: Params) -> set[str]:
     """Return parameters that are never trained: embeddings of words, positions and segments, if so configured."""
     if params.model.train_word_embeddings:
         return set()
-    parts = ("word_embeddings", "position_embeddings", "type_embeddings")
+    parts = ("word_embeddings", "tok_embeddings", "position_embeddings", "type_embeddings")
     return {name for name, _ in module.named_parameters() if any(part in name for part in parts)}
 
 
@@ -181,14 +183,14 @@ def _asked_shape(params: Params, vocabulary_size: int) -> EncoderShape:
 def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: Path) -> EncoderShape:
     """Return a folder's shape with the parameters' dropout and pictures, after checking that they agree."""
     asked = _asked_shape(params, vocabulary_size)
-    if found.positions < asked.positions:
-        raise UserError(
-            f"{folder}: {found.positions} positions, but corpus.passage_length + corpus.sentence_length "
-            f"needs {asked.positions}; lower them"
-        )
+    check_positions(folder, params.corpus.passage_length, params.corpus.sentence_length)
     padded = {-(-vocabulary_size // multiple) * multiple for multiple in PADDED_TO}
     if found.vocabulary_size in padded and not asked.patch_values:  # rows that no word has stay, for the softmax
         asked = asked._replace(vocabulary_size=found.vocabulary_size)
+    if found.config:
+        if asked.patch_values:
+            raise UserError(f"{folder}: only BERT reads pictures; set model.pictures to false, or name a BERT folder")
+        asked = asked._replace(activation=found.activation)  # the body's is the family's
     _check_equal(found, asked, MUST_AGREE, folder)
     return found._replace(dropout=asked.dropout, patch_values=asked.patch_values)
 
@@ -225,13 +227,13 @@ def _drawn_reader(shape: EncoderShape, params: Params, seed: int) -> Reader:
     """Build a reader with weights drawn from the seed."""
     reader = Reader(shape, params.finetune.span_hidden_size)
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial-reader"))
-    initialise(reader.encoder, generator)
+    draw(reader.encoder, generator)
     initialise_heads(reader, generator, words_too=True)
     return reader
 
 
 class ReaderWeights(NamedTuple):
-    """Tensors of a reader: its BERT under BertForMaskedLM's names, and its span head, empty if it has none."""
+    """Tensors of a reader: those of its masked-language model, and its span head, empty if it has none."""
 
     shape: EncoderShape
     bert: dict[str, Tensor]
@@ -261,9 +263,11 @@ def read_reader_weights(folder: Path) -> ReaderWeights:
 
 def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
     """Copy the available tensors into a reader."""
-    from_bert(reader.encoder, weights.bert, folder)
-    if all(theirs in weights.bert for theirs in WORD_HEAD.values()):
-        load_named(reader, weights.bert, WORD_HEAD, folder)
+    load_encoder(reader.encoder, weights.bert, folder)
+    own = {name for name, _ in reader.named_parameters()}
+    head = {ours: theirs for ours, theirs in head_names(weights.shape).items() if ours in own}
+    if all(theirs in weights.bert for theirs in head.values()):
+        load_named(reader, weights.bert, head, folder)
     if weights.spans:
         load_named(reader, weights.spans, SPAN_NAMES, folder)
         reader.has_span_head = True

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from realm_lab.models.encoder import Encoder, EncoderShape, activate
+from realm_lab.models.encoder import EncoderShape, activate
+from realm_lab.models.hub import new_encoder, word_head
 from realm_lab.models.inputs import Batch
 
 SPAN_NORM_EPSILON = 1e-3  # Keras's default, as in the released span head
@@ -16,13 +17,12 @@ NO_SPAN = -1.0e4
 
 
 class Reader(nn.Module):
-    """A BERT encoder with BERT's masked-word head (output matrix tied to the word embeddings) and a span head."""
+    """An encoder with BERT's masked-word head (output matrix tied to the word embeddings) and a span head."""
 
     def __init__(self, shape: EncoderShape, span_hidden_size: int):
         super().__init__()
-        self.encoder = Encoder(shape)
-        self.transform = nn.Linear(shape.hidden_size, shape.hidden_size)
-        self.transform_norm = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_epsilon)
+        self.encoder = new_encoder(shape)
+        self.transform, self.transform_norm = word_head(self.encoder)
         self.word_bias = nn.Parameter(torch.zeros(shape.vocabulary_size))
         self.span_projection = nn.Linear(shape.hidden_size, 2 * span_hidden_size)
         self.span_norm = nn.LayerNorm(span_hidden_size, eps=SPAN_NORM_EPSILON)
@@ -93,7 +93,8 @@ def initialise_heads(reader: Reader, generator: torch.Generator, words_too: bool
     linears = [reader.span_projection, reader.span_score] + ([reader.transform] if words_too else [])
     for linear in linears:
         _draw(linear, size, generator)
-        nn.init.zeros_(linear.bias)
+        if linear.bias is not None:
+            nn.init.zeros_(linear.bias)
 
 
 def _draw(linear: nn.Linear, size: int, generator: torch.Generator) -> None:

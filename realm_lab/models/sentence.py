@@ -1,4 +1,4 @@
-"""A frozen sentence-embedding folder (Sentence-BERT, E5, BGE, Contriever): a BERT with its tokenizer."""
+"""A frozen sentence-embedding folder (Sentence-BERT, E5, BGE, Contriever): an encoder with its tokenizer."""
 
 # Shapes: B texts, L positions, D hidden size
 
@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from realm_lab.corpus.vocabulary import encode_batch_plain, load_tokenizer, special_ids, tokenizer_digest
 from realm_lab.errors import UserError
-from realm_lab.models.encoder import Encoder
-from realm_lab.models.folders import from_bert, read_checkpoint
+from realm_lab.models.folders import load_encoder, read_checkpoint
+from realm_lab.models.hub import new_encoder
 from realm_lab.models.inputs import join, length_groups
 
 
@@ -25,8 +25,8 @@ class SentenceEncoder:
 
     def __init__(self, folder: Path, pooling: str, normalise: bool, device: torch.device):
         shape, weights = read_checkpoint(folder)
-        self.encoder = Encoder(shape)
-        from_bert(self.encoder, weights, folder)
+        self.encoder = new_encoder(shape)
+        load_encoder(self.encoder, weights, folder)
         self.encoder.to(device).eval()
         self._tokenizer = load_tokenizer(folder)
         if (words := self._tokenizer.get_vocab_size()) > shape.vocabulary_size:

@@ -6,6 +6,7 @@ The sizes are read from its config.json before anything runs.
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,9 +23,24 @@ SIZES = {
     "intermediate_size": "intermediate_size",
     "activation": "hidden_act",
 }
-
-
-MODEL_TYPES = ("bert", "realm")  # of config.json that are read; realm: released REALM weights
+DISTILBERT_SIZES = {"hidden_size": "dim", "layers": "n_layers", "heads": "n_heads", "intermediate_size": "hidden_dim"}
+OF_ROBERTA = ("roberta", "xlm-roberta")
+# model_type of config.json that is read -> its name; realm: released REALM weights
+MODEL_TYPES = {
+    "bert": "BERT",
+    "realm": "REALM",
+    "roberta": "RoBERTa",
+    "xlm-roberta": "XLM-R",
+    "distilbert": "DistilBERT",
+    "electra": "ELECTRA",
+    "modernbert": "ModernBERT",
+}
+OF_BERT = ("bert", "realm", None)  # the oldest folders name no type
+CONVERT = (
+    "import sys, torch; from safetensors.torch import save_file; "
+    "tensors = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
+    "save_file({k: v.clone().contiguous() for k, v in tensors.items()}, sys.argv[2])"
+)
 HUB = "hf://"
 HUB_FILES = [
     "*.safetensors", "*.safetensors.index.json", "config.json", "modules.json", "vocab.txt", "tokenizer*",
@@ -58,14 +74,14 @@ def _fetched(name: str) -> str:
 
 
 def check_model_type(config: Mapping[str, Any], path: Path) -> None:
-    """Raise a UserError if `config` (config.json at `path`) is not a BERT.
+    """Raise a UserError if `config` (config.json at `path`) is of a family that is not supported.
 
     The oldest BERT folders name no model type, and some not even an architecture.
     """
     others = [name for name in config.get("architectures") or () if not str(name).startswith("Bert")]
     found = config.get("model_type") or next(iter(others), None)
     if found is not None and found not in MODEL_TYPES:
-        remedy = "name the folder of a BERT with WordPiece"
+        remedy = f"name the folder of one of: {', '.join(MODEL_TYPES.values())}"
         raise UserError(f"a model of type '{found}' is not supported", path=path, remedy=remedy)
 
 
@@ -85,6 +101,8 @@ def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
     other values that the parameter may have."""
     config = folder / "config.json"
     for path in (config, *weight_files(folder)):
+        if not path.is_file() and (pickled := folder / "pytorch_model.bin").is_file():
+            raise UserError("pickled weights are never loaded", path=pickled, remedy=to_convert(pickled, path))
         if not path.is_file():
             remedy = f"choose {', '.join(names)}, or " if names else ""
             remedy += "give a local folder with config.json and safetensors"
@@ -92,6 +110,33 @@ def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
             raise UserError("no such file", path=path, remedy=remedy)
         if path == config:
             check_model_type(read_object(config), config)
+
+
+def to_convert(pickled: Path, path: Path) -> str:
+    """Return the remedy for pickled weights."""
+    return f"convert them to safetensors with: {shlex.join(['python', '-c', CONVERT, str(pickled), str(path)])}"
+
+
+def sizes_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sizes that config.json has, by the names of their parameters."""
+    kind = config.get("model_type")
+    names = DISTILBERT_SIZES if kind == "distilbert" else SIZES
+    known = names if kind in OF_BERT else {ours: name for ours, name in names.items() if ours != "activation"}
+    return {ours: config[theirs] for ours, theirs in known.items() if theirs in config}
+
+
+def positions_of(config: Mapping[str, Any]) -> int:
+    """Return how many wordpieces an encoder reads at most, by config.json; RoBERTa counts from its padding id on."""
+    before = config.get("pad_token_id", 1) + 1 if config.get("model_type") in OF_ROBERTA else 0
+    return int(config["max_position_embeddings"]) - before
+
+
+def check_positions(folder: Path, passage_length: int, sentence_length: int) -> None:
+    """Raise a UserError if the encoder of a folder reads fewer wordpieces than a sentence with a passage has."""
+    config, longest = read_object(folder / "config.json"), max(passage_length, sentence_length) + sentence_length
+    if "max_position_embeddings" in config and (found := positions_of(config)) < longest:
+        needs = f"{found} positions, but corpus.passage_length + corpus.sentence_length needs {longest}"
+        raise UserError(needs, path=folder, remedy="lower them, or name an encoder with more")
 
 
 def check_causal(path: Path) -> None:
@@ -111,7 +156,7 @@ def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, An
     config = read_json(path) if path is not None and path.is_file() else None
     if not isinstance(config, dict):
         return values
-    found = {f"model.{ours}": config[theirs] for ours, theirs in SIZES.items() if theirs in config}
+    found = {f"model.{name}": size for name, size in sizes_of(config).items()}
     for name, size in found.items():
         if given.get(name) is not None and given[name] != size:
             raise UserError(

@@ -35,10 +35,11 @@ from realm_lab.params.sections import (
 
 
 class Tokenizer(Section):
-    """WordPiece: of a checkpoint folder, or learned from the corpus (the toy world brings its own)."""
+    """Tokens: of a checkpoint folder, or WordPiece learned from the corpus (the toy world brings its own)."""
 
     checkpoint: str | None = None
-    """Hugging Face folder, or hf://ORG/NAME, whose tokenizer is used (Guu: BERT's uncased WordPiece)."""
+    """Hugging Face folder, or hf://ORG/NAME, whose tokenizer is used (Guu: BERT's uncased WordPiece); byte-level BPE
+    and Unigram are read too."""
     vocabulary_size: Annotated[int, Field(ge=100, le=200_000)] = 30_522
     """Size of a learned vocabulary (Guu: BERT's)."""
 
@@ -47,8 +48,8 @@ class Model(Section):
     """BERT-style towers and reader (paper section 3.2; the paper's encoder is BERT-base)."""
 
     checkpoint: str | None = None
-    """Hugging Face folder, or hf://ORG/NAME, with the initial Transformer (Guu, section 3.4: BERT-base uncased); empty:
-    from scratch."""
+    """Hugging Face folder, or hf://ORG/NAME, with the initial Transformer (Guu, section 3.4: BERT-base uncased): a
+    BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA or ModernBERT; empty: from scratch."""
     hidden_size: Positive = 768
     """Width (BERT-base)."""
     layers: Positive = 12

@@ -79,8 +79,10 @@ def read_calibration(path: Path) -> Calibration:
 def model_identity(params: Params, vocabulary_size: int) -> dict[str, Any]:
     """Return the model and its settings: a measurement counts only if they are equal."""
     params = without_checkpoint(params)
+    shape = encoder_shape(params, vocabulary_size)._asdict()
+    del shape["config"]  # a checkpoint's
     return {
-        **encoder_shape(params, vocabulary_size)._asdict(),
+        **shape,
         **embedder_shape(params)._asdict(),
         "precision": params.model.precision,
         "passage_length": params.corpus.passage_length,

@@ -220,6 +220,7 @@ def tower_digest(embedder: Embedder) -> str:
     shape = embedder.document_encoder.shape
     described: tuple[object, ...] = (shape.heads, shape.activation, shape.layer_norm_epsilon)
     described += ("mean",) if embedder.head.pooling == "mean" else ()
+    described += (shape.config,) if shape.config else ()
     described += ("cosine",) if embedder.head.score_scale == "cosine" else ()
     found = hashlib.sha256(repr(described).encode())
     for part in PARTS:

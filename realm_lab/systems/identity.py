@@ -24,7 +24,7 @@ from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.sources import corpus_source
 from realm_lab.corpus.taggers import corpus_tagger
 from realm_lab.errors import UserError
-from realm_lab.params.checkpoint import check_causal, check_checkpoint
+from realm_lab.params.checkpoint import check_causal, check_checkpoint, check_positions
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values, marks
 from realm_lab.systems.registry import PARTS, options_of, system_of, system_source
@@ -169,6 +169,7 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
         values["system_options"] = own
     if params.model.checkpoint is not None:
         values["model"]["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint), "model.checkpoint")
+        check_positions(Path(params.model.checkpoint), params.corpus.passage_length, params.corpus.sentence_length)
     if params.pretrain.causal_checkpoint is not None:
         values["pretrain"]["causal_checkpoint"] = digest_causal(Path(params.pretrain.causal_checkpoint))
     stages = [stage.name for stage in system_of(system).stages]

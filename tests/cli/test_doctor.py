@@ -84,7 +84,7 @@ def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) ->
 
 def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text('{"model_type": "modernbert"}')
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "mpnet"}')
     (tmp_path / "other" / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
     (tmp_path / "causal").mkdir()
     text = "preset: smoke\nmodel: {checkpoint: other}\ntokenizer: {checkpoint: other}\n"
@@ -92,7 +92,7 @@ def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytes
     found = findings(tmp_path, text)
     assert found["pretrain.causal_checkpoint"].state == "wrong"
     assert [found[f"{name}.checkpoint"].state for name in ("model", "tokenizer")] == ["wrong", "wrong"]
-    assert "modernbert" in found["model.checkpoint"].found
+    assert "mpnet" in found["model.checkpoint"].found
     assert "BPE" in found["tokenizer.checkpoint"].found
     assert all(found[f"{name}.checkpoint"].remedy for name in ("model", "tokenizer"))
     assert cli.main(["doctor", "--root", str(tmp_path)]) == 1

@@ -23,7 +23,10 @@ def byte_level(texts: Sequence[str], names: Sequence[str]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=WORDS, special_tokens=list(names), initial_alphabet=alphabet, show_progress=False
+        vocab_size=WORDS,
+        special_tokens=[names[at] for at in (2, 0, 3, 1, 4)],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     cls, sep = ((name, tokenizer.token_to_id(name)) for name in (names[2], names[3]))
@@ -38,7 +41,7 @@ def unigram(texts: Sequence[str], names: Sequence[str]) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=WORDS, special_tokens=list(names), unk_token=names[1], show_progress=False
+        vocab_size=WORDS, special_tokens=[names[at] for at in (2, 0, 3, 1, 4)], unk_token=names[1], show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer

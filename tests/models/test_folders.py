@@ -75,7 +75,7 @@ class Trap:
     [
         (
             "pytorch_model.bin",
-            r"no such file; convert the weights to safetensors \(pickles are never loaded\) with: python -c",
+            r"pickled weights are never loaded; convert them to safetensors with: python -c",
         ),
         ("model.safetensors", r"truncated or not safetensors .*copy the file again"),
     ],
@@ -84,7 +84,7 @@ def test_a_pickle_is_refused_and_never_run(folder: Path, name: str, remedy: str)
     (folder / "model.safetensors").unlink()
     sprung = folder / "sprung"
     (folder / name).write_bytes(pickle.dumps(Trap(sprung)))
-    with pytest.raises(UserError, match=r"model\.safetensors: " + remedy):
+    with pytest.raises(UserError, match=rf"{re.escape(name)}: {remedy}"):
         read_checkpoint(folder)
     assert not sprung.exists()
 
@@ -120,9 +120,7 @@ def without(path: Path, name: str) -> None:
     save_file(tensors, path)
 
 
-OTHER_TYPES = (
-    "roberta", "camembert", "xlm-roberta", "distilbert", "electra", "mpnet", "modernbert", "nomic_bert", "gpt2"
-)  # fmt: skip
+OTHER_TYPES = ("camembert", "mpnet", "nomic_bert", "gpt2")
 KEY_BIAS = "encoder.layer.1.attention.self.key.bias"
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no configuration": (
@@ -139,7 +137,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     **{
         kind: (
             lambda folder, kind=kind: change_config(folder, {"model_type": kind}),  # type: ignore[misc]
-            rf"config\.json: a model of type '{kind}' is not supported; name the folder of a BERT with WordPiece",
+            rf"config\.json: a model of type '{kind}' is not supported; name the folder of one of: BERT",
         )
         for kind in OTHER_TYPES
     },

@@ -298,8 +298,8 @@ def test_a_beginning_that_is_no_name_and_no_folder_is_refused(tmp_path: Path, na
             with pytest.raises(UserError, match=f"no folder '{other}'"):
                 keys(load(TINY, {name: other}))
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text('{"model_type": "roberta"}')
-    with pytest.raises(UserError, match=rf"'{name}': .*other/config\.json: a model of type 'roberta' is not supported"):
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "mpnet"}')
+    with pytest.raises(UserError, match=rf"'{name}': .*other/config\.json: a model of type 'mpnet' is not supported"):
         keys(load(TINY, {name: str(tmp_path / "other")}))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"empty/config\.json: no such file"):

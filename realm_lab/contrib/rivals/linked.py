@@ -105,9 +105,10 @@ class LinkedReader(Bm25Reader, ABC):
         import torch
 
         from realm_lab.core.seeding import derive_seed
+        from realm_lab.models.hub import bert_only
 
         generator = torch.Generator().manual_seed(derive_seed(self.context.plan.seed, "linked-retriever"))
-        encoder = self.context.load_reader("warm_start").encoder
+        encoder = bert_only(self.context.load_reader("warm_start").encoder)
         return self.new_model(encoder, generator).to(self.context.device)
 
     @cached_property

@@ -12,8 +12,8 @@ from realm_lab.core.files import atomic_directory, write_json, write_text
 from realm_lab.core.process import ranks
 from realm_lab.corpus.vocabulary import save_tokenizer
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.encoder import Encoder
 from realm_lab.models.folders import write_embedder, write_reader
+from realm_lab.models.hub import AnyEncoder
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.systems.corpus_context import CorpusContext
@@ -27,13 +27,13 @@ tags: [realm, retrieval, open-domain-qa]
 ---
 # {name} of a REALM run (Guu et al. 2020)
 
-Made by realm_lab. `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` open this folder
-as a BERT model. What transformers has no place for (projections, span head) is in the other .safetensors files, which
+Made by realm_lab. `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` open this folder.
+What transformers has no place for (projections, span head) is in the other .safetensors files, which
 realm_lab reads: set `finetune.initial_reader` or `finetune.initial_retriever` to this folder.
 """
 
 
-def compile_encoders(params: Params, *encoders: Encoder) -> None:
+def compile_encoders(params: Params, *encoders: AnyEncoder) -> None:
     """Compile the encoders in place if the parameters ask for it: names of weights stay, numbers move by rounding."""
     if params.launch.compile:
         for encoder in set(encoders):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from realm_lab.corpus.vocabulary import wordpieces_by_id
 from realm_lab.corpus.words import WordStarts
-from realm_lab.models.encoder import Encoder, show
+from realm_lab.models.encoder import show
+from realm_lab.models.hub import AnyEncoder
 from realm_lab.models.initial import new_embedder, new_reader, read_initial_encoder
 from realm_lab.models.reader import Reader
 from realm_lab.systems.corpus_context import CorpusContext
@@ -43,7 +44,7 @@ def warm_start(context: CorpusContext, run: StageRun) -> None:
     finish(context, run, reader, embedder, 0.0)
 
 
-def _initial_encoder(context: CorpusContext, reader: Reader) -> Encoder | None:
+def _initial_encoder(context: CorpusContext, reader: Reader) -> AnyEncoder | None:
     """Return the initial Transformer of the towers; `reader` is copied when its warm start has ended."""
     start = context.params.warm_start.embedder.initial_encoder
     checkpoint = context.params.model.checkpoint

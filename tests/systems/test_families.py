@@ -1,0 +1,85 @@
+"""REALM with an encoder of another family than BERT: the whole line, and resumed in the same bits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.corpus.sources import source_options
+from realm_lab.errors import UserError
+from realm_lab.params.load import load
+from realm_lab.params.parameters import Params
+from realm_lab.systems.identity import plan_run
+from realm_lab.training import loop
+from realm_lab.worlds.world import ToyWorld
+from tests.models.families import FAMILIES, write_family
+
+SIZES = {"model.hidden_size": 32, "model.layers": 3, "model.heads": 2, "model.intermediate_size": 48}
+LENGTHS = {"corpus.passage_length": 80, "corpus.sentence_length": 56}  # more pieces than the world's own words have
+
+
+def write(folder: Path, family: str, params: Params, positions: int = 140) -> dict[str, Any]:
+    """Write an encoder with a tokenizer learned from the toy world; the parameters that name it."""
+    world = ToyWorld(source_options(params.corpus), 0)
+    write_family(folder, family, [f"{one.title}. {one.body}" for one, _ in world.passages(0)], positions)
+    return {"model.checkpoint": str(folder), "tokenizer.checkpoint": str(folder), "model.dropout": 0.1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_smoke_goes_the_whole_way(tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("preset: smoke\n")
+    given = write(tmp_path / "encoder", family, load(path)) | LENGTHS | {"launch.threads": 1}
+    path.write_text("preset: smoke\n" + "".join(f"{name}: {json.dumps(value)}\n" for name, value in given.items()))
+    study = {"question": "Does it run?", "seeds": [0], "baseline": "only", "cells": {"only": {"system": "realm"}}}
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "one.yaml").write_text(json.dumps(study))
+    assert main(["sweep", "one", "--launcher", "inline", "--root", str(tmp_path)]) == 0
+    for verb in (["ask", "who ?"], ["fill", "it is in [MASK] ."]):
+        capsys.readouterr()
+        assert main([*verb, "--json", "--root", str(tmp_path), "--params", str(path)]) == 0
+        assert json.loads(capsys.readouterr().out)["candidates"]
+
+
+def test_it_resumes_in_the_same_bits(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    few = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "pretrain.steps": 8}
+    often = {"launch.checkpoint_interval_seconds": 2, "warm_start.embedder.initial_encoder": "checkpoint"}
+    params = tiny.params(SIZES | LENGTHS | few | often | write(tmp_path / "encoder", "roberta", tiny.params()))
+    whole = tiny.prepare(params, tmp_path / "whole")
+    tiny.run("warm_start", params, whole)
+    shutil.copytree(whole, tmp_path / "killed")
+    expected = tiny.outcome(tiny.run("pretrain", params, whole))
+    check, done = loop._check_finite, list[int]()
+
+    def interrupted(values: Mapping[str, float], path: Path, step: int) -> None:
+        done.append(step)
+        if step == 5 and done.count(5) == 1:
+            raise KeyboardInterrupt
+        check(values, path, step)
+
+    monkeypatch.setattr(loop, "_check_finite", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.run("pretrain", params, tmp_path / "killed")
+    assert tiny.outcome(tiny.run("pretrain", params, tmp_path / "killed")) == expected
+    assert done[:5] == [1, 2, 3, 4, 5]
+    assert done[5] in (4, 5)
+
+
+def test_an_encoder_that_cannot_read_a_passage_is_refused_before_anything_runs(
+    tiny: ModuleType, tmp_path: Path
+) -> None:
+    for family in ("roberta", "modernbert"):
+        given = write(tmp_path / family, family, tiny.params(), positions=135)
+        with pytest.raises(UserError, match=r"135 positions, but .* needs 136"):
+            plan_run(tiny.params(SIZES | LENGTHS | given), "realm", 0)
+        assert plan_run(tiny.params(SIZES | LENGTHS | given | {"corpus.passage_length": 79}), "realm", 0).stages
