@@ -19,6 +19,7 @@ from rich.markup import escape
 
 from realm_lab.core.digests import DIGESTS, damage, made_as_one
 from realm_lab.core.files import read_json
+from realm_lab.core.hub import is_dataset
 from realm_lab.core.launched import cores
 from realm_lab.errors import UserError, install_line
 from realm_lab.params.parameters import Params
@@ -211,7 +212,9 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
             yield Finding("missing", "corpus.files.knowledge", "no file of passages is named", "name at least one")
         named += [(f"corpus.files.{key}", name) for key, names in files.items() for name in names]
     for key, name in named:
-        if name is not None and (root / name).exists():
+        if name is not None and is_dataset(name):
+            yield Finding("OK", key, f"{name}, a data set of the Hub, fetched once")
+        elif name is not None and (root / name).exists():
             yield _folder(key, name, root / name, params)
         elif name is not None:
             remedy = "put it there (docs/real_text.md: where from), or name another in params.yaml or with --set"

@@ -12,6 +12,7 @@ import numpy as np
 from farmhash import Fingerprint64
 
 from realm_lab.core.files import digest_file
+from realm_lab.core.hub import is_dataset
 from realm_lab.corpus.cutting import OF_UPDATE
 from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.corpus.readers import (
@@ -60,7 +61,7 @@ class FilesCorpus(TextSource):
             described.pop("dev_split")  # it splits nothing
         roles = {path: role for role in FILE_ROLES for path in getattr(files, role)}
         for path, role in roles.items():
-            if not Path(path).exists():
+            if not is_dataset(path) and not Path(path).exists():
                 raise UserError(f"corpus.files.{role}: {path}: no such file; check the path")
         found = super().identity(corpus, options, seed) | {"corpus": {"files": described}}
         found["files"] = {path: digest_input(path) for path in sorted(roles)}

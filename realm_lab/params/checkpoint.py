@@ -5,14 +5,13 @@ The sizes are read from its config.json before anything runs.
 
 from __future__ import annotations
 
-import functools
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import read_json, read_object
+from realm_lab.core.hub import fetched
 from realm_lab.errors import UserError
 
 # parameter -> its name in config.json
@@ -53,24 +52,9 @@ def local(value: Any) -> Any:
     return _fetched(value.removeprefix(HUB)) if isinstance(value, str) and value.startswith(HUB) else value
 
 
-@functools.cache
 def _fetched(name: str) -> str:
-    """Return the model's folder in the Hub's cache (HF_HOME). The network is used only if the folder is incomplete."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
     repository, _, revision = name.partition("@")
-    given: dict[str, Any] = {"revision": revision or None, "allow_patterns": HUB_FILES}
-    try:
-        return str(snapshot_download(repository, local_files_only=True, **given))
-    except LocalEntryNotFoundError:  # or not all of it
-        print(f"fetching {HUB}{name} from the Hub", file=sys.stderr)
-    except ValueError as error:
-        raise UserError(f"{HUB}{name}: {error}") from None
-    try:
-        return str(snapshot_download(repository, **given))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{HUB}{name} cannot be fetched ({error}); {hub_remedy(repository)}") from None
+    return str(fetched(f"{HUB}{name}", repository, revision or None, tuple(HUB_FILES), hub_remedy(repository)))
 
 
 def check_model_type(config: Mapping[str, Any], path: Path) -> None:

@@ -1,7 +1,5 @@
 """Names of inputs into files: a file, or a folder of WikiExtractor (AA/wiki_00, AB/wiki_17.bz2, ...), of Parquet, of
-pictures, or of BEIR (corpus.jsonl, queries.jsonl, qrels/test.tsv).
-
-The Hub's data sets are such folders (train-00000-of-00041.parquet); `hf download --repo-type dataset` fetches one.
+pictures, or of BEIR (corpus.jsonl, queries.jsonl, qrels/test.tsv); or a data set of the Hub, hf-dataset://ORG/NAME/...
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from realm_lab.core.files import digest, digest_file
+from realm_lab.core.hub import dataset, is_dataset
 from realm_lab.corpus.records import Split
 from realm_lab.corpus.text_files import plain_name
 from realm_lab.errors import UserError
@@ -70,7 +69,7 @@ def _name(path: Path, length: int) -> str:
 def files_of(name: Path | str, split: Split | None = None) -> list[Path]:
     """The files that an input names, in their order; of Parquet with several splits those of `train`. A BEIR folder
     is its documents, or its judgements of a split of questions."""
-    folder = Path(name)
+    folder = dataset(name) if is_dataset(name) else Path(name)
     if not folder.is_dir():
         return [folder]
     if (folder / QRELS).is_dir():

@@ -1,0 +1,65 @@
+"""Models and data sets of the Hugging Face Hub by name, in its cache (HF_HOME)."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from realm_lab.errors import UserError
+
+DATASET = "hf-dataset:/"
+_NAME = re.compile(r"hf-dataset:/{1,2}([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*?))?/?")
+DATA_FILES = ("*.parquet", "*.json*", "*.tsv*", "*.csv*", "*.txt*", "*.nt*")  # compressed too; no script, no pickle
+
+
+def is_dataset(name: Path | str) -> bool:
+    """True for hf-dataset://ORG/NAME, perhaps with @REVISION and a file or folder in it."""
+    return str(name).startswith(DATASET)
+
+
+def dataset(name: Path | str) -> Path:
+    """Return the local file or folder that hf-dataset://ORG/NAME[@REVISION][/PATH] names. UserError: there is none."""
+    found = _NAME.fullmatch(str(name))
+    if not found:
+        raise UserError(f"{name}: no such name; expected hf-dataset://ORG/NAME, @REVISION and /PATH are optional")
+    repository, revision, inside = found[1], found[2], found[3] or ""
+    patterns = (inside, f"{inside}/*") if inside else DATA_FILES
+    tree = f"https://huggingface.co/datasets/{repository}/tree/{revision or 'main'} lists what there is"
+    path = fetched(str(name), repository, revision, patterns, tree, "dataset", inside) / inside
+    if not path.exists():
+        raise UserError(f"{name}: the data set has no file or folder '{inside}'; {tree}")
+    return path
+
+
+@functools.cache
+def fetched(
+    name: str,
+    repository: str,
+    revision: str | None,
+    patterns: tuple[str, ...],
+    remedy: str,
+    kind: str = "model",
+    needed: str = "",
+) -> Path:
+    """Return the folder of a repository in the cache. The network is used only if it is incomplete, or if it lacks the
+    `needed` file or folder."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    given: dict[str, Any] = {"revision": revision, "allow_patterns": list(patterns), "repo_type": kind}
+    try:
+        folder = Path(snapshot_download(repository, local_files_only=True, **given))
+        if (folder / needed).exists():
+            return folder
+    except LocalEntryNotFoundError:  # or not all of it
+        pass
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from None
+    print(f"fetching {name} from the Hub", file=sys.stderr)
+    try:
+        return Path(snapshot_download(repository, **given))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name} cannot be fetched ({error}); {remedy}") from None
