@@ -49,12 +49,11 @@ def in_place(error: UserError, options: argparse.Namespace) -> UserError:
     has no origin yet."""
     if error.path or not error.parameter or "overrides" not in options:
         return error
-    from realm_lab.params.load import placed, read_source
+    from realm_lab.params.load import read_source
 
-    overrides = overrides_of(options)
-    source = read_source(options.params or options.root / "params.yaml", overrides)
-    found = placed(error.problem, [error.parameter], source, overrides)
-    if found.path == source.path and found.line is None:  # the value is of a preset, or of a study
+    source = read_source(options.params or options.root / "params.yaml", overrides_of(options))
+    found = source.placed(error.problem, [error.parameter])
+    if found.path == source.otherwise.path and found.line is None:  # the value is of a preset, or of a study
         return error
     return UserError(error.problem, parameter=error.parameter, path=found.path, line=found.line, remedy=error.remedy)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,11 +96,11 @@ def _run_sweep(options: argparse.Namespace) -> int:
     from realm_lab.runner.sweep import sweep
     from realm_lab.runner.try_out import try_study
 
-    run = try_study if options.is_try else sweep
+    work = try_study if options.is_try else sweep
     if not options.axes:
         if options.name or not options.study:
             raise UserError("sweep: name a study, or give --axis KEY=VALUE,... and --name NAME")
-        return run(_request(options, options.study))
+        return _run(work, options, options.study)
     if options.study or not options.name:
         raise UserError("sweep --axis: give --name NAME for the study, and no other study")
     from realm_lab.runner.written_study import write_axes
@@ -107,28 +108,32 @@ def _run_sweep(options: argparse.Namespace) -> int:
     given = overrides_of(options)
     path = write_axes(options.root, options.name, options.axes, options.seeds, options.params, given)
     options.overrides, options.preset = [], None  # they are in the file now
-    return run(_request(options, str(path)))
+    return _run(work, options, str(path))
 
 
 def _run_search(options: argparse.Namespace) -> int:
     with needs("`realm-lab search`", "optuna", "platform"):
         from realm_lab.runner.search import search
 
-    return search(_request(options, options.search))
+    return _run(search, options, options.search)
 
 
-def _request(options: argparse.Namespace, study: str) -> Request:
+def _run(work: Callable[[Request], int], options: argparse.Namespace, study: str) -> int:
+    """Do the work of a study or search, or cancel it."""
     from realm_lab.params.load import parse_override
-    from realm_lab.runner.sweep import Request, find_study
+    from realm_lab.runner.sweep import Request, cancel_study, find_study
 
+    path = find_study(study, options.root, options.verb)
+    if options.cancel:  # also of a study whose file is being changed
+        return cancel_study(path.stem, options.root)
     given = vars(options) | {
-        "path": find_study(study, options.root, options.verb),
+        "path": path,
         "params_path": options.params,
         "overrides": overrides_of(options),
         "as_json": options.json,
         "slurm": dict(parse_override(text, "--slurm", "partition=gpu") for text in options.slurm),
     }
-    return Request(**{field.name: given[field.name] for field in fields(Request) if field.name in given})
+    return work(Request(**{field.name: given[field.name] for field in fields(Request) if field.name in given}))
 
 
 def _run_status(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import read_json, read_object
+from realm_lab.core.files import digest, digest_file, read_json, read_object
 from realm_lab.core.hub import fetched
 from realm_lab.errors import UserError
 
@@ -130,6 +130,33 @@ def check_causal(path: Path) -> None:
         if not one.is_file():
             remedy = "name a .gguf file, or a folder with config.json and safetensors"
             raise UserError("no such file", path=one, remedy=remedy)
+
+
+def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -> str:
+    """Return the digest of the models in a folder: all its .safetensors and .json files, by their paths in it.
+    UserError: no such folder, no models in it, or others than BERT's; `names` are other values of the parameter."""
+    if names and not folder.is_dir():
+        choices = f"choose {', '.join(names)}, or give a local folder with config.json and safetensors"
+        raise UserError(f"parameter '{parameter}': no folder '{folder}'; {choices}", parameter=parameter)
+    try:
+        check_checkpoint(folder, names)
+    except UserError as error:
+        raise UserError(f"parameter '{parameter}': {error}", parameter=parameter) from None
+    paths = sorted(path for pattern in ("*.safetensors", "*.json") for path in folder.rglob(pattern) if path.is_file())
+    return digest({path.relative_to(folder).as_posix(): digest_file(path) for path in paths})
+
+
+def digest_causal(path: Path) -> str:
+    """Return the digest of a causal language model: of a GGUF file, or of the relevant files of a folder. UserError:
+    there is none."""
+    try:
+        check_causal(path)
+    except UserError as error:
+        raise UserError(f"parameter 'pretrain.causal_checkpoint': {error}") from None
+    if path.is_file():
+        return digest_file(path)
+    names = sorted(one for pattern in ("*.safetensors", "*.json", "*.txt", "*.model") for one in path.glob(pattern))
+    return digest({one.name: digest_file(one) for one in names})
 
 
 def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,9 @@ line of params.yaml that is not empty overrides the preset.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
 
 PRESETS = ("toy", "smoke", "real", "paper")
 OPTIONS = "system_options"  # SYSTEM -> OPTION -> value
+FLAG = "--set"
 OWN_PRESETS = Path("presets")  # of a project, NAME.yaml
 PRESET_FOLDER = Path(__file__).parent / "presets"
 
@@ -33,19 +36,66 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
     UserError: one line naming the key, the nearest valid one, and the line of the file, or the override.
     """
     source = read_source(path, overrides)
-    try:
+    with source.blamed():
         return resolve(source.values)
-    except ValidationError as error:
-        raise explain(error, source, overrides) from None
+
+
+class Origin(NamedTuple):
+    """The origin of a value: a file, and the keys that lead to the value in its document, or a flag. `prefix` stands
+    before errors about the value."""
+
+    path: Path | str
+    document: Any = None
+    keys: Sequence[str | int] = ()
+    prefix: str = ""
+
+    def error(self, problem: str, parameter: str) -> UserError:
+        line = line_of(self.document, self.keys)
+        return UserError(f"{self.prefix}{problem}", parameter=parameter, path=self.path, line=line)
+
+
+Layer = Mapping[str, Origin]  # dotted key -> who set it
 
 
 class Source(NamedTuple):
-    """A parameter file merged with its preset, flat (dotted key -> value) and not validated yet. `document` has the
-    lines of the file."""
+    """Flat values (dotted key -> value), not validated yet. `layers`: the origins of those that no preset chose, those
+    on top first; `otherwise` is the origin of the others."""
 
-    path: Path
-    document: Any
     values: dict[str, Any]
+    layers: tuple[Layer, ...]
+    otherwise: Origin
+
+    def under(self, values: Mapping[str, Any], *layers: Layer, otherwise: Origin | None = None) -> Source:
+        """Return it with others on top."""
+        return Source(laid_over(self.values, values), (*layers, *self.layers), otherwise or self.otherwise)
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Attach the origin to errors about parameters that are raised inside: of the first one that has an origin. A
+        contradiction also shows the values that the preset chose."""
+        try:
+            yield
+        except ValidationError as error:
+            found = problem_of(error)
+            text, location = found.text, found.location
+            if found.is_contradiction:
+                given, location = [key for layer in self.layers for key in layer], ()
+                chosen = [name for name in found.parameters if not any(is_same_or_inside(name, key) for key in given)]
+                notes = [f"{name} is {show(self.values[name])}" for name in chosen if name in self.values]
+                text += f" (in preset '{self.values['preset']}', {', '.join(notes)})" if notes else ""
+            raise self.placed(text, found.parameters, location) from None
+        except UserError as error:
+            raise self.placed(str(error), [error.parameter]) from None
+
+    def placed(self, problem: str, parameters: Sequence[str], location: Sequence[str | int] = ()) -> UserError:
+        """Attach the origin to an error about `parameters`. `location` leads further into the value of the first."""
+        for layer, name in itertools.product(self.layers, filter(None, parameters)):
+            for key, origin in layer.items():
+                if is_same_or_inside(name, key):
+                    path = f"{FLAG} {key}" if origin.path == FLAG and key != parameters[0] else origin.path
+                    further = location[key.count(".") + 1 :] if key == name else ()
+                    return origin._replace(path=path, keys=(*origin.keys, *further)).error(problem, key)
+        return self.otherwise.error(problem, parameters[0])
 
 
 def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Source:
@@ -62,12 +112,12 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, overrides)
     preset = given.setdefault("preset", "toy")
     below = preset_values(preset, "--preset" if "preset" in overrides else path)
-    source = Source(path, document, with_sizes(laid_over(below, given), given))
+    flags = dict.fromkeys(overrides, Origin(FLAG))
+    lines = {key: Origin(path, document, key.split(".")) for key in given if key not in overrides}
+    source = Source(with_sizes(laid_over(below, given), given), (flags, lines), Origin(path))
     listed = source.values.get("plugins")
-    try:
+    with source.blamed():
         import_modules("plugins", listed if isinstance(listed, list) else ())
-    except UserError as error:
-        raise placed(error.problem, ["plugins"], source, overrides) from None
     return source
 
 
@@ -204,44 +254,6 @@ def chosen(flag: str, text: str) -> Choice:
         raise
     except ValueError as error:
         raise UserError(f"{flag} {cut(text)}: {error}") from None
-
-
-def explain(error: ValidationError, source: Source, overrides: Mapping[str, Any] | None = None) -> UserError:
-    """Attach the origin to pydantic's error; a contradiction also shows the values that the preset chose."""
-    found = problem_of(error)
-    text, given = found.text, [*flatten(overrides or {}), *_written(source)]
-    if found.is_contradiction:
-        chosen = [name for name in found.parameters if not any(is_same_or_inside(name, key) for key in given)]
-        notes = [f"{name} is {show(source.values[name])}" for name in chosen if name in source.values]
-        text += f" (in preset '{source.values['preset']}', {', '.join(notes)})" if notes else ""
-    location = () if found.is_contradiction else found.location
-    return placed(text, found.parameters, source, overrides, location)
-
-
-def placed(
-    problem: str,
-    parameters: Sequence[str],
-    source: Source,
-    overrides: Mapping[str, Any] | None = None,
-    location: Sequence[str | int] = (),
-) -> UserError:
-    """Attach the origin to an error about `parameters`: the override, or else the line of the file, that set the
-    first of them that has a value. `location` leads further into that value."""
-    for is_flag, given in ((True, flatten(overrides or {})), (False, _written(source))):
-        for name in parameters:
-            for key in given:
-                if not is_same_or_inside(name, key):
-                    continue
-                if is_flag:
-                    return UserError(problem, parameter=key, path="--set" if key == parameters[0] else f"--set {key}")
-                keys = location if key == name and location else key.split(".")
-                return UserError(problem, parameter=key, path=source.path, line=line_of(source.document, keys))
-    return UserError(problem, parameter=parameters[0], path=source.path)
-
-
-def _written(source: Source) -> dict[str, Any]:
-    """Return the lines of the file that have a value, flat."""
-    return {key: value for key, value in flatten(source.document).items() if value is not None}
 
 
 def is_same_or_inside(name: str, key: str) -> bool:

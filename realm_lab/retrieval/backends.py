@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from realm_lab.core.plugins import Choice, Kind
+from realm_lab.core.plugins import Kind
 from realm_lab.params.sections import Positive, Section, neutral
 
 PARAMETER, EXACT = "pretrain.search.backend", "exact"
@@ -65,8 +65,3 @@ for _name, _options in {
     "sq8": FaissOptions,
 }.items():
     SEARCH_BACKENDS.declare(_name, f"realm_lab.retrieval.faiss_backends:{_name}", _options)
-
-
-def check_search(choice: Choice) -> None:
-    """Refuse an unknown backend, or a wrong option."""
-    SEARCH_BACKENDS.choose(PARAMETER, choice)

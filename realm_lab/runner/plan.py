@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from realm_lab.core.plugins import Choice
-from realm_lab.core.records import problem_of
-from realm_lab.corpus.sources import corpus_source
-from realm_lab.corpus.taggers import corpus_tagger
 from realm_lab.errors import UserError
 from realm_lab.masking import check_masking
 from realm_lab.metrics import BUILT_IN, METRICS
-from realm_lab.models.objectives import training_objective
 from realm_lab.params.load import (
-    Source,
+    FLAG,
+    Origin,
     beyond_preset,
-    explain,
     flatten,
     is_known,
-    is_same_or_inside,
     laid_over,
-    placed,
-    read_source,
     resolve,
     show,
     suggest_parameter,
 )
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.own_figures import known_anywhere
-from realm_lab.retrieval.backends import check_search
 from realm_lab.retrieval.refresh import check_refresh
-from realm_lab.runner.cells import Cell, Place, cells_of, value_in_name
 from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.study import Study, check_parts, metrics_of, read_study_file, with_plugins
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
-from realm_lab.systems.registry import options_of, system_of, with_options
+from realm_lab.runner.study import Cell, Study, cells_of, figures_of, metrics_of, read_study_file, value_in_name
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, chosen_part, plan_run, record_run
+from realm_lab.systems.registry import PARTS, options_of, system_of, with_options
 from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
@@ -107,13 +96,25 @@ def plan_study(
     cell and override the study. UserError: the study or a cell's parameters are wrong, or two cells are one run.
     """
     study, common = read_study_file(Path(path), Study), dict(overrides or {})
-    preset = {"preset": name} if (name := common.pop("preset", study.preset)) else {}
-    source = with_plugins(read_source(params_path or Path(root) / "params.yaml", preset), study)
-    check_parts(study)
-    cells = cells_of(study)
-    _check_common(study, cells, common)
-    cells = [cell._replace(overrides=laid_over(cell.overrides, common)) for cell in cells]
-    resolved = _resolve_all(study, cells, source, common)
+    source = study.source(params_path or Path(root) / "params.yaml", common.pop("preset", None))
+    check_overrides(common)
+    chosen = _seeds(study, seeds)
+    cells, resolved, plans = [], [], []
+    for cell in cells_of(study):
+        for key in common:
+            if key in cell.places:
+                message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
+                raise study.problem(message, *cell.places[key])
+        cells.append(cell._replace(overrides=laid_over(cell.overrides, common)))
+        place = functools.partial(study.origin, prefix=f"cell '{cell.name}': ")
+        of_cell = {key: place(*keys) for key, keys in cell.places.items()}
+        of_all = {key: place("set", key) for key in study.common}
+        mine = source.under(cell.overrides, of_cell, of_all, otherwise=place("cells", cell.name))
+        mine = mine.under(common, dict.fromkeys(common, Origin(FLAG)))
+        with mine.blamed():
+            resolved.append(resolve(mine.values))
+            check_names(resolved[-1], cell.system)
+            plans.append([plan_run(resolved[-1], cell.system, seed) for seed in chosen])
     flat = [flatten(params) for params in resolved]
     names = dict.fromkeys(name for values in flat for name in values)
     flat = [with_options(values, names) for values in flat]
@@ -128,11 +129,17 @@ def plan_study(
         for key, value in beyond_preset(resolved[0]).items()
         if not any(f"{key}.".startswith(f"{name}.") for name in own)
     }
-    chosen = _seeds(study, seeds)
-    runs = _runs(study, cells, resolved, chosen, base, everywhere)
+    runs = []
+    owners: dict[str, Cell] = {}  # run key -> its cell
+    for cell, params, planned in zip(cells, resolved, plans, strict=True):
+        for seed, plan in zip(chosen, planned, strict=True):
+            other = owners.setdefault(plan.run_key, cell)
+            if other != cell:
+                raise _overlap(study, other, cell, base, everywhere)
+            runs.append(PlannedRun(cell.name, seed, params, plan, cell.changes))
     metrics = metrics_of(study)
     described = study.model_dump(include={"not_run", "note", "tags"}) | {
-        "figures": tuple(known_anywhere("figures", choice) for choice in study.figures),
+        "figures": figures_of(study),
         "metrics": list(dict.fromkeys(metric.name for metric in metrics.values())),
         "delta": {metrics[text].name: value for text, value in study.delta.items()},
         "own_metrics": tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
@@ -153,27 +160,6 @@ def plan_study(
         Path(path),
         study.on_finish,
     )
-
-
-def _runs(
-    study: Study,
-    cells: list[Cell],
-    resolved: list[Params],
-    seeds: tuple[int, ...],
-    base: dict[str, Any],
-    common: Mapping[str, Any],
-) -> list[PlannedRun]:
-    """Return the runs of cells with their parameters. UserError: two cells are the same run."""
-    runs = []
-    owners: dict[str, Cell] = {}  # run key -> its cell
-    for cell, params in zip(cells, resolved, strict=True):
-        for seed in seeds:
-            run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
-            other = owners.setdefault(run.run_key, cell)
-            if other != cell:
-                raise _overlap(study, other, cell, base, common)
-            runs.append(run)
-    return runs
 
 
 # Extra metrics and figures of the report of the default run.
@@ -224,16 +210,6 @@ def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
     )
 
 
-def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) -> None:
-    """Check that settings of the command line for every cell are parameters that no cell changes."""
-    check_overrides(common)
-    for key in common:
-        for cell in cells:
-            if key in cell.places:
-                message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
-                raise study.problem(message, *cell.places[key])
-
-
 def check_overrides(given: Mapping[str, Any]) -> None:
     """Refuse parameters that --set may not change in a study or a search."""
     for key in given:
@@ -243,47 +219,12 @@ def check_overrides(given: Mapping[str, Any]) -> None:
             raise UserError(f"--set {key}: unknown parameter '{key}'; {suggest_parameter(key)}")
 
 
-def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Mapping[str, Any]) -> list[Params]:
-    """Return the parameters of each cell. Faults caused only by --set (`common`) are reported for --set."""
-    try:
-        return [_resolve(study, cell, source) for cell in cells]
-    except UserError as error:
-        if not common:
-            raise
-        for cell in cells_of(study):
-            _resolve(study, cell, source)  # a fault without --set belongs to the file
-        given = [f"{key}={show(value)}" for key, value in common.items()]
-        raise UserError(error.problem, path=f"--set {', '.join(given)}", parameter=error.parameter) from None
-
-
-def _resolve(study: Study, cell: Cell, source: Source) -> Params:
-    """Return the parameters of a cell; errors point to the line that set the value."""
-    try:
-        params = resolve(laid_over(source.values, cell.overrides))
-        check_names(params, cell.system)
-        return params
-    except ValidationError as error:
-        names, message, unset = problem_of(error).parameters, problem_of(error).text, explain(error, source)
-    except UserError as error:
-        names, message, unset = (error.parameter,), str(error), placed(str(error), [error.parameter], source)
-    # the setting: the parameter itself, a section above it or a parameter in it; of several, the first that is named
-    near = [key for name in names if name for key in cell.overrides if is_same_or_inside(name, key)]
-    own = [key for key in near if key in cell.places]
-    if not near and any(names):  # of params.yaml itself
-        raise unset
-    place: Place = cell.places[own[0]] if own else ("set", near[0]) if near else ("cells", cell.name)
-    raise study.problem(f"cell '{cell.name}': {message}", *place)
-
-
 def check_names(params: Params, system: str = DEFAULT_SYSTEMS[-1]) -> None:
     """Refuse unknown names and options of plug-ins before any work. UserError: with the nearest name."""
-    corpus_source(params.corpus)
-    corpus_tagger(params.corpus)
+    for parameter in PARTS:
+        chosen_part(params, parameter)
     check_masking(params.pretrain)
     check_refresh(params.pretrain.refresh)
-    check_search(params.pretrain.search.backend)
-    training_objective("pretrain.objective", params.pretrain.objective)
-    training_objective("finetune.objective", params.finetune.objective)
     options_of(params, system)
     if params.launch.device not in DEVICES:
         from realm_lab.core.process import device_named  # torch takes seconds to import: only for rare names

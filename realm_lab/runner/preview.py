@@ -14,12 +14,12 @@ from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import show
 from realm_lab.params.sections import Refresh
-from realm_lab.runner.cells import Cell
 from realm_lab.runner.other_code import described, other_code
 from realm_lab.runner.plan import StudyPlan
 from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
+from realm_lab.runner.study import Cell
 from realm_lab.runner.tasks import state_of_run, tasks_of
 from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import study_folder

@@ -28,7 +28,6 @@ from optuna.trial import FrozenTrial, TrialState
 from realm_lab.core.files import digest, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
-from realm_lab.runner.cells import Cell, changes_title
 from realm_lab.runner.launchers import LocalOptions
 from realm_lab.runner.other_code import other_code, settle_code
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
@@ -36,7 +35,8 @@ from realm_lab.runner.preview import show_search
 from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.search_file import SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
-from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel_study, mirroring, say
+from realm_lab.runner.study import Cell, changes_title
+from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, mirroring, say
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import StageRun, stage_folder
@@ -70,8 +70,6 @@ class OpenTrial:
 def search(request: Request) -> int:
     """Run the command; returns the exit code: 0 when all trials have ended and the baseline is complete."""
     root = Path(request.root)
-    if request.cancel:
-        return cancel_study(Path(request.path).stem, root)
     policy = {} if request.other_code is None else {"launch.other_code": request.other_code}
     overrides = {**request.overrides, **policy}
     plan = plan_search(request.path, root, params_path=request.params_path, overrides=overrides)

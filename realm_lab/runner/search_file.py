@@ -13,11 +13,11 @@ from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, chosen_by
 from realm_lab.params.corpus import Corpus
-from realm_lab.params.load import flatten, laid_over, read_source, resolve, show
+from realm_lab.params.load import FLAG, Origin, flatten, laid_over, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.launchers import Part
 from realm_lab.runner.plan import PlannedRun, check_names, check_overrides
-from realm_lab.runner.study import DEFAULT_SYSTEM, StudyFile, overrides_of, read_study_file, with_plugins
+from realm_lab.runner.study import DEFAULT_SYSTEM, StudyFile, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import with_options
 
@@ -139,19 +139,13 @@ def plan_search(
     and the remedy: an unknown key or metric, a value that its parameter cannot have, or a baseline that is not in the
     space."""
     search, given = read_study_file(Path(path), Search), dict(overrides or {})
-    preset = {"preset": name} if (name := given.pop("preset", search.preset)) else {}
+    source = search.source(params_path or Path(root) / "params.yaml", given.pop("preset", None))
     check_overrides(given)
-    source = with_plugins(read_source(params_path or Path(root) / "params.yaml", preset), search)
-    common = overrides_of(search, search.set, "set", launch=True)
-    values = laid_over(source.values, common)
-    with search.at("set", prefix="set: "):
-        base = _params(values)
-    if given:
-        values = laid_over(values, given)
-        try:
-            base = _params(values)
-        except UserError as error:
-            raise UserError(f"--set: {error}") from None
+    common = search.common
+    source = source.under(common, {key: search.origin("set", key, prefix="set: ") for key in common})
+    source = source.under(given, dict.fromkeys(given, Origin(FLAG)))
+    with source.blamed():
+        base = _params(source.values)
     _check_metric(search, base.corpus)
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
@@ -171,8 +165,8 @@ def plan_search(
             if own not in dimension:
                 raise UserError(f"'{name}' is {show(own)} in the baseline, which is not in its range; widen it")
             for end in dimension.ends:
-                _params(values | {name: end})
-    plan = SearchPlan(search, values, base, baseline)
+                _params(source.values | {name: end})
+    plan = SearchPlan(search, source.values, base, baseline)
     as_it_is = plan.runs("", {})[0].plan.key(plan.last_stage)
     for name, dimension in search.space.items():
         if {plan.runs("", {name: end})[0].plan.key(plan.last_stage) for end in dimension.ends} == {as_it_is}:

@@ -1,29 +1,36 @@
-"""A study as a file: experiments/NAME.yaml -> Study. The keys are explained below and in docs/study_file.md."""
+"""A study as a file: experiments/NAME.yaml -> Study -> its cells, the baseline first: the named ones, or every
+combination of the points of its axes. The keys are explained below and in docs/study_file.md."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
+from realm_lab.core.names import check_name, is_name
 from realm_lab.core.plugins import Choice, ChoiceField, import_modules, import_plugins, load_object
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric, learn, metric, of_kind
 from realm_lab.params.load import (
     OPTIONS,
+    Origin,
     Source,
     is_divided,
     is_option,
     is_part,
+    laid_over,
     parameter_fields,
     preset_values,
+    read_source,
     show,
     suggest_parameter,
 )
@@ -37,7 +44,21 @@ from realm_lab.tracking.computed import COMPUTED, definition
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
-TAG = re.compile(r"(?!realm\.|mlflow\.)[\w.\- :/]{1,250}")  # names that MLflow accepts, except the mirror's
+IN_CELLS = "=,+"  # further characters in names of cells
+Place = tuple[str | int, ...]
+
+
+def _tag(name: str) -> str:
+    """Accept the names that MLflow accepts, except the mirror's."""
+    if not re.fullmatch(r"(?!realm\.|mlflow\.)[\w.\- :/]{1,250}", name):
+        rules = "letters, digits and _ - . / : blank, and neither realm. nor mlflow. in front"
+        raise ValueError(f"no name of a tag; write {rules}")
+    return name
+
+
+def _published(name: str) -> str:
+    published(name)
+    return name
 
 
 class CellEntry(Part):
@@ -48,7 +69,7 @@ class CellEntry(Part):
     `{name: dpr, steps: 300}`."""
     set: dict[str, Any] = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""
-    paper: str | None = None
+    paper: Annotated[str, AfterValidator(_published)] | None = None
     """The published number that it corresponds to, such as `table2.realm`."""
 
 
@@ -88,6 +109,7 @@ class StudyFile(Part):
 
     _path: Path = PrivateAttr(default=Path("study.yaml"))
     _document: Any = PrivateAttr(default_factory=dict)
+    _common: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -97,10 +119,25 @@ class StudyFile(Part):
     def path(self) -> Path:
         return self._path
 
+    @property
+    def common(self) -> dict[str, Any]:
+        """The parameters that `set` changes in every cell, dotted name -> value."""
+        return self._common
+
+    def source(self, path: Path, preset: str | None) -> Source:
+        """Read params.yaml with the preset of the study, or another, and with its plug-ins."""
+        preset = preset or self.preset
+        source = read_source(path, {"preset": preset} if preset else {})
+        listed = [*(source.values.get("plugins") or []), *self.plugins]
+        return source.under({"plugins": listed}) if self.plugins else source
+
+    def origin(self, *keys: str | int, prefix: str = "") -> Origin:
+        """Return a position in the file; `keys` lead to it as far as they exist."""
+        return Origin(self._path, self._document, keys, prefix)
+
     def problem(self, message: str, *keys: str | int) -> UserError:
-        """Return an error at a position in the file; `keys` lead to it as far as they exist."""
-        line = line_of(self._document, keys)
-        return UserError(message, path=self._path, line=line)
+        """Return an error at a position in the file."""
+        return self.origin(*keys).error(message, "")
 
     @contextmanager
     def at(self, *keys: str | int, prefix: str = "") -> Iterator[None]:
@@ -130,7 +167,7 @@ class StudyFile(Part):
             with self.at("preset"):
                 preset_values(self.preset, "")
         self.refuse_twice(self.seeds, "seeds")
-        overrides_of(self, self.set, "set", launch=True)
+        self._common = overrides_of(self, self.set, "set", launch=True)
 
 
 class Study(StudyFile):
@@ -154,7 +191,7 @@ class Study(StudyFile):
     """Cells deliberately left out -> the reason; a table of the report."""
     note: str = ""
     """A note for people, shown in MLflow under the question."""
-    tags: dict[str, str] = {}
+    tags: dict[Annotated[str, AfterValidator(_tag)], str] = {}
     """Tags of the study and its runs in MLflow: name -> value."""
     on_finish: str = ""
     """Command or webhook (a URL) to call when the study ends; it gets the verdict as JSON."""
@@ -166,21 +203,13 @@ class Study(StudyFile):
 File = TypeVar("File", bound=StudyFile)
 
 
-def check_parts(study: Study) -> None:
-    """Refuse an unknown figure, system or published number."""
+def figures_of(study: Study) -> tuple[Choice, ...]:
+    """Return the extra figures of a study. UserError: an unknown one."""
+    found = []
     for place, choice in enumerate(study.figures):
         with study.at("figures", place):
-            known_anywhere("figures", choice)
-    for name in study.tags:
-        if not TAG.fullmatch(name):
-            rules = "letters, digits and _ - . / : blank, and neither realm. nor mlflow. in front"
-            raise study.problem(f"tags: '{name}' is no name of a tag; write {rules}", "tags", name)
-    for name, cell in study.cells.items():
-        with study.at("cells", name, "system", prefix=f"cell '{name}': "):
-            system_of(cell.system.name)
-        if cell.paper is not None:
-            with study.at("cells", name, "paper", prefix=f"cell '{name}': "):
-                published(cell.paper)
+            found.append(known_anywhere("figures", choice))
+    return tuple(found)
 
 
 def metrics_of(study: Study) -> dict[str, Metric]:
@@ -231,12 +260,6 @@ def read_study_file(path: Path, model: type[File]) -> File:
     return study
 
 
-def with_plugins(source: Source, study: StudyFile) -> Source:
-    """Parameters with the plug-ins of a study after their own."""
-    listed = [*(source.values.get("plugins") or []), *study.plugins]
-    return source._replace(values=source.values | {"plugins": listed}) if study.plugins else source
-
-
 def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, launch: bool = False) -> dict[str, Any]:
     """Return dotted name -> value of a `set` or a point, with sections spelled out; `keys` lead to it in the file.
     UserError: an unknown parameter, a section without a value, or one that is not part of a run's identity."""
@@ -249,7 +272,7 @@ def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, l
     return found
 
 
-def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], launch: bool) -> None:
+def _check_parameter(study: StudyFile, name: str, place: Place, launch: bool) -> None:
     if name in ("preset", "seeds"):
         raise study.problem(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", *place)
     if not launch and name.split(".")[0] == "launch":
@@ -271,9 +294,7 @@ def _parameters() -> dict[str, str]:
     return {name: next((other for other in names if other.startswith(f"{name}.")), "") for name in names}
 
 
-def _leaves(
-    given: Mapping[str, Any], prefix: str, keys: tuple[str | int, ...]
-) -> Iterator[tuple[str, Any, tuple[str | int, ...]]]:
+def _leaves(given: Mapping[str, Any], prefix: str, keys: Place) -> Iterator[tuple[str, Any, Place]]:
     """Yield (dotted name, value, keys) for everything in nested sections."""
     for key, value in given.items():
         name, place = f"{prefix}{key}", (*keys, key)
@@ -309,3 +330,149 @@ def _explain(error: ValidationError, path: Path, document: Any, model: type[Stud
         meaning = " ".join((group.model_fields[key].description or "").split())
         return f"{where}: '{'.'.join([*above, key])}' is missing; add it: {meaning}"
     return f"{where}: {validation_line(error, location)}"
+
+
+class Cell(NamedTuple):
+    """One cell of a study: the common part of all its runs. `overrides` are its settings over params.yaml, dotted name
+    -> value, the study's `set` included. `changes`, known in a plan, are its differences from the baseline in the
+    resolved parameters. `places`: the keys in the file that set each parameter."""
+
+    name: str
+    title: str
+    system: str
+    overrides: dict[str, Any]
+    changes: dict[str, Any]
+    paper: str | None = None
+    places: Mapping[str, Place] = MappingProxyType({})
+
+
+class Point(NamedTuple):
+    """One point of an axis; `name` is its name in the file, `part` its part of a cell's name."""
+
+    name: str
+    part: str
+    title: str
+    overrides: dict[str, Any]
+    place: Place
+
+
+def cells_of(study: Study) -> list[Cell]:
+    """Return all cells, the baseline first, then in the order of the file. UserError: no such baseline, an invalid
+    name, an unknown axis or point."""
+    if study.cells and study.axes:
+        raise study.problem("a study has 'cells' or 'axes'; write the axes' points as cells", "axes")
+    found = _combinations(study) if study.axes else _named_cells(study)
+    return [cell._replace(overrides=laid_over(study.common, cell.overrides)) for cell in found]
+
+
+def changes_title(changes: Mapping[str, Any]) -> str:
+    """`parameter = value, ...`."""
+    names = _short(changes)
+    return ", ".join(f"{names[name].replace('_', ' ')} = {show(value)}" for name, value in changes.items())
+
+
+def _short(names: Iterable[str]) -> dict[str, str]:
+    """Return dotted name -> its last part, or the whole name if another ends in the same."""
+    last = {name: name.rsplit(".", 1)[-1] for name in names}
+    return {name: end if list(last.values()).count(end) == 1 else name for name, end in last.items()}
+
+
+def _named_cells(study: Study) -> list[Cell]:
+    if not isinstance(study.baseline, str):
+        raise study.problem("baseline: points are for axes and there are none; name one of the cells", "baseline")
+    if study.baseline not in study.cells:
+        remedy = suggestion(study.baseline, study.cells) if study.cells else "add cells or axes"
+        raise study.problem(f"baseline: '{study.baseline}' is no cell; {remedy}", "baseline")
+    found = []
+    for name in sorted(study.cells, key=lambda name: name != study.baseline):
+        entry = study.cells[name]
+        with study.at("cells", name):
+            check_name(name, "cell", IN_CELLS)
+        with study.at("cells", name, "system", prefix=f"cell '{name}': "):
+            system = system_of(entry.system.name)
+        own = overrides_of(study, entry.set, "cells", name, "set")
+        places: dict[str, Place] = {key: ("cells", name, "set", key) for key in own}
+        for option, value in entry.system.options.items():
+            key, place = f"{OPTIONS}.{entry.system.name}.{option}", ("cells", name, "system", option)
+            if key in own:
+                raise study.problem(f"parameter '{key}' is set twice; keep one", *place)
+            own[key], places[key] = value, place
+        titles = ["" if entry.system.name == DEFAULT_SYSTEM else system.title, changes_title(own)]
+        title = entry.title or ", ".join(filter(None, titles)) or name
+        found.append(Cell(name, title, entry.system.name, own, {}, entry.paper, places))
+    return found
+
+
+def value_in_name(value: str) -> str:
+    """Write a value as part of a cell's name: custom code by its name, `{name: span, share: 0.3}` as
+    `span+share=0.3`."""
+    if is_name(f"_{value}", "=+"):
+        return value
+    plain = re.sub(r"[\w.]+:(?=\w)", "", value.removeprefix("{name: ")).replace(": ", "=").replace(", ", "+")
+    return re.sub(r"[^\w.=+-]", "", plain)
+
+
+def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tuple[Point, ...]:
+    if isinstance(study.baseline, str):
+        remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
+        raise study.problem(f"baseline: '{study.baseline}' is no cell; {remedy}", "baseline")
+    for axis in study.baseline:
+        study.choose(axis, points, f"baseline: '{axis}' is no axis", "baseline", axis)
+    chosen = []
+    for axis, there in points.items():
+        if axis not in study.baseline:
+            raise study.problem(f"baseline: no point of axis '{axis}'; add one", "baseline")
+        named, wanted = {point.name: point for point in there}, show(study.baseline[axis])
+        study.choose(wanted, named, f"baseline: '{wanted}' is no point of axis '{axis}'", "baseline", axis)
+        chosen.append(named[wanted])
+    return tuple(chosen)
+
+
+def _points(study: Study, axis: str) -> list[Point]:
+    """Return the points of an axis: values of a parameter, or names with their settings."""
+    given = study.axes[axis]
+    if not given:
+        raise study.problem(f"axis '{axis}' has no points; list some, or delete it", "axes", axis)
+    found: list[Point] = []
+    for key, value in enumerate(given) if isinstance(given, list) else given.items():
+        place: Place = ("axes", axis, key)
+        is_named = isinstance(key, str)
+        if is_named != isinstance(value, dict) and not (isinstance(value, dict) and "name" in value):
+            raise study.problem(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", *place)
+        overrides = overrides_of(study, value if is_named else {axis: value}, *place)
+        if is_named:
+            point = Point(str(key), str(key), str(key).replace("_", " "), overrides, place)
+        else:
+            part = f"{_short(study.axes)[axis]}={value_in_name(show(value))}"
+            point = Point(show(value), part, changes_title(overrides), overrides, place)
+        if any(point.name == other.name or point.overrides == other.overrides for other in found):
+            raise study.problem(f"axis '{axis}': point '{point.name}' is listed twice; keep one", *place)
+        if any(point.part == other.part for other in found):
+            remedy = "name the points: NAME: {PARAMETER: VALUE}"
+            raise study.problem(f"axis '{axis}': two points would be called '{point.part}'; {remedy}", *place)
+        found.append(point)
+    return found
+
+
+def _combinations(study: Study) -> list[Cell]:
+    points = {axis: _points(study, axis) for axis in study.axes}
+    baseline = _baseline_points(study, points)
+    others = (chosen for chosen in itertools.product(*points.values()) if chosen != baseline)
+    return [_combined(study, chosen) for chosen in (baseline, *others)]
+
+
+def _combined(study: Study, chosen: Sequence[Point]) -> Cell:
+    """Return the cell of a point of each axis."""
+    places: dict[str, Place] = {}
+    overrides: dict[str, Any] = {}
+    for point in chosen:
+        for key in point.overrides.keys() & overrides.keys():
+            raise study.problem(f"two axes both set '{key}'; merge them into one axis", *point.place)
+        overrides |= point.overrides
+        places |= dict.fromkeys(point.overrides, point.place)
+    name = ",".join(point.part for point in chosen)
+    if not is_name(name, IN_CELLS):
+        remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
+        raise study.problem(f"axes: '{name}' cannot name a cell; {remedy}", "axes")
+    title = ", ".join(point.title for point in chosen)
+    return Cell(name, title, DEFAULT_SYSTEM, overrides, {}, None, places)

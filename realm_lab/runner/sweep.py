@@ -52,7 +52,6 @@ class Request:
     as_json: bool = False
     follow: bool = False
     retry_failed: bool = False
-    cancel: bool = False
     force: bool = False  # replace a report of more complete runs
     trials: int | None = None  # of a search; None: its own
     cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
@@ -73,8 +72,6 @@ class Request:
 def sweep(request: Request) -> int:
     """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue."""
     root = Path(request.root)
-    if request.cancel:  # also of a study whose file is being changed
-        return cancel_study(Path(request.path).stem, root)
     with patience(f"study {Path(request.path).stem}: reading its inputs and code"):
         whole = plan_study(
             request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides

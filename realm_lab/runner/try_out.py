@@ -15,8 +15,8 @@ from realm_lab.core.durations import duration
 from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import OPTIONS, flatten
-from realm_lab.runner.cells import Cell
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.study import Cell
 from realm_lab.runner.sweep import Request, part_of, say, sweep
 from realm_lab.systems.registry import options_of
 from realm_lab.tracking.run_dir import StageRun, stage_folder

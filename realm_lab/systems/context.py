@@ -17,6 +17,7 @@ from realm_lab.models.initial import read_initial_embedder, read_initial_reader
 from realm_lab.models.likelihoods import CausalReader, Likelihoods
 from realm_lab.models.likelihoods import Identity as TableIdentity
 from realm_lab.models.reader import Reader
+from realm_lab.params.checkpoint import digest_causal
 from realm_lab.params.load import flatten
 from realm_lab.params.load import show as shown
 from realm_lab.params.parameters import Params
@@ -25,7 +26,7 @@ from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.corpus_context import CorpusContext
-from realm_lab.systems.identity import digest_causal, plan_run
+from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import System, system_of, with_options
 from realm_lab.tracking.code_record import code_reader
 from realm_lab.tracking.run_dir import KEY_LENGTH, read_run_records

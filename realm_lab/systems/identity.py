@@ -18,13 +18,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.core.files import digest, digest_file
+from realm_lab.core.files import digest
 from realm_lab.core.plugins import Chosen, Kind, load_object
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.sources import corpus_source
 from realm_lab.corpus.taggers import corpus_tagger
-from realm_lab.errors import UserError
-from realm_lab.params.checkpoint import check_causal, check_checkpoint, check_positions
+from realm_lab.params.checkpoint import check_positions, digest_causal, digest_checkpoint
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values, marks
 from realm_lab.systems.registry import PARTS, options_of, system_of, system_source
@@ -216,33 +215,6 @@ def _of_this_run(params: Params, system: str) -> dict[str, Any]:
     values = {name: part for name, part in params.model_dump(mode="json").items() if name not in NOT_OF_A_RUN}
     own = options_of(params, system).model_dump(mode="json")
     return values | {"system_options": {system: own} if own else {}}
-
-
-def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -> str:
-    """Return the digest of the models in a folder: all its .safetensors and .json files, by their paths in it.
-    UserError: no such folder, no models in it, or others than BERT's; `names` are other values of the parameter."""
-    if names and not folder.is_dir():
-        choices = f"choose {', '.join(names)}, or give a local folder with config.json and safetensors"
-        raise UserError(f"parameter '{parameter}': no folder '{folder}'; {choices}", parameter=parameter)
-    try:
-        check_checkpoint(folder, names)
-    except UserError as error:
-        raise UserError(f"parameter '{parameter}': {error}", parameter=parameter) from None
-    paths = sorted(path for pattern in ("*.safetensors", "*.json") for path in folder.rglob(pattern) if path.is_file())
-    return digest({path.relative_to(folder).as_posix(): digest_file(path) for path in paths})
-
-
-def digest_causal(path: Path) -> str:
-    """Return the digest of a causal language model: of a GGUF file, or of the relevant files of a folder. UserError:
-    there is none."""
-    try:
-        check_causal(path)
-    except UserError as error:
-        raise UserError(f"parameter 'pretrain.causal_checkpoint': {error}") from None
-    if path.is_file():
-        return digest_file(path)
-    names = sorted(one for pattern in ("*.safetensors", "*.json", "*.txt", "*.model") for one in path.glob(pattern))
-    return digest({one.name: digest_file(one) for one in names})
 
 
 def exported_corpus_folder(root: Path, plan: Plan) -> Path:

@@ -10,7 +10,7 @@ import torch
 from realm_lab.errors import UserError
 from realm_lab.params.sections import IndexSearch
 from realm_lab.retrieval.approximate import ApproximateSearch, approximate_search
-from realm_lab.retrieval.backends import check_search
+from realm_lab.retrieval.backends import PARAMETER, SEARCH_BACKENDS
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.search import Exclusion
 
@@ -105,5 +105,5 @@ def test_a_wrong_proposal_is_refused_in_a_line(name: str, said: str) -> None:
 )
 def test_a_wrong_backend_is_refused_before_any_work(backend: Any, parameter: str) -> None:
     with pytest.raises(UserError) as caught:
-        check_search(IndexSearch(backend=backend).backend)
+        SEARCH_BACKENDS.choose(PARAMETER, IndexSearch(backend=backend).backend)
     assert caught.value.parameter == parameter

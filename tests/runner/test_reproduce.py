@@ -12,8 +12,7 @@ from realm_lab.reporting.rendered import stale
 from realm_lab.reporting.report import write_study_report
 from realm_lab.reporting.report_data import load_report
 from realm_lab.reporting.reproduce import compare_runs, in_words
-from realm_lab.runner.cells import cells_of
-from realm_lab.runner.study import Study, read_study_file
+from realm_lab.runner.study import Study, cells_of, read_study_file
 from tests import tiny
 from tests.reporting.synthetic import make_study
 

@@ -9,11 +9,10 @@ import pytest
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS, chosen_by
 from realm_lab.reporting.comparison import points_of
-from realm_lab.runner.cells import Cell, cells_of, value_in_name
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study, study_record
 from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.search_file import Pruning, Search
-from realm_lab.runner.study import CellEntry, Study, read_study_file
+from realm_lab.runner.study import Cell, CellEntry, Study, cells_of, read_study_file, value_in_name
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import read_run_record

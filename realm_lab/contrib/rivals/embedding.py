@@ -118,9 +118,9 @@ class Embedding(SpanReader):
     def vectors_ND(self) -> Embeddings:
         """Return the passages' vectors: from the store, or embedded now."""
         from realm_lab.core.files import digest
+        from realm_lab.params.checkpoint import digest_checkpoint
         from realm_lab.retrieval.embeddings import Identity
         from realm_lab.systems.context import embedding_store
-        from realm_lab.systems.identity import digest_checkpoint
 
         own, text = self.own, self.passages.text
         weights = digest_checkpoint(Path(own.folder), f"system_options.{self.name}.folder")
