@@ -41,7 +41,13 @@ def params_of(options: argparse.Namespace) -> Params:
     """Return the parameters that these options ask for."""
     from realm_lab.params.load import load
 
-    return load(options.params or options.root / "params.yaml", overrides_of(options))
+    return load(options.params or options.root / "params.yaml", overrides_of(options) | policy_of(options))
+
+
+def policy_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return --fresh or --accept as a parameter: dotted name -> value."""
+    policy = vars(options).get("other_code")
+    return {"launch.other_code": policy} if policy else {}
 
 
 def in_place(error: UserError, options: argparse.Namespace) -> UserError:

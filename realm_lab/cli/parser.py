@@ -31,6 +31,7 @@ from realm_lab.cli.flags import (
     in_place,
     overrides_of,
     params_of,
+    policy_of,
 )
 from realm_lab.cli.ledger import add_ledger
 from realm_lab.cli.project import add_init, add_runs
@@ -198,7 +199,7 @@ def _run_stage(options: argparse.Namespace) -> None:
     if options.dry_run:
         pipeline.show(stage, params, options.root, name)
     else:
-        pipeline.run(stage, params, options.root, name, options.other_code)
+        pipeline.run(stage, params, options.root, name)
 
 
 def _run_named(options: argparse.Namespace, stage: str) -> None:
@@ -210,7 +211,7 @@ def _run_named(options: argparse.Namespace, stage: str) -> None:
     if options.dry_run:
         pipeline.show_named(stage, path, options.root, options.params)
     else:
-        pipeline.run_named(stage, path, options.root, options.params, options.other_code)
+        pipeline.run_named(stage, path, options.root, options.params, policy_of(options))
 
 
 def _run_prepare(options: argparse.Namespace) -> int | None:

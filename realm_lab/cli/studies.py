@@ -8,7 +8,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import Add, add_dry_run, add_json, add_other_code, add_parameters, overrides_of, positive
+from realm_lab.cli.flags import (
+    Add,
+    add_dry_run,
+    add_json,
+    add_other_code,
+    add_parameters,
+    overrides_of,
+    policy_of,
+    positive,
+)
 from realm_lab.errors import UserError, needs
 
 if TYPE_CHECKING:
@@ -129,7 +138,7 @@ def _run(work: Callable[[Request], int], options: argparse.Namespace, study: str
     given = vars(options) | {
         "path": path,
         "params_path": options.params,
-        "overrides": overrides_of(options),
+        "overrides": overrides_of(options) | policy_of(options),
         "as_json": options.json,
         "slurm": dict(parse_override(text, "--slurm", "partition=gpu") for text in options.slurm),
     }

@@ -5,12 +5,13 @@ The other sections, and the sources named here, are in parameters.py.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic.fields import FieldInfo
 
 from realm_lab.core.plugins import Choice, ChoiceField, plain_options
+from realm_lab.params.checkpoint import digest_checkpoint
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -56,29 +57,26 @@ class Section(BaseModel):
         return value
 
 
-def identity_values(params: BaseModel) -> dict[str, Any]:
-    """Return the values that distinguish two runs, as plain JSON types.
+def identity_values(params: BaseModel, name: str = "") -> dict[str, Any]:
+    """Return the values that distinguish two runs, as plain JSON types. `name`: the parameters' own, for errors.
 
     Left out are parameters at their neutral value, parameters that only observe, and sections of nothing else. So a new
-    parameter that is marked `neutral(OLD BEHAVIOUR)` re-keys no finished run.
+    parameter that is marked `neutral(OLD BEHAVIOUR)` re-keys no finished run. Folders of weights are described by their
+    content.
     """
     values: dict[str, Any] = {}
     plain = params.model_dump(mode="json")
-    for name, field in type(params).model_fields.items():
-        if "observes" in marks(field):
+    for own, field in type(params).model_fields.items():
+        marks: Any = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        value = getattr(params, own)
+        if "observes" in marks or marks.get("neutral", _NEVER) == plain[own]:
             continue
-        value = getattr(params, name)
         if isinstance(value, Section):
-            if inside := identity_values(value):
-                values[name] = inside
-        elif marks(field).get("neutral", _NEVER) != plain[name]:
-            values[name] = plain[name]
+            if inside := identity_values(value, f"{name}.{own}"):
+                values[own] = inside
+        else:
+            values[own] = digest_checkpoint(Path(value), f"{name}.{own}") if "folder" in marks else plain[own]
     return values
-
-
-def marks(field: FieldInfo) -> dict[str, Any]:
-    """Marks of a parameter: observes, neutral, folder."""
-    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 class Watch(Section):

@@ -13,8 +13,9 @@ from realm_lab.core.files import digest, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
-from realm_lab.runner.plan import check_names
+from realm_lab.runner.plan import check_parts
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, code_roots
+from realm_lab.systems.registry import options_of
 from realm_lab.tracking.code_record import code_reader
 
 AFTER = {"evaluate": ("realm_lab.reporting.default_run",), "report": ("realm_lab.reporting.report",)}
@@ -24,7 +25,8 @@ def write_effective(source: Path, folder: Path) -> None:
     """Write every parameter with its value, and the digests of the code. UserError: a wrong parameter, or an unknown
     name."""
     params = load(source)
-    check_names(params)
+    check_parts(params)
+    options_of(params, DEFAULT_SYSTEMS[-1])
     write_json(folder / "parameters.json", params.model_dump(mode="json"))
     write_json(folder / "code.json", stage_digests(params, source.parent / "runs"))
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from realm_lab.core.files import remove_directory
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import OtherCodePolicy as Policy
-from realm_lab.runner.plan import PlannedRun, StudyPlan
+from realm_lab.runner.plan import PlannedRun
 from realm_lab.systems.identity import (
     code_roots,
     exported_corpus_folder,
@@ -52,15 +50,6 @@ def run_folders(run: PlannedRun, root: Path, until: str = "") -> dict[str, Path]
     folders = stage_folders(Path(root) / "runs", run.plan)
     names = list(folders)
     return {name: folders[name] for name in (names[: names.index(until) + 1] if until in folders else names)}
-
-
-def with_policy(plan: StudyPlan, policy: Policy | None) -> StudyPlan:
-    """Apply the command line's choice about other code to the plan; None: no choice."""
-    if policy is None:
-        return plan
-    launch = plan.runs[0].params.launch.model_copy(update={"other_code": policy})
-    runs = [replace(run, params=run.params.model_copy(update={"launch": launch})) for run in plan.runs]
-    return replace(plan, runs=tuple(runs))
 
 
 def described(found: Sequence[OtherCode]) -> str:

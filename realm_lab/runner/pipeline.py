@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
-from realm_lab.params.parameters import OtherCodePolicy, Params
-from realm_lab.runner.other_code import settle_code, with_policy
+from realm_lab.params.parameters import Params
+from realm_lab.runner.other_code import settle_code
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
@@ -33,28 +34,27 @@ from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import DEFAULT, SCRATCH, check_study_name, study_folder
 
 
-def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: OtherCodePolicy | None = None) -> None:
+def run(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
     """Run the default pipeline as far as a stage, for every system and seed, and export the results of that stage.
     UserError: something in the input or in a run failed, or other code computed results that would be used again;
     finished runs are kept."""
     check_corpus(params)
     with patience(f"study {name}: reading its inputs and code"):
         plan = replace(default_plan(params), name=name)
-    _run_plan(stage, plan, root, policy)
+    _run_plan(stage, plan, root)
 
 
 def run_named(
-    stage: str, path: Path, root: Path, params_path: Path | None = None, policy: OtherCodePolicy | None = None
+    stage: str, path: Path, root: Path, params_path: Path | None = None, overrides: Mapping[str, Any] | None = None
 ) -> None:
     """Do the same for a study file with the cells of the default pipeline; nothing is exported."""
-    plan = plan_study(path, root, params_path=params_path)
+    plan = plan_study(path, root, params_path=params_path, overrides=overrides)
     check_corpus(plan.runs[0].params)
-    _run_plan(stage, plan, root, policy)
+    _run_plan(stage, plan, root)
 
 
-def _run_plan(stage: str, plan: StudyPlan, root: Path, policy: OtherCodePolicy | None) -> None:
+def _run_plan(stage: str, plan: StudyPlan, root: Path) -> None:
     root, name = Path(root), plan.name
-    plan = with_policy(plan, policy)
     restore(plan, root)
     if (experiment := os.environ.get("DVC_EXP_NAME")) and name == DEFAULT:
         _record_experiment(experiment, plan, _project(root))

@@ -29,8 +29,8 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.study import Cell, Study, cells_of, figures_of, metrics_of, read_study_file, value_in_name
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, chosen_part, plan_run, record_run
-from realm_lab.systems.registry import PARTS, options_of, system_of, with_options
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
+from realm_lab.systems.registry import system_of, with_options
 from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
@@ -113,7 +113,7 @@ def plan_study(
         mine = mine.under(common, dict.fromkeys(common, Origin(FLAG)))
         with mine.blamed():
             resolved.append(resolve(mine.values))
-            check_names(resolved[-1], cell.system)
+            check_parts(resolved[-1])
             plans.append([plan_run(resolved[-1], cell.system, seed) for seed in chosen])
     flat = [flatten(params) for params in resolved]
     names = dict.fromkeys(name for values in flat for name in values)
@@ -171,7 +171,7 @@ DEFAULT_FIGURES = tuple(
 
 def default_plan(params: Params) -> StudyPlan:
     """Return the default pipeline as a study: REALM and its warm start."""
-    check_names(params)
+    check_parts(params)
     cells = tuple(Cell(name, system_of(name).title, name, {}, {}) for name in DEFAULT_SYSTEMS)
     runs = [
         PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed))
@@ -219,13 +219,10 @@ def check_overrides(given: Mapping[str, Any]) -> None:
             raise UserError(f"--set {key}: unknown parameter '{key}'; {suggest_parameter(key)}")
 
 
-def check_names(params: Params, system: str = DEFAULT_SYSTEMS[-1]) -> None:
-    """Refuse unknown names and options of plug-ins before any work. UserError: with the nearest name."""
-    for parameter in PARTS:
-        chosen_part(params, parameter)
+def check_parts(params: Params) -> None:
+    """Refuse, before any work, a plug-in that fails when it is tried, or an unknown device."""
     check_masking(params.pretrain)
     check_refresh(params.pretrain.refresh)
-    options_of(params, system)
     if params.launch.device not in DEVICES:
         from realm_lab.core.process import device_named  # torch takes seconds to import: only for rare names
 

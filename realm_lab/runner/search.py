@@ -70,9 +70,7 @@ class OpenTrial:
 def search(request: Request) -> int:
     """Run the command; returns the exit code: 0 when all trials have ended and the baseline is complete."""
     root = Path(request.root)
-    policy = {} if request.other_code is None else {"launch.other_code": request.other_code}
-    overrides = {**request.overrides, **policy}
-    plan = plan_search(request.path, root, params_path=request.params_path, overrides=overrides)
+    plan = plan_search(request.path, root, params_path=request.params_path, overrides=request.overrides)
     settings = plan.search.launcher
     if settings.local.processes is None:  # no more processes than trials at a time need
         local = LocalOptions(processes=plan.search.parallel * len(plan.search.seeds))

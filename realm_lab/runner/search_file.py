@@ -16,7 +16,7 @@ from realm_lab.params.corpus import Corpus
 from realm_lab.params.load import FLAG, Origin, flatten, laid_over, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.launchers import Part
-from realm_lab.runner.plan import PlannedRun, check_names, check_overrides
+from realm_lab.runner.plan import PlannedRun, check_overrides, check_parts
 from realm_lab.runner.study import DEFAULT_SYSTEM, StudyFile, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import with_options
@@ -152,6 +152,9 @@ def plan_search(
         raise search.problem(message, "pruning", "after_steps")
     overrides_of(search, dict.fromkeys(search.space), "space")  # they are parameters of a cell
     baseline = {name: with_options(flatten(base), search.space)[name] for name in search.space}
+    plan = SearchPlan(search, source.values, base, baseline)
+    with source.blamed():
+        as_it_is = plan.runs("", {})[0].plan.key(plan.last_stage)
     for name, dimension in search.space.items():
         with search.at("space", name, prefix="space: "):
             if name in common or name in given:
@@ -164,14 +167,10 @@ def plan_search(
                 raise UserError(f"'{name}' takes whole numbers; so must its step be")
             if own not in dimension:
                 raise UserError(f"'{name}' is {show(own)} in the baseline, which is not in its range; widen it")
-            for end in dimension.ends:
-                _params(source.values | {name: end})
-    plan = SearchPlan(search, source.values, base, baseline)
-    as_it_is = plan.runs("", {})[0].plan.key(plan.last_stage)
-    for name, dimension in search.space.items():
-        if {plan.runs("", {name: end})[0].plan.key(plan.last_stage) for end in dimension.ends} == {as_it_is}:
-            message = f"space: '{name}' changes nothing up to '{plan.last_stage}', where a trial ends"
-            raise search.problem(f"{message}; leave it out, or search for another metric", "space", name)
+            keys = {plan.runs("", {name: end})[0].plan.key(plan.last_stage) for end in dimension.ends}
+            if keys == {as_it_is}:
+                remedy = "leave it out, or search for another metric"
+                raise UserError(f"'{name}' changes nothing up to '{plan.last_stage}', where a trial ends; {remedy}")
     return plan
 
 
@@ -191,5 +190,5 @@ def _params(values: Mapping[str, Any]) -> Params:
     except ValidationError as error:
         found = problem_of(error)
         raise UserError(found.text, parameter=found.parameters[0]) from None
-    check_names(params)
+    check_parts(params)
     return params

@@ -17,10 +17,9 @@ from typing import Any
 
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError, suggestion
-from realm_lab.params.parameters import OtherCodePolicy
 from realm_lab.runner.launchers import LauncherSettings, on_cluster
 from realm_lab.runner.on_finish import call, message
-from realm_lab.runner.other_code import described, other_code, settle_code, with_policy
+from realm_lab.runner.other_code import described, other_code, settle_code
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study, study_record
 from realm_lab.runner.preview import in_every_cell, plan_as_json, show_plan
 from realm_lab.runner.progress import SweepProgress
@@ -57,7 +56,6 @@ class Request:
     cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
     profile: str | None = None  # of a cluster
     slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
-    other_code: OtherCodePolicy | None = None  # None: as in launch.other_code
     on_finish: bool = True  # call what the study names when it ends
 
     def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
@@ -76,7 +74,6 @@ def sweep(request: Request) -> int:
         whole = plan_study(
             request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
         )
-    whole = with_policy(whole, request.other_code)
     plan = part_of(whole, request.cells)
     launcher = request.launcher_for(plan.launcher, plan.name)
     if request.dry_run:

@@ -42,8 +42,10 @@ def try_study(request: Request) -> int:
     """Run the study small and print what a whole run of each cell takes; 1 where a run failed. UserError: as `sweep`
     refuses the study."""
     root = Path(request.root)
-    given = {"params_path": request.params_path, "overrides": request.overrides}
-    whole = part_of(plan_study(request.path, root, seeds=request.seeds, **given), request.cells)  # type: ignore[arg-type]
+    whole = plan_study(
+        request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
+    )
+    whole = part_of(whole, request.cells)
     folder = root / "runs" / "try"
     for path in (folder / "runs" / "stages").glob("*"):
         if not path.is_symlink():
@@ -52,12 +54,12 @@ def try_study(request: Request) -> int:
     path = folder / "experiments" / f"{whole.name}.yaml"
     write_text(path, json.dumps(_small(whole), indent=2))
     params_path = Path(request.params_path).resolve() if request.params_path else None
-    preset = {key: value for key, value in request.overrides.items() if key == "preset"}
+    given = {key: value for key, value in request.overrides.items() if key in ("preset", "launch.other_code")}
     say(f"{whole.name} is tried in {folder}: {STEPS} steps, {QUESTIONS} questions, one seed")
     launcher = request.launcher if request.launcher == "inline" else "local"
-    asked = Request(path, folder, params_path, launcher, overrides=preset, other_code=request.other_code, force=True)
+    asked = Request(path, folder, params_path, launcher, overrides=given, force=True)
     code = sweep(asked)
-    small = plan_study(path, folder, params_path=params_path, overrides=preset)
+    small = plan_study(path, folder, params_path=params_path, overrides=given)
     _keep_prepared(root, folder)
     for line in _expected(whole, small, root, folder):
         print(line)

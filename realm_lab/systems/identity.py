@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import digest
 from realm_lab.core.plugins import Chosen, Kind, load_object
@@ -25,7 +23,7 @@ from realm_lab.corpus.sources import corpus_source
 from realm_lab.corpus.taggers import corpus_tagger
 from realm_lab.params.checkpoint import check_positions, digest_causal, digest_checkpoint
 from realm_lab.params.parameters import Params
-from realm_lab.params.sections import identity_values, marks
+from realm_lab.params.sections import identity_values
 from realm_lab.systems.registry import PARTS, options_of, system_of, system_source
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import (
@@ -86,8 +84,8 @@ class Plan:
 
 def plan_run(params: Params, system: str, seed: int) -> Plan:
     """Return the stages and keys of one run of a system."""
-    corpus_key = digest(corpus_inputs(params, seed))
     values, by_system = _identity(params, system), _system_identity(system)
+    corpus_key = digest(corpus_inputs(params, seed))
     keys: dict[str, str] = {}
     above, stages = corpus_key, system_of(system).stages
     unnamed = dict(values.get("system_options", {}))  # options that no stage so far depends on
@@ -163,8 +161,7 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
     instead of their names."""
     values = identity_values(params)
     values.pop("system_options", None)  # those of other systems do not matter
-    options = options_of(params, system)
-    if own := _option_values(options, f"system_options.{system}"):
+    if own := identity_values(options_of(params, system), f"system_options.{system}"):
         values["system_options"] = own
     if params.model.checkpoint is not None:
         values["model"]["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint), "model.checkpoint")
@@ -192,7 +189,7 @@ def chosen_part(params: Params, parameter: str) -> Chosen[Any]:
 
 def _describe_part(section: dict[str, Any], name: str, chosen: Chosen[Any]) -> None:
     """Put a plug-in into the section of its parameter: name, digest of custom code, and options."""
-    options = {} if chosen.options is None else _option_values(chosen.options, chosen.parameter)
+    options = {} if chosen.options is None else identity_values(chosen.options, chosen.parameter)
     if name in section:  # not there: at its neutral value
         section[name] = chosen.named
     section |= BESIDE.get(name, {})
@@ -200,14 +197,6 @@ def _describe_part(section: dict[str, Any], name: str, chosen: Chosen[Any]) -> N
         (section[REFRESH_KEYS[chosen.name]],) = options.values()
     elif options:
         section[f"{name}_options"] = options
-
-
-def _option_values(options: BaseModel, parameter: str) -> dict[str, Any]:
-    """Return options that distinguish runs, with the content of folders instead of their names."""
-    own = identity_values(options)
-    for name in (name for name, field in type(options).model_fields.items() if "folder" in marks(field)):
-        own[name] = digest_checkpoint(Path(getattr(options, name)), f"{parameter}.{name}")
-    return own
 
 
 def _of_this_run(params: Params, system: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Stages(ModuleType):
         self.shown: list[tuple[str, Params, Path, str]] = []
         self.failure = failure
 
-    def run(self, stage: str, params: Params, root: Path, name: str, policy: str | None) -> None:
+    def run(self, stage: str, params: Params, root: Path, name: str) -> None:
         self.calls.append((stage, params, root, name))
         if self.failure is not None:
             raise self.failure
@@ -243,7 +243,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import realm_lab
 from realm_lab import cli
 from realm_lab.cli.examples import EXAMPLES
-def run(stage, params, root, name, policy):
+def run(stage, params, root, name):
     {body}
 stages = types.ModuleType("realm_lab.runner.pipeline")
 stages.run = run
