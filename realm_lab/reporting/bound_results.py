@@ -132,7 +132,7 @@ class BoundResults:
 
     def _of_runs(self, study: str, cell: str, field: str) -> float:
         summary, results = self.study(study)
-        seeds = results[(results["cell"] == cell) & (results["status"] == "COMPLETE")]["seed"]
+        seeds = results["seed"][(results["cell"] == cell) & (results["status"] == "COMPLETE")]
         known = {"seeds": len(seeds), "first_seed": seeds.min(), "last_seed": seeds.max()}
         return float(known[field] if field in known else summary["cells"][cell]["collapsed"])
 
@@ -147,14 +147,15 @@ class BoundResults:
             raise UserError(f"{study}/{cell} has no {field} of {metric}")
         return abs(float(found)) if field == "size" else float(found)
 
-    def check_source(self, where: str, numbers: list[float]) -> None:
-        """If `where` is `FILE` or `FILE, HEADING`: UserError if one of the numbers is not there."""
+    def check_source(self, where: str, numbers: list[str]) -> None:
+        """If `where` is `FILE` or `FILE, HEADING`: UserError if one of the numbers, or one that rounds to it, is not
+        there."""
         name, _, heading = where.partition(", ")
         if not (self._root / name).is_file():
             return
         found = self._numbers_of(name, heading)
-        if missing := [number for number in numbers if round(number, 9) not in found]:
-            raise UserError(f"{where} has no {', '.join(f'{one:g}' for one in missing)}")
+        if missing := [number for number in numbers if not any(agrees(number, one) for one in found)]:
+            raise UserError(f"{where} has no {', '.join(missing)}")
 
     @functools.cache  # noqa: B019  # as long as the results
     def _numbers_of(self, name: str, heading: str) -> frozenset[float]:
@@ -166,7 +167,7 @@ class BoundResults:
             text = match[0]
         words = re.findall(r"(?<![\w.])-?(?:\d[\d,]*\.?\d*|\.\d+)(?: ?%)?|\b[a-z]+\b", text.replace("−", "-"), re.I)
         known = [word for word in words if not word.isalpha() or word.casefold() in WORDS_OF_NUMBERS]
-        return frozenset(round(sign * to_number(word.rstrip(","))[0], 9) for word in known for sign in (1, -1))
+        return frozenset(sign * to_number(word.rstrip(","))[0] for word in known for sign in (1, -1))
 
     def likely(self, text: str, studies: list[str]) -> list[str]:
         """Three queries, at most, of these studies whose value rounds to a number that is not bound."""

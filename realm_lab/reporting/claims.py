@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
 from realm_lab.params.yaml_file import line_of, read_yaml
-from realm_lab.reporting.bound_results import SOURCES, BoundResults, agrees, fits, to_number
+from realm_lab.reporting.bound_results import SOURCES, BoundResults, agrees, fits
 
 CLAIMS = "claims.yaml"
 COUNTS = "two three four five six seven eight nine ten eleven twelve".split()
@@ -81,14 +81,15 @@ class Claim(NamedTuple):
     columns: tuple[tuple[str, str], ...] = ()  # header -> query without the cell
 
 
-def check(root: Path, files: list[str], claims: Path | None = None) -> Checked:
+def check(root: Path, files: list[str], results: BoundResults | None = None) -> Checked:
     """Check these files, by default all of claims.yaml. UserError: claims.yaml is malformed or has no such file."""
-    source = claims or root / CLAIMS
-    bound_to = read_claims(source) if source.exists() or not files or claims else {}
+    source = root / CLAIMS
+    bound_to = read_claims(source) if source.exists() or not files else {}
     for name in files:
         if name not in bound_to and Path(name).suffix != ".tex":
             raise UserError(f"{source}: no claims of {name}", remedy=suggestion(name, bound_to))
-    results, bound, problems = BoundResults(root), 0, []
+    results = results or BoundResults(root)
+    bound, problems = 0, []
     for name in files or bound_to:
         try:
             text = (root / name).read_text(encoding="utf-8")
@@ -251,8 +252,7 @@ class _Text:
         try:
             if kind in SOURCES:
                 self.bound += sum(1 for _ in TOKEN.finditer(said))
-                numbers = [one["number"] for one in TOKEN.finditer(said) if one["number"]]
-                self._results.check_source(where, [to_number(one)[0] for one in numbers])
+                self._results.check_source(where, [one["number"] for one in TOKEN.finditer(said) if one["number"]])
             elif slot.words is None:
                 self.bound += 1
                 for value, name in self._results.values(slot.query, study):

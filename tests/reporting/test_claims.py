@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from realm_lab.cli import main
 from realm_lab.errors import UserError
+from realm_lab.reporting.bound_results import BoundResults
 from realm_lab.reporting.claims import check, markdown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,5 +168,90 @@ def test_a_query_without_a_result_is_a_problem_with_a_remedy(project: Path, quer
     assert [one.line for one in check(project, []).problems] == [8]
 
 
-def test_our_texts_hold() -> None:
-    assert check(ROOT, []).problems == []
+# A changed digit, a wrong sign, p or number of seeds, another verdict or study, and numbers in exchanged rows. A lie
+# whose text is gone needs another text: the test names it.
+README, FINDINGS = "README.md", "docs/findings.md"
+LIES = [
+    (README, r"REALM scores \.790", "REALM scores .970"),
+    (README, r"retriever \.245", "retriever .254"),
+    (README, r"names and dates \.790, random tokens \.162", "names and dates .162, random tokens .790"),
+    (README, r"costs a little", "gains a little"),
+    (README, r"recall@5 \.619, versus \.649", "recall@5 .649, versus .619"),
+    (README, r"significantly lower for all 4", "significantly higher for all 4"),
+    (README, r"lower for all 4 others", "lower for all 5 others"),
+    (README, r"on eight other seeds", "on six other seeds"),
+    (README, r"rises from", "falls from"),
+    (README, r"reference/table2/report\.md", "reference/masking/report.md"),
+    (FINDINGS, r"recall@5 −\.030", "recall@5 .030"),
+    (FINDINGS, r"finds less than", "finds more than"),
+    (FINDINGS, r"each of six seeds \(−\.019\)", "each of six seeds (−.091)"),
+    (FINDINGS, r"7,150 questions", "7,510 questions"),
+    (FINDINGS, r"Eight seeds, study \[table2\]", "Nine seeds, study [table2]"),
+    (FINDINGS, r"Eight seeds, study \[table2\]", "Eight seeds, study [table1]"),
+    (FINDINGS, r"\| \.905 \| \.602 \|", "| .905 | .060 |"),
+    (FINDINGS, r"is ruled out\n  \(\[encoder", "is possible\n  ([encoder"),
+    (FINDINGS, r"\.267 and \.313", ".276 and .313"),
+    (FINDINGS, r"by itself gains \.040", "by itself gains .004"),
+    (FINDINGS, r"\.180 \| equivalent within", ".180 | significantly lower within"),
+    (FINDINGS, r"answers more questions than BM25", "answers fewer questions than BM25"),
+    (FINDINGS, r"Six seeds, p = \.031 each", "Six seeds, p = .013 each"),
+    (FINDINGS, r"\| RAG \| \.212 \| \.530 \| 5\.45 \|", "| RAG | .212 | .530 | 4.55 |"),
+    (FINDINGS, r"\*\*No significant difference\.\*\*", "**A better signal.**"),
+    (FINDINGS, r"\| leave one out \|", "| leave two out |"),
+    (FINDINGS, r"\| PathRetriever \| \.114 \| \.125", "| PathRetriever | .114 | .012"),
+    (FINDINGS, r"PathRetriever is higher than", "PathRetriever is lower than"),
+    (FINDINGS, r"\| facts as pictures \| −3\.17", "| facts as pictures | 3.17"),
+    (FINDINGS, r"of two of six runs", "of two of eight runs"),
+    (FINDINGS, r"makes no difference larger than \.04", "makes no difference larger than .02"),
+    (FINDINGS, r"does not rise\s+significantly", "rises significantly"),
+]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our texts, with all that they are bound to."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "docs").mkdir()
+    for name in (README, FINDINGS, "claims.yaml"):
+        shutil.copy(ROOT / name, folder / name)
+    for name in ("reports", "experiments", "pyproject.toml", "LICENSE"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results() -> BoundResults:
+    return BoundResults(ROOT)
+
+
+def test_our_texts_hold(results: BoundResults) -> None:
+    assert check(ROOT, [], results).problems == []
+
+
+@pytest.mark.parametrize(("name", "truth", "lie"), LIES)
+def test_a_planted_lie_is_found(checkout: Path, results: BoundResults, name: str, truth: str, lie: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    changed, count = re.subn(truth, lambda _: lie, text, count=1)
+    assert count, "the text is no longer there: plant another lie of this kind"
+    try:
+        (checkout / name).write_text(changed, encoding="utf-8")
+        assert check(checkout, [name], results).problems
+    finally:
+        (checkout / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [README, FINDINGS])
+def test_another_digit_anywhere_is_found(checkout: Path, results: BoundResults, name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    try:
+        changed = re.sub(r"(?<= )(−?)\.(\d)(\d\d)(?= )", lambda old: f"{old[1]}.{9 - int(old[2])}{old[3]}", text)
+        (checkout / name).write_text(changed, encoding="utf-8")
+        lines = {
+            number
+            for number, (old, new) in enumerate(zip(text.splitlines(), changed.splitlines(), strict=True), 1)
+            if old != new
+        }
+        assert lines
+        assert lines - {one.line for one in check(checkout, [name], results).problems if one.path == name} == set()
+    finally:
+        (checkout / name).write_text(text, encoding="utf-8")
