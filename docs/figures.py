@@ -42,7 +42,7 @@ RESULTS = [
         ],
     ),
     (
-        "SQuAD, small reader (recall@5)",
+        "SQuAD: recall@5",
         [
             ("real_recall", "realm", "REALM"),
             ("real_recall", "longer", "more Inverse Cloze Task"),

@@ -8,6 +8,9 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
+LINKS_OF_A_REPORT = (
+    "[Findings](../../../findings.md) · [All reports](../index.html) · [How to read a report](../../../reading.md)"
+)
 REPORTS = ["LOG.md", "reference/index.html", "reference/*/report.md", "reference/*/figures/*.png"]
 
 
@@ -37,10 +40,14 @@ def notebook_page(notebook):
 def on_page_markdown(markdown, page, **_):
     """Point links to ../reports/, which are right on GitHub, into the site.
 
-    Reports have no sidebars, and the search does not find them. Equations in $$ become MathML, which needs no script.
+    Reports have no sidebars but links to the other results, and the search does not find them. Equations in $$ become
+    MathML, which needs no script.
     """
     if page.file.src_uri.startswith("reports/"):
         page.meta |= {"search": {"exclude": True}, "hide": ["navigation", "toc"]}
+        if page.file.src_uri.endswith("/report.md"):
+            title, _, rest = markdown.partition("\n")
+            markdown = f"{title}\n\n{LINKS_OF_A_REPORT}\n{rest}"
     markdown = re.sub(r"\]\[(?=(SEP|MASK|CLS)\])", r"]\\[", markdown)  # wordpieces, not references
     markdown = re.sub(
         r"^\$\$\n?(.+?)\n?\$\$$", lambda m: convert(m[1], "block"), markdown, flags=re.MULTILINE | re.DOTALL
