@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from realm_lab.cli import main
+from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW
+from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
 from realm_lab.systems.registry import Retrieved
@@ -150,31 +152,31 @@ def test_judgements_are_rows_of_the_prepared_corpus(folder: Path) -> None:
     ],
 )
 def test_faulty_judgements_are_one_line_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, line: str, message: str
+    tmp_path: Path, file: str, line: str, message: str
 ) -> None:
     write_beir(tmp_path / "data")
     (tmp_path / "params.yaml").write_text(PARAMETERS.replace("FOLDER", str(tmp_path / "data")))
     path = tmp_path / "data" / file
     path.write_text(path.read_text() + line)
     number = len(path.read_text().splitlines())
-    assert main(["prepare", "--root", str(tmp_path)]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert f"{path}, line {number}" in error
-    assert message in error
-    assert not [*tmp_path.glob("data/prepared*"), *tmp_path.glob("runs/**/manifest.json")]
+    with pytest.raises(UserError) as caught:
+        prepare(load(tmp_path / "params.yaml"), tmp_path / "prepared", 0)
+    assert f"{path}, line {number}" in str(caught.value)
+    assert message in str(caught.value)
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "params.yaml"}
 
 
-def test_a_beir_folder_lacks_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_beir_folder_lacks_a_file(tmp_path: Path) -> None:
     write_beir(tmp_path / "data")
     (tmp_path / "params.yaml").write_text(PARAMETERS.replace("FOLDER", str(tmp_path / "data")))
     (tmp_path / "data/qrels/test.tsv").rename(tmp_path / "data/qrels/dev.tsv")
-    assert main(["prepare", "--root", str(tmp_path)]) == 2
-    assert "qrels/test.tsv: no such file in this BEIR folder (qrels has dev.tsv, train.tsv)" in capsys.readouterr().err
+    with pytest.raises(
+        UserError, match=r"qrels/test.tsv: no such file in this BEIR folder \(qrels has dev.tsv, train.tsv"
+    ):
+        prepare(load(tmp_path / "params.yaml"), tmp_path / "prepared", 0)
 
 
 def test_the_key_follows_judgements_and_queries(folder: Path, tmp_path: Path) -> None:
-    from realm_lab.corpus.prepare import corpus_inputs
-
     params = load(folder / "params.yaml")
     before = corpus_inputs(params, 0)
     assert len(before["judgements"]) == 2

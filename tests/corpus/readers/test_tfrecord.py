@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from realm_lab.corpus.readers import find_reader, input_files, read_documents
 from realm_lab.corpus.records import Document, Span
 from realm_lab.errors import UserError
 
+descriptor_pb2, descriptor_pool, message_factory = (
+    pytest.importorskip(f"google.protobuf.{name}") for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
+)
 FIELD = descriptor_pb2.FieldDescriptorProto
 MESSAGES = {
     "BytesList": [("value", 1, FIELD.TYPE_BYTES, FIELD.LABEL_REPEATED, "")],
