@@ -2,7 +2,8 @@
 
 `python -m benchmarks.false_alarms` simulates 2,000 with normal differences, and 2,000 with the skewness of comparisons
 of the committed studies, and prints the rates next to what `realm-lab calibrate` states. The tests that judge the
-studies are computed as in a report (`step_down_max_t`), one study at a time.
+studies are computed as in a report (`step_down_max_t`), one study at a time; and again with a look after each seed from
+the fourth on (`seeds: {until: decided}`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 
 from realm_lab.statistics.calibration import calibrate, skewed
 from realm_lab.statistics.paired import step_down_max_t
+from realm_lab.statistics.sequential import Rule, decide
 
 REPORTS = Path(__file__).parents[1] / "reports" / "reference"
-SEEDS, CELLS, METRICS = 8, 8, 2
+SEEDS, CELLS, METRICS, FIRST_LOOK = 8, 8, 2, 4
 FAMILIES = 50  # of recorded comparisons
 
 
@@ -28,6 +30,8 @@ class Found(NamedTuple):
 
     rate: float
     error: float
+    looking: float  # the rate with a look after every seed
+    looking_error: float
     stated: float
 
 
@@ -59,11 +63,25 @@ def simulated(studies: int) -> tuple[Found, Found]:
 
 def _judged(studies: np.ndarray, stated: float) -> Found:
     alarms = [min(step_down_max_t([dict(enumerate(test)) for test in study.T])) <= 0.05 for study in studies]
+    return Found(*_rate(alarms), *_rate([_finds_by_looking(study) for study in studies]), stated)
+
+
+def _finds_by_looking(study: np.ndarray) -> bool:
+    """True if any look finds a difference; a cell is decided by its first metric, or equivalent within one sd."""
+    tests = {(number % METRICS, number // METRICS): list(map(float, test)) for number, test in enumerate(study.T)}
+    first = [key for key in tests if key[0] == 0]
+    bounds = {key: float(np.std(tests[key])) or 1.0 for key in first}
+    found = decide(tests, bounds, {key: key[1] for key in tests}, first, Rule(FIRST_LOOK, SEEDS))
+    return min(found.differences.values()) <= 0.05
+
+
+def _rate(alarms: list[bool]) -> tuple[float, float]:
     rate = float(np.mean(alarms))
-    return Found(rate, math.sqrt(max(rate * (1 - rate), 1 / len(alarms)) / len(alarms)), stated)
+    return rate, math.sqrt(max(rate * (1 - rate), 1 / len(alarms)) / len(alarms))
 
 
 if __name__ == "__main__":
     size = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     for name, one in zip(("normal", "skewed"), simulated(size), strict=False):
-        print(f"{name}: {one.rate:.3f} ± {one.error:.3f}, stated {one.stated:.3f}")
+        looking = f"with looks {one.looking:.3f} ± {one.looking_error:.3f}"
+        print(f"{name}: {one.rate:.3f} ± {one.error:.3f}, {looking}, stated {one.stated:.3f}")

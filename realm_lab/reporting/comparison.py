@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from realm_lab.reporting.published import Published, published
 from realm_lab.statistics.family import Finding, judge
 from realm_lab.statistics.intervals import Interval, per_example_interval
 from realm_lab.statistics.paired import Comparison, compare
+from realm_lab.statistics.sequential import Decisions, Rule, decide
 from realm_lab.tracking.run_values import finite
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
@@ -140,12 +142,42 @@ def compare_cells(
     }
     declared = [name for name in names if name in metrics and _is_tested(name, names[0], study)]
     judged = judge({key: one for key, one in found.items() if key[0] in declared}, study.delta)
+    if study.until:
+        at_looks = decisions(study, results, metrics)
+        judged = {
+            key: finding._replace(
+                corrected_p=at_looks.differences.get(key, 1.0), equivalence_p=at_looks.equivalences.get(key)
+            )
+            for key, finding in judged.items()
+        }
     for name in (name for name in names if name not in declared):
         mine = {key: one for key, one in found.items() if key[0] == name}
         judged |= judge(mine, {}, is_exploratory=True)
     known = results.dropna(how="all", subset=metric_columns(results))["cell"]
     gaps = {cell: (not_measured or {}).get(cell, {}) for cell in known}
     return [_metric_result(study, name, values[name], judged, over_questions or {}, gaps) for name in names]
+
+
+def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str]) -> Decisions[tuple[str, str]]:
+    """Return every decision of a study that takes seeds until it is decided, as far as complete runs allow. Its cells
+    are decided by the first metric."""
+    assert study.until is not None
+    complete = results[results["status"] == "COMPLETE"]
+    done = {name: set(mine["seed"]) for name, mine in complete.groupby("cell")}
+    tests, first = dict[tuple[str, str], list[float]](), metrics[0]
+    for name in metrics:
+        base = column(complete, study.baseline, name)
+        for cell in (cell.name for cell in study.cells if cell.name != study.baseline):
+            values = column(complete, cell, name)
+            if name != first and (not base or not values or not _is_tested(name, first, study)):
+                continue
+            both = done.get(cell, set()) & done.get(study.baseline, set())
+            seeds = list(itertools.takewhile(both.__contains__, sorted(study.seeds)))
+            # a seed whose runs lack this metric says nothing about it
+            tests[name, cell] = [values[s] - base[s] if s in values and s in base else 0.0 for s in seeds]
+    bounds = {key: study.delta[key[0]] for key in tests if key[0] in study.delta}
+    groups = {key: key[1] for key in tests}
+    return decide(tests, bounds, groups, [key for key in tests if key[0] == first], Rule(*study.until))
 
 
 def _is_tested(name: str, first: str, study: StudyRecord) -> bool:

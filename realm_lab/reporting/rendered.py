@@ -15,7 +15,7 @@ from realm_lab.core.files import atomic_write, write_text
 from realm_lab.metrics import metric
 from realm_lab.params.load import show
 from realm_lab.reporting import tables
-from realm_lab.reporting.comparison import gaps_as_json
+from realm_lab.reporting.comparison import decisions, gaps_as_json
 from realm_lab.reporting.default_run import metrics_of
 from realm_lab.reporting.figures import Drawing, Sketch, draw
 from realm_lab.reporting.frames import metric_columns, read_summary, summarise
@@ -119,6 +119,10 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         "axis_effects": [effect.as_json() for effect in report.axis_effects],
         "interactions": [one.as_json() for one in interactions(record, report.compared)],
     }
+    if record.until:
+        at_looks, (at_least, at_most) = decisions(record, results, record.metrics), record.until
+        answered["looks"] = {"at_least": at_least, "at_most": at_most, "last": at_looks.seeds}
+        answered["looks"]["stopped"] = at_looks.stopped
     if report.data["plan"]:  # reports of runs from before the ledger have none
         answered["plan"] = report.data["plan"]
     return dict(plain(answered | {key: report.data[key] for key in KEYS}))

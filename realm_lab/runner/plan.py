@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from realm_lab.params.load import (
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
+from realm_lab.runner.seeds import seeds_of
 from realm_lab.runner.study import Cell, Study, cells_of, figures_of, metrics_of, read_study_file, value_in_name
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of, with_options
@@ -98,7 +99,7 @@ def plan_study(
     study, common = read_study_file(Path(path), Study), dict(overrides or {})
     source = study.source(params_path or Path(root) / "params.yaml", common.pop("preset", None))
     check_overrides(common)
-    chosen = _seeds(study, seeds)
+    chosen, until = seeds_of(study.seeds, seeds)
     cells, resolved, plans = [], [], []
     for cell in cells_of(study):
         for key in common:
@@ -148,7 +149,7 @@ def plan_study(
         described["axes"] = {
             axis: [value_in_name(show(point)) for point in points] for axis, points in study.axes.items()
         }
-    return StudyPlan(
+    made = StudyPlan(
         study.name,
         study.question,
         tuple(cells),
@@ -160,6 +161,21 @@ def plan_study(
         Path(path),
         study.on_finish,
     )
+    return _undecided(made, until, root) if until else made
+
+
+def _undecided(plan: StudyPlan, until: tuple[int, int], root: Path) -> StudyPlan:
+    """Return a plan of all seeds with only those that its rule asks for, by the results so far."""
+    from realm_lab.reporting.comparison import decisions  # brings pandas
+    from realm_lab.reporting.frames import load_runs
+
+    plan = replace(plan, described=plan.described | {"until": until})
+    whole = study_record(plan, root)
+    found = decisions(whole, load_runs(Path(root) / "runs", whole).results, whole.metrics)
+    wanted = {cell: set(plan.seeds[:count]) for cell, count in found.wanted.items()}
+    wanted[plan.baseline.name] = set().union(*wanted.values())
+    seeds = tuple(seed for seed in plan.seeds if seed in wanted[plan.baseline.name])
+    return replace(plan, seeds=seeds, runs=tuple(run for run in plan.runs if run.seed in wanted[run.cell]))
 
 
 # Extra metrics and figures of the report of the default run.
@@ -227,14 +243,6 @@ def check_parts(params: Params) -> None:
         from realm_lab.core.process import device_named  # torch takes seconds to import: only for rare names
 
         device_named(params.launch.device)
-
-
-def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:
-    if wanted is None:
-        return tuple(study.seeds)
-    if wanted < 1:
-        raise UserError(f"--seeds {wanted}: a study needs at least one; give 1 or more")
-    return tuple(study.seeds[:wanted]) if wanted <= len(study.seeds) else tuple(range(wanted))
 
 
 def _overlap(study: Study, one: Cell, two: Cell, base: dict[str, Any], common: Mapping[str, Any]) -> UserError:

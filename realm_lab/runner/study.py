@@ -38,12 +38,12 @@ from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.own_figures import known_anywhere
 from realm_lab.reporting.published import published
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
+from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule, UntilDecided
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.computed import COMPUTED, definition
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
-Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
 IN_CELLS = "=,+"  # further characters in names of cells
 Place = tuple[str | int, ...]
 
@@ -88,9 +88,8 @@ class StudyFile(Part):
     """Preset of the parameters; empty: that of params.yaml."""
     set: dict[str, Any] = {}
     """Parameters of every cell, over those of params.yaml. `launch.*` may only be set here."""
-    seeds: Seeds
-    """One run of each cell for every seed. At least six seeds are needed for significance, however
-    many metrics and cells there are."""
+    seeds: SeedList
+    """One run of a trial for every seed; its value is their mean."""
     plugins: list[str] = []
     """Your modules that register plug-ins, besides those that params.yaml lists."""
     launcher: LauncherSettings = LauncherSettings()
@@ -166,12 +165,19 @@ class StudyFile(Part):
         if self.preset is not None:
             with self.at("preset"):
                 preset_values(self.preset, "")
-        self.refuse_twice(self.seeds, "seeds")
+        if isinstance(self.seeds, list):
+            self.refuse_twice(self.seeds, "seeds")
         self._common = overrides_of(self, self.set, "set", launch=True)
 
 
 class Study(StudyFile):
-    PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "cells": CellEntry}
+    PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "cells": CellEntry, "seeds": UntilDecided}
+
+    seeds: SeedsOrRule  # type: ignore[assignment]
+    """One run of each cell for every seed; at least six seeds are needed for significance, however many metrics and
+    cells there are. Or `{until: decided, at_least: 4, at_most: 16}`: from the fourth seed on each cell takes one more
+    until its first metric differs from the baseline's or is equivalent within `delta`, 16 at most. `first` (0) is the
+    first of them."""
 
     baseline: str | dict[str, Any]
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
@@ -311,13 +317,14 @@ def _explain(error: ValidationError, path: Path, document: Any, model: type[Stud
     problems = error.errors()
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     inside, location = document, []
-    for part in problem["loc"]:  # others than those in the file name the types of a union
+    given = [part for part in problem["loc"] if part not in (LIST, RULE)]
+    for part in given:  # others than those in the file name the types of a union
         if has_key(inside, part):
             location.append(part)
             inside = inside[part]
     line = line_of(document, location)
     where = f"{path}, line {line}" if line else str(path)
-    *above, key = map(str, problem["loc"])
+    *above, key = map(str, given)
     group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
     if problem["type"] == "extra_forbidden" and key in _parameters():
         return f"{where}: '{key}' is a parameter; put it under 'set:'"

@@ -68,12 +68,32 @@ class Request:
 
 
 def sweep(request: Request) -> int:
-    """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue."""
+    """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue. A study
+    that takes seeds until it is decided goes on with the next ones."""
+    while True:
+        code, plan = _sweep_once(request)
+        if code or plan is None or "until" not in plan.described:
+            return code
+        again = _planned(request)
+        if {run.run_key for run in again.runs} <= {run.run_key for run in plan.runs}:
+            return code
+
+
+def _planned(request: Request) -> StudyPlan:
+    return plan_study(
+        request.path,
+        request.root,
+        params_path=request.params_path,
+        seeds=request.seeds,
+        overrides=request.overrides,
+    )
+
+
+def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
+    """Return the exit code, and the plan if its runs have ended."""
     root = Path(request.root)
     with patience(f"study {Path(request.path).stem}: reading its inputs and code"):
-        whole = plan_study(
-            request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
-        )
+        whole = _planned(request)
     plan = part_of(whole, request.cells)
     launcher = request.launcher_for(plan.launcher, plan.name)
     if request.dry_run:
@@ -86,7 +106,7 @@ def sweep(request: Request) -> int:
                 say(described(found))
         else:
             show_plan(plan, root, launcher=launcher)
-        return 0
+        return 0, None
 
     def tasks_left() -> list[Task]:
         return tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
@@ -111,8 +131,9 @@ def sweep(request: Request) -> int:
     if not is_recorded:
         record_study(whole, root)
     if launcher.detached:
-        return _follow(launcher, tasks, plan, request, root)
-    return _run(launcher, tasks, plan, request, root)
+        has_ended = request.follow or not tasks
+        return _follow(launcher, tasks, plan, request, root), whole if has_ended else None
+    return _run(launcher, tasks, plan, request, root), whole
 
 
 def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:

@@ -185,22 +185,24 @@ def _design(record: StudyRecord) -> dict[str, Any]:
     for run in record.runs:
         keys.setdefault(run.cell, {})[str(run.seed)] = run.run_key
     metrics = {"metrics": [*record.metrics], "exploratory": [*record.exploratory], "delta": record.delta}
-    return {"baseline": record.baseline, **metrics, "runs": keys}
+    until = {"until": [*record.until]} if record.until else {}
+    return {"baseline": record.baseline, **metrics, **until, "runs": keys}
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str]]:
-    """[change, name] of seeds, cells and the rest of the design."""
+    """[change, name] of seeds, cells and the rest of the design. Seeds that a rule of the design adds are no change."""
     old, new = before["runs"], now["runs"]
     seeds = [{seed for cell in runs.values() for seed in cell} for runs in (old, new)]
-    found = [["seed added", seed] for seed in sorted(seeds[1] - seeds[0], key=int)]
+    planned = before.get("until") is not None and before.get("until") == now.get("until")
+    found = [["seed added", seed] for seed in sorted(seeds[1] - seeds[0], key=int) if not planned]
     found += [["seed dropped", seed] for seed in sorted(seeds[0] - seeds[1], key=int)]
     found += [["cell added", name] for name in new if name not in old]
     found += [["cell dropped", name] for name in old if name not in new]
     for name in (name for name in old if name in new):
         if any(new[name].get(seed, key) != key for seed, key in old[name].items()):
             found.append(["cell changed", name])
-    names = ("baseline", "metrics", "exploratory", "delta")
-    return found + [["design changed", name] for name in names if before[name] != now[name]]
+    names = ("baseline", "metrics", "exploratory", "delta", "until")
+    return found + [["design changed", name] for name in names if before.get(name) != now.get(name)]
 
 
 def _code_digest() -> str:

@@ -63,6 +63,7 @@ class StudyRecord:
     last_stage: str = ""  # the last stage of its runs, if that is before evaluate: a search may need no fine-tuning
     figures: tuple[ChoiceField, ...] = ()  # more figures, by their code, see reporting/study_figures.py
     exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
+    until: tuple[int, int] | None = None  # seeds until decided: at least, at most; `seeds` has those taken so far
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     not_run: dict[str, str] = field(default_factory=dict)  # variants deliberately left out -> the reason
     own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has

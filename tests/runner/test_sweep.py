@@ -35,6 +35,18 @@ cells:
   encoder_reset: {title: baseline encoder, set: {finetune.initial_reader: warm_start}}
 launcher: {local: {processes: 2}}
 """
+GROWING = """
+question: When does each cell have enough seeds?
+seeds: {until: decided, at_least: 2, at_most: 6, first: 40}
+baseline: realm
+set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
+cells:
+  realm: {title: REALM}
+  warm_start: {title: warm start only, system: warm_start}
+  encoder_reset: {title: the same retriever, set: {finetune.initial_reader: warm_start}}
+metrics: [recall_at_5]
+delta: {recall_at_5: 0.0001}
+"""
 LONG = """
 question: Does a sweep survive?
 seeds: [0]
@@ -202,6 +214,27 @@ def test_results_are_those_of_the_runs(done: Path) -> None:
     log = members(done)["realm"]["pretrain"].metrics.rows()
     means = [row["index_staleness_steps_mean"] for row in log if "index_staleness_steps_mean" in row]
     assert float(table["realm"]["index_staleness_steps"]) == pytest.approx(means[-1])
+
+
+@pytest.mark.slow
+def test_seeds_are_taken_until_each_cell_is_decided(tmp_path: Path) -> None:
+    root = make_project(tmp_path, GROWING)
+    arguments = ["sweep", "mini", "--root", str(root), "--launcher", "inline"]
+    assert main(arguments) == 0
+    record = read_study_record(root / "runs" / "studies" / "mini" / "study.json")
+    assert [run.seed for run in record.of("encoder_reset")] == [40, 41], "equal to the baseline at the first look"
+    assert {run.seed for run in record.of("realm")} == {run.seed for run in record.of("warm_start")}
+    summary = read_json(root / "reports" / "mini" / "summary.json")
+    assert summary["looks"]["stopped"]["encoder_reset"] == 2
+    assert summary["looks"]["last"] == len(record.seeds)
+    assert summary["comparisons"]["recall_at_5"]["encoder_reset"]["finding"] == "equivalent"
+    assert summary["plan"]["deviations"] == []
+    lines, problems = verify(root)
+    assert problems == []
+    assert sum(line.fields["kind"] == "look" for line in lines) == len(record.seeds) - 1
+    before = (root / "reports" / "mini" / "results.csv").read_bytes()
+    assert main(arguments) == 0
+    assert (root / "reports" / "mini" / "results.csv").read_bytes() == before
 
 
 def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[str]) -> None:

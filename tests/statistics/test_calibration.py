@@ -99,4 +99,6 @@ def test_null_studies_of_eight_cells_and_two_metrics() -> None:
     normal, recorded = simulated(300)
     assert normal.rate <= 0.05 + 4 * normal.error
     assert recorded.rate <= recorded.stated + 4 * recorded.error
+    assert normal.looking <= 0.05 + 4 * normal.looking_error
+    assert recorded.looking <= recorded.stated + 4 * recorded.looking_error
     assert recorded.stated > 0.05
