@@ -11,7 +11,7 @@ from realm_lab.runner.launchers import Part
 from realm_lab.statistics.paired import EXACT_SEEDS, FEWEST_SEEDS
 
 SeedList = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
-MOST_SEEDS = EXACT_SEEDS  # of a rule: all signs of so many are counted
+MOST_SEEDS = EXACT_SEEDS  # for a rule: all signs of this many are counted
 
 
 class UntilDecided(Part):

@@ -69,7 +69,7 @@ class Request:
 
 def sweep(request: Request) -> int:
     """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue. A study
-    that takes seeds until it is decided goes on with the next ones."""
+    that takes seeds until it is decided continues with the next ones."""
     while True:
         code, plan = _sweep_once(request)
         if code or plan is None or "until" not in plan.described:

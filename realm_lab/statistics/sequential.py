@@ -2,7 +2,7 @@
 
 Joint sign flips, as in `paired.step_down_max_t`, with a level that is spent over the looks: of all signs of the seeds
 so far, at most .05 n / N may have crossed a threshold by the look at n of at most N seeds (the linear spending function
-of Lan & DeMets). A sign vector keeps its beginning, so the thresholds of all looks come from one set of sign vectors,
+of Lan & DeMets). A sign vector keeps its first signs, so the thresholds of all looks come from one set of sign vectors,
 and without any effect the observed signs are one of them, drawn at random. So the chance of any false difference at any
 look is at most 5 %, whenever the study stops. Found differences leave the family (step-down). A cell that stops keeps
 its statistic in the family.
@@ -45,7 +45,7 @@ class Rule(NamedTuple):
 
 
 class Decisions(NamedTuple, Generic[Key]):
-    """The state after the last look. p-values are at most .05 for what was found."""
+    """The state after the last look. A p of at most .05 is a find."""
 
     seeds: int  # of the last look; 0: none yet
     differences: dict[Key, float]  # p, corrected for the family and for the looks
