@@ -80,7 +80,7 @@ def family_config(family: str, vocabulary_size: int, positions: int, **ids: int)
 
 
 def write_family(folder: Path, family: str, texts: Sequence[str], positions: int = 64, seed: int = 0) -> Path:
-    """Write a masked-language model of a family with its tokenizer; the weights are noise that gives words separately."""
+    """Write a masked-language model of a family with its tokenizer; its weights are noise."""
     from transformers import AutoModelForMaskedLM
 
     tokenizer = write_tokenizer(folder, family, texts)
