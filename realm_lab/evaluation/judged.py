@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from realm_lab.corpus.store import NO_ROW, Passages
 
+MEASURES = ("ndcg_at_10", "judged_recall_at_100")
 GAIN_DEPTH, RECALL_DEPTH = 10, 100
 
 
@@ -41,16 +42,21 @@ def find_documents(
 
 
 def judged_scores(found: Sequence[str], judged: Judged, passages: Passages) -> tuple[float, float]:
-    """Return nDCG@10 and recall@100 of one question; 0 if no document is relevant. The gain of a document is its
-    grade, divided by log2(1 + rank) (trec_eval's ndcg_cut)."""
+    """Return nDCG@10 and recall@100 of one question, as `graded_scores`; a document that is not there counts."""
     grades: dict[str, int] = {}
     for place, (row, name) in enumerate(zip(judged.rows_J, _documents(passages, judged.rows_J), strict=True)):
-        key = str(place) if row == NO_ROW else f"/{name}"  # each document that is not there counts
+        key = str(place) if row == NO_ROW else f"/{name}"
         grades[key] = max(grades.get(key, 0), int(judged.relevance_J[place]))
+    return graded_scores([f"/{name}" for name in found], grades)
+
+
+def graded_scores(found: Sequence[str], grades: Mapping[str, int]) -> tuple[float, float]:
+    """Return nDCG@10 and recall@100 of found documents, best first; 0 if none is relevant. A gain is the
+    grade of a document, divided by log2(1 + rank) (trec_eval's ndcg_cut)."""
     relevant = sum(grade > 0 for grade in grades.values())
     if not relevant:
         return 0.0, 0.0
-    gains = [grades.get(f"/{name}", 0) for name in found]
+    gains = [max(grades.get(name, 0), 0) for name in found]
     ideal = sorted(grades.values(), reverse=True)
     return _dcg(gains) / _dcg(ideal), sum(gain > 0 for gain in gains[:RECALL_DEPTH]) / relevant
 

@@ -1,7 +1,7 @@
 """Score predictions of other systems against questions with references; no model is read.
 
 A file is JSON lines, a JSON array or Parquet of records with `id` or `question`, and with `prediction` (a text), `ctxs`
-(retrieved passages [{text}], best first, as DPR writes them) or both; or SQuAD's one object {id: answer}.
+(retrieved passages [{id, text}], best first, as DPR writes them) or both; or SQuAD's one object {id: answer}.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from realm_lab.corpus.answers import can_be_scored, passage_holds
 from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, QUESTION_IDS, Record, first_record, parse, records
 from realm_lab.corpus.readers.registry import Dropped, questions_in, with_own_ids
-from realm_lab.corpus.records import Question
+from realm_lab.corpus.readers.relevance import PASSAGE_IDS
+from realm_lab.corpus.records import Question, document_of
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import Questions
 from realm_lab.corpus.text_files import plain_name, read_head, read_text
 from realm_lab.errors import UserError
+from realm_lab.evaluation.judged import MEASURES, graded_scores
 from realm_lab.evaluation.open_qa import f1, matches
 
 DEPTHS = (1, 5, 20)
@@ -27,10 +29,10 @@ REMEDY = "expected records with id or question, and with prediction or ctxs; or 
 
 
 class Given(NamedTuple):
-    """The different predictions for one question: answers, and lists of passages (their texts)."""
+    """The different predictions for one question: answers, and lists of passages (ids, "" for none, and texts)."""
 
     answers: set[str]
-    passages: set[tuple[str, ...]]
+    passages: set[tuple[tuple[str, str], ...]]
 
 
 def read_references(path: Path) -> list[Question]:
@@ -75,7 +77,8 @@ def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
 
 
 def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:
-    """Compute exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`.
+    """Compute exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`;
+    of questions with judged documents nDCG@10 and recall@100 of the passages' ids, and no answers are needed.
 
     Wrong, and named by id in the result: a question without a prediction (`missing`); one without an answer or without
     passages in a file that has both (`without_answer`, `without_passages`); and one with two that differ
@@ -86,8 +89,11 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
     scored, unscorable = scorable(questions)
     by_id = {question.id: found for question, found in zip(questions, given, strict=True)}
     pairs = [(question, by_id[question.id]) for question in scored]
-    has_passages = any(found.passages for _, found in pairs)
-    has_answers = any(found.answers for _, found in pairs) or not has_passages
+    judged = {question.id: question for question in questions if question.judged}
+    unscorable = [identity for identity in unscorable if identity not in judged]
+    everyone = [(q, by_id[q.id]) for q in (judged | {question.id: question for question in scored}).values()]
+    has_passages = any(found.passages for _, found in everyone)
+    has_answers = any(found.answers for _, found in everyone) or not has_passages
     patterns = Patterns()
     scores: dict[str, list[float]] = {}
     if has_answers:
@@ -99,17 +105,20 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
     if has_passages:
         ranks = [_rank(_single(found.passages), q, patterns) for q, found in pairs]
         scores |= {f"recall_at_{depth}": [float(rank <= depth) for rank in ranks] for depth in DEPTHS}
+    if judged and any(name for _, found in everyone for passages in found.passages for name, _ in passages):
+        found_by = [_graded(_single(by_id[name].passages), dict(question.judged)) for name, question in judged.items()]
+        scores |= dict(zip(MEASURES, map(list, zip(*found_by, strict=True)), strict=True))
     means = {name: sum(values) / len(values) for name, values in scores.items() if values}
     faults = {
-        "missing": [q.id for q, found in pairs if not found.answers and not found.passages],
-        "without_answer": [q.id for q, found in pairs if has_answers and found.passages and not found.answers],
-        "without_passages": [q.id for q, found in pairs if has_passages and found.answers and not found.passages],
-        "contradictory": [q.id for q, found in pairs if len(found.answers) > 1 or len(found.passages) > 1],
+        "missing": [q.id for q, found in everyone if not found.answers and not found.passages],
+        "without_answer": [q.id for q, found in everyone if has_answers and found.passages and not found.answers],
+        "without_passages": [q.id for q, found in everyone if has_passages and found.answers and not found.passages],
+        "contradictory": [q.id for q, found in everyone if len(found.answers) > 1 or len(found.passages) > 1],
         "unscorable": unscorable,
         "surplus": surplus,
     }
     problems = [problem._asdict() for problem in patterns.problems]
-    return {"file": str(path), "questions": len(scored), **means, **faults, "pattern_problems": problems}
+    return {"file": str(path), "questions": len(everyone), **means, **faults, "pattern_problems": problems}
 
 
 def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[Given], list[str]]:
@@ -151,11 +160,13 @@ def _records(path: Path) -> Iterator[Record]:
         yield from records(_file(path), REMEDY, Dropped())
 
 
-def _prediction(record: Record) -> tuple[str | None, tuple[str, ...] | None]:
+def _prediction(record: Record) -> tuple[str | None, tuple[tuple[str, str], ...] | None]:
     """Return the answer and the passages of a record; None for each that it does not give."""
     answer = passages = None
     if isinstance(record.fields, dict) and record.fields.get("ctxs") is not None:
-        passages = tuple(passage.field("text", str) for passage in record.within("ctxs"))
+        passages = tuple(
+            (passage.given_id(*PASSAGE_IDS) or "", passage.field("text", str)) for passage in record.within("ctxs")
+        )
     if passages is None or "prediction" in record.fields:
         answer = None if record.field("prediction", object) is None else str(record.field("prediction", str))
     return answer, passages
@@ -166,9 +177,15 @@ def _single(given: set[T]) -> T | None:
     return next(iter(given)) if len(given) == 1 else None
 
 
-def _rank(passages: tuple[str, ...] | None, question: Question, patterns: Patterns) -> float:
+def _graded(passages: tuple[tuple[str, str], ...] | None, grades: dict[str, int]) -> tuple[float, float]:
+    """Return the scores of passages by their ids; the passages of a judged document (ID/N) are it."""
+    names = (name if name in grades else document_of(name) or name for name, _ in passages or ())
+    return graded_scores([*dict.fromkeys(names)], grades)
+
+
+def _rank(passages: tuple[tuple[str, str], ...] | None, question: Question, patterns: Patterns) -> float:
     """Return the 1-based rank of the first passage that contains an answer, or infinity."""
-    for rank, text in enumerate(passages or (), 1):
+    for rank, (_, text) in enumerate(passages or (), 1):
         if passage_holds(text, question.answers, question.answer_kind, patterns, question.id):
             return rank
     return float("inf")

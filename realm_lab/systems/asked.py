@@ -13,15 +13,13 @@ from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.forms import question_forms
-from realm_lab.evaluation.judged import Judged, find_documents, judged_scores
+from realm_lab.evaluation.judged import MEASURES, Judged, find_documents, judged_scores
 from realm_lab.evaluation.open_qa import Scores, f1, matches
 from realm_lab.evaluation.predictions import stored_questions
 from realm_lab.evaluation.recall import Ranks, rank_answers, recall_metrics
 from realm_lab.evaluation.utility import evenly_spaced
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import Retrieved
-
-JUDGED = ("ndcg_at_10", "judged_recall_at_100")
 
 
 class AskedQuestions:
@@ -81,7 +79,7 @@ class AskedQuestions:
         texts, passages = [self.texts[place] for place in places], self._context.passages
         found = find_documents(lambda k: retrieve(texts, k).rows_QK, passages)
         scores = [judged_scores(own, self.judged[place], passages) for own, place in zip(found, places, strict=True)]
-        return dict(zip(JUDGED, np.mean(scores, 0).tolist(), strict=True))
+        return dict(zip(MEASURES, np.mean(scores, 0).tolist(), strict=True))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the fields of each question in predictions.jsonl that are known before measuring. Questions of one

@@ -100,7 +100,9 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
         asked = _ask(context, Sides(system, knowledge, results["corpora"]), questions, folder)
         results["questions"] = asked | {"unscorable": unscorable}
     elif unscorable:
-        raise UserError(f"{update.questions}: every answer normalises to nothing; name other questions")
+        raise UserError(
+            f"{update.questions or 'test questions'}: no answer, or each normalises to nothing; name other questions"
+        )
     if update.clozes:
         sides = Sides(system.before_finetuning(), knowledge, results["corpora"])
         results["clozes"] = {group: _fill(context, sides, group, path, folder) for group, path in update.clozes.items()}

@@ -1,6 +1,7 @@
 """Prediction files of every format: how they are read, matched with their questions, and scored."""
 
 import gzip
+import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,6 +97,24 @@ def test_retrieved_passages_are_scored_by_the_first_that_holds_an_answer(tmp_pat
     assert recalls == {"recall_at_1": 0.0, "recall_at_5": 2 / 3, "recall_at_20": 2 / 3}
     assert result["missing"] == ["b"]
     assert [(p["question"], p["pattern"], p["kind"]) for p in result["pattern_problems"]] == [("c", "(", "invalid")]
+
+
+def test_retrieved_passages_are_scored_by_judged_documents_as_ir_measures_does(tmp_path: Path) -> None:
+    ir_measures: Any = importlib.import_module("ir_measures")  # which has no types
+    qrels = {"q1": {"a": 3, "b": 0, "c": 1}, "q2": {"b": 1, "e": 2}, "q3": {"a": 1}, "q4": {"a": 0}}
+    found = {"q1": ["b/1", "c", "a/0", "a/7"], "q2": ["a", "b"], "q4": ["a"], "q9": ["a"]}
+    questions = [Question(q, f"text {q}", (), None, judged=tuple(own.items())) for q, own in qrels.items()]
+    rows = [{"id": q, "ctxs": [{"id": name, "text": "Some."} for name in names]} for q, names in found.items()]
+    scores = score_predictions(put(tmp_path / "p.jsonl", lines(rows)), questions)
+    run = {"q1": {"b": 3.0, "c": 2.0, "a": 1.0}, "q2": {"a": 2.0, "b": 1.0}, "q4": {"a": 1.0}}
+    measures = ir_measures.nDCG @ 10, ir_measures.R @ 100
+    theirs = ir_measures.calc_aggregate(measures, qrels, run)
+    assert (scores["ndcg_at_10"], scores["judged_recall_at_100"]) == pytest.approx([theirs[name] for name in measures])
+    assert (scores["questions"], scores["missing"], scores["unscorable"], scores["surplus"]) == (4, ["q3"], [], ["q9"])
+    assert "recall_at_5" not in scores
+    answers = put(tmp_path / "a.json", json.dumps({"q1": "x"}))
+    with_answers = [questions[0]._replace(answers=("x",))]
+    assert "ndcg_at_10" not in score_predictions(answers, with_answers), "no passages, nothing to judge"
 
 
 def test_answers_and_passages_of_one_file_are_each_scored_as_what_they_are(tmp_path: Path) -> None:
