@@ -216,8 +216,9 @@ def _defaults(key: str) -> str:
 
 
 def _spaced(value: str) -> str:
-    """A value that a narrow column can break at its commas."""
-    return value.replace(",", ", ").replace(",  ", ", ")
+    """A value that a narrow column can break at its commas; in braces as code, since braces may hold attributes."""
+    spaced = value.replace(",", ", ").replace(",  ", ", ")
+    return f"`{spaced}`" if spaced.startswith("{") else spaced
 
 
 def in_words(schema: Mapping[str, Any]) -> str:
@@ -231,7 +232,7 @@ def in_words(schema: Mapping[str, Any]) -> str:
         kind = f"list of {most}" if most and most == least else "list (not empty) of" if least else "list of"
         return f"{kind} {in_words(schema['items'])}"
     if "choice" in schema:
-        return "name, or {name: NAME, OPTION: VALUE}"
+        return "name, or `{name: NAME, OPTION: VALUE}`"
     limits = (f"{words} {schema[name]:,.10g}" for name, words in LIMITS.items() if name in schema)
     return ", ".join([KINDS[schema["type"]], *limits])
 
