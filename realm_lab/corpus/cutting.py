@@ -19,7 +19,7 @@ from realm_lab.corpus.pictures import SIDE, cut_patches, read_picture
 from realm_lab.corpus.records import Document, Passage, Question, Span
 from realm_lab.corpus.salient_spans import MakeTagger, Tagger
 from realm_lab.corpus.store import LABEL_SEPARATOR, NO_ROW, Passages, Sentences
-from realm_lab.corpus.vocabulary import WordEncoder
+from realm_lab.corpus.vocabulary import WordEncoder, blank_kind, encode_batch_plain
 from realm_lab.errors import UserError
 
 HELD_OUT_SHARE = 0.02  # of the sentences of file corpora: half for development, half for test
@@ -193,6 +193,21 @@ def is_fit(
     else:
         return True
     return False
+
+
+def encode_bodies(tokenizer: Tokenizer, bodies: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    """The ids and the characters of the wordpieces of passages: sentence by sentence, as they were cut, if a sentence
+    that no blank comes before (Chinese, Japanese) would differ."""
+    if blank_kind(tokenizer) is None:
+        return [(encoding.ids, encoding.offsets) for encoding in encode_batch_plain(tokenizer, bodies)]
+    found = []
+    for body in bodies:
+        places = split_sentences(body)
+        encodings = encode_batch_plain(tokenizer, [body[start:end] for start, end in places])
+        pairs = [(place[0], encoding) for place, encoding in zip(places, encodings, strict=True)]
+        ids = [number for _, encoding in pairs for number in encoding.ids]
+        found.append((ids, [(first + a, first + b) for first, encoding in pairs for a, b in encoding.offsets]))
+    return found
 
 
 def place_spans(encoder: WordEncoder, text: str, spans: Sequence[Span], dropped: Counter[str]) -> PlacedSpans:

@@ -300,6 +300,16 @@ def encode_inside(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[list[
     return [[*own, first.ids + rest.ids] for own, first, rest in zip(found, firsts, rests, strict=True)]
 
 
+def encode_around_blanks(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
+    """The ids of the parts of a text between its blanks; a part that follows one directly (". It") has no blank before
+    its first word."""
+    forms = encode_inside(tokenizer, parts)
+    return [
+        own[-1 if number and part[:1].strip() else 0]
+        for number, (part, own) in enumerate(zip(parts, forms, strict=True))
+    ]
+
+
 class WordEncoder:
     """Return the ids of `encode_batch_plain`, several times as fast: text between two blanks is looked up once.
 

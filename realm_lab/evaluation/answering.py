@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from realm_lab.core.process import autocast
+from realm_lab.corpus.cutting import encode_bodies
 from realm_lab.corpus.store import Passages
-from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
+from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.evaluation.answers import Answer, Candidate
 from realm_lab.models.inputs import join, length_groups
 from realm_lab.models.spans import SpanModel, passage_log_probs, read_logits, span_log_probs
@@ -49,7 +50,7 @@ def read_answers(
         owners = [(number, row) for number, own in enumerate(rows) for row in own]
         log_span_N, place_N2, logit_N = _best_spans(params, reader, special, passages, queries[part], owners)
         bodies = {row: passages.text.row(row)["body"] for _, row in owners}
-        encodings = dict(zip(bodies, encode_batch_plain(tokenizer, list(bodies.values())), strict=True))
+        encodings = dict(zip(bodies, encode_bodies(tokenizer, list(bodies.values())), strict=True))
         # Missing passages of a small corpus come last, so that the scores of the passages come first.
         first = 0
         for scores_K, own in zip(score_BK[part], rows, strict=True):
@@ -59,10 +60,11 @@ def read_answers(
             candidates = []
             for place, row in enumerate(own):
                 begin, end = place_N2[pairs][place].tolist()
-                inside = encodings[row].offsets[begin:end]
+                ids, offsets = encodings[row]
+                inside = offsets[begin:end]
                 span = (inside[0][0], inside[-1][1]) if inside else (0, 0)
                 log_probs = float(log_prior_1K[0, place]), float(log_span_N[pairs][place])
-                pieces = tuple(encodings[row].ids[begin:end])
+                pieces = tuple(ids[begin:end])
                 candidates.append(Candidate(row, *log_probs, span, bodies[row][slice(*span)], pieces))
             worth = [each.log_prior + (softmax != "selected") * each.log_span for each in candidates]
             best = int(np.argmax(worth)) if worth else 0

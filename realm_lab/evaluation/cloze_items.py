@@ -19,7 +19,7 @@ from torch import Tensor
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.chunking import split_sentences
 from realm_lab.corpus.records import Question
-from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
+from realm_lab.corpus.vocabulary import SpecialIds, encode_around_blanks, encode_batch_plain
 from realm_lab.evaluation.open_qa import exact_match
 from realm_lab.evaluation.utility import SENTENCES_AT_ONCE
 from realm_lab.models.candidate_reader import CandidateReader
@@ -83,13 +83,13 @@ def _item(question: Question, tokenizer: Tokenizer, special: SpecialIds, longest
     if not 0 < len(targets) <= longest:
         return f"an answer of {len(targets)} wordpieces"
     text = question.question
-    before, after = (_encoded(tokenizer, part) for part in text.split(MASK))
+    before, after = encode_around_blanks(tokenizer, text.split(MASK))
     shortened = len(before) + len(targets) + len(after) > longest
     if shortened:
         place = text.index(MASK)
         sentences = [text[start:end] for start, end in split_sentences(text) if start <= place < end]
         if sentences and MASK in sentences[0]:
-            before, after = (_encoded(tokenizer, part) for part in sentences[0].split(MASK))
+            before, after = encode_around_blanks(tokenizer, sentences[0].split(MASK))
         room = max(0, longest - len(targets))
         left = min(len(before), max(room // 2, room - len(after)))
         before, after = before[len(before) - left :], after[: room - left]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from realm_lab.corpus.cutting import encode_bodies
 from realm_lab.corpus.store import Passages
-from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
+from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.utility import ClozeResult, evenly_spaced
 from realm_lab.models.realm import marginal_log_likelihood
@@ -92,7 +93,7 @@ def _find(passages: Passages, row: int, tokenizer: Tokenizer, answer: np.ndarray
     found = find_answer(np.asarray(passages.bodies[row]), [answer], len(answer)) if row >= 0 else []
     if not found:
         return None
-    offsets = encode_batch_plain(tokenizer, [passages.text.row(row)["body"]])[0].offsets
+    _, offsets = encode_bodies(tokenizer, [passages.text.row(row)["body"]])[0]
     first, width = found[0]
     return offsets[first][0], offsets[first + width][1]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from realm_lab.corpus.vocabulary import encode_batch_plain
+from realm_lab.corpus.vocabulary import encode_around_blanks, encode_batch_plain
 from realm_lab.errors import UserError
 from realm_lab.systems.context import Context
 from realm_lab.systems.reading import DenseRetriever
@@ -112,7 +112,8 @@ def fill(context: Context, sentence: str, k: int = 5) -> Filling:
     system = context.system.before_finetuning()
     if not isinstance(system, DenseRetriever):
         raise Unsupported(f"system {system.name} fills no blanks")
-    before, after = map(list, context.wordpieces([sentence[: blank.start()], sentence[blank.end() :]]))
+    parts = sentence[: blank.start()], sentence[blank.end() :]
+    before, after = encode_around_blanks(context.tokenizer, parts)
     asked = blank[0].count(MASK)
     log_lengths = {asked: 0.0} if asked > 1 else span_length_log_probs(context.corpus.sentences())
     longest = context.params.corpus.sentence_length

@@ -19,6 +19,7 @@ from realm_lab.corpus.recurring import only_recurring
 from realm_lab.corpus.store import Passages, PreparedCorpus, Questions, Sentences
 from realm_lab.corpus.vocabulary import (
     SpecialIds,
+    encode_around_blanks,
     encode_batch_plain,
     encode_inside,
     load_tokenizer,
@@ -115,13 +116,10 @@ class CorpusContext:
         """Return questions as a query tower reads them, cut to its length; its two special tokens are added later. A
         blank, [MASK], becomes the token that pre-training masks with."""
         longest = self.params.corpus.sentence_length - 2
-        parts = [question.split(BLANK) for question in questions]
-        pieces = iter(self.wordpieces([part for own in parts for part in own]))
         tokens: list[np.ndarray] = []
-        for own in parts:
-            ids = [*next(pieces)]
-            for _ in own[1:]:
-                ids += [self.special.mask, *next(pieces)]
+        for question in questions:
+            first, *others = encode_around_blanks(self.tokenizer, question.split(BLANK))
+            ids = [*first, *chain.from_iterable([self.special.mask, *other] for other in others)]
             tokens.append(np.array(ids[:longest], np.int64))
         return tokens
 

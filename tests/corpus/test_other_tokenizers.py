@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from realm_lab.corpus.cutting import Cutter
+from realm_lab.corpus.cutting import Cutter, encode_bodies
 from realm_lab.corpus.records import Document, Span
 from realm_lab.corpus.vocabulary import (
     WordEncoder,
+    encode_around_blanks,
     encode_batch_plain,
     encode_inside,
     load_tokenizer,
@@ -69,6 +70,17 @@ def test_an_answer_is_found_after_a_bracket_too(tokenizer: Tokenizer) -> None:
     assert len(encode_inside(tokenizer, ["", "a"])) == 2
 
 
+def test_what_follows_a_blank_directly_has_no_blank(tokenizer: Tokenizer) -> None:
+    whole = encode_batch_plain(tokenizer, ["It is Paris, and well"])[0].ids
+    before, after = encode_around_blanks(tokenizer, ["It is ", ", and well"])
+    assert before == whole[: len(before)]
+    assert after == whole[len(whole) - len(after) :]
+    assert encode_around_blanks(tokenizer, ["", " and well"]) == [
+        [],
+        encode_batch_plain(tokenizer, ["and well"])[0].ids,
+    ]
+
+
 def test_words_are_in_berts_notation(tokenizer: Tokenizer) -> None:
     ids = np.array(encode_batch_plain(tokenizer, ["Paris (well-known)"])[0].ids)
     pieces = wordpieces_by_id(tokenizer)
@@ -105,7 +117,12 @@ def test_passages_and_their_text_have_the_same_pieces(tokenizer: Tokenizer) -> N
     cutter = Cutter(tokenizer.to_str(), 100, 100, Names)
     cut = cutter.cut([[document]], "passages and sentences")
     body = cut.passages.to_pylist()[0]
-    assert body["bodies"] == encode_batch_plain(tokenizer, [body["body"]])[0].ids
+    ids, _ = encode_bodies(tokenizer, [body["body"]])[0]
+    assert body["bodies"] == ids == encode_batch_plain(tokenizer, [body["body"]])[0].ids
+    japanese = cutter.cut(
+        [[document._replace(text="日本語。次の文。Curie。", id="2")]], "passages"
+    ).passages.to_pylist()[0]
+    assert japanese["bodies"] == encode_bodies(tokenizer, [japanese["body"]])[0][0]
     rows = [row for part in cut.sentences.values() for row in part.to_pylist()]
     assert len(rows) == 3
     for row in rows:
