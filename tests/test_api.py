@@ -1,5 +1,6 @@
 """The Python interface on a study of one tiny run, which it makes itself."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import realm_lab
+from realm_lab.cli import main
+from realm_lab.cli.json_fields import JSON_FIELDS
 from tests import tiny
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -46,6 +49,34 @@ def test_a_run_answers_fills_and_retrieves(project: Path) -> None:
     frame = realm_lab.results("trial", project)
     assert 0 <= frame["exact_match"][0] <= 1
     assert len(realm_lab.results("real_text", Path(__file__).parents[1])) == 4  # the committed reference results
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runs"],
+        ["logs", "trial/realm-s0"],
+        ["gc", "--forget", "trial"],
+        ["status", "trial"],
+        ["sweep", "trial", "--dry-run"],
+        ["index", "list"],
+        ["ask", "--run", "trial/realm-s0", QUESTION],
+        ["fill", "--run", "trial/realm-s0", "the mayor of zovzen is [MASK] ."],
+        ["report", "trial"],
+    ],
+)
+def test_the_command_line_prints_the_documented_fields(
+    project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["--root", str(project), *words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    if words[0] == "logs":
+        printed = printed["pretrain"]
+    found = printed[0] if isinstance(printed, list) else printed
+    assert set(found) <= set(
+        re.findall(r"`(\w+)`", JSON_FIELDS[" ".join(words[:2]) if words[0] == "index" else words[0]])
+    )
 
 
 @pytest.mark.filterwarnings("error")

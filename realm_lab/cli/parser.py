@@ -32,6 +32,7 @@ from realm_lab.cli.flags import (
     overrides_of,
     params_of,
     policy_of,
+    print_json,
 )
 from realm_lab.cli.ledger import add_ledger
 from realm_lab.cli.project import add_init, add_runs
@@ -184,6 +185,7 @@ def _add_stages(add: Add) -> None:
     text = "also LaTeX tables (reports/STUDY/tables/*.tex), and figures as PDF and SVG"
     report.add_argument("--paper", action="store_true", help=text)
     report.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
+    add_json(report, "print JSON instead of a path")
 
 
 def _run_stage(options: argparse.Namespace) -> None:
@@ -260,7 +262,10 @@ def _run_report(options: argparse.Namespace) -> None:
             paper=options.paper,
             studies=studies_of(options.root),
         )
-    print(path)
+    if options.json:
+        print_json({"report": path})
+    else:
+        print(path)
 
 
 def _unknown(words: Sequence[str], options: argparse.Namespace, verb: argparse.ArgumentParser) -> str:

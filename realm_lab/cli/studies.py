@@ -17,6 +17,7 @@ from realm_lab.cli.flags import (
     overrides_of,
     policy_of,
     positive,
+    print_json,
 )
 from realm_lab.errors import UserError, needs
 
@@ -85,6 +86,7 @@ def add_studies(add: Add, add_inspect: Add) -> None:
     )
     text = "smoke test only: the smoke preset, one seed, no comparison of numbers"
     again.add_argument("--quick", action="store_true", help=text)
+    add_json(again)
     again.add_argument("--scratch", type=Path, metavar="DIR", help="folder to run in (default: ROOT/runs/reproduce)")
 
 
@@ -98,7 +100,17 @@ def _run_calibrate(options: argparse.Namespace) -> None:
 def _run_reproduce(options: argparse.Namespace) -> int:
     from realm_lab.runner.reproduce import reproduce
 
-    return reproduce(options.root, options.target, rerun=options.rerun, is_quick=options.quick, scratch=options.scratch)
+    code, found = reproduce(
+        options.root,
+        options.target,
+        rerun=options.rerun,
+        is_quick=options.quick,
+        scratch=options.scratch,
+        is_silent=options.json,
+    )
+    if options.json:
+        print_json(found)
+    return code
 
 
 def _run_sweep(options: argparse.Namespace) -> int:

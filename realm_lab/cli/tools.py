@@ -6,9 +6,23 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import Add, add_everywhere, add_json, add_parameters, add_run, params_of, positive, share
+from realm_lab.cli.flags import (
+    Add,
+    add_everywhere,
+    add_json,
+    add_parameters,
+    add_run,
+    params_of,
+    positive,
+    print_json,
+    share,
+)
 from realm_lab.errors import UserError
+
+if TYPE_CHECKING:
+    from realm_lab.cli.doctor import Finding
 
 
 def add_mirror(add: Add) -> None:
@@ -20,6 +34,7 @@ def add_mirror(add: Add) -> None:
     mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
     text = "address of the MLflow server that will show the store, for the links (default: the store, if it is one)"
     mirror.add_argument("--address", metavar="URL", help=text)
+    add_json(mirror)
     either = mirror.add_mutually_exclusive_group()
     text = "another tracker than MLflow: NAME, package.module:Class or '{name: NAME, OPTION: VALUE}'"
     either.add_argument("--tracker", metavar="TRACKER", help=text)
@@ -46,11 +61,17 @@ def _run_mirror(options: argparse.Namespace) -> int:
 
     studies, tracker = studies_of(options.root), chosen("--tracker", options.tracker) if options.tracker else None
     summary = mirror(options.root / "runs", uri, options.follow, page=page, studies=studies, tracker=tracker)
-    print(summary)
+    registered = None
     if options.register:
         from realm_lab.tracking.registered import register
 
-        print(register(studies, options.register, uri or "", options.by))
+        registered = register(studies, options.register, uri or "", options.by)
+    if options.json:
+        print_json({**vars(summary), "registered": registered and str(registered)})
+        return 1 if summary.problems else 0
+    print(summary)
+    if registered:
+        print(registered)
     address = options.address or (summary.uri if is_server(summary.uri) else "")
     if summary.links and not address:
         address = "http://127.0.0.1:5000"
@@ -68,6 +89,7 @@ def add_index(add: Add) -> None:
     def add_verb(name: str, summary: str) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
         add_run(verb)
+        add_json(verb)
         add_everywhere(verb)
         return verb
 
@@ -81,13 +103,21 @@ def add_index(add: Add) -> None:
 def _run_index(options: argparse.Namespace) -> None:
     params = params_of(options)
     from realm_lab.systems import index
+    from realm_lab.systems.context import embedding_store
 
     if options.index_verb == "list":
-        index.show(options.root)
+        if options.json:
+            print_json([index.fields_of(entry) for entry in embedding_store(options.root).published()])
+        else:
+            index.show(options.root)
     else:
         from realm_lab.systems.context import open_run
 
-        index.build(open_run(params, options.root, options.seed, options.system), options.stage)
+        found = index.build(open_run(params, options.root, options.seed, options.system), options.stage)
+        if options.json:
+            print_json(index.fields_of(found))
+        else:
+            print(index.in_words(found))
 
 
 def add_mine(add: Add) -> None:
@@ -141,6 +171,7 @@ def add_tools(add: Add) -> None:
     add_json(plan)
     bench = add("bench", _run_bench, "measure this machine with the configured model, for `realm-lab plan`")
     add_parameters(bench)
+    add_json(bench)
     doctor = add("doctor", _run_doctor, "check this machine and the configured inputs, and suggest fixes")
     add_parameters(doctor)
     text = "try the GPU (training, resume, search, speed) and print a report for an issue"
@@ -150,6 +181,7 @@ def add_tools(add: Add) -> None:
     only.add_argument("--verify", action="store_true", help=text)
     text = "measure whether pre-training can learn on the corpus, before any (the warm start must have finished)"
     only.add_argument("--corpus", action="store_true", help=text)
+    add_json(doctor)
 
 
 def _run_plan(options: argparse.Namespace) -> None:
@@ -171,7 +203,19 @@ def _run_bench(options: argparse.Namespace) -> None:
     path = bench.default_path(options.root)
     found = bench.measure(params, options.root)
     bench.write_calibration(path, found)
-    bench.show_calibration(found, path)
+    if options.json:
+        print_json(json.loads(path.read_text(encoding="utf-8")))
+    else:
+        bench.show_calibration(found, path)
+
+
+def _report_findings(options: argparse.Namespace, findings: list[Finding]) -> None:
+    from realm_lab.cli.doctor import show
+
+    if options.json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        show(findings)
 
 
 def _check_gpu(options: argparse.Namespace) -> int:
@@ -180,20 +224,23 @@ def _check_gpu(options: argparse.Namespace) -> int:
     from realm_lab.planner.gpu_check import checks, gpu_device
 
     states: dict[bool | None, State] = {True: "OK", None: "note", False: "wrong"}
-    code = 0
+    findings = []
     for check in checks(params, gpu_device(params)):
-        show([Finding(states[check.right], check.subject, f"{check.found} ({check.seconds:.1f} s)")])
-        code = code or int(check.right is False)
-    return code
+        findings.append(Finding(states[check.right], check.subject, f"{check.found} ({check.seconds:.1f} s)"))
+        if not options.json:  # each as soon as it is known
+            show(findings[-1:])
+    if options.json:
+        _report_findings(options, findings)
+    return int(any(finding.state == "wrong" for finding in findings))
 
 
 def _check_corpus(options: argparse.Namespace) -> int:
     params = params_of(options)
-    from realm_lab.cli.doctor import show, with_gate
+    from realm_lab.cli.doctor import with_gate
     from realm_lab.systems.context import open_run
     from realm_lab.systems.gate import gate
 
-    show(found := with_gate(gate(open_run(params, options.root, None, "realm"))))
+    _report_findings(options, found := with_gate(gate(open_run(params, options.root, None, "realm"))))
     return int(any(finding.state == "wrong" for finding in found))
 
 
@@ -202,10 +249,10 @@ def _run_doctor(options: argparse.Namespace) -> int:
         return _check_gpu(options)
     if options.corpus:
         return _check_corpus(options)
-    from realm_lab.cli.doctor import examine, show, verify
+    from realm_lab.cli.doctor import examine, verify
 
     if options.verify:
-        show(found := verify(options.root))
+        _report_findings(options, found := verify(options.root))
         return int(any(finding.state == "wrong" for finding in found))
 
     params, problem = None, ""
@@ -214,5 +261,5 @@ def _run_doctor(options: argparse.Namespace) -> int:
     except UserError as error:
         problem = " ".join(str(error).split())
     findings = examine(params, options.root, problem)
-    show(findings)
+    _report_findings(options, findings)
     return 1 if any(finding.state in ("missing", "wrong") for finding in findings) else 0

@@ -28,11 +28,7 @@ def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
     """Print the log; with `follow`, continue until the run is complete or failed."""
     said: set[str] = set()
     while True:
-        states = StageStates(Path(root) / "runs", jobs_of_stages(root))
-        keys = {"prepare": run.inputs["corpus"]} | {
-            stage: folder.rpartition("-")[2] for stage, folder in run.stages.items()
-        }
-        found = {stage: states.stage(stage, key) for stage, key in keys.items()}
+        keys, found = _stages(root, run)
         lines = [
             line
             for stage, state in found.items()
@@ -49,6 +45,28 @@ def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
         if ends or not follow:
             return
         time.sleep(LOOK_AGAIN_SECONDS)
+
+
+def log_as_json(root: Path, run: RunRecord) -> dict[str, Any]:
+    """Return each stage with its state, its error, its flags and every row of its metrics."""
+    keys, found = _stages(root, run)
+    return {
+        stage: {
+            "state": state.state,
+            "error": state.error,
+            "flags": [*state.status.flags],
+            "metrics": [*StageRun(stage_folder(Path(root) / "runs", stage, keys[stage]), stage).metrics.rows()],
+        }
+        for stage, state in found.items()
+    }
+
+
+def _stages(root: Path, run: RunRecord) -> tuple[dict[str, str], dict[str, StageState]]:
+    """(key, state) of each stage of a run."""
+    states = StageStates(Path(root) / "runs", jobs_of_stages(root))
+    keys = {"prepare": run.inputs["corpus"]}
+    keys |= {stage: folder.rpartition("-")[2] for stage, folder in run.stages.items()}
+    return keys, {stage: states.stage(stage, key) for stage, key in keys.items()}
 
 
 def stage_lines(run: StageRun, state: StageState) -> Iterator[str]:

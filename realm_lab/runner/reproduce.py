@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -22,19 +22,28 @@ from realm_lab.runner.sweep import Request, find_study, say, sweep
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.tracking.study_record import DEFAULT, StudyRecord
 
+if TYPE_CHECKING:
+    from realm_lab.reporting.reproduce import Check
+
 EXIT_OFF = 1
 FILE_PRESETS = ("real", "paper")  # --quick runs the toy world of the preset smoke
 
 
 def reproduce(
-    root: Path, target: str | None = None, *, rerun: bool = False, is_quick: bool = False, scratch: Path | None = None
-) -> int:
-    """Print the comparison; returns 1 if a number is off or a run failed. UserError: no such report or cell; a
-    new run without the name of a cell."""
+    root: Path,
+    target: str | None = None,
+    *,
+    rerun: bool = False,
+    is_quick: bool = False,
+    scratch: Path | None = None,
+    is_silent: bool = False,
+) -> tuple[int, list[dict[str, Any]]]:
+    """Print the comparison unless `is_silent`; returns 1 if a number is off or a run failed, else 0, and the fields of
+    each study. UserError: no such report or cell; a new run without the name of a cell."""
     from realm_lab.reporting.frames import load_runs
     from realm_lab.reporting.rendered import stale
     from realm_lab.reporting.report_data import load_report
-    from realm_lab.reporting.reproduce import expected_folder
+    from realm_lab.reporting.reproduce import compare_runs, expected_folder
 
     studies = studies_of(root)
     name, _, cell = (target or "").partition("/")
@@ -47,33 +56,41 @@ def reproduce(
     if name and name not in names:
         raise UserError(f"{reports}: no report of study '{name}'; {suggestion(name, names)}")
     code = 0
+    fields: list[dict[str, Any]] = []
     for study in [name] if name else names:
         folder = expected_folder(root, study)
         report = load_report(folder)
         expected, known = report.results, [one.name for one in report.record.cells]
         if cell and cell not in known:
             raise UserError(f"study {study} has no cell '{cell}'; {suggestion(cell, known)}")
-        if wrong := stale(folder):
+        wrong = stale(folder)
+        fields.append({"study": study, "stale": wrong, "run_again": None, "checks": []})
+        if wrong and not is_silent:
             print(*(f"{study}: {line}" for line in wrong), sep="\n")
-            code = EXIT_OFF
+        code = EXIT_OFF if wrong else code
         is_here = study in studies.names()
         found = load_runs(studies.runs, studies.read(study)).results if is_here else expected[:0]
         if cell and (rerun or is_quick or not (found[found["cell"] == cell]["status"] == "COMPLETE").any()):
             found = _run_again(root, study, cell, report.record, is_quick, scratch or Path(root) / "runs" / "reproduce")
             is_done = not found.empty and (found[found["cell"] == cell]["status"] == "COMPLETE").all()
+            fields[-1]["run_again"] = "complete" if is_done else "failed"
             if is_quick or not is_done:
-                print(f"{target}: {'runs (smoke preset; no number compared)' if is_done else 'failed'}")
-                return code if is_done else EXIT_OFF
-        code = max(code, _compare(report.record, expected, found, [cell] if cell else known, is_stale=bool(wrong)))
-    return code
+                if not is_silent:
+                    print(f"{target}: {'runs (smoke preset; no number compared)' if is_done else 'failed'}")
+                return code if is_done else EXIT_OFF, fields
+        checks = compare_runs(expected, found, [cell] if cell else known)
+        fields[-1]["checks"] = [
+            check._asdict() | {"expected": check.expected._asdict(), "found": check.found._asdict()} for check in checks
+        ]
+        code = max(code, EXIT_OFF * any(check.state == "off" for check in checks))
+        if not is_silent:
+            _show(report.record, checks, is_stale=bool(wrong))
+    return code, fields
 
 
-def _compare(
-    record: StudyRecord, expected: pd.DataFrame, found: pd.DataFrame, cells: list[str], *, is_stale: bool
-) -> int:
-    from realm_lab.reporting.reproduce import compare_runs, in_words
+def _show(record: StudyRecord, checks: list[Check], *, is_stale: bool) -> None:
+    from realm_lab.reporting.reproduce import in_words
 
-    checks = compare_runs(expected, found, cells)
     shown = [check for check in checks if check.metric in record.metrics or check.state == "off"]
     print(*(in_words(check, record.name) for check in shown), sep="\n", end="\n" * bool(shown))
     states = [check.state for check in checks]
@@ -81,7 +98,6 @@ def _compare(
     rest = counts or f"no runs here; to run a cell again: realm-lab reproduce {record.name}/{record.baseline}"
     remedy = f"differs from its data; `realm-lab report {record.name}` renders it again"
     print(f"{record.name}: report {remedy if is_stale else 'as its data gives it'}; {rest}")
-    return EXIT_OFF if "off" in states else 0
 
 
 def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick: bool, scratch: Path) -> pd.DataFrame:

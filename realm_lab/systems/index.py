@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.retrieval.embeddings import Embeddings
@@ -12,15 +13,27 @@ from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH
 
 
-def build(context: Context, stage: str | None) -> None:
+def build(context: Context, stage: str | None) -> Embeddings:
     """Embed the knowledge corpus with the models of a finished stage (the last before fine-tuning), unless done."""
     chosen = stage.replace("-", "_") if stage else context.trained()
     known = [stage.name for stage in system_of(context.plan.system).stages if stage.keeps == "model"]
     if chosen not in known:
         raise UserError(f"--stage {stage}: a {context.plan.system} run has {', '.join(known)}")
     embedder, _ = context.load_embedder(chosen)
-    found = context.embeddings(embedder.to(context.device))
-    print(f"{found.folder}: {len(found):,} passages of {found.shape[1]} numbers, {_size(found)}")
+    return context.embeddings(embedder.to(context.device))
+
+
+def fields_of(found: Embeddings) -> dict[str, Any]:
+    """Return its folder and digests, the number of passages and of numbers of each, and its size."""
+    identity = found.identity
+    fields = {"folder": found.folder, "key": found.key, "corpus": identity.corpus_digest}
+    fields |= {"embedder": identity.tower_digest, "precision": identity.precision, "passages": len(found)}
+    return fields | {"dimension": found.shape[1], "mebibytes": _mebibytes(found)}
+
+
+def in_words(found: Embeddings) -> str:
+    """One line about it."""
+    return f"{found.folder}: {len(found):,} passages of {found.shape[1]} numbers, {_size(found)}"
 
 
 def show(root: Path) -> None:
@@ -39,4 +52,8 @@ def show(root: Path) -> None:
 
 
 def _size(entry: Embeddings) -> str:
-    return f"{entry.shape.numel() * entry.matrix.element_size() / 2**20:,.1f} MiB"
+    return f"{_mebibytes(entry):,.1f} MiB"
+
+
+def _mebibytes(entry: Embeddings) -> float:
+    return entry.shape.numel() * entry.matrix.element_size() / 2**20

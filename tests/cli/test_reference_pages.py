@@ -1,12 +1,16 @@
 """docs/cli.md and docs/metrics.md agree with the parser and the registry of metrics."""
 
 import argparse
+import json
 import re
 from pathlib import Path
 
+import pytest
+
 from realm_lab import __all__ as public
-from realm_lab.cli import build_parser
-from realm_lab.cli.reference_pages import options_of_sources, render_cli, render_metrics
+from realm_lab.cli import build_parser, main
+from realm_lab.cli.json_fields import JSON_FIELDS
+from realm_lab.cli.reference_pages import options_of_sources, render_cli, render_llms, render_metrics
 from realm_lab.metrics import BUILT_IN, CURVES
 from realm_lab.params.reference_page import render_reference
 
@@ -16,6 +20,41 @@ def test_the_pages_are_up_to_date(repository: Path) -> None:
     assert (repository / "docs" / "metrics.md").read_text(encoding="utf-8") == render_metrics(), "run `make pages`"
     parameters = (repository / "docs" / "parameters.md").read_text(encoding="utf-8")
     assert parameters == render_reference(options_of_sources()), "run `make pages`"
+
+
+def test_the_index_for_programs_is_up_to_date(repository: Path) -> None:
+    text = (repository / "docs" / "llms.txt").read_text(encoding="utf-8")
+    assert text == render_llms(repository), "run `make pages`"
+    for page in (repository / "docs").glob("*.md"):
+        assert page.stem == "index" or f"(./{page.stem}/)" in text
+
+
+def test_each_json_output_is_documented() -> None:
+    with_json = set()
+    for name, verb in build_parser().verbs().items():
+        inner = [action.choices for action in verb._actions if isinstance(action, argparse._SubParsersAction)]
+        parts = {f"{name} {word}": part for word, part in inner[0].items()} if inner else {name: verb}
+        with_json |= {word for word, part in parts.items() if "--json" in part._option_string_actions}
+    assert with_json == set(JSON_FIELDS)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "doctor",
+        "status",
+        "calibrate table2",
+        "reproduce masking",
+        "claims README.md",
+        "plan --passages 9 --device H100",
+    ],
+)
+def test_json_has_the_documented_fields(repository: Path, capsys: pytest.CaptureFixture[str], words: str) -> None:
+    main(["--root", str(repository), *words.split(), "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    found = set(printed[0] if isinstance(printed, list) else printed)
+    documented = set(re.findall(r"`(\w+)`", JSON_FIELDS[words.split()[0]]))
+    assert documented <= found if words.startswith("plan") else found <= documented
 
 
 def test_every_verb_and_flag_is_on_the_page() -> None:

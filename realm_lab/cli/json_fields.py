@@ -1,0 +1,69 @@
+"""The fields that commands print with --json, for docs/cli.md; a test compares them with the output."""
+
+RUN_FIELDS = "`study`, `cell`, `seed`, `run_key`, `state` and `overrides` (parameter -> value)"
+EMBEDDINGS = (
+    "`folder`, `key`, `corpus` and `embedder` (digests), `precision`, `passages`, `dimension` (numbers of each) and "
+    "`mebibytes`"
+)
+ANSWERED = (
+    "`system`, `question`, `answer` and `candidates`, each with `passage` (null: the null document), `span` "
+    "(characters of the body), `answer`, `probability` p(z|x), `reader_probability` p(y|z,x) and `utility` in nats"
+)
+JSON_FIELDS = {
+    "init": "`folder`",
+    "demo": ANSWERED,
+    "prepare": (
+        "with --count, a list of `name`, `format`, `counts`, `dropped` (reason -> number) and `first_dropped` (reason "
+        "-> id)"
+    ),
+    "evaluate": (
+        "with --predictions: `questions`, each score by its name, and the ids of problems (`missing`, "
+        "`without_answer`, `without_passages`, `contradictory`); with --corpus: `folder` and the scores"
+    ),
+    "report": "`report`, the path of the report or the overview",
+    "sweep": f"a list of runs with {RUN_FIELDS}",
+    "search": "the search and its trials, as in `trials.json`; with --dry-run the space and the states of trials",
+    "status": (
+        "of a study: `study`, `counts` (state -> number), `other_code` (a warning) and `runs`; without a study: a list "
+        "of `study`, `counts` and `question`"
+    ),
+    "compare": "as summary.json of a study: `cells`, `comparisons` and more",
+    "calibrate": (
+        "`study`, `false_alarms` and its standard `error`, `tests`, `seeds` and `comparisons`, each with its own rate"
+    ),
+    "reproduce": (
+        "a list of `study`, `stale` (differences of the report from its data), `run_again` (null, `complete` or "
+        "`failed`) and `checks`: `cell`, `metric`, `expected`, `found`, `seeds`, `p`, `state`"
+    ),
+    "ask": ANSWERED,
+    "fill": (
+        "`sentence`, `answer`, `wordpieces`, `marginal` p(y|x), `marginal_log_probability`, `without` p(y|null,x) and "
+        "`candidates` as of `ask`"
+    ),
+    "runs": "a list of `run`, `state` and `studies` (STUDY/CELL)",
+    "logs": "stage -> `state`, `error`, `flags` and `metrics`, the rows of its metrics.jsonl",
+    "gc": "a list of `folder`, `mebibytes` and `deleted`",
+    "mirror": (
+        "`uri`, `states` (state -> number of runs), `studies`, `created`, `updated`, `recreated`, `removed`, `points`, "
+        "`problems`, `links` (study -> path) and `registered`"
+    ),
+    "verdict": "`cell`, `pair`, `baseline`, `calibration` and `metrics`: metric -> cell -> its finding",
+    "claims": "`files`, `bound` and `problems`, each with `path`, `line`, `says`, `found` and `remedy`",
+    "ledger verify": "`lines`, `problems` and `deviations` (study -> changes after results were seen)",
+    "index build": EMBEDDINGS,
+    "index list": f"a list of {EMBEDDINGS}",
+    "mine": "`file`, `questions` and `without_positive`",
+    "plan": "all numbers of the plan, with `seconds`, `memory_bytes`, `stage_device_hours` and `assumptions`",
+    "bench": "as runs/bench.json: `device`, `host`, `torch`, `date`, `model`, `lengths`, `memory_bytes` and `speeds`",
+    "doctor": "a list of `state` (OK, note, missing or wrong), `subject`, `found` and `remedy`",
+}
+EXIT_CODES = {
+    "0": "done",
+    "1": (
+        "a check failed (`claims`, `doctor`, `ledger verify`, `reproduce`), a run failed or is not complete (`sweep`, "
+        "`search`), `mirror` could not show a run, or an unexpected error (one line; `--debug` shows the traceback)"
+    ),
+    "2": "an error that you can fix: one line on stderr names file, line or parameter, and the remedy",
+    "130": "interrupted; the same command goes on",
+    "141": "the reader of the output went away",
+}
