@@ -6,13 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from realm_lab.cli.flags import Add, add_json, add_run, params_of, positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
-    from realm_lab.systems.ask import ReadPassage
+    from realm_lab.systems.ask import ReadPassage, Reply
     from realm_lab.systems.context import Context
 
 
@@ -80,11 +80,15 @@ def answer(context: Context, question: str, k: int = 5, retriever: str = "run", 
     if reply.warning:
         print(f"realm-lab: {reply.warning}", file=sys.stderr)
     if as_json:
-        candidates = [vars(candidate) for candidate in reply.candidates]
-        fields = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
-        print(json.dumps({**fields, "candidates": candidates}, ensure_ascii=False))
+        print(json.dumps(reply_fields(context, reply), ensure_ascii=False))
         return
     _show(context, [("answer  ", reply.answer, "")], reply.candidates, ("p(span|z,x)", "answer"), reply.best)
+
+
+def reply_fields(context: Context, reply: Reply) -> dict[str, Any]:
+    """Return an answer as `ask --json` and `serve` write it."""
+    fields = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
+    return {**fields, "candidates": [vars(candidate) for candidate in reply.candidates]}
 
 
 def _run_fill(options: argparse.Namespace) -> None:

@@ -83,6 +83,10 @@ EXAMPLES: dict[str, dict[str, str]] = {
         'fill "the mayor of nirter is [MASK] ."': "the run of params.yaml",
         'fill "the mayor of nirter is [MASK] ." --run quick/realm-s0': "a run of a study",
     },
+    "serve": {
+        "serve demo/realm-s50": "POST /ask and /retrieve at http://127.0.0.1:8000",
+        "serve demo/realm-s50 --mcp": "the command that an agent starts",
+    },
     "runs": {"runs": "a line per run", "runs --json": "for other programs"},
     "logs": {"logs masking/random_span-s0": "by study, cell and seed", "logs realm-s0": "by the start of its name"},
     "mirror": {

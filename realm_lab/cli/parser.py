@@ -36,6 +36,7 @@ from realm_lab.cli.flags import (
 )
 from realm_lab.cli.ledger import add_ledger
 from realm_lab.cli.project import add_init, add_runs
+from realm_lab.cli.serve import add_serve
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mine, add_mirror, add_tools
 from realm_lab.cli.verdict import add_verdict
@@ -137,6 +138,7 @@ def build_parser() -> Parser:
     _add_stages(adder("pipeline"))
     add_studies(adder("studies"), adder("inspect"))
     add_asking(adder("inspect"))
+    add_serve(adder("inspect"))
     add_runs(adder("inspect"), adder("tools"))
     add_mirror(adder("inspect"))
     add_verdict(adder("inspect"))

@@ -1,0 +1,119 @@
+"""`realm-lab serve`: a tiny run asked by an HTTP client and by an MCP client, each of the real command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import realm_lab
+from realm_lab.cli import main
+from tests import tiny
+
+pytestmark = pytest.mark.slow
+
+STUDY = "question: Q?\nseeds: [0]\nbaseline: realm\ncells: {realm: {}}\nmetrics: [exact_match]\n"
+RUN = "trial/realm-s0"
+QUESTION = "who is the mayor of zovzen ?"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a finished run."""
+    root = tmp_path_factory.mktemp("serve")
+    shutil.copy(tiny.PARAMETERS, root / "params.yaml")
+    (root / "experiments").mkdir()
+    (root / "experiments" / "trial.yaml").write_text(STUDY)
+    realm_lab.sweep("trial", root, launcher="inline")
+    return root
+
+
+def command(root: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "realm_lab", "--root", str(root), "serve", RUN, *words]
+
+
+@pytest.fixture(scope="module")
+def address(root: Path) -> Iterator[str]:
+    pytest.importorskip("fastapi")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(command(root, "--port", str(port)), stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    try:
+        assert str(port) in server.stdout.readline()  # it listens
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+        server.stdout.close()
+
+
+def post(url: str, fields: dict[str, Any], **headers: str) -> tuple[int, Any]:
+    request = urllib.request.Request(url, json.dumps(fields).encode(), {"Content-Type": "application/json", **headers})
+    try:
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_http_answers_as_the_run_does(root: Path, address: str) -> None:
+    run = realm_lab.load_run(RUN, root)
+    status, told = post(f"{address}/ask", {"question": QUESTION, "k": 3})
+    assert (status, told["answer"], len(told["candidates"])) == (200, run.ask(QUESTION, 3).answer, 3)
+    status, told = post(f"{address}/retrieve", {"question": QUESTION, "k": 2})
+    assert [hit["id"] for hit in told["passages"]] == [hit.id for hit in run.retrieve(QUESTION, 2)]
+    assert told["passages"][0].keys() == {"id", "title", "body", "score"}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"question": " "}, {"question": "a", "k": 0}, {}, {"question": "a", "retriever": "x"}]
+)
+def test_http_refuses_a_mistake(address: str, fields: dict[str, Any]) -> None:
+    assert post(f"{address}/ask", fields)[0] == 422
+
+
+def test_http_refuses_another_host_name(address: str) -> None:
+    assert post(f"{address}/ask", {"question": QUESTION}, Host="elsewhere.example")[0] == 400
+
+
+def test_a_used_port_is_one_line(root: Path, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = command(root, "--port", address.rpartition(":")[2])[3:]
+    assert main(words) == 2
+    assert "--port" in capsys.readouterr().err
+
+
+def test_mcp_tools_answer_as_the_run_does(root: Path) -> None:
+    mcp = pytest.importorskip("mcp")
+    run = realm_lab.load_run(RUN, root)
+
+    async def talk() -> tuple[set[str], Any, Any, Any]:
+        program, *words = command(root, "--mcp")
+        server = mcp.StdioServerParameters(command=program, args=words, env=dict(os.environ))
+        async with mcp.Client(server) as client:
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+            asked = await client.call_tool("ask", {"question": QUESTION, "k": 3})
+            found = await client.call_tool("retrieve", {"question": QUESTION, "k": 2})
+            wrong = await client.call_tool("ask", {"question": " "})
+            return tools, asked, found, wrong
+
+    tools, asked, found, wrong = asyncio.run(talk())
+    assert tools == {"ask", "retrieve"}
+    assert json.loads(asked.content[0].text)["answer"] == run.ask(QUESTION, 3).answer
+    assert [hit["id"] for hit in json.loads(found.content[0].text)["passages"]] == [
+        hit.id for hit in run.retrieve(QUESTION, 2)
+    ]
+    assert wrong.is_error
