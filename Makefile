@@ -22,7 +22,7 @@ PROGRESS := awk '/^Collecting/ && ++found % 25 == 0 {print "  found " found " pa
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell demo repro experiments reference test test-all test-numerics ui lint pages docs pictures plots clean
+.PHONY: help setup setup-dev shell demo repro experiments reference test test-all test-numerics ui lint pages docs pictures recording plots clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -130,6 +130,9 @@ plots: setup-dev  ## draw the curves (dvc plots show) in a page that needs no ne
 
 pictures: setup-dev  ## take the pictures of docs/mlflow.md from the runs; STUDY=masking
 	@$(VENV)/bin/python docs/mlflow_screenshots.py --study $(STUDY)
+
+recording: setup  ## record the quickstart as the animated picture docs/quickstart.svg
+	@$(VENV)/bin/python docs/terminal_recording.py
 
 clean:  ## remove the environment and the caches; data, models, runs and reports stay
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

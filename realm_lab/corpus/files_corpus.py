@@ -156,6 +156,7 @@ class FilesCorpus(TextSource):
                         where = judging[file.path](file.path, document)
                         problem = f"the document '{document[:60]}' is in no file of corpus.files.knowledge"
                         raise UserError(f"{where}: {problem}; name the corpus that these judgements are of")
+                return True
             gold = question.gold_documents
             if gold and file.given in own and not any({name, document_of(name)} & known for name in gold):
                 dropped["question: its document is not in the corpus"] += 1

@@ -27,6 +27,7 @@ MAX_LINE_MB = 64  # of one line, one member of a JSON array or one field of a ta
 MAX_EXPANSION = 200  # times the compressed size; text of any language stays under 30
 MEGABYTE = 1 << 20
 PARQUET = "PAR1"  # the head of a Parquet file
+TFRECORD = ".tfrecord"  # in the name of such a file; its first bytes show nothing
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
 _WINDOW = {
     zstd.DecompressionParameter.window_log_max: 31
@@ -67,11 +68,14 @@ def plain_name(path: Path) -> str:
 
 
 def read_head(path: Path) -> str:
-    """About the first 65,000 characters; a file without any text is a UserError. PARQUET of a Parquet file."""
+    """About the first 65,000 characters; a file without any text is a UserError. PARQUET of a Parquet file, and
+    TFRECORD of one that is named so."""
     with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
     if head.startswith(PARQUET.encode()):
         return PARQUET
+    if TFRECORD in path.name and head:
+        return TFRECORD
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
         line = 1 + head.count(b"\n", 0, max(0, head.find(b"\0")))
         raise UserError(f"{path}, line {line}: looks like UTF-16 or binary data; save the file as UTF-8")

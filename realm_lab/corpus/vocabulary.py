@@ -244,11 +244,12 @@ def _without_holes(vocabulary: dict[str, int], others: Iterable[int] = ()) -> di
     return vocabulary | {f"[no word {n}]": n for n in range(max(taken, default=0)) if n not in taken}
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 512) -> None:
+def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 512, segments: bool = True) -> None:
     """Write tokenizer.json and tokenizer_config.json, so that `AutoTokenizer.from_pretrained` reads them, and BERT's
-    vocab.txt."""
+    vocab.txt. `segments`: if the encoder is to be given the segment of each wordpiece."""
     folder = Path(folder)
-    names = dict(zip(ROLES, special_tokens(tokenizer), strict=True))
+    names: dict[str, Any] = dict(zip(ROLES, special_tokens(tokenizer), strict=True))
+    names |= {} if segments else {"model_input_names": ["input_ids", "attention_mask"]}
     if blank_kind(tokenizer) is not None:
         write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length} | names

@@ -33,10 +33,11 @@ def find_documents(
         rows, inverse = np.unique(rows_QK, return_inverse=True)
         names = ["" if row < 0 else name for row, name in zip(rows, _documents(passages, rows), strict=True)]
         found = [
-            [name for name in dict.fromkeys(names[place] for place in places) if name][:depth]
-            for places in list[list[int]](inverse.reshape(rows_QK.shape).tolist())
+            [name for name in dict.fromkeys(names[place] for place in places_K) if name][:depth]
+            for places_K in inverse.reshape(rows_QK.shape)
         ]
-        if k >= len(passages) or min(map(len, found)) >= depth:
+        has_more_Q = rows_QK.min(1) >= 0  # BM25 finds only passages that share a word with the question
+        if k >= len(passages) or not any(len(own) < depth for own, more in zip(found, has_more_Q, strict=True) if more):
             return found
         k = min(2 * k, len(passages))
 

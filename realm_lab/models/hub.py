@@ -128,7 +128,6 @@ class HubEncoder(nn.Module):
                 setattr(config, name, shape.dropout)
         has_pooler = {"add_pooling_layer": False} if config.model_type in ("roberta", "xlm-roberta") else {}
         self.model = AutoModel.from_config(config, attn_implementation="sdpa", dtype=torch.float32, **has_pooler)
-        self._has_segments = getattr(config, "type_vocab_size", 1) > 1
 
     @property
     def word_embeddings(self) -> nn.Embedding:
@@ -142,7 +141,7 @@ class HubEncoder(nn.Module):
             raise UserError(
                 f"a sequence of {tokens_BL.shape[1]} wordpieces does not fit the encoder's {self.shape.positions}"
             )
-        segments = {"token_type_ids": types_BL} if self._has_segments else {}
+        segments = {"token_type_ids": types_BL} if has_segments(self) else {}
         hidden_BLD: Tensor = self.model(
             input_ids=tokens_BL, attention_mask=mask_BL.to(torch.int64), **segments
         ).last_hidden_state
@@ -152,6 +151,11 @@ class HubEncoder(nn.Module):
 
 
 AnyEncoder = Encoder | HubEncoder
+
+
+def has_segments(encoder: AnyEncoder) -> bool:
+    """True if an encoder tells the first segment from the second: BERT and ELECTRA."""
+    return isinstance(encoder, Encoder) or getattr(encoder.model.config, "type_vocab_size", 1) > 1
 
 
 def new_encoder(shape: EncoderShape) -> AnyEncoder:

@@ -60,7 +60,3 @@ def made(params: Params, folder: Path, seed: int = 0) -> Prepared:
 def asked_of(corpus: Corpus, kept: Path = Path("unused")) -> SourceRequest:
     """Return the request of a source, for one process."""
     return SourceRequest(corpus, TokenizerSettings(), 3, 0, kept, 1, RuleTagger)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

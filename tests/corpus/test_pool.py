@@ -19,7 +19,6 @@ from realm_lab.corpus.store import NO_ROW, PreparedCorpus
 from realm_lab.corpus.vocabulary import train_wordpiece
 from realm_lab.errors import UserError
 from tests import tiny
-from tests.corpus.preparing import tree
 
 NAMES = "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas".split()
 Make = Callable[..., PreparedCorpus]
@@ -80,7 +79,7 @@ SAME = {"corpus.pretrain_corpus": "same", "corpus.files.pretrain": []}
 def test_one_process_and_three_give_the_same_bytes(files: dict[str, Any], make: Make, tmp_path: Path) -> None:
     one = make("one", files, workers=1)
     make("three", files, workers=3)
-    assert tree(tmp_path / "one") == tree(tmp_path / "three")
+    assert tiny.files(tmp_path / "one") == tiny.files(tmp_path / "three")
     passages = one.passages()
     numbers: dict[str, int] = {}
     for row, number in enumerate(passages.articles.tolist()):  # numbered over all runs
@@ -170,7 +169,7 @@ def test_what_was_cut_before_a_stop_is_not_cut_again(
     assert len([path for path in tmp_path.glob(".out.*.cuts/*/*") if path.name.isdigit()]) > 10
     flagged.write_text("int('no number')")
     make("out", files, workers=workers)
-    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+    assert tiny.files(tmp_path / "out") == tiny.files(tmp_path / "undisturbed")
     assert not [*tmp_path.glob(".*")], "what was kept is gone"
 
 

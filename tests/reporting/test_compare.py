@@ -15,6 +15,7 @@ from realm_lab.reporting.index import write_index
 from realm_lab.reporting.report import write_report, write_study_report
 from realm_lab.tracking.environment import patch_between
 from realm_lab.tracking.study_record import Studies, StudyRecord
+from tests import tiny
 from tests.reporting.synthetic import edit, exact_match, make_study, stage_folder
 
 SEEDS = (0, 1, 2)
@@ -180,11 +181,11 @@ def test_the_terminal_and_the_report_say_the_same(
     assert "Recall@1, zero-shot" not in printed, "a table that only the page has"
     assert "Paired differences from realm" in text
     assert "Paired differences" not in printed, "a caption without its figure"
-    before = {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()}
-    assert {path.name for path in before} >= {"report.md", "report.html", "deltas.png", "curves.png"}
+    before = tiny.files(page.parent)
+    assert {Path(name).name for name in before} >= {"report.md", "report.html", "deltas.png", "curves.png"}
     assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["comparisons"]["exact_match"].keys() == {"warm_start", "random_token"}
-    assert {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()} == before
+    assert tiny.files(page.parent) == before
 
 
 def test_two_commits_are_named_with_the_patch_between_them(

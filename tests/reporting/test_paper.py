@@ -10,6 +10,7 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.reporting.paper import latex, table
 from realm_lab.tracking.study_record import StudyRecord, write_study_record
+from tests import tiny
 
 
 def test_text_is_escaped_for_latex() -> None:
@@ -52,9 +53,9 @@ def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: Stud
     drawing = (folder / "figures" / "cost.svg").read_text(encoding="utf-8")
     assert "wall-clock time, minutes</text>" in drawing, "text as text"
     assert 'width="234pt"' in drawing, "as wide as a column"
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = tiny.files(folder)
     assert main(arguments[:-1]) == 0, "what is there stays as new as the report"
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert tiny.files(folder) == before
     if not shutil.which("kpsewhich") or subprocess.run(["kpsewhich", "booktabs.sty"], check=False).returncode != 0:
         pytest.skip("no LaTeX with booktabs: apt-get install texlive-latex-recommended")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]

@@ -23,6 +23,7 @@ from realm_lab.reporting.rendered import stale
 from realm_lab.reporting.report import write_all, write_study_report
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyRecord, write_study_record
+from tests import tiny
 from tests.reporting.synthetic import (  # fmt: skip
     CELLS,
     edit,
@@ -36,10 +37,6 @@ from tests.reporting.synthetic import METRICS as COMPARED
 
 def report(root: Path, name: str = "table", **options: Any) -> str:
     return (write_study_report(root, name, **options) / "report.md").read_text(encoding="utf-8")
-
-
-def bytes_of(folder: Path) -> dict[Path, bytes]:
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def compared(root: Path) -> Any:
@@ -124,12 +121,11 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: S
         "index_staleness_steps,wall_seconds,"
     )
     assert len(lines) == 1 + 12
-    before = bytes_of(tmp_path / "reports")
-    assert {path.name for path in before if path.suffix == ".png"} == {
-        *("deltas.png", "other_metrics.png", "curves.png", "cost.png", "staleness.png"),
-    }
+    before = tiny.files(tmp_path / "reports")
+    figures = ("deltas", "other_metrics", "curves", "cost", "staleness")
+    assert {Path(name).name for name in before if name.endswith(".png")} == {f"{figure}.png" for figure in figures}
     report(tmp_path)
-    assert bytes_of(tmp_path / "reports") == before
+    assert tiny.files(tmp_path / "reports") == before
 
 
 def test_what_cannot_be_compared_says_why(tmp_path: Path, study: StudyRecord) -> None:
@@ -270,7 +266,7 @@ def test_a_smaller_report_never_replaces_a_more_complete_one(
     tmp_path: Path, study: StudyRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report(tmp_path)
-    before = bytes_of(tmp_path / "reports")
+    before = tiny.files(tmp_path / "reports")
     shutil.rmtree(stage_folder(tmp_path / "runs", study, "no_null", 1, "evaluate"))
     assert main(["report", "table", "--root", str(tmp_path)]) == 2
     error = capsys.readouterr().err
@@ -279,7 +275,7 @@ def test_a_smaller_report_never_replaces_a_more_complete_one(
     assert error.count("\n") == 1
     assert main(["report", "--root", str(tmp_path)]) == 0
     assert "study table: its report stays as it is" in capsys.readouterr().err
-    assert bytes_of(tmp_path / "reports") == before
+    assert tiny.files(tmp_path / "reports") == before
     assert main(["report", "table", "--force", "--root", str(tmp_path)]) == 0
     assert read_json(tmp_path / "reports" / "table" / "summary.json")["coverage"]["complete"] == 11
 
@@ -296,14 +292,14 @@ def test_a_terminal_shows_which_report_is_being_written(
 
 def test_without_runs_everything_stays(tmp_path: Path, study: StudyRecord) -> None:
     text = report(tmp_path)
-    before = bytes_of(tmp_path / "reports")
+    before = tiny.files(tmp_path / "reports")
     shutil.rmtree(tmp_path / "runs")
     assert main(["report", "--root", str(tmp_path)]) == 0
     assert main(["report", "tabel", "--root", str(tmp_path)]) == 2
     (tmp_path / "reports" / "table" / "report.md").write_text("of older code")
     (tmp_path / "reports" / "table" / "figures" / "deltas.png").unlink()
     assert main(["report", "table", "--root", str(tmp_path)]) == 0, "rendered again from its data"
-    assert bytes_of(tmp_path / "reports") == before
+    assert tiny.files(tmp_path / "reports") == before
     assert main(["report", "table", "--html", "--root", str(tmp_path)]) == 0, "a page of a committed report"
     page = (tmp_path / "reports" / "table" / "report.html").read_text(encoding="utf-8")
     assert "data:image/png;base64," in page

@@ -58,13 +58,9 @@ def tree(root: Path, *folders: str) -> dict[str, int]:
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in paths}
 
 
-def tree_bytes(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def stage_files(root: Path) -> dict[str, bytes]:
     """Return the outputs of the training stages and the evaluation in runs/."""
-    found = tree_bytes(root / "runs" / "stages")
+    found = tiny.files(root / "runs" / "stages")
     return {name: text for name, text in found.items() if name[:7] != "prepare" and "/lease/" not in name}
 
 
@@ -241,12 +237,12 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
 
 def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path) -> None:
     """So after a checkout on another machine, too: there are data/ and models/, and no runs/."""
-    before, report = stage_files(project), tree_bytes(project / "reports")
+    before, report = stage_files(project), tiny.files(project / "reports")
     shutil.rmtree(project / "runs")
     shutil.rmtree(project / "reports" / "default")
     shutil.copy(tiny.PARAMETERS, project / "params.yaml")
     assert main(["--root", str(project), "report", "default"]) == 0
-    assert tree_bytes(project / "reports") == report
+    assert tiny.files(project / "reports") == report
     assert stage_files(project) == before
     stages.run("finetune", tiny.params({"finetune.steps": 2}), project)
     assert {path.split("-")[0] for path in stage_files(project).keys() - before.keys()} == {"finetune"}

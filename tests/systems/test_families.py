@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.systems.identity import plan_run
 from realm_lab.training import loop
 from realm_lab.worlds.world import ToyWorld
+from tests import tiny
 from tests.models.families import FAMILIES, write_family
 
 SIZES = {"model.hidden_size": 32, "model.layers": 3, "model.heads": 2, "model.intermediate_size": 48}
@@ -50,7 +51,7 @@ def test_smoke_goes_the_whole_way(tmp_path: Path, family: str, capsys: pytest.Ca
         assert json.loads(capsys.readouterr().out)["candidates"]
 
 
-def test_it_resumes_in_the_same_bits(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     few = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "pretrain.steps": 8}
     often = {"launch.checkpoint_interval_seconds": 2, "warm_start.embedder.initial_encoder": "checkpoint"}
@@ -75,9 +76,7 @@ def test_it_resumes_in_the_same_bits(tiny: ModuleType, tmp_path: Path, monkeypat
     assert done[5] in (4, 5)
 
 
-def test_an_encoder_that_cannot_read_a_passage_is_refused_before_anything_runs(
-    tiny: ModuleType, tmp_path: Path
-) -> None:
+def test_an_encoder_that_cannot_read_a_passage_is_refused_before_anything_runs(tmp_path: Path) -> None:
     for family in ("roberta", "modernbert"):
         given = write(tmp_path / family, family, tiny.params(), positions=135)
         with pytest.raises(UserError, match=r"135 positions, but .* needs 136"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 
 from realm_lab.cli import main
+from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW
+from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
+from realm_lab.systems.registry import Retrieved
 
 DOCUMENTS, QUERIES = 150, 12
 WORDS = [first + second for first in "bdfgklmnprst" for second in ("alo", "emi", "ora", "usk", "ine", "ato")]
@@ -42,7 +46,7 @@ def write_beir(folder: Path) -> Qrels:
         qrels[f"q{number}"] = {f"d {draw.randrange(DOCUMENTS)}": draw.randrange(4) for _ in range(9)}
         qrels[f"q{number}"][f"d {document}"] = 2
     qrels["q0"]["silent"] = 1
-    qrels["q1"] = {"d 3": 0}
+    qrels["q1"], qrels["q5"] = {"d 3": 0}, {"silent": 1}
     (folder / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
     for split, own in {"train": ["q2", "q3", "q4"], "test": [*qrels]}.items():
         rows = [f"{q}\t{d}\t{grade}\n" for q in own for d, grade in qrels[q].items()]
@@ -75,11 +79,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def theirs(context: Context, qrels: Qrels) -> tuple[float, float]:
+def theirs(context: Context, qrels: Qrels, retrieve: Callable[[Sequence[str], int], Retrieved]) -> tuple[float, float]:
     """Return nDCG@10 and recall@100 of ir-measures, of documents by their best passage."""
     ir_measures: Any = importlib.import_module("ir_measures")  # which has no types
     questions, passages = context.corpus.questions("test"), context.passages
-    found = context.system.retrieve(questions.texts, len(passages))
+    found = retrieve(questions.texts, len(passages))
     run: dict[str, dict[str, float]] = {}
     for identity, rows in zip(questions.ids, found.rows_QK, strict=True):
         documents = dict.fromkeys(passages.text.row(row)["document"] for row in rows if row >= 0)
@@ -89,8 +93,8 @@ def theirs(context: Context, qrels: Qrels) -> tuple[float, float]:
     return values[measures[0]], values[measures[1]]
 
 
-@pytest.mark.parametrize("system", ["bm25_reader", "dpr"])
-def test_ir_measures_finds_our_ndcg_and_recall(folder: Path, system: str) -> None:
+def test_ir_measures_finds_our_ndcg_and_recall(folder: Path) -> None:
+    system = "dpr"
     qrels: Qrels = {}
     for line in (folder / "data/qrels/test.tsv").read_text().splitlines()[1:]:
         query, document, grade = line.split("\t")
@@ -104,25 +108,25 @@ def test_ir_measures_finds_our_ndcg_and_recall(folder: Path, system: str) -> Non
     results = context.stage("evaluate").results()
     assert len(context.passages) > DOCUMENTS
     mine = results["ndcg_at_10_finetuned"], results["judged_recall_at_100_finetuned"]
-    assert mine == pytest.approx(theirs(context, qrels), abs=1e-9)
+    assert mine == pytest.approx(theirs(context, qrels, context.system.retrieve), abs=1e-9)
+    bm25 = results["bm25"]["ndcg_at_10"], results["bm25"]["judged_recall_at_100"]
+    assert bm25 == pytest.approx(theirs(context, qrels, context.bm25.search), abs=1e-9)
+    assert 0.1 < bm25[0] < 0.9
     assert "recall_at_5" not in results
     assert "answers" in results["not_measured"]
     summary = json.loads((folder / "reports" / system / "summary.json").read_text())
     assert "ndcg_at_10" in json.dumps(summary)
-    if system == "dpr":  # mined from the finished run
-        mined = folder / "mined.json"
-        command = ["mine", str(mined), "--split", "test", "--retriever", "run", "--system", "dpr", "--negatives", "3"]
-        assert main([*command, "--root", str(folder)]) == 0
-        records = {record["id"]: record for record in json.loads(mined.read_text())}
-        assert records.keys() == qrels.keys() - {"q1"}, "it has no relevant document"
-        for query, record in records.items():
-            relevant = {document for document, grade in qrels[query].items() if grade}
-            assert {own["passage_id"].partition("/")[0] for own in record["positive_ctxs"]} <= relevant
-            assert not {own["passage_id"].partition("/")[0] for own in record["hard_negative_ctxs"]} & relevant
-            assert len(record["hard_negative_ctxs"]) == 3
-    if system == "bm25_reader":
-        assert results["bm25"]["ndcg_at_10"] == pytest.approx(mine[0])
-        assert 0.1 < mine[0] < 0.9
+    # mined from the finished run
+    mined = folder / "mined.json"
+    command = ["mine", str(mined), "--split", "test", "--retriever", "run", "--system", "dpr", "--negatives", "3"]
+    assert main([*command, "--root", str(folder)]) == 0
+    records = {record["id"]: record for record in json.loads(mined.read_text())}
+    assert records.keys() == qrels.keys() - {"q1", "q5"}, "they have no relevant passage"
+    for query, record in records.items():
+        relevant = {document for document, grade in qrels[query].items() if grade}
+        assert {own["passage_id"].partition("/")[0] for own in record["positive_ctxs"]} <= relevant
+        assert not {own["passage_id"].partition("/")[0] for own in record["hard_negative_ctxs"]} & relevant
+        assert len(record["hard_negative_ctxs"]) == 3
 
 
 def test_judgements_are_rows_of_the_prepared_corpus(folder: Path) -> None:
@@ -148,31 +152,31 @@ def test_judgements_are_rows_of_the_prepared_corpus(folder: Path) -> None:
     ],
 )
 def test_faulty_judgements_are_one_line_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, line: str, message: str
+    tmp_path: Path, file: str, line: str, message: str
 ) -> None:
     write_beir(tmp_path / "data")
     (tmp_path / "params.yaml").write_text(PARAMETERS.replace("FOLDER", str(tmp_path / "data")))
     path = tmp_path / "data" / file
     path.write_text(path.read_text() + line)
     number = len(path.read_text().splitlines())
-    assert main(["prepare", "--root", str(tmp_path)]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert f"{path}, line {number}" in error
-    assert message in error
-    assert not [*tmp_path.glob("data/prepared*"), *tmp_path.glob("runs/**/manifest.json")]
+    with pytest.raises(UserError) as caught:
+        prepare(load(tmp_path / "params.yaml"), tmp_path / "prepared", 0)
+    assert f"{path}, line {number}" in str(caught.value)
+    assert message in str(caught.value)
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "params.yaml"}
 
 
-def test_a_beir_folder_lacks_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_beir_folder_lacks_a_file(tmp_path: Path) -> None:
     write_beir(tmp_path / "data")
     (tmp_path / "params.yaml").write_text(PARAMETERS.replace("FOLDER", str(tmp_path / "data")))
     (tmp_path / "data/qrels/test.tsv").rename(tmp_path / "data/qrels/dev.tsv")
-    assert main(["prepare", "--root", str(tmp_path)]) == 2
-    assert "qrels/test.tsv: no such file in this BEIR folder (qrels has dev.tsv, train.tsv)" in capsys.readouterr().err
+    with pytest.raises(
+        UserError, match=r"qrels/test.tsv: no such file in this BEIR folder \(qrels has dev.tsv, train.tsv"
+    ):
+        prepare(load(tmp_path / "params.yaml"), tmp_path / "prepared", 0)
 
 
 def test_the_key_follows_judgements_and_queries(folder: Path, tmp_path: Path) -> None:
-    from realm_lab.corpus.prepare import corpus_inputs
-
     params = load(folder / "params.yaml")
     before = corpus_inputs(params, 0)
     assert len(before["judgements"]) == 2

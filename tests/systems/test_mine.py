@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from realm_lab.cli import main
+from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import NO_ROW, PreparedCorpus
 from realm_lab.params.load import load
-from realm_lab.systems.context import open_run
 from tests.systems.test_judged import PARAMETERS, write_beir
 
 
@@ -56,9 +56,8 @@ def test_negatives_hold_no_answer_and_come_back_as_the_negatives_of_dpr(
 
     text = (root / "params.yaml").read_text().replace("questions.jsonl", "mined.json")
     (root / "again.yaml").write_text(text)
-    assert main(["prepare", "--params", str(root / "again.yaml"), "--root", str(root)]) == 0
-    context = open_run(load(root / "again.yaml"), root, 0, "dpr")
-    corpus: PreparedCorpus = context.corpus
+    prepare(load(root / "again.yaml"), root / "again", 0)
+    corpus = PreparedCorpus(root / "again")
     questions, passages = corpus.questions("train"), corpus.passages()
     assert questions.ids == [record["id"] for record in records]
     for number, record in enumerate(records):

@@ -18,10 +18,6 @@ from realm_lab.systems.prepare import summary
 from tests import tiny
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("linked", [True, False])
 def test_the_copy_for_dvc_shares_its_bytes_and_nothing_is_prepared_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
@@ -35,18 +31,18 @@ def test_the_copy_for_dvc_shares_its_bytes_and_nothing_is_prepared_twice(
     if not linked:
         monkeypatch.setattr("os.link", lambda source, target: (_ for _ in ()).throw(OSError("no links")))
     pipeline.run("prepare", params, tmp_path)
-    before = contents(kept)
-    assert contents(exported) == before
+    before = tiny.files(kept)
+    assert tiny.files(exported) == before
     assert ((kept / "manifest.json").stat().st_nlink > 1) == linked
     monkeypatch.setattr(prepare_stage, "prepare_corpus", None)  # nothing is made again
     shutil.rmtree(tmp_path / "data")  # as DVC does
-    assert contents(kept) == before
+    assert tiny.files(kept) == before
     pipeline.run("prepare", params, tmp_path)
-    assert contents(exported) == before
+    assert tiny.files(exported) == before
     shutil.rmtree(kept)  # the copy of DVC does as well
     assert corpus_folder(tmp_path, plan) == exported
     tiny.prepare(params, tmp_path)
-    assert contents(kept) == before
+    assert tiny.files(kept) == before
 
 
 def test_the_summary_has_a_line_for_each_reason() -> None:

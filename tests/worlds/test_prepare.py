@@ -16,7 +16,7 @@ from realm_lab.corpus.store import NO_ROW, Sentences
 from realm_lab.params.parameters import Params
 from realm_lab.worlds.world import ToyWorld
 from tests import tiny
-from tests.corpus.preparing import Prepared, made, tree
+from tests.corpus.preparing import Prepared, made
 
 
 def world_of(params: Params, seed: int = 0) -> ToyWorld:
@@ -157,7 +157,7 @@ def test_long_sentences_are_dropped_and_counted(toy: Prepared, tmp_path: Path) -
 
 def test_the_same_inputs_give_the_same_bytes(toy: Prepared, tmp_path: Path) -> None:
     made(tiny.params(), tmp_path / "again")
-    assert tree(tmp_path / "again") == tree(toy.corpus.folder)
+    assert tiny.files(tmp_path / "again") == tiny.files(toy.corpus.folder)
 
 
 def test_the_key_depends_on_the_seed_unless_the_world_has_its_own(tmp_path: Path) -> None:

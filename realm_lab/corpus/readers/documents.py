@@ -122,7 +122,7 @@ def _marked(record: Record, dropped: Dropped) -> Iterator[Document]:
     yield Document(identity, title, text, article, spans=merge_spans(spans))
 
 
-def _salient(record: Record, dropped: Dropped) -> Iterator[Document]:
+def salient_document(record: Record, dropped: Dropped) -> Iterator[Document]:
     """A text with the salient spans of REALM's authors, in bytes: a list {start, limit, type}, or three lists."""
     identity, title, text = record.identity(), record.text("title").strip(), record.field("text", str)
     given = record.field("spans", object)
@@ -179,7 +179,7 @@ register_shape(
     "salient_span_wikipedia",
     {"text", "spans"},
     "{title, text, spans: {start: [bytes], limit: [bytes], type: [texts]}} (TFDS's salient_span_wikipedia)",
-    documents=_salient,
+    documents=salient_document,
     matches=_has_limits,
 )
 register_shape(

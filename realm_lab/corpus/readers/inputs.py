@@ -12,12 +12,12 @@ from typing import NamedTuple
 from realm_lab.core.files import digest, digest_file
 from realm_lab.core.hub import dataset, is_dataset
 from realm_lab.corpus.records import Split
-from realm_lab.corpus.text_files import plain_name
+from realm_lab.corpus.text_files import TFRECORD, plain_name
 from realm_lab.errors import UserError
 
 CORPUS, QRELS = "corpus.jsonl", "qrels"  # of a BEIR folder
 PICTURES = (".png", ".jpg", ".jpeg")
-_SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.parquet$")
+_SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(\.parquet|\.gz)?$")
 
 
 class InputFile(NamedTuple):
@@ -75,7 +75,7 @@ def files_of(name: Path | str, split: Split | None = None) -> list[Path]:
     if (folder / QRELS).is_dir():
         return [_beir(folder, f"{QRELS}/{split}.tsv" if split else CORPUS)]
     extracted = sorted(found for found in folder.rglob("wiki_*") if found.is_file())
-    tables = sorted(folder.rglob("*.parquet")) if not extracted else []
+    tables = sorted(folder.rglob("*.parquet")) or sorted(folder.rglob(f"*{TFRECORD}*")) if not extracted else []
     files = extracted or tables or sorted(filter(is_picture, folder.rglob("*")))
     if not files:
         raise UserError(f"{name} is a folder without wiki_*, Parquet or image files; name the files in it")

@@ -13,8 +13,9 @@ from realm_lab.core.process import ranks
 from realm_lab.corpus.vocabulary import save_tokenizer
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.folders import write_embedder, write_reader
-from realm_lab.models.hub import AnyEncoder
+from realm_lab.models.hub import AnyEncoder, has_segments
 from realm_lab.models.reader import Reader
+from realm_lab.models.sentence_modules import write_sentence_modules
 from realm_lab.params.parameters import Params
 from realm_lab.systems.corpus_context import CorpusContext
 from realm_lab.tracking.code_record import read_code
@@ -27,9 +28,11 @@ tags: [realm, retrieval, open-domain-qa]
 ---
 # {name} of a REALM run (Guu et al. 2020)
 
-Made by realm_lab. `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` open this folder.
-What transformers has no place for (projections, span head) is in the other .safetensors files, which
-realm_lab reads: set `finetune.initial_reader` or `finetune.initial_retriever` to this folder.
+Made by realm_lab. `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` open this folder, and
+`SentenceTransformer` an embedder's: `encode_query(text)`, `encode_document((title, body))`; if there is a folder
+document/ in it, its passages are embedded by that one. What transformers has no place for (projections, span head)
+is in the other .safetensors files, which realm_lab reads: set `finetune.initial_reader` or
+`finetune.initial_retriever` to this folder.
 """
 
 
@@ -48,8 +51,10 @@ def finish(
     def write(scratch: Path) -> None:
         write_reader(reader, scratch / "reader", span_head=run.stage == "finetune" and reader.has_span_head)
         write_embedder(embedder, scratch / "embedder", null_offset)
-        for name in ("reader", "embedder"):
-            save_tokenizer(context.tokenizer, scratch / name, reader.encoder.shape.positions)
+        write_sentence_modules(embedder, scratch / "embedder")
+        for name in ("reader", "embedder", *(() if embedder.share_towers else ("embedder/document",))):
+            encoder = reader.encoder if name == "reader" else embedder.query_encoder
+            save_tokenizer(context.tokenizer, scratch / name, encoder.shape.positions, has_segments(encoder))
             write_text(scratch / name / "README.md", CARD.format(name=name))
 
     end_stage(run, write, counts)
