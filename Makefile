@@ -1,4 +1,4 @@
-# One command each on a machine with Python 3.11 to 3.13, pip, make and git. `make` alone prints this help.
+# One command each on a machine with Python 3.11 to 3.14, pip, make and git. `make` alone prints this help.
 
 VENV := .venv
 PORT ?= 5000
@@ -19,10 +19,10 @@ STAMP := $(VENV)/.installed-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f
 PIP := $(VENV)/bin/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt -e
 PROGRESS := awk '/^Collecting/ && ++found % 25 == 0 {print "  found " found " packages"; fflush()} \
   /^Installing/ {print "  unpacking them"; fflush()}'
-SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell demo repro experiments reference test test-all test-numerics ui lint pages docs pictures recording plots clean
+.PHONY: help setup setup-dev shell demo repro experiments reference test test-all test-numerics test-oldest ui lint pages docs pictures recording plots clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -34,10 +34,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -e $(STAMP) && $(VENV)/bin/python -c '$(SUPPORTED)' 2>/dev/null || rm -rf $(VENV)
 	@rm -f $(STAMP)
 	@test -d $(VENV) || { \
-	  for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
+	  for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3; do \
 	    $$python -c '$(SUPPORTED)' 2>/dev/null && break; python=; \
 	  done; \
-	  test -n "$$python" || { echo "make setup: no Python 3.11 to 3.13 found; name one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+	  test -n "$$python" || { echo "make setup: no Python 3.11 to 3.14 found; name one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
 	  echo "making $(VENV) with $$($$python --version), pinned dependencies (a few minutes)"; \
 	  $$python -m venv $(VENV) >/dev/null 2>&1 || { \
 	    rm -rf $(VENV); $$python -m venv --without-pip $(VENV) && \
@@ -85,6 +85,15 @@ test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
 
 test-all: setup-dev  ## run all tests, the slow ones too
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+
+OLDEST := .venv-oldest
+test-oldest:  ## run a quick part of the tests with the lowest versions that pyproject.toml allows, in .venv-oldest
+	@test -d $(OLDEST) || $$(command -v $(PYTHON) python3.11 | head -n 1) -m venv $(OLDEST)
+	@set -o pipefail; $(OLDEST)/bin/python -m pip install --progress-bar off --disable-pip-version-check \
+	  -c constraints-oldest.txt -e ".[platform,faiss]" pytest pytest-xdist hypothesis | $(PROGRESS)
+	@PATH=$(CURDIR)/$(OLDEST)/bin:$$PATH $(OLDEST)/bin/python -m pytest -q -n auto --dist loadfile -m "not slow" \
+	  tests/test_proofs.py tests/test_environments.py tests/params tests/statistics tests/corpus tests/models \
+	  tests/evaluation tests/tracking $(ARGS)
 
 # The numbers must not depend on the processor: the same tests with the vector instructions that it has beside those that
 # PyTorch chooses, with which `make test` runs.
@@ -135,5 +144,5 @@ recording: setup  ## record the quickstart as the animated picture docs/quicksta
 	@$(VENV)/bin/python docs/terminal_recording.py
 
 clean:  ## remove the environment and the caches; data, models, runs and reports stay
-	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -133,7 +133,7 @@ def _hydra(job: Path) -> dict[str, Any]:
         from ruamel.yaml.error import YAMLError
     config = job / ".hydra" / "config.yaml"
     try:
-        values = flat(YAML(typ="safe").load(config.read_text(encoding="utf-8")) or {})
+        values = flat(YAML(typ="safe", pure=True).load(config.read_text(encoding="utf-8")) or {})
     except (OSError, YAMLError) as error:
         raise UserError(f"not readable ({' '.join(str(error).split())})", path=config) from None
     for file in sorted(job.glob("*.json")):

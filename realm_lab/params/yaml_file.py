@@ -53,7 +53,7 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
     """
     try:
         _check_plain(text, source)
-        document = YAML(typ=kind).load(text)
+        document = YAML(typ=kind, pure=True).load(text)
         _check_names(document, source)
         return document
     except YAMLError as error:

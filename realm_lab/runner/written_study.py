@@ -104,7 +104,7 @@ def _write(root: Path, name: str, document: Mapping[str, Any], params_path: Path
 
 def _as_yaml(document: Mapping[str, Any]) -> str:
     """Write keys in their order, each list on one line."""
-    writer, text = YAML(typ="safe"), io.StringIO()
+    writer, text = YAML(typ="safe", pure=True), io.StringIO()
     writer.default_flow_style = None
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     writer.width = 4096

@@ -130,9 +130,8 @@ class Store:
 
     def delete(self, run: Run) -> None:
         """Move a run to MLflow's trash, and delete its models."""
-        if run.outputs and run.outputs.model_outputs:
-            for output in run.outputs.model_outputs:
-                self._client.delete_logged_model(output.model_id)
+        for output in self._outputs(run):
+            self._client.delete_logged_model(output.model_id)
         self._client.delete_run(run.info.run_id)
 
     def _fill(self, run: Run, view: View, tags: dict[str, str]) -> bool:
@@ -190,7 +189,7 @@ class Store:
     def register(self, run: Run, folder: Path, name: str, tags: dict[str, str]) -> str:
         """Register the model of a run, in `folder`, as a version of the model `name` with the alias `best`, unless that
         version exists; returns the version. A model that is too large to be sent with each run is sent now."""
-        client, outputs = self._client, run.outputs.model_outputs if run.outputs else []
+        client, outputs = self._client, self._outputs(run)
         model = client.get_logged_model(outputs[0].model_id if outputs else self._send_model(run, folder))
         if not client.search_registered_models(filter_string=f"name = '{name}'"):
             client.create_registered_model(name)
@@ -199,6 +198,11 @@ class Store:
         found = found or client.create_model_version(name, model.artifact_location, run.info.run_id, tags)
         client.set_registered_model_alias(name, "best", found.version)
         return str(found.version)
+
+    def _outputs(self, run: Run) -> list[LoggedModelOutput]:
+        """The models of a run; read again, since the search for runs leaves them out in MLflow 3.0 and 3.1."""
+        found = self._client.get_run(run.info.run_id).outputs
+        return list(found.model_outputs) if found else []
 
     def _send_model(self, run: Run, folder: Path) -> str:
         """Log the trained model as a logged model of the run; partial ones of a killed mirror are deleted."""

@@ -124,7 +124,7 @@ class StageRun:
         path = stage_folder(runs, stage, key)
         if not (path / "config.yaml").exists():
             plain = json.loads(json.dumps({"stage": stage, "key": key, **config}, allow_nan=False))
-            writer = YAML(typ="safe")
+            writer = YAML(typ="safe", pure=True)
             writer.default_flow_style = False
             writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
             with atomic_write(path / "config.yaml") as file:
