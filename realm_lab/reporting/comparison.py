@@ -173,7 +173,7 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
                 continue
             both = done.get(cell, set()) & done.get(study.baseline, set())
             seeds = list(itertools.takewhile(both.__contains__, sorted(study.seeds)))
-            # a seed whose runs lack this metric says nothing about it
+            # a seed whose runs lack this metric is no evidence
             tests[name, cell] = [values[s] - base[s] if s in values and s in base else 0.0 for s in seeds]
     bounds = {key: study.delta[key[0]] for key in tests if key[0] in study.delta}
     groups = {key: key[1] for key in tests}
