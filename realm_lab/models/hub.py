@@ -154,7 +154,7 @@ AnyEncoder = Encoder | HubEncoder
 
 
 def has_segments(encoder: AnyEncoder) -> bool:
-    """True if an encoder shows the first segment from the second: BERT and ELECTRA."""
+    """True if an encoder distinguishes the two segments: BERT and ELECTRA."""
     return isinstance(encoder, Encoder) or getattr(encoder.model.config, "type_vocab_size", 1) > 1
 
 
