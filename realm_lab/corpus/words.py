@@ -32,7 +32,7 @@ class WordStarts:
 
     def __call__(self, tokens_L: np.ndarray) -> np.ndarray:
         """Return them for a text by its ids, bool [L]; the first wordpiece is always one."""
-        starts_L = ~self._continues_V[tokens_L]
+        starts_L: np.ndarray = ~self._continues_V[tokens_L]
         starts_L[1:] |= self._ends_V[tokens_L[:-1]]
         starts_L[:1] = True
         return starts_L

@@ -34,7 +34,7 @@ def find_documents(
         names = ["" if row < 0 else name for row, name in zip(rows, _documents(passages, rows), strict=True)]
         found = [
             [name for name in dict.fromkeys(names[place] for place in places_K) if name][:depth]
-            for places_K in inverse.reshape(rows_QK.shape)
+            for places_K in np.reshape(inverse, rows_QK.shape)
         ]
         has_more_Q = rows_QK.min(1) >= 0  # BM25 finds only passages that share a word with the question
         if k >= len(passages) or not any(len(own) < depth for own, more in zip(found, has_more_Q, strict=True) if more):

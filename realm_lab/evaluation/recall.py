@@ -77,7 +77,7 @@ def rank_answers(
 def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:
     """Return recall_at_k by answer string of the questions with answers, gold_recall_at_k if gold passages are known,
     path_recall_at_k of every passage of a path if an answer needs several."""
-    values = {}
+    values: dict[str, float] = {}
     if len(answers := ranks.answer[ranks.answer >= 0]):
         values |= {f"recall_at_{k}{suffix}": _share(answers, k) for k in DEPTHS}
     if ranks.gold_known.any():

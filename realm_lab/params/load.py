@@ -7,7 +7,6 @@ line of params.yaml that is not empty overrides the preset.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,12 +88,12 @@ class Source(NamedTuple):
 
     def placed(self, problem: str, parameters: Sequence[str], location: Sequence[str | int] = ()) -> UserError:
         """Attach the origin to an error about `parameters`. `location` leads further into the value of the first."""
-        for layer, name in itertools.product(self.layers, filter(None, parameters)):
-            for key, origin in layer.items():
-                if is_same_or_inside(name, key):
-                    path = f"{FLAG} {key}" if origin.path == FLAG and key != parameters[0] else origin.path
-                    further = location[key.count(".") + 1 :] if key == name else ()
-                    return origin._replace(path=path, keys=(*origin.keys, *further)).error(problem, key)
+        places = [(one, name) for layer in self.layers for name in parameters if name for one in layer.items()]
+        for (key, origin), name in places:
+            if is_same_or_inside(name, key):
+                path = f"{FLAG} {key}" if origin.path == FLAG and key != parameters[0] else origin.path
+                further = location[key.count(".") + 1 :] if key == name else ()
+                return origin._replace(path=path, keys=(*origin.keys, *further)).error(problem, key)
         return self.otherwise.error(problem, parameters[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def test_it_is_saved_and_read_the_same(tokenizer: Tokenizer, tmp_path: Path) -> 
 
 def test_passages_and_their_text_have_the_same_pieces(tokenizer: Tokenizer) -> None:
     class Names:
-        def tag_batch(self, texts: list[str], contexts: list[str]) -> list[tuple[Span, ...]]:
+        def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
             return [
                 tuple(Span(t.index("Curie"), t.index("Curie") + 5, "name") for _ in "x" if "Curie" in t) for t in texts
             ]

@@ -29,7 +29,7 @@ def byte_level(texts: Sequence[str], names: Sequence[str]) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    cls, sep = ((name, tokenizer.token_to_id(name)) for name in (names[2], names[3]))
+    cls, sep = ((name, int(tokenizer.token_to_id(name) or 0)) for name in (names[2], names[3]))
     tokenizer.post_processor = processors.RobertaProcessing(sep, cls)
     return tokenizer
 
@@ -62,7 +62,7 @@ def write_tokenizer(folder: Path, family: str, texts: Sequence[str]) -> Tokenize
     return tokenizer
 
 
-def family_config(family: str, vocabulary_size: int, positions: int, **ids: int) -> Any:
+def family_config(family: str, vocabulary_size: int, positions: int, **ids: int | None) -> Any:
     """A tiny configuration: three layers, so that ModernBERT has local attention too."""
     from transformers import AutoConfig
 

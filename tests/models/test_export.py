@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
-from realm_lab.models.encoder import EncoderShape
+from realm_lab.models.encoder import Encoder, EncoderShape
 from realm_lab.models.folders import read_embedder, to_bert, write_embedder
 from tests.models.same_bits import assert_same_bits, read_reader
 from tests.tiny_system import TinySystem, scramble
@@ -27,6 +27,7 @@ def test_automodel_opens_the_folders(system: TinySystem, reader_folder: Path, em
         embedder_folder / "document": system.embedder.document_encoder,
     }
     for folder, encoder in encoders.items():
+        assert isinstance(encoder, Encoder)
         model, report = AutoModel.from_pretrained(folder, add_pooling_layer=False, output_loading_info=True)
         assert not report["missing_keys"], folder
         state = model.state_dict()

@@ -125,7 +125,7 @@ def test_positions_are_those_that_the_model_reads(folder: Path) -> None:
 
 
 def test_drawing_depends_on_the_generator_alone(folder: Path) -> None:
-    drawn = []
+    drawn: list[torch.Tensor] = []
     for seed in (1, 1, 2):
         encoder = new_encoder(read_shape(folder))
         torch.manual_seed(len(drawn))

@@ -9,6 +9,7 @@ import torch
 
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import EmbedderShape
+from realm_lab.models.encoder import Encoder
 from realm_lab.models.folders import POOLER, bert_config, to_bert, write_embedder, write_reader, write_tensors
 from realm_lab.models.initial import (
     embedder_shape,
@@ -122,6 +123,7 @@ def test_the_parameters_give_the_embedders_shape() -> None:
 
 
 def test_the_pooler_is_the_checkpoints(system: TinySystem, tmp_path: Path, size: int) -> None:
+    assert isinstance(system.reader.encoder, Encoder)
     pooler = {POOLER["weight"]: torch.full((32, 32), 0.5), POOLER["bias"]: torch.ones(32)}
     write_tensors(tmp_path / "model.safetensors", to_bert(system.reader.encoder) | pooler)
     (tmp_path / "config.json").write_text(json.dumps(bert_config(system.reader.encoder.shape, "BertModel")))

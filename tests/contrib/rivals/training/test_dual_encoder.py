@@ -54,7 +54,7 @@ def test_negatives_never_hold_the_answer_and_are_the_best_of_bm25(labelled: Labe
 
 
 def test_hard_negatives_of_the_file_come_before_those_of_bm25(labelled: Labelled) -> None:
-    gold = [row[:1] for row in labelled.questions.gold]
+    gold = [labelled.questions.gold[number][:1] for number in range(len(labelled.questions))]
     judged = [np.array([own[0], NO_ROW, 7, 9]) for own in gold]
     given: Any = SimpleNamespace(gold=gold, judged=judged, relevance=[np.array([1, 0, 0, 0])] * len(gold))
     found = label(given, labelled.answers, labelled.passages, labelled.found_QK)

@@ -12,6 +12,7 @@ from realm_lab.contrib.rivals.models.pair_encoder import PairEncoder
 from realm_lab.contrib.rivals.models.paths import PathModel
 from realm_lab.contrib.rivals.training.linked import Example, LinkedTask
 from realm_lab.core.seeding import epoch_order
+from realm_lab.models.encoder import Encoder
 from realm_lab.models.inputs import join
 from tests.tiny_system import TinySystem
 
@@ -27,6 +28,7 @@ EXAMPLES = [
 
 
 def task(system: TinySystem, **launch: Any) -> tuple[LinkedTask, list[tuple[np.ndarray, Tensor]]]:
+    assert isinstance(system.reader.encoder, Encoder)
     model = PathModel(copy.deepcopy(system.reader.encoder), torch.Generator().manual_seed(0))
     params = system.params.model_copy(update={"launch": system.params.launch.model_copy(update=launch)})
     seen: list[tuple[np.ndarray, Tensor]] = []
