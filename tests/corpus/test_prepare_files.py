@@ -258,7 +258,7 @@ def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
     assert corpus_inputs(with_folder, 0)["normaliser"] == {"strip_accents": False}
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertJapaneseTokenizer"}')
-    with pytest.raises(UserError, match="a BertJapaneseTokenizer is not supported; name the folder of a BERT"):
+    with pytest.raises(UserError, match="a BertJapaneseTokenizer is not supported; name the folder of an encoder"):
         corpus_inputs(with_folder, 0)
     toy = digest(corpus_inputs(tiny.params(), 0))
     assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy  # not of its source

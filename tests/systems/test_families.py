@@ -15,7 +15,7 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.corpus.sources import source_options
 from realm_lab.errors import UserError
-from realm_lab.params.load import load
+from realm_lab.params.load import load, nested
 from realm_lab.params.parameters import Params
 from realm_lab.systems.identity import plan_run
 from realm_lab.training import loop
@@ -40,7 +40,7 @@ def test_smoke_goes_the_whole_way(tmp_path: Path, family: str, capsys: pytest.Ca
     path = tmp_path / "params.yaml"
     path.write_text("preset: smoke\n")
     given = write(tmp_path / "encoder", family, load(path)) | LENGTHS | {"launch.threads": 1}
-    path.write_text("preset: smoke\n" + "".join(f"{name}: {json.dumps(value)}\n" for name, value in given.items()))
+    path.write_text(json.dumps({"preset": "smoke", **nested(given)}))
     study = {"question": "Does it run?", "seeds": [0], "baseline": "only", "cells": {"only": {"system": "realm"}}}
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "one.yaml").write_text(json.dumps(study))
