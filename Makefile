@@ -1,4 +1,4 @@
-# One command each on a machine with Python 3.11 to 3.14, pip, make and git. `make` alone prints this help.
+# One command each on a machine with Python 3.11 to 3.13, pip, make and git. `make` alone prints this help.
 
 VENV := .venv
 PORT ?= 5000
@@ -19,7 +19,7 @@ STAMP := $(VENV)/.installed-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f
 PIP := $(VENV)/bin/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt -e
 PROGRESS := awk '/^Collecting/ && ++found % 25 == 0 {print "  found " found " packages"; fflush()} \
   /^Installing/ {print "  unpacking them"; fflush()}'
-SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev shell demo repro experiments reference test test-all test-numerics test-oldest ui lint pages docs pictures recording plots clean
@@ -34,10 +34,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -e $(STAMP) && $(VENV)/bin/python -c '$(SUPPORTED)' 2>/dev/null || rm -rf $(VENV)
 	@rm -f $(STAMP)
 	@test -d $(VENV) || { \
-	  for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3; do \
+	  for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
 	    $$python -c '$(SUPPORTED)' 2>/dev/null && break; python=; \
 	  done; \
-	  test -n "$$python" || { echo "make setup: no Python 3.11 to 3.14 found; name one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+	  test -n "$$python" || { echo "make setup: no Python 3.11 to 3.13 found; name one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
 	  echo "making $(VENV) with $$($$python --version), pinned dependencies (a few minutes)"; \
 	  $$python -m venv $(VENV) >/dev/null 2>&1 || { \
 	    rm -rf $(VENV); $$python -m venv --without-pip $(VENV) && \

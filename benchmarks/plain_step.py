@@ -16,6 +16,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from realm_lab.core.process import autocast
 from realm_lab.models.embedder import Embedder
+from realm_lab.models.encoder import Encoder
 from realm_lab.models.folders import bert_config, to_bert, write_reader
 from realm_lab.models.reader import Reader
 
@@ -32,6 +33,7 @@ class PlainStep:
     def __init__(self, reader: Reader, embedder: Embedder, precision: str, device: torch.device):
         config = BertConfig.from_dict(bert_config(embedder.document_encoder.shape, "BertModel"))
         self.tower = BertModel(config, add_pooling_layer=False)
+        assert isinstance(embedder.document_encoder, Encoder)
         self.tower.load_state_dict(to_bert(embedder.document_encoder), strict=False)
         with tempfile.TemporaryDirectory() as folder:
             write_reader(reader, Path(folder))

@@ -36,7 +36,7 @@ from realm_lab.corpus.vocabulary import load_tokenizer, wordpieces_by_id
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader, Reading
-from realm_lab.models.encoder import EncoderShape
+from realm_lab.models.encoder import Encoder, EncoderShape
 from realm_lab.models.inputs import join, pad_positions
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
@@ -205,6 +205,7 @@ def _task(params: Params, text: Text, arguments: argparse.Namespace) -> Pretrain
         retriever.find = find  # type: ignore[method-assign]
     if arguments.compile:
         for encoder in (reader.encoder, retriever.embedder.query_encoder):
+            assert isinstance(encoder, Encoder)
             for block in encoder.blocks:
                 block.compile(dynamic=True)
     sentences = text.corpus.sentences()

@@ -8,18 +8,16 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from realm_lab.errors import UserError
+from backports import zstd
 
-zstd: Any = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+from realm_lab.errors import UserError
 
 HEAD_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
