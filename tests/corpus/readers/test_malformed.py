@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from backports import zstd
 
 from realm_lab.corpus import text_files
 from realm_lab.corpus.readers import Dropped, input_files, json_records, read_documents, read_questions
 from realm_lab.corpus.readers import parquet as parquet_files
 from realm_lab.errors import UserError
 
-zstd = text_files.zstd
 MB = 1 << 20
 
 
