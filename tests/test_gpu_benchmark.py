@@ -1,7 +1,6 @@
 """The list of benchmarks.gpu runs to its end whatever happens in an item, and its rivals do the same work."""
 
 import argparse
-import resource
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +21,9 @@ def nothing(result: dict[str, Any]) -> Iterator[tuple[str, float | str]]:
 
 
 @pytest.mark.slow
-def test_the_whole_list_in_three_minutes(tmp_path: Path) -> None:
+def test_the_whole_list_runs_to_its_end(tmp_path: Path) -> None:
     arguments = [str(tmp_path / "out"), "--device", "cpu", "--tiny", "--threads", "1"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert gpu.main(arguments) == 0
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 180  # whatever else the machine does
     found = read_json(tmp_path / "out" / "gpu.json")["items"]
     assert {name: one["state"] for name, one in found.items()} == dict.fromkeys(found, "done")
     assert len(found) == len(gpu.the_list(gpu.options_of(arguments)))
