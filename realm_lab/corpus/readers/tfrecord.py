@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.protobuf import fields, whole_number
 from realm_lab.corpus.readers.documents import SPAN, salient_document
 from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import Record
@@ -32,11 +33,11 @@ def _documents(file: InputFile, dropped: Dropped) -> Iterator[Document]:
             own = {name: [v.decode() if isinstance(v, bytes) else v for v in vs] for name, vs in features.items()}
         except UnicodeDecodeError:
             raise UserError(f"{where}: a text that is not UTF-8; {REMEDY}") from None
-        fields: dict[str, Any] = {name: own[name][0] for name in ("title", "text") if own.get(name)}
-        fields["spans"] = {
+        record: dict[str, Any] = {name: own[name][0] for name in ("title", "text") if own.get(name)}
+        record["spans"] = {
             name: own.get(key, own.get(AUTHORS[key], [])) for name, key in zip(SPAN, AUTHORS, strict=True)
         }
-        yield from salient_document(Record(where, number, fields, file.name, REMEDY, dropped), dropped)
+        yield from salient_document(Record(where, number, record, file.name, REMEDY, dropped), dropped)
 
 
 def _examples(path: Path) -> Iterator[Features]:
@@ -56,56 +57,23 @@ def _examples(path: Path) -> Iterator[Features]:
 def _example(data: bytes) -> Features:
     """Example {1: features {1: [{1: name, 2: {1: bytes {1}, 3: integers {1}}}]}}."""
     found: Features = {}
-    for _, features in _fields(data):
-        for _, entry in _fields(features):
-            named = dict(_fields(entry))
-            kinds = list(_fields(named[2])) if 2 in named else []
+    for _, features in fields(data):
+        for _, entry in fields(features):
+            named = dict(fields(entry))
+            kinds = list(fields(named[2])) if 2 in named else []
             found[named[1].decode()] = [value for kind, values in kinds for value in _values(kind, values)]
     return found
 
 
 def _values(kind: int, values: Any) -> Iterator[Any]:
-    for _, value in _fields(values):
+    for _, value in fields(values):
         if kind == 1 or isinstance(value, int):
             yield value
         elif kind == 3:  # packed
             place = 0
             while place < len(value):
-                number, place = _varint(value, place)
+                number, place = whole_number(value, place)
                 yield number
-
-
-def _fields(data: Any) -> Iterator[tuple[int, Any]]:
-    """(number, value) of the fields of a message; a message within is bytes."""
-    if not isinstance(data, bytes):
-        raise ValueError
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
-        if key & 7 == 0:
-            value, place = _varint(data, place)
-            yield key >> 3, value
-        elif key & 7 == 2:
-            length, place = _varint(data, place)
-            if place + length > len(data):
-                raise ValueError
-            yield key >> 3, data[place : place + length]
-            place += length
-        else:
-            raise ValueError
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        place += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return (value - (1 << 64) if value >> 63 else value), place
-        if shift > 63:
-            raise ValueError
 
 
 register_reader("salient_span_tfrecord", lambda path, head: head == TFRECORD, read_documents=_documents)

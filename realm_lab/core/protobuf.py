@@ -1,0 +1,47 @@
+"""Decode messages of protocol buffers without their definitions.
+
+Source: protobuf.dev, Encoding. Damaged messages raise ValueError or IndexError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+FIXED = {1: 8, 5: 4}  # kind of a field -> its bytes
+TEXT = 2  # kind of a text or of a message within
+
+
+def fields(message: Any) -> Iterator[tuple[int, Any]]:
+    """(number, value) of each field of a message: whole numbers as int; texts, messages and fixed numbers as bytes."""
+    if not isinstance(message, bytes):
+        raise ValueError
+    place = 0
+    while place < len(message):
+        key, place = whole_number(message, place)
+        if key & 7 == 0:
+            value, place = whole_number(message, place)
+            yield key >> 3, value
+            continue
+        if key & 7 == TEXT:
+            size, place = whole_number(message, place)
+        else:
+            size = FIXED.get(key & 7, -1)
+        if size < 0 or place + size > len(message):
+            raise ValueError
+        yield key >> 3, message[place : place + size]
+        place += size
+
+
+def whole_number(message: bytes, place: int) -> tuple[int, int]:
+    """Return the signed number of 64 bits (a varint) that starts there, and the position after it."""
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return (value - (1 << 64) if value >> 63 else value), place
+        if shift > 63:
+            raise ValueError
