@@ -67,10 +67,10 @@ def _judged(studies: np.ndarray, stated: float) -> Found:
 
 
 def _finds_by_looking(study: np.ndarray) -> bool:
-    """True if any look finds a difference; a cell is decided by its first metric, or equivalent within one sd."""
+    """True if any look finds a difference; a cell is decided by its first metric; many are equivalent within two sd."""
     tests = {(number % METRICS, number // METRICS): list(map(float, test)) for number, test in enumerate(study.T)}
     first = [key for key in tests if key[0] == 0]
-    bounds = {key: float(np.std(tests[key])) or 1.0 for key in first}
+    bounds = {key: 2 * float(np.std(tests[key])) or 1.0 for key in first}
     found = decide(tests, bounds, {key: key[1] for key in tests}, first, Rule(FIRST_LOOK, SEEDS))
     return min(found.differences.values()) <= 0.05
 

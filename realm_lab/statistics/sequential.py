@@ -4,8 +4,9 @@ Joint sign flips, as in `paired.step_down_max_t`, with a level that is spent ove
 so far, at most .05 n / N may have crossed a threshold by the look at n of at most N seeds (the linear spending function
 of Lan & DeMets). A sign vector keeps its first signs, so the thresholds of all looks come from one set of sign vectors,
 and without any effect the observed signs are one of them, drawn at random. So the chance of any false difference at any
-look is at most 5 %, whenever the study stops. Found differences leave the family (step-down). A cell that stops keeps
-its statistic in the family.
+look is at most 5 %, whenever the study stops. Found differences leave the family (step-down). A cell that stops because
+it is equivalent keeps its statistic in the family; for such cells the 5 % are checked by simulation
+(benchmarks/false_alarms.py), not proved.
 
 Equivalence has its own 5 %, divided over the looks in the same way (Bonferroni) and over the comparisons by Holm's
 method for sequential tests.
