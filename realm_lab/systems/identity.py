@@ -19,6 +19,7 @@ from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import digest
 from realm_lab.core.plugins import Chosen, Kind, load_object
 from realm_lab.corpus.prepare import corpus_inputs
+from realm_lab.corpus.readers.registry import format_modules
 from realm_lab.corpus.sources import corpus_source
 from realm_lab.corpus.taggers import corpus_tagger
 from realm_lab.params.checkpoint import check_positions, digest_causal, digest_checkpoint
@@ -112,9 +113,10 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
     """Return stage -> the root modules of all of its code, from `prepare` on: its work, the system if the
     work calls it, and the custom parts that its parameters name."""
     declared = system_of(system)
-    found: dict[str, tuple[str, ...]] = {
-        "prepare": tuple(sorted({PREPARE, corpus_source(params.corpus).module, corpus_tagger(params.corpus).module}))
-    }
+    source = corpus_source(params.corpus)
+    prepare = {PREPARE, source.module, corpus_tagger(params.corpus).module}
+    prepare |= format_modules() if source.name == "files" else set()
+    found: dict[str, tuple[str, ...]] = {"prepare": tuple(sorted(prepare))}
     for stage in declared.stages:
         roots = {stage.work.partition(":")[0]}
         if stage.by_system or not stage.work.startswith("realm_lab."):

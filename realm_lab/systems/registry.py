@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from realm_lab.core.plugins import Chosen, Kind, Plugin, import_plugins, load_object
+from realm_lab.core.plugins import Chosen, Kind, Plugin, load_object
 from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
@@ -225,12 +225,6 @@ def register_system(system: Class) -> Class:
     """Make a system known by its name; a decorator. UserError: the name is taken, or it declares no stages."""
     SYSTEMS.register(getattr(system, "name", system.__qualname__))(system)
     return system
-
-
-def system_names() -> list[str]:
-    """The registered systems."""
-    import_plugins()
-    return sorted(SYSTEMS)
 
 
 def system_of(name: str) -> type[System]:

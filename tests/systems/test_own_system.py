@@ -11,12 +11,13 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.core.files import read_json_lines
+from realm_lab.core.plugins import import_plugins
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.index import write_index
 from realm_lab.systems import registry
 from realm_lab.systems.identity import plan_run
-from realm_lab.systems.registry import EVALUATE, Stage, System, register_system, system_names, system_of
+from realm_lab.systems.registry import EVALUATE, Stage, System, register_system, system_of
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
 
@@ -255,7 +256,7 @@ def test_a_registered_one_has_the_digest_of_its_package_in_its_keys(
 def test_two_systems_of_equal_parameters_share_only_what_asks_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     from realm_lab.params.parameters import Params
 
-    system_names()
+    import_plugins()
     monkeypatch.setattr(registry, "SYSTEMS", copy.copy(registry.SYSTEMS))
     train = Stage("train", ("model",), "realm_lab.systems.stages.warm_start:warm_start")
 

@@ -1,5 +1,6 @@
-"""Registers the corpus sources of section 6; named in pyproject.toml as an entry point of `realm_lab.plugins`."""
+"""Registers the corpus sources and formats of section 6; an entry point of `realm_lab.plugins` in pyproject.toml."""
 
+from realm_lab.contrib.section6 import triple_files  # noqa: F401
 from realm_lab.corpus.sources import CORPUS_SOURCES
 
 _HERE = "realm_lab.contrib.section6"

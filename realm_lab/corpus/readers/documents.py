@@ -169,6 +169,7 @@ register_reader(  # JSON without a known shape: the reader's error names the mis
     lambda path, head: head.lstrip().startswith(("{", "[")) or plain_name(path).endswith(LINE_SUFFIXES),
     read_documents=record_reader(text_document, "expected {id?, title?, text}; see docs/data.md"),
     read_questions=record_reader(open_question, "expected {id?, question, answer: [texts]}; see docs/data.md"),
+    is_general=True,
 )
 register_shape("pyserini", {"contents"}, "{id?, title?, contents}", documents=partial(text_document, key="contents"))
 register_shape("texts", {"text"}, "{id?, title?, text}", documents=text_document)

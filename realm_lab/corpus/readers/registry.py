@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from realm_lab.core.code import OURS, outside_digest
 from realm_lab.corpus.answers import can_be_scored
 from realm_lab.corpus.hash_numbers import HashNumbers
 from realm_lab.corpus.readers.inputs import InputFile, is_picture
@@ -50,12 +51,12 @@ class Reader(NamedTuple):
     read_documents: DocumentReader | None = None  # None: this format holds no documents
     read_questions: QuestionReader | None = None  # None: this format holds no questions
     judged_at: Callable[[Path, str], str] | None = None  # finds a document in a file that may name no unknown ones
+    is_general: bool = False  # for any file of a kind: a plug-in may have a format for some of them
 
-    @property
-    def custom(self) -> list[str]:
-        """The modules of custom code that read it."""
-        parts = (self.matches, self.read_documents, self.read_questions)
-        return sorted({part.__module__ for part in parts if part and not part.__module__.startswith("realm_lab.")})
+    def modules(self, *, custom: bool) -> list[str]:
+        """The modules of custom code, or of realm_lab, that read it."""
+        names = {part.__module__ for part in (self.matches, self.read_documents, self.read_questions) if part}
+        return sorted(name for name in names if name.startswith(f"{OURS}.") is not custom)
 
 
 READERS: dict[str, Reader] = {}
@@ -72,29 +73,38 @@ def find_reader(path: Path | str) -> Reader:
     path = Path(path)
     head = "" if is_picture(path) else read_head(path)
     head = parquet_head(path) if head == PARQUET else head
-    found = next((reader for reader in reversed(READERS.values()) if reader.matches(path, head)), None)
-    if found is None:
-        from realm_lab.core.plugins import import_plugins  # readers of the usual formats start at once
 
-        import_plugins()
-        found = next((reader for reader in reversed(READERS.values()) if reader.matches(path, head)), None)
-    if found is None:
+    def found() -> Reader | None:
+        return next((reader for reader in reversed(READERS.values()) if reader.matches(path, head)), None)
+
+    if (reader := found()) is None or reader.is_general:  # the usual formats are read at once, without plug-ins
+        _import_plugins()
+        reader = found()
+    if reader is None:
         raise UserError(f"{path}: format not recognised; known are {', '.join(sorted(READERS))}: see docs/data.md")
-    return found
+    return reader
+
+
+def _import_plugins() -> None:
+    from realm_lab.core.plugins import import_plugins  # with pydantic
+
+    import_plugins()
+
+
+def format_modules() -> set[str]:
+    """The modules of realm_lab that read a format, also those of its plug-ins."""
+    _import_plugins()
+    return {module for reader in READERS.values() for module in reader.modules(custom=False)}
 
 
 def custom_formats(files: Iterable[InputFile]) -> dict[str, dict[str, object]]:
     """The custom formats of files: name -> module -> digest of its code."""
-    from realm_lab.core.code import outside_digest
-    from realm_lab.core.plugins import import_plugins
-
-    import_plugins()
-    if not any(reader.custom for reader in READERS.values()):
+    _import_plugins()
+    if not any(reader.modules(custom=True) for reader in READERS.values()):
         return {}
-    readers = {reader.name: reader for reader in (find_reader(file.path) for file in files)}
-    return {
-        name: {one: outside_digest(one) for one in reader.custom} for name, reader in readers.items() if reader.custom
-    }
+    readers = {find_reader(file.path) for file in files}
+    found = {reader.name: {one: outside_digest(one) for one in reader.modules(custom=True)} for reader in readers}
+    return {name: modules for name, modules in found.items() if modules}
 
 
 def read_documents(

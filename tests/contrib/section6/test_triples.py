@@ -12,6 +12,7 @@ from realm_lab.contrib.section6.settings import TripleOptions
 from realm_lab.contrib.section6.triples import TRIPLE_SHARE, TripleWorld
 from realm_lab.corpus.records import SPLITS
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
+from realm_lab.systems.identity import code_roots
 from realm_lab.worlds.world import ToyWorld
 from tests.corpus.preparing import made
 from tests.tiny_system import tiny_params
@@ -151,3 +152,14 @@ def test_the_prepared_corpus_knows_the_form_of_each_passage(tmp_path: Path) -> N
     assert [names[number] for number in numbers] == [
         "triple" if "|" in body else "text" for body in passages.text.column("body")
     ]
+
+
+def test_the_code_that_reads_files_of_triples_is_recorded() -> None:
+    both = (
+        tiny_params(),
+        tiny_params(
+            corpus={"source": "files", "tagger": "rule", "pretrain_corpus": "same", "files": {"knowledge": ["k.nt"]}}
+        ),
+    )
+    roots = [code_roots(params, "realm")["prepare"] for params in both]
+    assert ["realm_lab.contrib.section6.triple_files" in found for found in roots] == [False, True]

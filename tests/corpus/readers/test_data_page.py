@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from realm_lab.core.plugins import import_plugins
 from realm_lab.corpus.readers import READERS, FileCounts, count_inputs
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
@@ -28,6 +29,7 @@ def test_a_sample_is_of_its_format(kind: str, name: str, contents: dict[str, str
 
 
 def test_every_format_is_on_the_page() -> None:
+    import_plugins()
     formats = {*READERS} - {"json_records"}  # which only names what a record lacks
     assert {kind for kind, *_ in SAMPLES} == formats - {"picture", "salient_span_tfrecord"}  # which are no text
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M)) == formats
