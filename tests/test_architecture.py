@@ -36,7 +36,7 @@ TORCH_FREE = (
 ONLY_DOOR = {
     "mlflow": "realm_lab.tracking.mlflow_store",
     "matplotlib": "realm_lab.reporting.figures",
-    "optuna": "realm_lab.runner.search",
+    "optuna": "realm_lab.runner.trials",
 }
 # Libraries that would make `realm-lab --help` slow.
 NOT_AT_START = {"torch", "transformers", "mlflow", "pandas", "numpy", "matplotlib", "pydantic", "faiss", "dvc", "rich"}

@@ -29,9 +29,9 @@ from realm_lab.reporting.report_data import collect
 from realm_lab.reporting.study_figures import own_figures, study_curves
 from realm_lab.tracking.ledger import note_look, plan_of
 from realm_lab.tracking.state import JobState
-from realm_lab.tracking.study_record import DEFAULT, Studies
+from realm_lab.tracking.study_record import DEFAULT, TUNE, Studies
 
-SEARCH = "search-"  # first part of the names of searches, which write different reports
+NO_REPORT = ("search-", TUNE)  # first part of the names of searches and trials, whose reports are others
 
 
 def report(
@@ -83,7 +83,10 @@ def write_study_report(
     UserError: no such study here, or the existing report has more complete runs.
     """
     root, folder = Path(root), Path(root) / "reports" / name
-    study = load_runs(root / "runs", (studies or Studies(root / "runs")).read(name), jobs)
+    record = (studies or Studies(root / "runs")).read(name)
+    if record.tuning and not record.runs:
+        raise UserError(f"study {name}: its cells are being tuned, see `realm-lab status {TUNE}{name}`")
+    study = load_runs(root / "runs", record, jobs)
     reported = read_summary(folder).get("coverage", {}).get("complete", 0)
     if (complete := tables.coverage(study.results)["complete"]) < reported and not force:
         raise UserError(
@@ -117,7 +120,7 @@ def write_all(root: Path, *, force: bool = False, studies: Studies | None = None
         raise UserError(
             f"{root}: no runs and no reports here; run `realm-lab sweep NAME` first, or `realm-lab init FOLDER`"
         )
-    for name in (name for name in studies.names() if not name.startswith(SEARCH)):
+    for name in (name for name in studies.names() if not name.startswith(NO_REPORT)):
         try:
             write_study_report(root, name, force=force, studies=studies)
         except UserError as error:  # a broken or smaller study must not take the page away from the others

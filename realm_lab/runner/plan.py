@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from realm_lab.metrics import BUILT_IN, METRICS
 from realm_lab.params.load import (
     FLAG,
     Origin,
+    Source,
     beyond_preset,
     flatten,
     is_known,
@@ -29,10 +30,23 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.seeds import seeds_of
-from realm_lab.runner.study import Cell, Study, cells_of, figures_of, metrics_of, read_study_file, value_in_name
+from realm_lab.runner.space import check_metric
+from realm_lab.runner.study import (
+    Cell,
+    Place,
+    Study,
+    cells_of,
+    changes_title,
+    figures_of,
+    metrics_of,
+    overrides_of,
+    read_study_file,
+    value_in_name,
+)
+from realm_lab.runner.tuning import TRIAL, Tuned, tune_cell
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of, with_options
-from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.tracking.study_record import DEFAULT, TUNE, StudyCell, StudyRecord, StudyRun, write_study_record
 
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
 
@@ -72,6 +86,48 @@ class StudyPlan:
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
     source: Path | None = None
     on_finish: str = ""
+    tuning: Tuned | None = None  # until it is done the study has no runs
+    untuned: tuple[PlannedRun, ...] = ()  # its runs with the parameters as they are, for estimates of their time
+
+    @property
+    def last_stage(self) -> str:
+        """The last stage of its runs, if that is before the end."""
+        return str(self.described.get("last_stage", ""))
+
+    @property
+    def next(self) -> StudyPlan:
+        """The trials as a study, while cells are being tuned; then the study itself."""
+        return self if self.tuning is None or self.tuning.is_done else self.trials
+
+    @property
+    def trials(self) -> StudyPlan:
+        """All trials of the tuning as a study; those that are the same run are one cell."""
+        assert self.tuning is not None
+        cells, runs, seen = [], [], set()
+        for tuned in self.tuning.cells:
+            for number, trial in enumerate(tuned.trials):
+                if trial.plans[0].run_key in seen:
+                    continue
+                seen.add(trial.plans[0].run_key)
+                name, title = f"{tuned.cell}{TRIAL}{number:02}", changes_title(trial.values)
+                cells.append(Cell(name, title, tuned.system, {}, trial.values))
+                runs += [PlannedRun(name, plan.seed, trial.params, plan, trial.values) for plan in trial.plans]
+        tuning = self.tuning.tuning
+        described = {
+            "metrics": [tuning.metric],
+            "last_stage": "" if self.tuning.last_stage == "evaluate" else self.tuning.last_stage,
+        }
+        question = f"Which parameters suit each cell of {self.name} best?"
+        return StudyPlan(
+            f"{TUNE}{self.name}",
+            question,
+            tuple(cells),
+            tuple(tuning.seeds),
+            tuple(runs),
+            described,
+            launcher=self.launcher,
+            source=self.source,
+        )
 
     @property
     def baseline(self) -> Cell:
@@ -100,18 +156,13 @@ def plan_study(
     source = study.source(params_path or Path(root) / "params.yaml", common.pop("preset", None))
     check_overrides(common)
     chosen, until = seeds_of(study.seeds, seeds)
+    given = [_sourced(study, source, cell, common) for cell in cells_of(study)]
+    tuning = None if study.tune is None else _tuned(study, given, common, chosen, Path(root) / "runs")
     cells, resolved, plans = [], [], []
-    for cell in cells_of(study):
-        for key in common:
-            if key in cell.places:
-                message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
-                raise study.problem(message, *cell.places[key])
-        cells.append(cell._replace(overrides=laid_over(cell.overrides, common)))
-        place = functools.partial(study.origin, prefix=f"cell '{cell.name}': ")
-        of_cell = {key: place(*keys) for key, keys in cell.places.items()}
-        of_all = {key: place("set", key) for key in study.common}
-        mine = source.under(cell.overrides, of_cell, of_all, otherwise=place("cells", cell.name))
-        mine = mine.under(common, dict.fromkeys(common, Origin(FLAG)))
+    for cell, mine in given:
+        choice = tuning.choice(cell.name) if tuning else {}
+        cells.append(cell._replace(overrides=laid_over(laid_over(cell.overrides, common), choice)))
+        mine = mine.under(choice)
         with mine.blamed():
             resolved.append(resolve(mine.values))
             check_parts(resolved[-1])
@@ -149,19 +200,78 @@ def plan_study(
         described["axes"] = {
             axis: [value_in_name(show(point)) for point in points] for axis, points in study.axes.items()
         }
+    if tuning is not None:
+        described["tuning"] = tuning.as_data()
+    is_ready = tuning is None or tuning.is_done
     made = StudyPlan(
         study.name,
         study.question,
         tuple(cells),
         chosen,
-        tuple(runs),
+        tuple(runs) if is_ready else (),
         described,
         everywhere,
         study.launcher,
         Path(path),
         study.on_finish,
+        tuning,
+        () if is_ready else tuple(runs),
     )
-    return _undecided(made, until, root) if until else made
+    return _undecided(made, until, root) if until and is_ready else made
+
+
+def _sourced(study: Study, source: Source, cell: Cell, common: Mapping[str, Any]) -> tuple[Cell, Source]:
+    """Return a cell with its parameters. UserError: it changes one of `common`, the --set of every cell."""
+    for key in common:
+        if key in cell.places:
+            message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
+            raise study.problem(message, *cell.places[key])
+    place = functools.partial(study.origin, prefix=f"cell '{cell.name}': ")
+    of_cell = {key: place(*keys) for key, keys in cell.places.items()}
+    of_all = {key: place("set", key) for key in study.common}
+    mine = source.under(cell.overrides, of_cell, of_all, otherwise=place("cells", cell.name))
+    return cell, mine.under(common, dict.fromkeys(common, Origin(FLAG)))
+
+
+def _tuned(
+    study: Study, given: Sequence[tuple[Cell, Source]], common: Mapping[str, Any], seeds: Sequence[int], runs: Path
+) -> Tuned:
+    """Return the tuning of every cell as far as it is. UserError: it could depend on the study's own seeds or on test
+    data, or the space of a cell does not fit it."""
+    tune, cells = study.tune, []
+    assert tune is not None
+    study.refuse_twice(tune.seeds, "tune", "seeds")
+    if shared := sorted(set(tune.seeds) & set(seeds)):
+        message = f"tune.seeds: {shared[0]} is a seed of the study, too; a choice must not see them, so take others"
+        raise study.problem(message, "tune", "seeds")
+    for cell, source in given:
+        own = study.cells[cell.name].space if cell.name in study.cells else None
+        at: Place = ("tune", "space") if own is None else ("cells", cell.name, "space")
+        space = tune.space if own is None else own
+        if not space:
+            raise study.problem(f"cell '{cell.name}' has no space to tune; write one here, or in 'tune'", *at[:-1])
+        overrides_of(study, dict.fromkeys(space), *at)  # they are parameters of a cell
+        for name in space:
+            if name in cell.places or name in common:
+                message = f"'{name}' is set for cell '{cell.name}' and is in its space; keep one"
+                raise study.problem(message, *at, name)
+        with source.blamed():
+            base = resolve(source.values)
+        with study.at("tune", "metric"):
+            check_metric(tune.metric, base.corpus)
+        known = with_options(flatten(base), space)
+
+        def make(values: Mapping[str, Any], cell: Cell = cell, source: Source = source) -> tuple[Params, list[Plan]]:
+            tried = source.under(values)
+            with tried.blamed():
+                params = resolve(tried.values)
+                check_parts(params)
+            return params, [plan_run(params, cell.system, seed) for seed in tune.seeds]
+
+        with study.at(*at, prefix=f"cell '{cell.name}': "):
+            first = {name: known[name] for name in space}
+            cells.append(tune_cell(tune, cell.name, cell.system, space, first, make, runs))
+    return Tuned(tune, tuple(cells))
 
 
 def _undecided(plan: StudyPlan, until: tuple[int, int], root: Path) -> StudyPlan:

@@ -2,13 +2,12 @@
 
 A trial is a cell of the study that has the search's name, with a run for every seed. Trials are in Optuna's journal,
 which only this process writes; trials that a killed process left open are proposed again, and their runs resume from
-their checkpoints. trials.json has the same in plain data, for reports. The only file that imports optuna.
+their checkpoints. trials.json has the same in plain data, for reports.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import time
 from collections.abc import Mapping
@@ -16,14 +15,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.pruners import NopPruner, PercentilePruner
-from optuna.samplers import RandomSampler, TPESampler
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-from optuna.trial import FrozenTrial, TrialState
 
 from realm_lab.core.files import digest, write_json
 from realm_lab.errors import UserError
@@ -38,13 +29,22 @@ from realm_lab.runner.stopping import Stop, stoppable, sweeping
 from realm_lab.runner.study import Cell, changes_title
 from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, mirroring, say
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
+from realm_lab.runner.trials import (
+    FrozenTrial,
+    Study,
+    Trial,
+    TrialState,
+    distributions,
+    get_param_importances,
+    make_pruner,
+    open_journal,
+    sampler,
+)
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import UNFINISHED, JobState, StageStates
 from realm_lab.tracking.study_record import study_folder
-
-optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 STATES = {
     TrialState.RUNNING: "running",
@@ -61,7 +61,7 @@ ENOUGH_TRIALS = 50  # complete: an importance compares the best tenth with the r
 class OpenTrial:
     """A running trial with its runs, and their remaining tasks."""
 
-    trial: optuna.Trial
+    trial: Trial
     runs: list[PlannedRun] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     reported: int = -1  # the last step that the pruner knows
@@ -95,34 +95,15 @@ def search(request: Request) -> int:
     return owner.exit_code()
 
 
-def open_study(plan: SearchPlan, root: Path) -> optuna.Study:
+def open_study(plan: SearchPlan, root: Path) -> Study:
     """Create or continue the journal of the search's trials. UserError: not an Optuna journal, or one of a search
     with another space, metric, seeds or parameters."""
     path = study_folder(Path(root) / "runs", plan.name) / "optuna.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # remains of an owner that was killed while it wrote: its lock, and half a line
-    Path(f"{path}.lock").unlink(missing_ok=True)
-    if path.exists() and not (text := path.read_bytes()).endswith(b"\n"):
-        os.truncate(path, text.rfind(b"\n") + 1)
     pruning = plan.search.pruning
-    pruner: optuna.pruners.BasePruner = NopPruner()
-    if pruning is not None:  # Optuna's percentile counts from the best
-        pruner = PercentilePruner(
-            100.0 - pruning.percentile,
-            n_startup_trials=pruning.min_trials,
-            n_warmup_steps=pruning.after_steps,
-            n_min_trials=pruning.min_trials,
-        )
-    try:
-        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
-        study = optuna.create_study(
-            storage=storage, study_name=plan.name, direction="maximize", load_if_exists=True, pruner=pruner
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        remedy = "delete it to begin the search again: finished runs are only read"
-        raise UserError(f"{path}: not a journal of Optuna ({error}); {remedy}") from None
+    pruner = make_pruner(pruning.percentile, pruning.after_steps, pruning.min_trials) if pruning else make_pruner(None)
+    study = open_journal(path, plan.name, pruner)
     keys = [run.plan.key(plan.last_stage) for run in plan.runs("", {})]
-    space = {name: str(distribution) for name, distribution in _space(plan).items()}
+    space = {name: str(distribution) for name, distribution in distributions(plan.search.space, plan.baseline).items()}
     design = digest({"space": space, "metric": plan.search.metric, "runs": keys})
     begun = study.user_attrs.get("design")
     if begun is None:
@@ -213,7 +194,7 @@ class SearchOwner:
         ]
         complete = sum(trial.state == TrialState.COMPLETE for trial in counted)
         enough = complete >= ENOUGH_TRIALS and len(self.plan.search.space) > 1
-        importances = dict(optuna.importance.get_param_importances(self.study)) if enough else {}
+        importances = dict(get_param_importances(self.study)) if enough else {}
         return self.plan.as_data() | {"trials": trials, "importances": importances}
 
     def _may_ask(self) -> bool:
@@ -225,9 +206,8 @@ class SearchOwner:
     def _begin(self) -> None:
         """Ask for a trial and give the launcher its remaining tasks."""
         number = len(self.study.get_trials(deepcopy=False))
-        # seeded by the number, so that a search that was stopped proposes what it would have proposed
-        self.study.sampler = TPESampler(seed=number) if self.plan.search.sampler == "tpe" else RandomSampler(number)
-        trial = self.study.ask(_space(self.plan))
+        self.study.sampler = sampler(self.plan.search.sampler, number)
+        trial = self.study.ask(distributions(self.plan.search.space, self.plan.baseline))
         item = self._open[trial.number] = OpenTrial(trial)
         try:
             item.runs = self.plan.runs(CELL.format(trial.number), trial.params)
@@ -349,19 +329,6 @@ class SearchOwner:
 
     def _write(self) -> None:
         write_json(study_folder(self.root / "runs", self.plan.name) / "trials.json", self.as_data())
-
-
-def _space(plan: SearchPlan) -> dict[str, BaseDistribution]:
-    """Convert the space to Optuna's distributions."""
-    found: dict[str, BaseDistribution] = {}
-    for name, item in plan.search.space.items():
-        if item.low is None or item.high is None:
-            found[name] = CategoricalDistribution(item.ends)
-        elif isinstance(plan.baseline[name], int):
-            found[name] = IntDistribution(int(item.low), int(item.high), item.log, int(item.step or 1))
-        else:
-            found[name] = FloatDistribution(item.low, item.high, item.log, item.step)
-    return found
 
 
 def _report(owner: SearchOwner, *, as_json: bool) -> None:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 
 from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES, chosen_by
-from realm_lab.params.corpus import Corpus
-from realm_lab.params.load import FLAG, Origin, flatten, laid_over, resolve, show
+from realm_lab.metrics import CURVES
+from realm_lab.params.load import FLAG, Origin, flatten, laid_over, resolve
 from realm_lab.params.parameters import Params
 from realm_lab.runner.launchers import Part
 from realm_lab.runner.plan import PlannedRun, check_overrides, check_parts
+from realm_lab.runner.space import Space, check_dimension, check_metric, last_stage_for
 from realm_lab.runner.study import DEFAULT_SYSTEM, StudyFile, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import with_options
@@ -33,44 +33,12 @@ class Pruning(Part):
     """At least this many other trials must be complete, and have reached that step."""
 
 
-class Dimension(Part):
-    """One parameter of the space: a range of numbers, or choices."""
-
-    low: int | float | None = None
-    """The smallest value."""
-    high: int | float | None = None
-    """The largest value."""
-    log: bool = False
-    """Small values are as likely as large ones: drawn on a log scale."""
-    step: Annotated[int | float, Field(gt=0)] | None = None
-    """Only values at multiples of this above `low`."""
-    choices: Annotated[list[bool | int | float | str | None], Field(min_length=2)] | None = None
-    """Any of these, instead of a range."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Dimension:
-        if [end is None for end in (self.low, self.high)] != [self.choices is not None] * 2:
-            raise ValueError("write {low: ..., high: ...} or {choices: [...]}")
-        if self.low is not None and self.high is not None and self.low >= self.high:
-            raise ValueError(f"low {self.low} is not below high {self.high}")
-        if self.log and (self.step is not None or (self.low is not None and self.low <= 0)):
-            raise ValueError("a log scale begins above 0 and has no step")
-        return self
-
-    @property
-    def ends(self) -> list[Any]:
-        return [self.low, self.high] if self.choices is None else self.choices
-
-    def __contains__(self, value: Any) -> bool:
-        return value in self.ends if self.low is None or self.high is None else self.low <= value <= self.high
-
-
 class Search(StudyFile):
     """The keys of a search file, besides those that it shares with a study: question, preset, set, seeds, launcher."""
 
-    PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "pruning": Pruning, "space": Dimension}
+    PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "pruning": Pruning}
 
-    space: Annotated[dict[str, Dimension], Field(min_length=1)]
+    space: Annotated[Space, Field(min_length=1)]
     """Parameter -> `{low, high}`, with `log: true` or a `step` if wanted, or `{choices: [...]}`. The parameters as they
     are, the first trial and baseline, must lie in it."""
     metric: str = "retrieval_utility"
@@ -106,8 +74,8 @@ class SearchPlan:
 
     @property
     def last_stage(self) -> str:
-        """The last stage of a trial: no fine-tuning is needed if the metric is a curve of pre-training."""
-        return "pretrain" if self.search.metric in CURVES else "evaluate"
+        """The last stage of a trial."""
+        return last_stage_for(self.search.metric)
 
     def as_data(self) -> dict[str, Any]:
         """Return the search in plain data."""
@@ -146,42 +114,27 @@ def plan_search(
     source = source.under(given, dict.fromkeys(given, Origin(FLAG)))
     with source.blamed():
         base = _params(source.values)
-    _check_metric(search, base.corpus)
+    with search.at("metric"):
+        check_metric(search.metric, base.corpus)
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
         raise search.problem(message, "pruning", "after_steps")
     overrides_of(search, dict.fromkeys(search.space), "space")  # they are parameters of a cell
     baseline = {name: with_options(flatten(base), search.space)[name] for name in search.space}
     plan = SearchPlan(search, source.values, base, baseline)
+
+    def key(values: dict[str, Any]) -> str:
+        return plan.runs("", values)[0].plan.key(plan.last_stage)
+
     with source.blamed():
-        as_it_is = plan.runs("", {})[0].plan.key(plan.last_stage)
+        key({})
     for name, dimension in search.space.items():
         with search.at("space", name, prefix="space: "):
             if name in common or name in given:
                 place = "'set'" if name in common else "--set"
                 raise UserError(f"'{name}' is both in {place} and in 'space'; keep one")
-            own = baseline[name]
-            if dimension.choices is None and (isinstance(own, bool) or not isinstance(own, int | float)):
-                raise UserError(f"'{name}' is no number; list its values as 'choices'")
-            if isinstance(own, int) and isinstance(dimension.step, float):
-                raise UserError(f"'{name}' takes whole numbers; so must its step be")
-            if own not in dimension:
-                raise UserError(f"'{name}' is {show(own)} in the baseline, which is not in its range; widen it")
-            keys = {plan.runs("", {name: end})[0].plan.key(plan.last_stage) for end in dimension.ends}
-            if keys == {as_it_is}:
-                remedy = "leave it out, or search for another metric"
-                raise UserError(f"'{name}' changes nothing up to '{plan.last_stage}', where a trial ends; {remedy}")
+            check_dimension(name, dimension, baseline[name], key, plan.last_stage)
     return plan
-
-
-def _check_metric(search: Search, corpus: Corpus) -> None:
-    """Refuse a metric that is not measured on development data, or needs questions that the corpus does not have."""
-    known, reason = chosen_by(), "is not measured on development data"
-    if search.metric in known and not corpus.has_dev_questions:
-        known = {name: entry for name, entry in known.items() if entry.part == "own measurements"}
-        reason = "needs development questions, and corpus.files neither names nor holds out any"
-    if search.metric not in known:
-        raise search.problem(f"metric: '{search.metric}' {reason}; choose one of {', '.join(known)}", "metric")
 
 
 def _params(values: Mapping[str, Any]) -> Params:

@@ -39,6 +39,7 @@ from realm_lab.reporting.own_figures import known_anywhere
 from realm_lab.reporting.published import published
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
 from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule, UntilDecided
+from realm_lab.runner.space import Dimension, Space, Tuning
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.computed import COMPUTED, definition
@@ -71,6 +72,8 @@ class CellEntry(Part):
     """Parameters that this cell changes: dotted names, or sections within sections."""
     paper: Annotated[str, AfterValidator(_published)] | None = None
     """The published number that it corresponds to, such as `table2.realm`."""
+    space: Annotated[Space, Field(min_length=1)] | None = None
+    """The space that `tune` tries for this cell; empty: that of `tune`."""
 
 
 class StudyFile(Part):
@@ -171,7 +174,12 @@ class StudyFile(Part):
 
 
 class Study(StudyFile):
-    PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "cells": CellEntry, "seeds": UntilDecided}
+    PARTS: ClassVar[dict[str, type[BaseModel]]] = {
+        **StudyFile.PARTS,
+        "cells": CellEntry,
+        "seeds": UntilDecided,
+        "tune": Tuning,
+    }
 
     seeds: SeedsOrRule  # type: ignore[assignment]
     """One run of each cell for every seed; at least six seeds are needed for significance, however many metrics and
@@ -193,6 +201,8 @@ class Study(StudyFile):
     delta: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Metric -> the largest difference that does not matter, in its unit: the report shows if a larger one is ruled
     out."""
+    tune: Tuning | None = None
+    """Tuning of every cell before the study's own seeds, with the same number of trials; empty: none."""
     not_run: dict[str, Annotated[str, Field(min_length=1)]] = {}
     """Cells deliberately left out -> the reason; a table of the report."""
     note: str = ""
@@ -326,6 +336,7 @@ def _explain(error: ValidationError, path: Path, document: Any, model: type[Stud
     where = f"{path}, line {line}" if line else str(path)
     *above, key = map(str, given)
     group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
+    group = Dimension if "space" in above else group
     if problem["type"] == "extra_forbidden" and key in _parameters():
         return f"{where}: '{key}' is a parameter; put it under 'set:'"
     if problem["type"] == "extra_forbidden":

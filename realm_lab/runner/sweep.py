@@ -28,10 +28,11 @@ from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
+from realm_lab.runner.tuning import TRIAL
 from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, StageStates, State, at_work, run_state
-from realm_lab.tracking.study_record import check_study_name, read_study_record, study_folder
+from realm_lab.tracking.study_record import TUNE, check_study_name, read_study_record, study_folder
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
@@ -69,14 +70,24 @@ class Request:
 
 def sweep(request: Request) -> int:
     """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue. A study
-    that takes seeds until it is decided continues with the next ones."""
+    with `tune` continues with the next trials and then its own runs, one that takes seeds until it is decided with the
+    next ones."""
     while True:
         code, plan = _sweep_once(request)
-        if code or plan is None or "until" not in plan.described:
+        if code or plan is None or not plan.described.keys() & {"until", "tuning"}:
             return code
-        again = _planned(request)
-        if {run.run_key for run in again.runs} <= {run.run_key for run in plan.runs}:
+        again, before = _planned(request).next, plan.next
+        if again.name == before.name and {run.run_key for run in again.runs} <= {run.run_key for run in before.runs}:
             return code
+
+
+def _of_this_code(plan: StudyPlan, request: Request) -> StudyPlan:
+    """Return a study with `tune` without results of other code in its choices, unless they are accepted."""
+    trials, root = plan.trials, Path(request.root)
+    if not other_code(trials.runs, root, trials.last_stage):
+        return plan
+    settle_code(trials.runs, root, trials.last_stage)
+    return _planned(request)
 
 
 def _planned(request: Request) -> StudyPlan:
@@ -94,7 +105,9 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
     root = Path(request.root)
     with patience(f"study {Path(request.path).stem}: reading its inputs and code"):
         whole = _planned(request)
-    plan = part_of(whole, request.cells)
+        if whole.tuning and not request.dry_run:
+            whole = _of_this_code(whole, request)
+    plan = part_of(whole.next, request.cells)
     launcher = request.launcher_for(plan.launcher, plan.name)
     if request.dry_run:
         if request.as_json:
@@ -109,10 +122,11 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
         return 0, None
 
     def tasks_left() -> list[Task]:
-        return tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
+        states = StageStates(root / "runs")
+        return tasks_of(plan.runs, states, retry_failed=request.retry_failed, until=plan.last_stage)
 
     with patience(f"study {plan.name}: comparing the code with that of earlier runs"):
-        settle_code(plan.runs, root, check=lambda: launcher.check(tasks_left()))
+        settle_code(plan.runs, root, plan.last_stage, check=lambda: launcher.check(tasks_left()))
     tasks = tasks_left()
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
     is_recorded = request.seeds is not None and _is_part_of_what_is_done(whole, root)
@@ -130,6 +144,8 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
         say(f"submitted {_count(len(tasks), 'task')}")
     if not is_recorded:
         record_study(whole, root)
+    if plan.name != whole.name:
+        record_study(whole.next, root)
     if launcher.detached:
         has_ended = request.follow or not tasks
         return _follow(launcher, tasks, plan, request, root), whole if has_ended else None
@@ -139,7 +155,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
 def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
     """Return the plan with only the runs of some cells, several in a text with commas, which names of cells may have,
     too; default: all. UserError: no such cell."""
-    known, wanted = [cell.name for cell in plan.cells], set()
+    known, wanted = list(dict.fromkeys(cell.name.partition(TRIAL)[0] for cell in plan.cells)), set()
     for text in named:
         parts = text.split(",")
         while parts:
@@ -149,7 +165,8 @@ def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
                 raise UserError(f"--cells: study {plan.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
             wanted.add(found)
             parts = parts[found.count(",") + 1 :]
-    return replace(plan, runs=tuple(run for run in plan.runs if run.cell in wanted)) if wanted else plan
+    runs = (run for run in plan.runs if run.cell.partition(TRIAL)[0] in wanted)
+    return replace(plan, runs=tuple(runs)) if wanted else plan
 
 
 def _is_part_of_what_is_done(plan: StudyPlan, root: Path) -> bool:
@@ -212,7 +229,8 @@ def _follow(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request:
     except SystemExit:
         say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
         return 128 + stop.number
-    if request.follow or _counts(plan, root)["COMPLETE"] == len(plan.runs):
+    counts = _counts(plan, root)
+    if request.follow or counts["COMPLETE"] + counts["FAILED"] * plan.name.startswith(TUNE) == len(plan.runs):
         return _finish(plan, request, root, tasks)
     say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
     if request.as_json:
@@ -284,6 +302,8 @@ def mirroring(request: Request, root: Path) -> Iterator[None]:
 
 def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]) -> int:
     """Collect the results and print the number of runs in each state. `tasks`: the tasks done for that."""
+    if plan.name.startswith(TUNE):
+        return _finish_trials(plan, request, root)
     # pandas and matplotlib take a second to import
     from realm_lab.reporting.frames import read_summary
     from realm_lab.reporting.report import write_study_report
@@ -304,19 +324,32 @@ def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]
     return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
 
 
+def _finish_trials(plan: StudyPlan, request: Request, root: Path) -> int:
+    """Print the number of trial runs in each state; a failed one is a trial without a value, so 0 if all have ended."""
+    counts = _counts(plan, root)
+    if request.as_json:
+        print(json.dumps(plan_as_json(plan, root), indent=2))
+    say(f"trials of {plan.name.removeprefix(TUNE)}: {in_words(counts)}")
+    if counts["FAILED"]:
+        say(f"failed trials are not chosen: see `realm-lab status {plan.name}`")
+    return 0 if counts.keys() <= {"COMPLETE", "FAILED"} else EXIT_INCOMPLETE
+
+
 def _counts(plan: StudyPlan, root: Path) -> Counter[State]:
     states = StageStates(root / "runs")
-    return Counter(state_of_run(run.plan, states).state for run in plan.runs)
+    return Counter(state_of_run(run.plan, states, plan.last_stage).state for run in plan.runs)
 
 
 def cancel_study(study: str, root: Path) -> int:
     """Stop running tasks and withdraw waiting ones; other studies' sweeps of the same runs continue."""
-    lines = stop_sweepers(root, study)
-    if latest_jobs(root, study):
-        launcher = make_launcher("slurm", LauncherSettings(), root, study)
-        live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
-        launcher.cancel(live)
-        lines += [f"{_count(len(live), 'job')} cancelled (slurm)"] if live else []
+    lines = []
+    for name in (study, f"{TUNE}{study}"):
+        lines += stop_sweepers(root, name)
+        if latest_jobs(root, name):
+            launcher = make_launcher("slurm", LauncherSettings(), root, name)
+            live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
+            launcher.cancel(live)
+            lines += [f"{_count(len(live), 'job')} cancelled (slurm)"] if live else []
     for line in lines or [f"nothing of study {study} runs or waits"]:
         say(line)
     return 0

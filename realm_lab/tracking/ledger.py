@@ -4,6 +4,7 @@ A line is an object with `before` (SHA-256 of the line before, "" in the first),
 
     plan      before the first run, and after each change: the design, with digests of the study's file and of the code.
               Keys of runs hold parameters and digests of data. `changes`: differences from the plan before.
+    tuning    the choice for each cell, by how many trials; the plan after it has the runs that follow from it
     look      a report of new results: how many runs were complete, and the digest of results.csv
     verdict   the findings, if they are not those of the verdict before
 
@@ -68,6 +69,14 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         plan = _design(record) | {"file": digest_file(file), "code": _code_digest()}
         if last and {name: last.fields.get(name) for name in plan} == plan:
             return
+        if last and "tune" in plan and plan["tune"] == last.fields.get("tune") and not record.runs:
+            return  # trials again, by other code: their choice will show a change
+        choice, tuned = _choice(record), _last(lines, record.name, "tuning")
+        if choice and (tuned is None or tuned.fields["choice"] != choice):
+            trials = sum(len(cell["trials"]) for cell in record.tuning["cells"].values())
+            text = _line(lines, {"kind": "tuning", "study": record.name, "trials": trials, "choice": choice})
+            ledger.write(text)
+            lines = [*lines, _line_of(text.rstrip("\n"), len(lines) + 1, runs / NAME)]
         changes = _changes(last.fields, plan) if last else []
         written = {"kind": "plan", "study": record.name, "complete": complete, **plan, "changes": changes}
         ledger.write(_line(lines, written))
@@ -186,12 +195,26 @@ def _design(record: StudyRecord) -> dict[str, Any]:
         keys.setdefault(run.cell, {})[str(run.seed)] = run.run_key
     metrics = {"metrics": [*record.metrics], "exploratory": [*record.exploratory], "delta": record.delta}
     until = {"until": [*record.until]} if record.until else {}
-    return {"baseline": record.baseline, **metrics, **until, "runs": keys}
+    tune: dict[str, Any] = {}
+    if record.tuning:
+        tune = {name: record.tuning[name] for name in ("trials", "seeds", "metric", "sampler")}
+        tune = {"tune": tune | {"space": {name: one["space"] for name, one in record.tuning["cells"].items()}}}
+    return {"baseline": record.baseline, **metrics, **until, **tune, "runs": keys}
+
+
+def _choice(record: StudyRecord) -> dict[str, Any]:
+    """Return the values that tuning chose for each cell; empty before."""
+    cells = record.tuning.get("cells", {})
+    chosen = {name: one["trials"][one["chosen"]] for name, one in cells.items() if one["chosen"] is not None}
+    return {name: {"values": trial["values"], "by_seed": trial["by_seed"]} for name, trial in chosen.items()}
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str]]:
-    """[change, name] of seeds, cells and the rest of the design. Seeds that a rule of the design adds are no change."""
+    """[change, name] of seeds, cells and the rest of the design. Seeds that a rule of the design adds are no change,
+    nor are the runs that follow from a planned tuning."""
     old, new = before["runs"], now["runs"]
+    if before.get("tune") and before.get("tune") == now.get("tune") and not (old and new):
+        old = new
     seeds = [{seed for cell in runs.values() for seed in cell} for runs in (old, new)]
     planned = before.get("until") is not None and before.get("until") == now.get("until")
     found = [["seed added", seed] for seed in sorted(seeds[1] - seeds[0], key=int) if not planned]
@@ -201,7 +224,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str
     for name in (name for name in old if name in new):
         if any(new[name].get(seed, key) != key for seed, key in old[name].items()):
             found.append(["cell changed", name])
-    names = ("baseline", "metrics", "exploratory", "delta", "until")
+    names = ("baseline", "metrics", "exploratory", "delta", "until", "tune")
     return found + [["design changed", name] for name in names if before.get(name) != now.get(name)]
 
 

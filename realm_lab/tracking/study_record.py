@@ -22,6 +22,7 @@ from realm_lab.metrics import Metric, learn
 
 STRICT = ConfigDict(extra="forbid")
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
+TUNE = "tune-"  # first part of the name of the trials of a study with `tune`
 SCRATCH = "scratch"  # of its cells, where a verb has other parameters
 IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # entries of reports/ that are no studies
 
@@ -64,6 +65,7 @@ class StudyRecord:
     figures: tuple[ChoiceField, ...] = ()  # more figures, by their code, see reporting/study_figures.py
     exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
     until: tuple[int, int] | None = None  # seeds until decided: at least, at most; `seeds` has those taken so far
+    tuning: dict[str, Any] = field(default_factory=dict)  # the trials of each cell and its choice (runner/tuning.py)
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     not_run: dict[str, str] = field(default_factory=dict)  # variants deliberately left out -> the reason
     own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
@@ -84,8 +86,9 @@ class StudyRecord:
     def command(self) -> str:
         """Return the command that runs the missing runs of the study."""
         if self.source:
-            verb = "search" if self.name.startswith("search-") else "sweep"
-            return f"realm-lab {verb} {self.name if Path(self.source).parent.name == 'experiments' else self.source}"
+            path = Path(self.source)
+            verb = "search" if path.stem.startswith("search-") else "sweep"
+            return f"realm-lab {verb} {path.stem if path.parent.name == 'experiments' else path}"
         return {
             DEFAULT: "realm-lab evaluate",
             SCRATCH: "realm-lab evaluate --preset ... --set ...",

@@ -12,6 +12,7 @@ from realm_lab.reporting.comparison import points_of
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study, study_record
 from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.search_file import Pruning, Search
+from realm_lab.runner.space import Tuning
 from realm_lab.runner.study import Cell, CellEntry, Study, cells_of, read_study_file, value_in_name
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.systems.registry import system_of
@@ -245,7 +246,7 @@ def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> 
 
 def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository: Path) -> None:
     page = (repository / "docs" / "study_file.md").read_text(encoding="utf-8")
-    for model in (Study, CellEntry, Search, Pruning):
+    for model in (Study, CellEntry, Tuning, Search, Pruning):
         for name, field in model.model_fields.items():
             assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, f"{model.__name__}.{name}"
     metrics = (repository / "docs" / "metrics.md").read_text(encoding="utf-8")

@@ -1,0 +1,151 @@
+"""`tune` in a study: the same trials for every cell, chosen on development seeds, then the study's own seeds."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.core.files import read_json, write_json
+from realm_lab.errors import UserError
+from realm_lab.params.load import flatten
+from realm_lab.runner.plan import PlannedRun, StudyPlan
+from realm_lab.runner.space import Dimension
+from realm_lab.tracking.ledger import verify
+from realm_lab.tracking.study_record import read_study_record
+from tests.runner.conftest import leave
+from tests.runner.test_sweep import make_project
+
+Planned = Callable[..., StudyPlan]
+RATE = "finetune.reader.learning_rate"
+STUDY = """
+question: Which is better when each has its best rate?
+seeds: [0, 1]
+baseline: realm
+set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
+tune: {trials: 2, seeds: [10, 11], space: {finetune.reader.learning_rate: {choices: [3.0e-3, 5.0e-3]}}}
+cells:
+  realm: {}
+  warm_start: {system: warm_start, space: {finetune.steps: {choices: [2, 3]}}}
+metrics: [recall_at_5]
+"""
+TUNE = "{trials: 13, seeds: [10, 11], space: {finetune.reader.learning_rate: {low: 1.0e-3, high: 1.0e-2, log: true}}}"
+CELLS = """
+baseline: realm
+cells:
+  realm: {}
+  warm_start: {system: warm_start}
+"""
+
+
+def tuned(tune: str = TUNE, cells: str = CELLS) -> str:
+    return f"tune: {tune}\n{cells}"
+
+
+def test_cells_are_tuned_and_then_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = make_project(tmp_path, STUDY)
+    arguments = ["sweep", "mini", "--root", str(root), "--launcher", "inline"]
+    assert main(arguments) == 0
+    runs = root / "runs"
+    record = read_study_record(runs / "studies" / "mini" / "study.json")
+    trials = read_study_record(runs / "studies" / "tune-mini" / "study.json")
+    assert {run.seed for run in record.runs} == {0, 1}
+    assert {run.seed for run in trials.runs} == {10, 11}
+    assert len(trials.runs) == 2 * 2 * 2, "as many for each cell"
+    for name, parameter in {"realm": RATE, "warm_start": "finetune.steps"}.items():
+        found = record.tuning["cells"][name]
+        means = [sum(trial["by_seed"]) / 2 for trial in found["trials"]]
+        assert found["chosen"] == means.index(max(means)), "of equal ones the first"
+        run = read_json(runs / record.of(name)[0].run / "run.json")
+        assert flatten(run["params"])[parameter] == found["trials"][found["chosen"]]["values"][parameter]
+    lines, problems = verify(root)
+    assert problems == []
+    assert [line.fields["kind"] for line in lines] == ["plan", "tuning", "plan", "look", "verdict"]
+    before = (root / "reports" / "mini" / "results.csv").read_bytes()
+    (runs / "studies" / "mini" / "study.json").unlink()  # nothing is needed but complete runs
+    assert main(arguments) == 0
+    assert read_study_record(runs / "studies" / "mini" / "study.json") == record
+    assert (root / "reports" / "mini" / "results.csv").read_bytes() == before
+    assert len(verify(root)[0]) == len(lines)
+
+
+def end(root: Path, run: PlannedRun) -> None:
+    """Write the results of a trial's run: the best rate is 4e-3, and seeds differ; none above 9e-3."""
+    rate = flatten(run.params)[RATE]
+    for stage in run.plan.stages:
+        folder = leave(root, run, stage, "FAILED" if rate > 9e-3 else "COMPLETE")
+        if stage == "evaluate":
+            write_json(folder / "results.json", {"exact_match_dev": 1 - abs(rate - 4e-3) + 0.1 * run.seed})
+
+
+def pending(plan: StudyPlan) -> list[PlannedRun]:
+    assert plan.tuning is not None
+    waiting = {p.run_key for c in plan.tuning.cells for t in c.trials if t.state == "pending" for p in t.plans}
+    return [run for run in plan.trials.runs if run.run_key in waiting]
+
+
+def outcome(planned: Planned, root: Path, in_order: Callable[[list[PlannedRun]], list[PlannedRun]]) -> dict[str, Any]:
+    while (plan := planned(tuned())).runs == ():
+        for run in in_order(pending(plan)):
+            end(root, run)
+    assert plan.tuning is not None
+    return plan.tuning.as_data()
+
+
+def test_trials_and_choice_do_not_depend_on_the_order_of_the_runs(planned: Planned, tmp_path: Path) -> None:
+    at_once = outcome(planned, tmp_path, lambda runs: runs)
+    for folder in (tmp_path / "runs" / "stages").iterdir():
+        for path in folder.iterdir():
+            path.unlink()
+    in_pieces = outcome(planned, tmp_path, lambda runs: runs[::-1][:3])
+    assert at_once == in_pieces
+    for cell in at_once["cells"].values():
+        rates = [trial["values"][RATE] for trial in cell["trials"]]
+        assert len(set(rates)) == 13
+        assert rates[0] == 3e-3, "the first one is the cell as it is"
+        ended = [rate for rate, trial in zip(rates, cell["trials"], strict=True) if trial["state"] == "complete"]
+        assert rates[cell["chosen"]] == min(ended, key=lambda rate: abs(rate - 4e-3))
+        assert cell["at_edge"] == []
+    assert planned(tuned()).runs[0].params.finetune.reader.learning_rate == rates[cell["chosen"]]
+
+
+@pytest.mark.parametrize(
+    ("tune", "cells", "field"),
+    [
+        (TUNE.replace("[10, 11]", "[10, 1]"), CELLS, "tune.seeds: 1 is a seed of the study"),
+        (TUNE.replace("trials: 13", "trials: 13, metric: exact_match"), CELLS, "not measured on development data"),
+        (TUNE, CELLS.replace("{}", "{space: {}}"), "space"),
+        (TUNE, CELLS.replace("{}", "{trials: 20}"), "unknown key 'trials'"),
+        (TUNE, CELLS.replace("{}", f"{{set: {{{RATE}: 2.0e-3}}}}"), f"'{RATE}' is set for cell 'realm'"),
+        (TUNE.replace("low: 1", "low: 4"), CELLS, f"'{RATE}' is 0.003"),
+        (TUNE.replace("reader.learning", "learning"), CELLS, "unknown parameter 'finetune.learning_rate'"),
+        (TUNE.replace("high", "hihg"), CELLS, "unknown key 'hihg'.*high"),
+        ("{trials: 3, seeds: [10]}", CELLS, "cell 'realm' has no space"),
+        (
+            "{trials: 3, seeds: [10], sampler: grid}",
+            CELLS.replace("{}", "{space: {finetune.steps: {choices: [12, 24]}}}"),
+            "cell 'realm': its grid has 2 combinations and tune.trials is 3",
+        ),
+        (
+            "{trials: 5, seeds: [10], space: {finetune.steps: {choices: [12, 24]}}}",
+            CELLS,
+            "no trial 3 that differs",
+        ),
+        (
+            "{trials: 2, seeds: [10], metric: recall_at_5, space: {pretrain.steps: {low: 4, high: 12}}}",
+            CELLS,
+            "cell 'warm_start': metric: .* no stage 'pretrain'",
+        ),
+    ],
+)
+def test_what_would_be_unfair_is_refused_with_its_place(planned: Planned, tune: str, cells: str, field: str) -> None:
+    with pytest.raises(UserError, match=f"line .*{field}"):
+        planned(tuned(tune, cells))
+
+
+def test_an_edge_is_an_end_of_numbers_or_the_outer_part_of_a_range() -> None:
+    assert [Dimension(choices=[1, 3, 9]).is_edge(value) for value in (1, 3, 9)] == [True, False, True]
+    assert not Dimension(choices=["never", "always"]).is_edge("never")
+    rates = Dimension(low=1e-4, high=1e-2, log=True)
+    assert [rates.is_edge(value) for value in (1.1e-4, 1.4e-4, 9e-3)] == [True, False, True]
