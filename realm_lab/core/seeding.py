@@ -17,6 +17,11 @@ def derive_seed(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
+def stream_seed(seed: int, stream: str, number: int) -> int:
+    """Return the seed of one noise stream of a run: at number 0 the run's own, otherwise another for each number."""
+    return derive_seed(seed, "stream", stream, number) if number else seed
+
+
 def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
     """Return a NumPy generator for one purpose at one position, e.g. `(seed, "masking", step)`."""
     return np.random.default_rng(derive_seed(seed, *names))

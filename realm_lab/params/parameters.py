@@ -3,7 +3,7 @@
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
 fine-tuning), "code" is the code released with REALM, for questions that the papers leave open. If paper and code
 differ, both are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file
-and corpus.py (the corpus) and sections.py (Search, Refresh, Watch and Optimiser).
+and corpus.py (the corpus) and sections.py (Search, Refresh, Watch, Optimiser and Streams).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from realm_lab.params.sections import (
     Processes,
     Refresh,
     Section,
+    Streams,
     Watch,
     neutral,
 )
@@ -419,6 +420,7 @@ class Params(Section):
     pretrain: Pretrain = Pretrain()
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
+    streams: Streams = Streams()
     system_options: Annotated[dict[str, Options], neutral({})] = {}
     """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; listed in docs/systems.md. A
     preset and params.yaml are merged option by option."""

@@ -64,7 +64,7 @@ SELDOM = frozenset(
     finetune.max_span_wordpieces finetune.span_hidden_size finetune.softmax finetune.early_loss_candidates
     finetune.train_reader finetune.train_query_tower evaluate.explorer_examples launch.micro_batch
     launch.recompute launch.compile launch.checkpoint_interval_seconds launch.log_interval_steps
-    launch.token_budget launch.other_code
+    launch.token_budget launch.other_code streams.initialisation streams.order
     """.split()
 )
 INTRODUCTION = """\

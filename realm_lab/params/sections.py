@@ -1,4 +1,4 @@
-"""Base classes of the parameter sections, and the sections of pre-training about the index and its health.
+"""Base classes of the parameter sections, and the sections about the index and its health, optimisers and noise.
 
 The other sections, and the sources named here, are in parameters.py.
 """
@@ -141,3 +141,21 @@ class Optimiser(Section):
     """`bert`: the decay counts from step 0, so that the learning rate drops when the warm-up ends, Adam's beta2 is
     0.999, and its moments are not corrected for their bias (BERT, code). `short`, for runs of some hundred steps: decay
     from the end of the warm-up, beta2 0.98, moments corrected."""
+
+
+class Streams(Section):
+    """Noise apart from the seed, for studies of it. The seed draws the world, new weights and the order of training
+    data. A number other than 0 here is another draw of weights or order, in the same world.
+    """
+
+    initialisation: Annotated[NonNegative, neutral(0)] = 0
+    """Draw of all new weights: encoders from scratch, projections, and heads that a folder lacks."""
+    order: Annotated[dict[str, Annotated[int, Field(strict=True, ge=0)]], neutral({})] = {}
+    """Draw of the order of the data, the masks and the dropout of some training stages, by their names:
+    `{pretrain: 1}`."""
+
+    @field_validator("order")
+    @classmethod
+    def _without_neutral(cls, numbers: dict[str, int]) -> dict[str, int]:
+        """Leave out stages at 0, which keep the seed's draw."""
+        return {stage: number for stage, number in numbers.items() if number}

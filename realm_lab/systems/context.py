@@ -101,14 +101,14 @@ class Context(CorpusContext):
     def load_reader(self, stage: str) -> Reader:
         """Return the reader of a stage, on the CPU; only fine-tuning keeps a span head."""
         folder = self.model_folder(stage) / "reader"
-        reader = read_initial_reader(folder, self.params, self.vocabulary_size, self.plan.seed)
+        reader = read_initial_reader(folder, self.params, self.vocabulary_size, self.initial_seed)
         show(reader, self.patches)
         return reader
 
     def load_embedder(self, stage: str) -> tuple[Embedder, float]:
         """Return the embedder of a stage, on the CPU, and its null document's score offset."""
         folder = self.model_folder(stage) / "embedder"
-        embedder, null_offset = read_initial_embedder(folder, self.params, self.vocabulary_size, self.plan.seed)
+        embedder, null_offset = read_initial_embedder(folder, self.params, self.vocabulary_size, self.initial_seed)
         show(embedder, self.patches)
         return embedder, null_offset
 

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from realm_lab.core.process import pick_device
+from realm_lab.core.seeding import stream_seed
 from realm_lab.corpus.cutting import PARTS
 from realm_lab.corpus.recurring import only_recurring
 from realm_lab.corpus.store import Passages, PreparedCorpus, Questions, Sentences
@@ -44,6 +45,16 @@ class CorpusContext:
         self.params, self.plan, self.root = params, plan, root
         self.runs = root / "runs"
         self.device = pick_device(params.launch.device)
+
+    @property
+    def initial_seed(self) -> int:
+        """Return the seed of new weights: the run's, unless `streams.initialisation` asks for another draw."""
+        return stream_seed(self.plan.seed, "initialisation", self.params.streams.initialisation)
+
+    def order_seed(self, stage: str) -> int:
+        """Return the seed of a stage's order of data, masks and dropout: the run's, unless `streams.order` has the
+        stage."""
+        return stream_seed(self.plan.seed, "order", self.params.streams.order.get(stage, 0))
 
     def options(self, kind: type[Options]) -> Options:
         """Return `system_options` of the run's system, which are of this kind."""

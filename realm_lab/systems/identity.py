@@ -17,15 +17,16 @@ from typing import Any
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import digest
-from realm_lab.core.plugins import Chosen, Kind, load_object
+from realm_lab.core.plugins import Chosen, Kind, import_plugins, load_object
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers.registry import format_modules
 from realm_lab.corpus.sources import corpus_source
 from realm_lab.corpus.taggers import corpus_tagger
+from realm_lab.errors import UserError, suggestion
 from realm_lab.params.checkpoint import check_positions, digest_causal, digest_checkpoint
 from realm_lab.params.parameters import Params
-from realm_lab.params.sections import identity_values
-from realm_lab.systems.registry import PARTS, options_of, system_of, system_source
+from realm_lab.params.sections import Streams, identity_values
+from realm_lab.systems.registry import EVALUATE, PARTS, SYSTEMS, options_of, system_of, system_source
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import (
     KEY_LENGTH,
@@ -86,6 +87,8 @@ class Plan:
 def plan_run(params: Params, system: str, seed: int) -> Plan:
     """Return the stages and keys of one run of a system."""
     values, by_system = _identity(params, system), _system_identity(system)
+    _check_order(params, system)
+    streams = params.streams
     corpus_key = digest(corpus_inputs(params, seed))
     keys: dict[str, str] = {}
     above, stages = corpus_key, system_of(system).stages
@@ -105,8 +108,24 @@ def plan_run(params: Params, system: str, seed: int) -> Plan:
         own_work = not stage.work.startswith("realm_lab.")
         if stage.by_system or own_work:
             described["system"] = by_system
+        if streams.initialisation and stage == stages[0]:  # and so in the keys of all after it
+            described["initialisation"] = streams.initialisation
+        if stage.name in streams.order:
+            described["order"] = streams.order[stage.name]
         above = keys[stage.name] = digest(described)
     return Plan(system, seed, corpus_key, keys)
+
+
+def _check_order(params: Params, system: str) -> None:
+    """Refuse a name in `streams.order` that is no training stage, of this system or a registered one."""
+    if not params.streams.order:
+        return
+    import_plugins()
+    known = {stage.name for name in (system, *SYSTEMS) for stage in system_of(name).stages} - {EVALUATE.name}
+    for name in params.streams.order:
+        if name not in known:
+            problem = f"parameter 'streams.order': '{name}' is no training stage; {suggestion(name, sorted(known))}"
+            raise UserError(problem, parameter="streams.order")
 
 
 def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
@@ -229,6 +248,8 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     values = params.model_dump(mode="json")
     names = () if stage == "prepare" else system_of(plan.system).stage(stage).depends_on
     sections = dict.fromkeys(name.partition(".")[0] for name in names if name[0] != "-")
+    if params.streams != Streams():
+        sections["streams"] = None
     config: dict[str, Any] = {
         "seed": plan.seed,
         "engine_version": ENGINE_VERSION,

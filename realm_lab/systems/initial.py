@@ -55,7 +55,7 @@ def initial_state(context: Context, stage: str) -> Initial:
 
 
 def _reader(context: Context, name: str) -> Reader:
-    params, size, seed = context.params, context.vocabulary_size, context.plan.seed
+    params, size, seed = context.params, context.vocabulary_size, context.initial_seed
     if name == "scratch":
         reader = new_reader(starting_from(params, None), size, seed)
     else:
@@ -67,7 +67,7 @@ def _reader(context: Context, name: str) -> Reader:
 
 
 def _embedder(context: Context, name: str, reader_name: str, reader: Reader) -> tuple[Embedder, float]:
-    params, size, seed = context.params, context.vocabulary_size, context.plan.seed
+    params, size, seed = context.params, context.vocabulary_size, context.initial_seed
     if name == "scratch":
         return new_embedder(starting_from(params, None), size, seed, None), 0.0
     if name == "encoder":  # the pooler of model.checkpoint fits only the reader that started from it

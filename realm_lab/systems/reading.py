@@ -193,9 +193,8 @@ class DenseRetriever(SpanReader):
         if "pretrain" in context.plan.stages:
             begun = type(self)(context, initial_state(context, "pretrain"))
             words = wordpieces_by_id(context.tokenizer)
-            stream = QueryStream(
-                context.params.pretrain, context.sentences(), context.special.mask, context.plan.seed, words
-            )
+            seed = context.order_seed("pretrain")
+            stream = QueryStream(context.params.pretrain, context.sentences(), context.special.mask, seed, words)
             place_null(context.params.pretrain, begun.retriever, stream)
             start = measured(begun)
         for when, found in (("start", start), ("end", end)):

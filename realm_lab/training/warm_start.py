@@ -47,8 +47,11 @@ class WarmStartTask:
         passages: Passages,
         special: SpecialIds,
         captions: Captions | None = None,
+        *,
+        initial_seed: int,  # of the projections of further attempts
     ):
         self.seed, self._params, self._settings = seed, params, params.warm_start
+        self._initial_seed = initial_seed
         self.reader, self.embedder = reader, embedder
         self._sampler, self._passages, self._special, self._captions = sampler, passages, special, captions
         self.reader_steps, embedder_settings = self._settings.reader.steps, self._settings.embedder
@@ -146,7 +149,8 @@ class WarmStartTask:
                 encoder.load_state_dict(self.reader.encoder.state_dict())
         number = attempt if attempt >= 0 or not self._attempts else int(self._accuracy_A[:-1].argmax())
         if number > 0:
-            self.embedder.draw_projection(torch.Generator().manual_seed(derive_seed(self.seed, "projection", number)))
+            generator = torch.Generator().manual_seed(derive_seed(self._initial_seed, "projection", number))
+            self.embedder.draw_projection(generator)
         self._models = TrainedModels(self.reader, self.embedder)
         frozen = frozen_names(self.embedder, self._params)
         self._models.train("embedder", self.embedder, settings.optimiser, settings.steps, frozen)

@@ -28,6 +28,7 @@ FIRST_FELT = {
     "pretrain": "pretrain",
     "finetune": "finetune",
     "evaluate": "evaluate",
+    "streams": "warm_start",
 }
 # of a toy world; other systems' options are tested below
 IRRELEVANT = ("launch.", "seeds", "preset", "plugins", "corpus.files.", "tokenizer.vocabulary_size", "system_options.")
@@ -48,6 +49,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.causal_checkpoint": None,  # tests/training/test_causal_reader.py
     "pretrain.containment": None,  # the same
     "evaluate.questions": 11,
+    "streams.order": {"warm_start": 1},
 }
 
 

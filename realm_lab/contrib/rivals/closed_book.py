@@ -102,14 +102,14 @@ def corrupt(context: Context, run: StageRun) -> None:
     from realm_lab.models.initial import new_reader
 
     sentences, bodies = context.corpus.sentences().tokens, context.passages.bodies
-    encoder = new_reader(context.params, context.vocabulary_size, context.plan.seed).encoder
+    encoder = new_reader(context.params, context.vocabulary_size, context.initial_seed).encoder
 
     def example(item: int, generator: np.random.Generator) -> Example:
         tokens = sentences[item] if item < len(sentences) else bodies[item - len(sentences)]
         return corrupt_spans(tokens, context.special, generator)
 
     count = len(sentences) + len(bodies)
-    options, model = context.options(ClosedBookOptions), new_generator(encoder, context.plan.seed)
+    options, model = context.options(ClosedBookOptions), new_generator(encoder, context.initial_seed)
     _learn(context, run, model, count, example, options.corruption_steps)
 
 
@@ -146,7 +146,7 @@ def _learn(
 ) -> None:
     from realm_lab.contrib.rivals.training.generation import GenerationTask, drawing
 
-    options, seed = context.options(ClosedBookOptions), context.plan.seed
+    options, seed = context.options(ClosedBookOptions), context.order_seed(run.stage)
     draw = drawing(count, options.batch_size, seed, run.stage, example)
     given = context.params, seed, model.to(context.device), context.special, draw, steps, options.learning_rate
     learn(context, run, GenerationTask(*given))

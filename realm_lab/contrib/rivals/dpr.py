@@ -64,7 +64,8 @@ def train_towers(context: Context, run: StageRun) -> None:
     embedder.set_learned_null(False)
     compile_encoders(context.params, embedder.query_encoder, embedder.document_encoder)
     models = reader, embedder, labelled, questions, answers, passages, context.special
-    task = DualEncoderTask(context.params, context.plan.seed, options.steps, options.batch_size, *models)
+    seed = context.order_seed(run.stage)
+    task = DualEncoderTask(context.params, seed, options.steps, options.batch_size, *models)
     train(task, run, context.params.launch, context.device)
     counts = {
         "questions_trained": len(labelled.questions),

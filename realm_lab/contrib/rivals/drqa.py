@@ -123,14 +123,14 @@ class Drqa(PassageSystem):
 
 
 def new_reader(context: Context, own: DrqaOptions) -> DocumentReader:
-    """Build a reader with weights drawn from the run's seed."""
+    """Build a reader with weights drawn from the run's seed of new weights."""
     import torch
 
     from realm_lab.contrib.rivals.models.document_reader import DocumentReader
     from realm_lab.core.seeding import derive_seed
 
     with torch.random.fork_rng(devices=[]):  # drawn on the CPU: equal on every device
-        torch.manual_seed(derive_seed(context.plan.seed, "document-reader"))
+        torch.manual_seed(derive_seed(context.initial_seed, "document-reader"))
         reader = DocumentReader(context.vocabulary_size, own.embedding_size, own.hidden_size, own.dropout)
     return reader.to(context.device)
 
@@ -155,7 +155,7 @@ def train_reader(context: Context, run: StageRun) -> None:
     reader = new_reader(context, own)
     sizes = own.steps, own.batch_size, own.learning_rate
     texts = questions, passages, context.special
-    task = DocumentReaderTask(context.params, context.plan.seed, *sizes, reader, examples, *texts)
+    task = DocumentReaderTask(context.params, context.order_seed(run.stage), *sizes, reader, examples, *texts)
     train(task, run, context.params.launch, context.device)
     trained = {example.question for example in examples}
     counts = {"examples": len(examples), "questions_without_example": len(questions) - len(trained)}

@@ -183,7 +183,8 @@ def finetune(context: Context, run: StageRun) -> None:
     from realm_lab.contrib.rivals.training.generation import GenerationTask, drawing
     from realm_lab.contrib.rivals.training.retrieving import RetrievingTask, with_passages
 
-    system, seed, examples = cast(PassageWriter, context.system), context.plan.seed, question_examples(context)
+    seed, examples = context.order_seed(run.stage), question_examples(context)
+    system = cast(PassageWriter, context.system)
     own, objective = system.own, system.objective
     if objective is None:
         rows_QK = system.retrieve(context.corpus.questions("train").texts, own.passages).rows_QK
@@ -209,7 +210,7 @@ def denoise(context: Context, run: StageRun) -> None:
     from realm_lab.contrib.rivals.training.generation import GenerationTask, blank, corrupt_spans, drawing
     from realm_lab.training.pairs import ArticlePairs, PassagePairs
 
-    options, seed, special = context.options(WriterOptions), context.plan.seed, context.special
+    options, seed, special = context.options(WriterOptions), context.order_seed(run.stage), context.special
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
 
@@ -224,7 +225,7 @@ def denoise(context: Context, run: StageRun) -> None:
         seconds = [pair.second, *(pairs.pair(int(other), True, generator).second for other in drawn)]
         return read._replace(seconds=[seconds[place] for place in generator.permutation(len(seconds))])
 
-    model = new_generator(context.load_reader("warm_start").encoder, seed).to(context.device)
+    model = new_generator(context.load_reader("warm_start").encoder, context.initial_seed).to(context.device)
     alone, among_others = (
         drawing(len(pairs), options.denoise_batch_size, seed, "denoise", partial(example, others))
         for others in (0, OTHER_PASSAGES)

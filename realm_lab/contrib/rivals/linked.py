@@ -107,7 +107,7 @@ class LinkedReader(Bm25Reader, ABC):
         from realm_lab.core.seeding import derive_seed
         from realm_lab.models.hub import bert_only
 
-        generator = torch.Generator().manual_seed(derive_seed(self.context.plan.seed, "linked-retriever"))
+        generator = torch.Generator().manual_seed(derive_seed(self.context.initial_seed, "linked-retriever"))
         encoder = bert_only(self.context.load_reader("warm_start").encoder)
         return self.new_model(encoder, generator).to(self.context.device)
 
@@ -174,7 +174,7 @@ def train_retriever(context: Context, run: StageRun) -> None:
     def loss(vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
         return system.loss(model, vectors_PD, rows_P, example)
 
-    task = LinkedTask(params, context.plan.seed, system.own, model, encoder, loss, examples, questions)
+    task = LinkedTask(params, context.order_seed(run.stage), system.own, model, encoder, loss, examples, questions)
     train(task, run, params.launch, context.device)
     if ranks().rank == 0:
         with atomic_directory(run.path / KEPT) as scratch:

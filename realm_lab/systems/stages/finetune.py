@@ -80,8 +80,9 @@ def tune(
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     questions = context.corpus.questions("train")
     if settings.softmax == "selected":
-        reader.add_selection(torch.Generator().manual_seed(derive_seed(context.plan.seed, "passage-selection")))
-    task = make_task(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
+        reader.add_selection(torch.Generator().manual_seed(derive_seed(context.initial_seed, "passage-selection")))
+    seed = context.order_seed(run.stage)
+    task = make_task(params, seed, retriever, reader, questions, context.tokenizer, context.special)
     train(task, run, params.launch, context.device)
     reader.has_span_head |= settings.steps > 0
     finish(context, run, reader, embedder, null_offset)

@@ -54,7 +54,7 @@ def pretrain(context: Context, run: StageRun) -> None:
             builder = stack.enter_context(closing(ProcessBuilder(run.path / "index", params, folder, context.device)))
         task = PretrainTask(
             params,
-            seed,
+            context.order_seed(run.stage),
             retriever,
             trained,
             context.sentences(),

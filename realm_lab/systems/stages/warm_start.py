@@ -20,9 +20,10 @@ from realm_lab.training.warm_start import WarmStartTask
 
 def warm_start(context: CorpusContext, run: StageRun) -> None:
     """BERT training of the reader, then the Inverse Cloze Task for the embedder."""
-    params, seed, size = context.params, context.plan.seed, context.vocabulary_size
-    reader = new_reader(params, size, seed)
-    embedder = new_embedder(params, size, seed, _initial_encoder(context, reader))
+    params, size = context.params, context.vocabulary_size
+    initial_seed, order_seed = context.initial_seed, context.order_seed(run.stage)
+    reader = new_reader(params, size, initial_seed)
+    embedder = new_embedder(params, size, initial_seed, _initial_encoder(context, reader))
     embedder.set_learned_null(False)  # pre-training's: the warm start is the same for every null document
     show(reader, context.patches)
     show(embedder, context.patches)
@@ -32,13 +33,14 @@ def warm_start(context: CorpusContext, run: StageRun) -> None:
         pairs,
         context.special,
         WordStarts(wordpieces_by_id(context.tokenizer)),
-        seed=seed,
+        seed=order_seed,
         max_length=params.corpus.sentence_length + params.corpus.passage_length,
     )
     reader, embedder = reader.to(context.device), embedder.to(context.device)
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     captions = Captions(articles, size) if articles and context.patches is not None else None
-    task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special, captions)
+    models = reader, embedder, sampler, context.passages, context.special, captions
+    task = WarmStartTask(params, order_seed, *models, initial_seed=initial_seed)
     train(task, run, params.launch, context.device)
     task.finish()
     finish(context, run, reader, embedder, 0.0)
