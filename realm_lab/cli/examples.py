@@ -45,6 +45,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
     },
     "sweep": {
         "sweep masking --dry-run": "print the plan without running",
+        "sweep masking --power": "what numbers of seeds will detect, and what they cost",
         "sweep masking": "run what is missing, then write the report",
         "sweep masking --launcher slurm --follow": "as SLURM jobs, and wait for them",
         "sweep --axis pretrain.refresh.interval_steps=3,30 --name refresh": "a study without a file",

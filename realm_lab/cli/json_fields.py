@@ -21,7 +21,12 @@ JSON_FIELDS = {
         "`without_answer`, `without_passages`, `contradictory`); with --corpus: `folder` and the scores"
     ),
     "report": "`report`, the path of the report or the overview",
-    "sweep": f"a list of runs with {RUN_FIELDS}",
+    "sweep": (
+        f"a list of runs with {RUN_FIELDS}; with --power: `study`, `pilot`, `tests`, `power` and its standard "
+        "`power_error`, `until`, `comparisons` (`metric`, `cell`, `deltas`, `spread`, `spread_seeds`, `delta`, "
+        "`enough`: the fewest seeds that detect `delta`, `detectable`: seeds -> `difference` and `seeds` taken) and "
+        "`costs` (`seeds`, `runs`, `device_hours`, `left`, and with a rule those `expected`)"
+    ),
     "search": "the search and its trials, as in `trials.json`; with --dry-run the space and the states of trials",
     "status": (
         "of a study: `study`, `counts` (state -> number), `other_code` (a warning) and `runs`; without a study: a list "

@@ -39,6 +39,10 @@ def add_studies(add: Add, add_inspect: Add) -> None:
     sweep.add_argument("--cells", action="append", default=[], metavar="CELL,...", help=text)
     text = "run all of it small (few steps and questions, one seed), in runs/try, and say what a whole run takes"
     sweep.add_argument("--try", action="store_true", dest="is_try", help=text)
+    text = "run nothing: print the differences that numbers of seeds will detect, and their cost"
+    sweep.add_argument("--power", action="store_true", help=text)
+    text = "with --power: the study to take the spread of differences from (default: this one's runs, or its report)"
+    sweep.add_argument("--pilot", metavar="STUDY", help=text)
     sweep.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
     search = add("search", _run_search, "hyper-parameter search with Optuna (prunes bad trials; rerun to resume)")
     search.add_argument("search", help="experiments/search-NAME.yaml, or search-NAME")
@@ -118,6 +122,14 @@ def _run_sweep(options: argparse.Namespace) -> int:
     from realm_lab.runner.try_out import try_study
 
     work = try_study if options.is_try else sweep
+    if options.power:
+        if options.is_try or options.dry_run or options.cancel:
+            raise UserError("sweep --power runs nothing; leave out --try, --dry-run and --cancel")
+        from realm_lab.runner.power import show_power
+
+        work = show_power
+    elif options.pilot:
+        raise UserError("sweep --pilot is for --power; add it")
     if not options.axes:
         if options.name or not options.study:
             raise UserError("sweep: name a study, or give --axis KEY=VALUE,... and --name NAME")

@@ -140,7 +140,7 @@ def compare_cells(
         for cell in values[name]
         if cell != study.baseline and (comparison := compare(values[name][cell], values[name][study.baseline]))
     }
-    declared = [name for name in names if name in metrics and _is_tested(name, names[0], study)]
+    declared = [name for name in names if name in metrics and is_tested(name, names[0], study.delta)]
     judged = judge({key: one for key, one in found.items() if key[0] in declared}, study.delta)
     if study.until:
         at_looks = decisions(study, results, metrics)
@@ -169,7 +169,7 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
         base = column(complete, study.baseline, name)
         for cell in (cell.name for cell in study.cells if cell.name != study.baseline):
             values = column(complete, cell, name)
-            if name != first and (not base or not values or not _is_tested(name, first, study)):
+            if name != first and (not base or not values or not is_tested(name, first, study.delta)):
                 continue
             both = done.get(cell, set()) & done.get(study.baseline, set())
             seeds = list(itertools.takewhile(both.__contains__, sorted(study.seeds)))
@@ -180,9 +180,10 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
     return decide(tests, bounds, groups, [key for key in tests if key[0] == first], Rule(*study.until))
 
 
-def _is_tested(name: str, first: str, study: StudyRecord) -> bool:
-    """True if a declared metric belongs to the question of the study, and is not a mere cost."""
-    return metric_of(name).source != "run" or name == first or name in study.delta
+def is_tested(name: str, first: str, delta: Mapping[str, float]) -> bool:
+    """True if a declared metric belongs to the question of the study, and is not a mere cost. `delta`: metrics with a
+    difference that does not matter."""
+    return metric_of(name).source != "run" or name == first or name in delta
 
 
 def _metric_result(

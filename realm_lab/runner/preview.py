@@ -94,25 +94,33 @@ def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
     """Estimate the time of unfinished runs from the reference runs of the same cells, minus the share of finished
     stages; "" if nothing is left or was measured. Shared stages count once for each of their runs, so it is
     an upper bound on a machine as fast as the reference's."""
-    rows: list[dict[str, str]] = []
-    for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
-        with open(path, newline="", encoding="utf-8") as file:
-            rows += [row for row in csv.DictReader(file) if row["device_hours"]]
-    states, left = StageStates(Path(root) / "runs"), []
+    hours, states, left = reference_hours(plan, root), StageStates(Path(root) / "runs"), []
     for run in plan.runs:
-        keys, cell = {other.run_key for other in plan.of(run.cell)}, (plan.name, run.cell)
-        same = [row for row in rows if row["run_key"] in keys]
-        same = same or [row for row in rows if plan.source and (row["study"], row["cell"]) == cell]
-        known = [float(row["device_hours"]) for row in same]
         state = state_of_run(run.plan, states)
-        if state.state != "COMPLETE" and known:
+        if state.state != "COMPLETE" and run.cell in hours:
             done = [stage.state == "COMPLETE" for stage in state.stages.values()]
-            left.append(sum(known) / len(known) * done.count(False) / len(done))
+            left.append(hours[run.cell] * done.count(False) / len(done))
     if not left:
         return ""
     at_once = min(len(left), most or len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
     time = f"{duration(max(sum(left) / at_once, *left) * 3600)}, {at_once} at a time"
     return f"up to {time} ({sum(left):.2f} device hours for {len(left)} runs, as in reports/reference)"
+
+
+def reference_hours(plan: StudyPlan, root: Path) -> dict[str, float]:
+    """Device hours of a run of each cell that the reference reports have: of the same runs, else of the same cell."""
+    rows: list[dict[str, str]] = []
+    for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
+        with open(path, newline="", encoding="utf-8") as file:
+            rows += [row for row in csv.DictReader(file) if row["device_hours"]]
+    found = {}
+    for cell in (cell.name for cell in plan.cells):
+        keys = {run.run_key for run in plan.of(cell)}
+        same = [row for row in rows if row["run_key"] in keys]
+        same = same or [row for row in rows if plan.source and (row["study"], row["cell"]) == (plan.name, cell)]
+        if same:
+            found[cell] = sum(float(row["device_hours"]) for row in same) / len(same)
+    return found
 
 
 def in_every_cell(plan: StudyPlan) -> str:

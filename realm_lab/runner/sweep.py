@@ -57,6 +57,7 @@ class Request:
     cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
     profile: str | None = None  # of a cluster
     slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
+    pilot: str | None = None  # of --power: the study whose spread is used
     on_finish: bool = True  # call what the study names when it ends
 
     def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:

@@ -85,7 +85,7 @@ class FalseAlarms(NamedTuple):
 def false_alarms(studies: np.ndarray) -> FalseAlarms:
     """The tests of `step_down_max_t` on many studies at once: [studies, seeds, tests]; 0: a seed that a test lacks."""
     count, seeds, tests = studies.shape
-    flips = _flips(seeds)
+    flips = some_signs(seeds)
     alone, corrected = np.empty((2, count, tests), bool)
     size = max(1, BLOCK // (len(flips) * tests))
     for start in range(0, count, size):
@@ -103,17 +103,24 @@ def false_alarms(studies: np.ndarray) -> FalseAlarms:
 
 
 @functools.cache
-def _flips(seeds: int) -> np.ndarray:
-    """[signs, seeds], the observed ones first; without mirrors, which have the same statistics."""
+def some_signs(seeds: int) -> np.ndarray:
+    """[signs, seeds], the observed ones first; without mirrors, which have the same statistics.
+
+    At most `MOST_SIGNS`: one of each block of signs that start alike, so that all signs of the first seeds are there.
+    """
     half = signs(seeds)[: 2 ** (seeds - 1)] if seeds <= EXACT_SEEDS else signs(seeds)
     if len(half) <= MOST_SIGNS:
         return half
-    chosen = np.random.default_rng(SEED).choice(np.arange(1, len(half)), MOST_SIGNS - 1, replace=False)
-    return half[[0, *chosen]]
+    edges = np.linspace(0, len(half), MOST_SIGNS + 1, dtype=int)
+    chosen = np.random.default_rng(SEED).integers(edges[:-1], edges[1:])
+    return half[[0, *chosen[1:]]]
 
 
-def skewed(deltas: np.ndarray, studies: int, generator: np.random.Generator) -> np.ndarray:
+def skewed(
+    deltas: np.ndarray, studies: int, generator: np.random.Generator, new_seeds: int | None = None
+) -> np.ndarray:
     """[studies, seeds, tests] without an effect, with the skew of each test and the correlations between them.
+    `new_seeds`: their number (default: as many as `deltas` has, and none where a test lacks one).
 
     Normal scores with the correlations of the centred differences [seeds, tests] become quantiles of Pearson's type III
     distribution (a shifted gamma, mean 0, variance 1) with each test's skewness.
@@ -121,14 +128,16 @@ def skewed(deltas: np.ndarray, studies: int, generator: np.random.Generator) -> 
     centred = np.nan_to_num(deltas - np.nanmean(deltas, axis=0))
     lengths = np.linalg.norm(centred, axis=0)
     seeds, tests = centred.shape
-    scores: np.ndarray = generator.normal(size=(studies, seeds, seeds)) @ (centred / np.where(lengths, lengths, 1.0))
+    normal = generator.normal(size=(studies, new_seeds or seeds, seeds))
+    scores: np.ndarray = normal @ (centred / np.where(lengths, lengths, 1.0))
     grid = np.linspace(-WIDEST, WIDEST, GRID)
     for test in range(tests):
         known = deltas[~np.isnan(deltas[:, test]), test]
         values = stats.pearson3.ppf(stats.norm.cdf(grid), skewness(known))
         scores[..., test] = np.interp(scores[..., test], grid, values)
     scores[..., lengths <= TIED] = 0.0  # a test whose differences are all equal finds nothing without an effect
-    scores[:, np.isnan(deltas)] = 0.0  # as `step_down_max_t` counts what a test lacks
+    if new_seeds is None:
+        scores[:, np.isnan(deltas)] = 0.0  # as `step_down_max_t` counts what a test lacks
     return scores
 
 

@@ -71,7 +71,7 @@ def detectable_effect(seeds: int, tests: int) -> float | None:
     if seeds <= SIMULATED_SEEDS:
         return _simulated_effect(seeds, tests)
     critical = stats.t.isf((1 - LEVEL ** (1 / tests)) / 2, seeds - 1)
-    shifts = math.sqrt(seeds) * _spreads(seeds, 50)
+    shifts = math.sqrt(seeds) * spreads(seeds, 50)
 
     def excess(effect: float) -> float:
         return float(stats.nct.sf(critical, seeds - 1, effect * shifts).mean()) - POWER
@@ -79,11 +79,11 @@ def detectable_effect(seeds: int, tests: int) -> float | None:
     return float(optimize.brentq(excess, 0, 4))
 
 
-def _spreads(seeds: int, count: int) -> np.ndarray:
+def spreads(seeds: int, count: int) -> np.ndarray:
     """Standard deviations of normal samples of a true one of 1, at evenly spaced quantiles."""
     variances: np.ndarray = stats.chi2.ppf((np.arange(count) + 0.5) / count, seeds - 1) / (seeds - 1)
-    spreads: np.ndarray = np.sqrt(variances)
-    return spreads
+    found: np.ndarray = np.sqrt(variances)
+    return found
 
 
 def _simulated_effect(seeds: int, tests: int) -> float:
@@ -94,7 +94,7 @@ def _simulated_effect(seeds: int, tests: int) -> float:
     largest = np.zeros((STUDIES, half.shape[1]), np.float32)  # statistic of the others
     for deltas in others:
         np.maximum(largest, _statistics(deltas, half), out=largest)
-    moves = _spreads(seeds, STUDIES).astype(np.float32)[:, None]  # for an effect of 1
+    moves = spreads(seeds, STUDIES).astype(np.float32)[:, None]  # for an effect of 1
 
     def excess(effect: float) -> float:
         moved = _statistics(mine + np.float32(effect) * moves, half)

@@ -1,0 +1,322 @@
+"""`realm-lab sweep STUDY --power`: the differences that numbers of seeds will detect, and their cost. Nothing runs.
+
+The spread of paired differences comes from finished runs: of this study, of its report, or of another study.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from realm_lab.errors import UserError, suggestion
+from realm_lab.metrics import Metric
+from realm_lab.metrics import metric as metric_of
+from realm_lab.runner.plan import StudyPlan, plan_study, study_record
+from realm_lab.runner.preview import reference_hours
+from realm_lab.runner.status import print_table
+from realm_lab.runner.sweep import Request, part_of, patience
+from realm_lab.statistics.paired import FEWEST_SEEDS, compare, smallest_p
+from realm_lab.statistics.planned import POWER_ERROR, Detectable, Spread, detectable_differences
+from realm_lab.statistics.power import FEWEST_FOR_PROJECTION, POWER, STUDIES
+from realm_lab.statistics.sequential import Rule
+from realm_lab.statistics.wording import NOTHING, number, percent, signed
+from realm_lab.tracking.study_record import Studies
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEEDS = (4, 5, 6, 7, 8, 10, 12, 16)  # numbers that are planned, and the study's
+
+
+class Pilot(NamedTuple):
+    """Finished runs, and their source."""
+
+    study: str
+    source: str
+    baseline: str
+    results: pd.DataFrame
+
+
+@dataclass
+class Planned:
+    """One comparison of the study."""
+
+    metric: Metric
+    cell: str
+    deltas: dict[int, float]  # of the pilot; empty: its spread comes from other cells
+    spread: Spread | None
+    delta: float | None  # the largest difference that does not matter
+    detectable: dict[int, Detectable | None]  # seeds, at most -> the difference
+
+    @property
+    def enough(self) -> int | None:
+        """The fewest planned seeds that detect `delta`."""
+        found = (n for n, one in self.detectable.items() if self.delta and one and one.difference <= self.delta)
+        return next(found, None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields of --json."""
+        return {
+            "metric": self.metric.name,
+            "cell": self.cell,
+            "deltas": self.deltas,
+            "spread": self.spread and self.spread.sd,
+            "spread_seeds": self.spread and self.spread.seeds,
+            "delta": self.delta,
+            "enough": self.enough,
+            "detectable": {n: one and one._asdict() for n, one in self.detectable.items()},
+        }
+
+
+def show_power(request: Request) -> int:
+    """Print the detectable differences and the cost. UserError: no runs to take the spread from."""
+    root = Path(request.root)
+    with patience(f"study {Path(request.path).stem}: reading its runs and simulating"):
+        plan = plan_study(
+            request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
+        )
+        pilot = find_pilot(plan, root, request.pilot)
+        until = plan.described.get("until")
+        rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, len(plan.seeds)})]
+        planned = plan_power(plan, pilot, rules)
+        shown = {run.cell for run in part_of(plan, request.cells).runs}
+        costs = _costs(plan, pilot, root, planned, rules, shown)
+    tests = len(planned)
+    planned = [one for one in planned if one.cell in shown]
+    if request.as_json:
+        found = {
+            "study": plan.name,
+            "pilot": {"study": pilot.study, "source": pilot.source},
+            "tests": tests,
+            "power": POWER,
+            "power_error": POWER_ERROR,
+            "until": until,
+            "comparisons": [one.as_json() for one in planned],
+            "costs": costs,
+        }
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    elif until:
+        _print_rule(plan, pilot, tests, planned, costs[0])
+    else:
+        _print_counts(plan, pilot, tests, planned, costs)
+    return 0
+
+
+def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
+    """Return the first source with enough seeds. UserError: there is none."""
+    if named is not None and named not in (known := _sources(root)):
+        raise UserError(f"--pilot {named}: no study with runs or a report here; {suggestion(named, known)}")
+    most = 0
+    for pilot in _pilots(plan, root, named):
+        compared = _deltas(pilot.results, _base(plan, pilot), _metrics(plan), None).values()
+        most = max(most, *(len(deltas) for deltas in compared), 0)
+        if most >= FEWEST_FOR_PROJECTION:
+            return pilot
+    of = f"{named or plan.name}: {most} finished seeds that a cell shares with the baseline"
+    raise UserError(
+        f"--power: study {of}; {FEWEST_FOR_PROJECTION} are needed for a spread (runs of --try are too small to count)",
+        remedy=f"run a pilot, `realm-lab sweep {plan.name} --seeds {FEWEST_FOR_PROJECTION}`, or name an earlier study "
+        "with --pilot STUDY",
+    )
+
+
+def _sources(root: Path) -> list[str]:
+    reports = (path.parent.name for place in ("*", "reference/*") for path in root.glob(f"reports/{place}/results.csv"))
+    return sorted({*Studies(root / "runs").names(), *reports})
+
+
+def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
+    """Runs of the study as it is planned, runs as recorded, its report, and its reference report."""
+    from realm_lab.reporting.frames import load_committed, load_runs  # brings pandas
+
+    name, studies = named or plan.name, Studies(root / "runs")
+    records = [study_record(plan, root)] if named is None else []
+    records += [studies.read(name)] if name in studies.names() else []
+    for record in records:
+        yield Pilot(name, "runs", record.baseline, load_runs(studies.runs, record).results)
+    for folder in (Path("reports") / name, Path("reports") / "reference" / name):
+        if (root / folder / "results.csv").is_file():
+            summary, results = load_committed(root / folder)
+            yield Pilot(name, folder.as_posix(), str(summary["design"]["baseline"]), results)
+
+
+def _metrics(plan: StudyPlan) -> list[str]:
+    """Those of the study's family."""
+    from realm_lab.reporting.comparison import is_tested
+    from realm_lab.reporting.report_data import DEFAULT_METRICS
+
+    names = plan.described["metrics"] or DEFAULT_METRICS
+    return [name for name in names if is_tested(name, names[0], plan.described["delta"])]
+
+
+def _base(plan: StudyPlan, pilot: Pilot) -> str:
+    return plan.baseline.name if (pilot.results["cell"] == plan.baseline.name).any() else pilot.baseline
+
+
+def _deltas(
+    results: pd.DataFrame, base: str, metrics: Sequence[str], cells: Sequence[str] | None
+) -> dict[tuple[str, str], dict[int, float]]:
+    """(metric, cell) -> seed -> difference from the baseline; default: all cells of the results."""
+    from realm_lab.reporting.frames import column
+
+    found = {}
+    for metric in metrics:
+        values = column(results, base, metric)
+        for cell in cells or dict.fromkeys(results["cell"]):
+            if cell != base and (comparison := compare(column(results, cell, metric), values)):
+                found[metric, str(cell)] = comparison.by_seed
+    return found
+
+
+def plan_power(plan: StudyPlan, pilot: Pilot, rules: Sequence[Rule]) -> list[Planned]:
+    """Return every comparison of the study's family, with the differences that it can detect.
+
+    A cell that the pilot lacks has the root mean square of the other cells' spreads. A metric that it lacks has none,
+    but counts in the family. Cells whose system was not measured in a metric are no tests.
+    """
+    base, metrics, delta = _base(plan, pilot), _metrics(plan), plan.described["delta"]
+    everything = _deltas(pilot.results, base, metrics, None)
+    is_same = base == plan.baseline.name
+    measured = set(pilot.results["cell"][pilot.results["status"] == "COMPLETE"])
+    planned = []
+    for metric in metrics:
+        known = {cell: deltas for (name, cell), deltas in everything.items() if name == metric and len(deltas) > 2}
+        spreads = {cell: _spread(deltas) for cell, deltas in known.items()}
+        others = _pooled([*spreads.values()])
+        for cell in (cell.name for cell in plan.cells[1:]):
+            if is_same and cell in spreads:
+                found = Planned(metric_of(metric), cell, known[cell], spreads[cell], delta.get(metric), {})
+            elif is_same and spreads and cell in measured:
+                continue
+            else:
+                found = Planned(metric_of(metric), cell, {}, others, delta.get(metric), {})
+            planned.append(found)
+    seeds = sorted({seed for one in planned for seed in one.deltas})
+    table = np.array([[one.deltas.get(seed, np.nan) for one in planned] for seed in seeds]).reshape(-1, len(planned))
+    for rule in rules:
+        detected = detectable_differences(table, [one.spread for one in planned], rule)
+        for one, found_by in zip(planned, detected, strict=True):
+            is_possible = found_by is not None and found_by.difference <= one.metric.span
+            one.detectable[rule.at_most] = found_by if is_possible else None
+    return planned
+
+
+def _spread(deltas: Mapping[int, float]) -> Spread:
+    return Spread(float(np.std([*deltas.values()], ddof=1)), len(deltas))
+
+
+def _pooled(spreads: Sequence[Spread]) -> Spread | None:
+    """The root mean square, as certain as one of them."""
+    if not spreads:
+        return None
+    sd = float(np.sqrt(np.mean([one.sd**2 for one in spreads])))
+    return Spread(sd, min(one.seeds for one in spreads))
+
+
+def _costs(
+    plan: StudyPlan, pilot: Pilot, root: Path, planned: Sequence[Planned], rules: Sequence[Rule], cells: set[str]
+) -> list[dict[str, Any]]:
+    """Device hours of each number of seeds, at most, and of those left; with looks also as expected if the first
+    metric of every cell has its detectable difference. None: nothing was measured."""
+    hours = reference_hours(plan, root)
+    rows = pilot.results.dropna(subset=["device_hours"]) if "device_hours" in pilot.results else pilot.results[:0]
+    hours |= {str(cell): float(mine["device_hours"].mean()) for cell, mine in rows.groupby("cell")}
+    average = float(np.mean([*hours.values()])) if hours else None
+    done = Counter[str]()
+    if pilot.source == "runs" and pilot.study == plan.name:
+        done.update(pilot.results["cell"][pilot.results["status"] == "COMPLETE"])
+    first = planned[0].metric if planned else None
+    found = []
+    for rule in rules:
+        seeds = rule.at_most
+        row: dict[str, Any] = {"seeds": seeds, "runs": seeds * len(cells), "device_hours": None, "left": None}
+        if average is not None:
+            each = {cell: hours.get(cell, average) for cell in cells}
+            row["device_hours"] = sum(each.values()) * seeds
+            row["left"] = sum(hour * max(seeds - done[cell], 0) for cell, hour in each.items())
+            if rule.at_least < rule.at_most:
+                taken = {one.cell: one.detectable[seeds] for one in planned if one.metric == first}
+                counts = {cell: one.seeds if one else seeds for cell, one in taken.items()}
+                counts[plan.baseline.name] = max(counts.values(), default=seeds)
+                row["expected"] = sum(hour * counts.get(cell, seeds) for cell, hour in each.items())
+        found.append(row)
+    return found
+
+
+def _print_counts(
+    plan: StudyPlan, pilot: Pilot, tests: int, planned: Sequence[Planned], costs: Sequence[dict[str, Any]]
+) -> None:
+    """A column for each number of seeds that can give a significant difference."""
+    costs = [row for row in costs if row["seeds"] >= FEWEST_SEEDS]
+    last = ["seeds for delta"] if any(one.delta for one in planned) else []
+    rows = [
+        (
+            *_names(one),
+            *(_difference(one, one.detectable[row["seeds"]]) for row in costs),
+            *(_enough(one, costs[-1]["seeds"]) for _ in last),
+        )
+        for one in planned
+    ]
+    totals = {"device hours, at most": "device_hours", "of these to do": "left"}
+    if all(row["left"] == row["device_hours"] for row in costs):
+        del totals["of these to do"]
+    for title, key in totals.items():
+        rows.append((title, "", "", "", *(number(row[key], 2) for row in costs), *("" for _ in last)))
+    columns = ["metric", "cell", "observed", "spread", *(f"{row['seeds']} seeds" for row in costs), *last]
+    print_table(_title(plan), columns, rows)
+    print(*_notes(pilot, tests, planned), sep="\n")
+    few = [f"{count} seeds: {number(smallest_p(count))}" for count in SEEDS if count < FEWEST_SEEDS]
+    print(f"Nothing is significant with fewer than {FEWEST_SEEDS} seeds (smallest possible p: {', '.join(few)}).")
+
+
+def _print_rule(plan: StudyPlan, pilot: Pilot, tests: int, planned: Sequence[Planned], cost: dict[str, Any]) -> None:
+    """One row of numbers for each comparison."""
+    least, most = plan.described["until"]
+    rows = []
+    for one in planned:
+        found = one.detectable[most]
+        rows.append((*_names(one), _difference(one, found), number(found and found.seeds, 1)))
+    columns = ["metric", "cell", "observed", "spread", f"{least} to {most} seeds, a look after each", "seeds taken"]
+    print_table(_title(plan), columns, rows)
+    print(*_notes(pilot, tests, planned), sep="\n")
+    print("Seeds taken: on average, by a cell whose true difference is this large. The other cells take all seeds.")
+    if cost["device_hours"] is not None:
+        left = f"{number(cost['left'], 2)} of these to do"
+        expected = f"{number(cost['expected'], 2)} if every cell differs by this much in the first metric"
+        print(f"Device hours: at most {number(cost['device_hours'], 2)} ({left}), {expected}.")
+
+
+def _title(plan: StudyPlan) -> str:
+    return f"{plan.name}: the smallest true difference that is found in {POWER:.0%} of studies"
+
+
+def _names(one: Planned) -> tuple[str, str, str, str]:
+    digits, spread = one.metric.digits, one.spread
+    mean = signed(float(np.mean([*one.deltas.values()])), digits) if one.deltas else NOTHING
+    origin = "" if one.deltas else ", as other cells"
+    shown = f"{number(spread.sd, digits)}{origin}" if spread else "not known"
+    return one.metric.title, one.cell, mean, shown
+
+
+def _difference(one: Planned, found: Detectable | None) -> str:
+    return number(found and found.difference, one.metric.digits)
+
+
+def _enough(one: Planned, most: int) -> str:
+    return NOTHING if one.delta is None else f"{one.enough or f'over {most}'} (±{one.delta:g})"
+
+
+def _notes(pilot: Pilot, tests: int, planned: Sequence[Planned]) -> list[str]:
+    seeds = sorted({len(one.deltas) for one in planned if one.deltas})
+    of = f", {seeds[0]}{f' to {seeds[-1]}' * (len(seeds) > 1)} seeds" if seeds else ""
+    where = f"finished runs of {pilot.study}" if pilot.source == "runs" else pilot.source
+    return [
+        f"Observed and spread: mean and standard deviation of the paired differences in {where}{of}.",
+        f"Simulated: {STUDIES:,} studies, {tests} tests in the family; power is known to ± {percent(POWER_ERROR)}.",
+    ]
