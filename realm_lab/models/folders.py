@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -28,11 +27,18 @@ from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise_patches
 from realm_lab.models.hub import AnyEncoder, family_of, hub_config, hub_shape
 from realm_lab.models.reader import Reader
-from realm_lab.params.checkpoint import OF_BERT, check_model_type, positions_of, to_convert, weight_files
+from realm_lab.params.checkpoint import (
+    BERT,
+    OF_BERT,
+    check_config,
+    open_weights,
+    positions_of,
+    to_convert,
+    weight_files,
+)
 
 # Parameter of this package -> the tensor's name in a file, or three names for a fused matrix.
 Names = Mapping[str, str | tuple[str, ...]]
-SUPPORTED = {"hidden_act": ("gelu", "gelu_new"), "position_embedding_type": ("absolute",), "type_vocab_size": (2,)}
 POOLER = {"weight": "pooler.dense.weight", "bias": "pooler.dense.bias"}
 PATCHES = {
     name: f"embeddings.{name}" for name in ("patch_projection.weight", "patch_projection.bias", "patch_places.weight")
@@ -42,13 +48,6 @@ SPAN_HEAD_FILE = "span_head.safetensors"
 SPAN_HEAD = ("span_projection", "span_norm", "span_score")
 SPAN_NAMES = {f"{part}.{kind}": f"{part}.{kind}" for part in SPAN_HEAD for kind in ("weight", "bias")}
 SELECTION_NAMES = {"selection.weight": "selection.weight"}
-WORD_HEAD = {
-    "word_bias": "cls.predictions.bias",
-    "transform.weight": "cls.predictions.transform.dense.weight",
-    "transform.bias": "cls.predictions.transform.dense.bias",
-    "transform_norm.weight": "cls.predictions.transform.LayerNorm.weight",
-    "transform_norm.bias": "cls.predictions.transform.LayerNorm.bias",
-}  # our parameters of the masked-word head -> BertForMaskedLM's names
 
 
 def bert_names(layers: int) -> Names:
@@ -89,16 +88,12 @@ def load_named(module: nn.Module, tensors: Mapping[str, Tensor], names: Names, s
         parts = (theirs,) if isinstance(theirs, str) else theirs
         missing = [name for name in parts if name not in tensors]
         if missing:
-            raise UserError(
-                f"{source}: no tensor '{missing[0]}'; it holds another model, choose one that the parameters describe "
-                "(model.checkpoint: a BERT-style folder)"
-            )
+            remedy = "choose one that the parameters describe (model.checkpoint: a BERT-style folder)"
+            raise UserError(f"no tensor '{missing[0]}'; it holds another model", path=source, remedy=remedy)
         parameter, value = module.get_parameter(ours), torch.cat([tensors[name] for name in parts])
         if value.shape != parameter.shape:
-            raise UserError(
-                f"{source}: '{parts[0]}' has shape {tuple(value.shape)}, the parameters ask for "
-                f"{tuple(parameter.shape)}; set the model section to its sizes"
-            )
+            found = f"'{parts[0]}' has shape {tuple(value.shape)}, the parameters ask for {tuple(parameter.shape)}"
+            raise UserError(found, path=source, remedy="set the model section to its sizes")
         parameter.data.copy_(value)
 
 
@@ -137,8 +132,7 @@ def encoder_tensors(encoder: AnyEncoder) -> dict[str, Tensor]:
 
 def head_names(shape: EncoderShape) -> dict[str, str]:
     """Map our parameters of the masked-word head to the names of BertForMaskedLM, or of the family's model."""
-    family = family_of(shape)
-    return WORD_HEAD if family is None else family.head
+    return (family_of(shape) or BERT).head
 
 
 def modern_name(name: str) -> str:
@@ -189,13 +183,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_shape(folder: Path) -> EncoderShape:
     """Read the shape from config.json of a Hugging Face folder."""
     config, path = read_config(folder), Path(folder) / "config.json"
-    check_model_type(config, path)
+    check_config(config, path)
     if config.get("model_type") not in OF_BERT:
         return hub_shape(config, path)
     default_activation = "gelu_new" if config.get("model_type") == "realm" else "gelu"  # transformers' own defaults
-    for name, values in SUPPORTED.items():
-        if config.get(name, values[0]) not in values:
-            raise UserError(f"{path}: {name} is {config[name]}; only {' and '.join(map(str, values))} are supported")
     try:
         return EncoderShape(
             config["vocab_size"],
@@ -242,11 +233,8 @@ def read_tensors(path: Path, keep: Callable[[str], bool] | None = None) -> dict[
             raise UserError("pickled weights are never loaded", path=pickled, remedy=to_convert(pickled, path))
         raise UserError("no such file", path=path, remedy="give a folder with safetensors")
     check_file(path)
-    try:
-        with safe_open(str(path), "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys() if keep is None or keep(name)}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path}: truncated or not safetensors ({error}); copy the file again") from None
+    with open_weights(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys() if keep is None or keep(name)}  # noqa: SIM118
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -259,8 +247,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
     """Save a reader as a masked-language model's folder, with the span head if there is one to keep."""
     shape, own = reader.encoder.shape, {name for name, _ in reader.named_parameters()}
-    family = family_of(shape)
-    prefix = "bert" if family is None else family.encoder
+    prefix = (family_of(shape) or BERT).encoder
     weights = {f"{prefix}.{name}": value for name, value in encoder_tensors(reader.encoder).items()}
     weights |= named_tensors(reader, {ours: theirs for ours, theirs in head_names(shape).items() if ours in own})
     write_tensors(folder / "model.safetensors", weights)

@@ -12,54 +12,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from realm_lab.errors import UserError
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
-from realm_lab.params.checkpoint import positions_of, sizes_of
+from realm_lab.params.checkpoint import FAMILIES, Family, positions_of, sizes_of
 
 DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout",
     "mlp_dropout",
 )  # fmt: skip
-NO_HEAD = "its masked-word head has the activation '{}'; only gelu and gelu_new are supported"
-
-
-class Family(NamedTuple):
-    """Names in the files of a family's masked-language model."""
-
-    architecture: str
-    encoder: str  # the prefix of the encoder's tensors
-    transform: str
-    norm: str
-    bias: str
-
-    @property
-    def head(self) -> dict[str, str]:
-        """Our parameters of the masked-word head -> their names in the file."""
-        parts = {"transform": self.transform, "transform_norm": self.norm}
-        named = {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in parts.items() for kind in ("weight", "bias")}
-        return {"word_bias": self.bias, **named}
-
-
-FAMILIES = {
-    "roberta": Family("RobertaForMaskedLM", "roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    "xlm-roberta": Family("XLMRobertaForMaskedLM", "roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    "distilbert": Family(
-        "DistilBertForMaskedLM", "distilbert", "vocab_transform", "vocab_layer_norm", "vocab_projector.bias"
-    ),
-    "electra": Family(
-        "ElectraForMaskedLM",
-        "electra",
-        "generator_predictions.dense",
-        "generator_predictions.LayerNorm",
-        "generator_lm_head.bias",
-    ),
-    "modernbert": Family("ModernBertForMaskedLM", "model", "head.dense", "head.norm", "decoder.bias"),
-}
 
 
 def family_of(shape: EncoderShape) -> Family | None:
@@ -68,15 +33,12 @@ def family_of(shape: EncoderShape) -> Family | None:
 
 
 def hub_shape(config: dict[str, Any], path: Path) -> EncoderShape:
-    """Return the shape of an encoder by its config.json at `path`. UserError: transformers cannot read it, or its head
-    is of another kind."""
+    """Return the shape of an encoder by its config.json at `path`. UserError: transformers cannot read it."""
     known = _transformers_config(config, path)
     sizes = sizes_of(known.to_dict())
     activation = "gelu"  # RoBERTa's and ELECTRA's heads know no other
     if known.model_type in ("distilbert", "modernbert"):
         activation = known.activation if known.model_type == "distilbert" else known.classifier_activation
-    if activation not in ("gelu", "gelu_new"):
-        raise UserError(NO_HEAD.format(activation), path=path, remedy="name another encoder")
     return EncoderShape(
         known.vocab_size,
         sizes["hidden_size"],
@@ -181,11 +143,3 @@ def word_head(encoder: AnyEncoder) -> tuple[nn.Linear, nn.LayerNorm]:
     biases = config.get("classifier_bias", not is_modern), config.get("norm_bias", not is_modern)
     norm = nn.LayerNorm(size, eps=shape.layer_norm_epsilon, bias=biases[1])
     return nn.Linear(shape.hidden_size, size, bias=biases[0]), norm
-
-
-def bert_only(encoder: AnyEncoder) -> Encoder:
-    """Return the encoder if it is a BERT. UserError: another family, for a system that is built from BERT's layers."""
-    if isinstance(encoder, Encoder):
-        return encoder
-    kind = json.loads(encoder.shape.config)["model_type"]
-    raise UserError(f"this system is built from BERT's layers and model.checkpoint is a {kind}; name a BERT folder")

@@ -6,9 +6,10 @@ The sizes are read from its config.json before anything runs.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from realm_lab.core.files import digest, digest_file, read_json, read_object
 from realm_lab.core.hub import fetched
@@ -35,6 +36,13 @@ MODEL_TYPES = {
     "modernbert": "ModernBERT",
 }
 OF_BERT = ("bert", "realm", None)  # the oldest folders name no type
+GELUS = ("gelu", "gelu_new")
+# model_type -> field of config.json -> its values that are supported, the first by default
+SUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "bert": {"hidden_act": GELUS, "position_embedding_type": ("absolute",), "type_vocab_size": (2,)},
+    "distilbert": {"activation": GELUS},  # of the masked-word head; RoBERTa's and ELECTRA's know no other
+    "modernbert": {"classifier_activation": GELUS},
+}
 CONVERT = (
     "import sys, torch; from safetensors.torch import save_file; "
     "tensors = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
@@ -47,6 +55,48 @@ HUB_FILES = [
 ]  # fmt: skip
 
 
+class Family(NamedTuple):
+    """Names in the files of a family's masked-language model."""
+
+    architecture: str
+    encoder: str  # the prefix of the encoder's tensors
+    transform: str
+    norm: str
+    bias: str
+
+    @property
+    def head(self) -> dict[str, str]:
+        """Our parameters of the masked-word head -> their names in the file."""
+        parts = {"transform": self.transform, "transform_norm": self.norm}
+        named = {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in parts.items() for kind in ("weight", "bias")}
+        return {"word_bias": self.bias, **named}
+
+
+BERT = Family(
+    "BertForMaskedLM",
+    "bert",
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    "cls.predictions.bias",
+)
+# model_type -> names of a family other than BERT
+FAMILIES = {
+    "roberta": Family("RobertaForMaskedLM", "roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    "xlm-roberta": Family("XLMRobertaForMaskedLM", "roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    "distilbert": Family(
+        "DistilBertForMaskedLM", "distilbert", "vocab_transform", "vocab_layer_norm", "vocab_projector.bias"
+    ),
+    "electra": Family(
+        "ElectraForMaskedLM",
+        "electra",
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head.bias",
+    ),
+    "modernbert": Family("ModernBertForMaskedLM", "model", "head.dense", "head.norm", "decoder.bias"),
+}
+
+
 def local(value: Any) -> Any:
     """Resolve a parameter's value: `hf://ORG/NAME`, or `hf://ORG/NAME@REVISION`, becomes the folder of that model."""
     return _fetched(value.removeprefix(HUB)) if isinstance(value, str) and value.startswith(HUB) else value
@@ -57,16 +107,21 @@ def _fetched(name: str) -> str:
     return str(fetched(f"{HUB}{name}", repository, revision or None, tuple(HUB_FILES), hub_remedy(repository)))
 
 
-def check_model_type(config: Mapping[str, Any], path: Path) -> None:
-    """Raise a UserError if `config` (config.json at `path`) is of a family that is not supported.
+def check_config(config: Mapping[str, Any], path: Path) -> None:
+    """Raise a UserError if `config` (config.json at `path`) is of a family, or has a setting, that is not supported.
 
     The oldest BERT folders name no model type, and some not even an architecture.
     """
+    kind = config.get("model_type")
     others = [name for name in config.get("architectures") or () if not str(name).startswith("Bert")]
-    found = config.get("model_type") or next(iter(others), None)
+    found = kind or next(iter(others), None)
     if found is not None and found not in MODEL_TYPES:
         remedy = f"name the folder of one of: {', '.join(MODEL_TYPES.values())}"
         raise UserError(f"a model of type '{found}' is not supported", path=path, remedy=remedy)
+    for name, values in SUPPORTED.get("bert" if kind in OF_BERT else kind, {}).items():
+        if config.get(name, values[0]) not in values:
+            supported = f"only {' and '.join(map(str, values))} are supported"
+            raise UserError(f"{name} is {config[name]}; {supported}", path=path, remedy="name another encoder")
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -93,7 +148,52 @@ def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
             remedy = remedy if folder.is_dir() else f"{remedy}; {hub_remedy(folder)}"
             raise UserError("no such file", path=path, remedy=remedy)
         if path == config:
-            check_model_type(read_object(config), config)
+            check_config(read_object(config), config)
+    check_head(folder)
+
+
+def check_head(folder: Path) -> None:
+    """Raise a UserError if a folder has a masked-word head of other sizes than its config.json. Only the headers of its
+    files are read."""
+    config = read_object(folder / "config.json")
+    family = FAMILIES.get(config.get("model_type", ""), BERT)
+    size, words = sizes_of(config).get("hidden_size"), config.get("vocab_size")
+    narrow = config.get("embedding_size") if config.get("model_type") == "electra" else size
+    if None in (size, narrow, words):  # left to the defaults of transformers, which takes seconds to import
+        return
+    shapes: dict[str, tuple[Any, ...]] = dict.fromkeys(family.head.values(), (narrow,))
+    shapes |= {f"{family.transform}.weight": (narrow, size), family.bias: (words,)}
+    for path in weight_files(folder):
+        with open_weights(path, "np") as file:
+            known = {name: shapes.get(name.removeprefix("reader.")) for name in file.keys()}  # noqa: SIM118
+            found = {name: tuple(file.get_slice(name).get_shape()) for name, shape in known.items() if shape}
+        for name, shape in found.items():
+            if shape != known[name]:
+                problem = f"'{name}' has shape {shape}, and by config.json it has {known[name]}"
+                raise UserError(problem, path=path, remedy="copy the folder again, or name another encoder")
+
+
+@contextmanager
+def open_weights(path: Path, framework: str) -> Iterator[Any]:
+    """Open a safetensors file for a framework. UserError: it is truncated or damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework) as file:
+            yield file
+    except (SafetensorError, OSError, ValueError) as error:
+        problem = f"truncated or not safetensors ({error})"
+        raise UserError(problem, path=path, remedy="copy the file again") from None
+
+
+def check_bert(folder: Path, system: str) -> None:
+    """Raise a UserError if a folder holds no BERT, which `system` needs because it is built from BERT's layers."""
+    kind = read_object(folder / "config.json").get("model_type")
+    if kind not in OF_BERT:
+        problem = (
+            f"parameter 'model.checkpoint': system '{system}' is built from BERT's layers, and {folder} is a {kind}"
+        )
+        raise UserError(problem, parameter="model.checkpoint", remedy="name a BERT folder")
 
 
 def to_convert(pickled: Path, path: Path) -> str:

@@ -23,7 +23,7 @@ from realm_lab.corpus.readers.registry import format_modules
 from realm_lab.corpus.sources import corpus_source
 from realm_lab.corpus.taggers import corpus_tagger
 from realm_lab.errors import UserError, suggestion
-from realm_lab.params.checkpoint import check_positions, digest_causal, digest_checkpoint
+from realm_lab.params.checkpoint import check_bert, check_positions, digest_causal, digest_checkpoint
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Streams, identity_values
 from realm_lab.systems.registry import EVALUATE, PARTS, SYSTEMS, options_of, system_of, system_source
@@ -185,8 +185,11 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
     if own := identity_values(options_of(params, system), f"system_options.{system}"):
         values["system_options"] = own
     if params.model.checkpoint is not None:
-        values["model"]["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint), "model.checkpoint")
-        check_positions(Path(params.model.checkpoint), params.corpus.passage_length, params.corpus.sentence_length)
+        folder = Path(params.model.checkpoint)
+        values["model"]["checkpoint"] = digest_checkpoint(folder, "model.checkpoint")
+        check_positions(folder, params.corpus.passage_length, params.corpus.sentence_length)
+        if system_of(system).only_bert:
+            check_bert(folder, system)
     if params.pretrain.causal_checkpoint is not None:
         values["pretrain"]["causal_checkpoint"] = digest_causal(Path(params.pretrain.causal_checkpoint))
     stages = [stage.name for stage in system_of(system).stages]

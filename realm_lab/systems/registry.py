@@ -118,6 +118,7 @@ class System:
     title: ClassVar[str]
     stages: ClassVar[tuple[Stage, ...]]
     reads_pictures: ClassVar[bool] = False  # whether passages may be pictures
+    only_bert: ClassVar[bool] = False  # whether model.checkpoint must be a BERT, of whose layers the system is built
     options: ClassVar[type[Section]] = Section  # parameters of this system only, system_options.NAME; its training
     # stages depend on them as "system_options" or "system_options.OPTION"
     fixed: ClassVar[Mapping[str, Any]] = {}  # parameters of finetune that this system always overrides

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from realm_lab.models.hub import draw, new_encoder
 from realm_lab.models.initial import load_reader, read_reader_weights
 from realm_lab.models.inputs import join
 from realm_lab.models.reader import Reader
+from realm_lab.params import checkpoint
 from realm_lab.params.checkpoint import check_checkpoint
 from tests.models.families import FAMILIES, write_family
 from tests.models.same_bits import assert_same_bits
@@ -135,12 +137,26 @@ def test_drawing_depends_on_the_generator_alone(folder: Path) -> None:
     assert not torch.equal(drawn[0], drawn[2])
 
 
-def test_a_head_of_another_shape_is_named(tmp_path: Path) -> None:
-    folder = write_family(tmp_path, "roberta", TEXTS)
+@pytest.mark.parametrize("family", [*FAMILIES, "bert"])
+def test_a_head_of_another_shape_is_named(tmp_path: Path, family: str) -> None:
+    folder, names = write_family(tmp_path, family, TEXTS), checkpoint.FAMILIES.get(family, checkpoint.BERT)
+    check_checkpoint(folder)
     tensors = load_file(folder / "model.safetensors")
-    save_file(tensors | {"lm_head.dense.weight": torch.zeros(5, 32)}, folder / "model.safetensors")
-    with pytest.raises(UserError, match=r"'lm_head\.dense\.weight' has shape \(5, 32\)"):
-        read_reader(folder)
+    for name, shape in ((f"{names.transform}.weight", (5, 32)), (f"{names.norm}.weight", (5,)), (names.bias, (7,))):
+        save_file(tensors | {name: torch.zeros(shape)}, folder / "model.safetensors")
+        for refuse in (check_checkpoint, read_reader):
+            with pytest.raises(UserError, match=re.escape(f"'{name}' has shape {shape}")) as error:
+                refuse(folder)
+            assert error.value.path in (folder, folder / "model.safetensors")
+            assert error.value.remedy
+
+
+def test_without_a_head_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    folder = write_family(tmp_path, "electra", TEXTS)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: one for name, one in tensors.items() if "generator" not in name}, folder / "model.safetensors")
+    check_checkpoint(folder)
+    assert read_reader(folder)
 
 
 def test_other_families_and_pickles_are_refused(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class ClosedBook(System):
 
     name = "closed_book"
     title = "closed book"
+    only_bert = True
     options = ClosedBookOptions
     stages = (
         _stage("span_corruption", "corrupt", "system_options.corruption_steps"),

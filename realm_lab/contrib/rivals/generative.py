@@ -67,6 +67,8 @@ class PassageWriter(PassageSystem, ABC):
     after training and `knowledge` is the run's corpus, unless others are given.
     """
 
+    only_bert = True
+
     def __init__(
         self,
         context: Context,

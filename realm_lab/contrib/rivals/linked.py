@@ -54,6 +54,7 @@ class LinkedOptions(Section):
 class LinkedReader(Bm25Reader, ABC):
     """Base class; subclasses define the model, its training examples and its retrieval."""
 
+    only_bert = True
     depth: ClassVar[int] = 100  # passages of BM25 to start from, and to find the answer in
 
     @abstractmethod
@@ -105,10 +106,11 @@ class LinkedReader(Bm25Reader, ABC):
         import torch
 
         from realm_lab.core.seeding import derive_seed
-        from realm_lab.models.hub import bert_only
+        from realm_lab.models.encoder import Encoder
 
         generator = torch.Generator().manual_seed(derive_seed(self.context.initial_seed, "linked-retriever"))
-        encoder = bert_only(self.context.load_reader("warm_start").encoder)
+        encoder = self.context.load_reader("warm_start").encoder
+        assert isinstance(encoder, Encoder)  # only_bert
         return self.new_model(encoder, generator).to(self.context.device)
 
     @cached_property

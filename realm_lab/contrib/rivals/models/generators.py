@@ -9,6 +9,7 @@ import torch
 
 from realm_lab.contrib.rivals.models.decoder import Generator, initialise_generator
 from realm_lab.core.seeding import derive_seed
+from realm_lab.models.encoder import Encoder
 from realm_lab.models.folders import (
     Names,
     from_bert,
@@ -19,14 +20,15 @@ from realm_lab.models.folders import (
     write_tensors,
     write_tower,
 )
-from realm_lab.models.hub import AnyEncoder, bert_only
+from realm_lab.models.hub import AnyEncoder
 
 DECODER_FILE = "decoder.safetensors"
 
 
 def new_generator(encoder: AnyEncoder, seed: int) -> Generator:
     """Build an encoder-decoder with a copy of the encoder's weights and a decoder drawn from the seed."""
-    generator = Generator(bert_only(encoder).shape)
+    assert isinstance(encoder, Encoder)  # only_bert
+    generator = Generator(encoder.shape)
     generator.encoder.load_state_dict(encoder.state_dict())
     initialise_generator(generator, torch.Generator().manual_seed(derive_seed(seed, "initial-decoder")))
     return generator
