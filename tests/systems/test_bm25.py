@@ -115,8 +115,14 @@ def test_shards_find_to_the_bit_what_bm25s_finds_over_all(tmp_path: Path, monkey
         asked = analysis.tokens(questions, return_ids=False)
         expected = np.stack([whole.get_scores(terms) if terms else np.zeros(1000, np.float32) for terms in asked])
         order = np.argsort(-expected, kind="stable")[:, :300]
-        assert (found.rows_QK == order).all()
-        assert found.scores_QK.tobytes() == np.take_along_axis(expected, order, 1).tobytes()
+        best = np.take_along_axis(expected, order, 1)
+        if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+            assert (found.rows_QK == order).all()
+            assert found.scores_QK.tobytes() == best.tobytes()
+            return
+        # In numpy 1, a float32 array times a float64 number is float32, so bm25s rounds its weights earlier than Bm25.
+        np.testing.assert_allclose(found.scores_QK, best, rtol=1e-6)
+        np.testing.assert_allclose(np.take_along_axis(expected, found.rows_QK, 1), best, rtol=1e-6)
 
     check(Bm25.of_texts(joined(texts), LUCENE).search(questions, 300), LUCENE)  # in which 's' is a term without letters
     passages = write_passages(tmp_path / "passages", texts)
