@@ -83,7 +83,9 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
     try:
         params = Params(**record.params, seeds=[record.seed])
     except ValidationError as error:
-        raise UserError(f"{runs / record.name}: of another version of realm_lab ({validation_line(error)})") from None
+        raise UserError(
+            f"of another version of realm_lab ({validation_line(error)})", path=runs / record.name
+        ) from None
     keys = {stage: folder.rpartition("-")[2] for stage, folder in record.stages.items()}
     study = _study_of(record, str(name), root)
     wanted = record if study is None else replace(record, stages=study.cut(record.stages))

@@ -13,25 +13,32 @@ SIMILAR = 0.61  # of difflib's ratio, 0 to 1: below it a suggestion misleads (--
 class UserError(ValueError):
     """Invalid user input. The message is one line that names the file, line or parameter, and the remedy.
 
-    Fields: the fault (`problem`), the dotted name of a `parameter`, the `path` of a file or the flag that named it, the
-    `line` in it and the `remedy`; "" or None if unknown. The command line prints only the message and exits with code
-    2. Long messages are shortened in the middle.
+    Fields: the fault (`problem`), the `remedy`, the dotted name of a `parameter`, the `path` of a file or the flag that
+    named it, the `line` in it and the `part` of this line or file (a record, a column); "" or None if unknown. The
+    command line prints only the message and exits with code 2. Long messages are shortened in the middle.
     """
 
     def __init__(
         self,
         problem: object = "",
+        remedy: str = "",
         *,
         parameter: str = "",
         path: object = "",
         line: int | None = None,
-        remedy: str = "",
+        part: str = "",
     ):
-        self.problem, self.parameter, self.path, self.line, self.remedy = str(problem), parameter, path, line, remedy
-        where = f"{path}, line {line}: " if line else f"{path}: " if path else ""
-        text = f"{where}{problem}{'; ' * bool(remedy)}{remedy}"
+        self.problem, self.remedy, self.parameter = str(problem), remedy, parameter
+        self.path, self.line, self.part = path, line, part
+        text = f"{self.fault}{'; ' * bool(remedy)}{remedy}"
         half = LONGEST_MESSAGE // 2
         super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}")
+
+    @property
+    def fault(self) -> str:
+        """The message without the remedy: `FILE, line 3, column 5: PROBLEM`, without what is unknown."""
+        where = ", ".join(filter(None, (str(self.path), f"line {self.line}" if self.line else "", self.part)))
+        return f"{where}: {self.problem}" if where else self.problem
 
 
 def in_words(kind: type) -> str:

@@ -236,6 +236,5 @@ def _folder(key: str, name: str, path: Path, params: Params) -> Finding:
         if key == "model.checkpoint":
             check_positions(path, params.corpus.passage_length, params.corpus.sentence_length)
     except UserError as error:
-        where = f"{error.path}: " if error.path else ""
-        return Finding("wrong", key, f"{where}{error.problem}", error.remedy)
+        return Finding("wrong", key, error.fault, error.remedy)
     return Finding("OK", key, name)

@@ -168,7 +168,7 @@ def _examine(source: bytes, path: Path, package: str) -> Examined:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        raise UserError(f"{path}: {error}; mend it") from None
+        raise UserError(error, "mend it", path=path) from None
     dump = hashlib.sha256("".join(_dump(tree)).encode()).hexdigest()[:DIGITS]
     return dump, tuple(dict.fromkeys(_imports(tree, package)))
 

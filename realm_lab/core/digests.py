@@ -70,7 +70,7 @@ def damage(path: Path, *, whole: bool = False) -> str:
 def check_file(path: Path) -> None:
     """Refuse a file that differs from the one that was written; the UserError names the folder to delete."""
     if differs := damage(path):
-        raise UserError(f"{path}: {differs}; delete {made_as_one(digests_folder(path) or path.parent)} and run again")
+        raise UserError(differs, f"delete {made_as_one(digests_folder(path) or path.parent)} and run again", path=path)
 
 
 def made_as_one(folder: Path) -> Path:

@@ -126,7 +126,9 @@ def seen(path: Path) -> Path:
     """Wait until a file that another machine has written is visible here, and return its path. UserError: it is not
     visible after SEEN_SECONDS."""
     if not becomes_true(path.exists):
-        raise UserError(f"{path}: not seen here {SEEN_SECONDS:g} s after it was written; is this disk a shared one?")
+        raise UserError(
+            f"not seen here {SEEN_SECONDS:g} s after it was written", "is this disk a shared one?", path=path
+        )
     return path
 
 
@@ -152,11 +154,12 @@ def check_replaceable(path: Path) -> None:
     if path.resolve() in (here, *here.parents):
         raise UserError(f"'{path}' is or holds the working directory, so it is not replaced; name a folder inside it")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise UserError(f"{path} is a file or a link, not a folder; move it away or name another folder")
+        raise UserError("is a file or a link, not a folder", "move it away or name another folder", path=path)
     if path.is_dir() and not is_ours(path) and any(path.iterdir()):
         raise UserError(
-            f"{path} was not written by realm-lab (no {MARK} in it), so it is not replaced; "
-            "move it away or name another folder"
+            f"was not written by realm-lab (no {MARK} in it), so it is not replaced",
+            "move it away or name another folder",
+            path=path,
         )
 
 
@@ -165,7 +168,7 @@ def check_output(path: Path, inputs: Iterable[Path]) -> None:
     path = Path(path)
     for other in map(Path, inputs) if path.exists() else ():
         if other.exists() and (path.samefile(other) or other.resolve() in path.resolve().parents):
-            raise UserError(f"{path} is an input, which the output would replace; name another file")
+            raise UserError("is an input, which the output would replace", "name another file", path=path)
 
 
 def remove_directory(path: Path) -> None:
@@ -212,17 +215,17 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        raise UserError("no such file", path=path) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        line = getattr(error, "lineno", "?")
-        raise UserError(f"{path}, line {line}: not valid JSON ({error}); delete or repair the file") from None
+        line = getattr(error, "lineno", None)
+        raise UserError(f"not valid JSON ({error})", "delete or repair the file", path=path, line=line) from None
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; another value is a UserError, as in `read_json`."""
     found = read_json(path)
     if not isinstance(found, dict):
-        raise UserError(f"{path} must be an object, got {in_words(type(found))}; copy or repair the file")
+        raise UserError(f"must be an object, got {in_words(type(found))}", "copy or repair the file", path=path)
     return found
 
 
@@ -234,7 +237,7 @@ def read_json_lines(path: Path) -> list[Any]:
             try:
                 records.append(json.loads(line))
             except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
+                raise UserError(f"not valid JSON ({error.msg})", path=path, line=number) from None
     return records
 
 
@@ -253,7 +256,7 @@ def digest_file(path: Path) -> str:
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path") from None
+        raise UserError("no such file", "check the path", path=path) from None
     is_settled = time.time() - max(found.st_mtime, found.st_ctime) >= SETTLED_SECONDS
     read = _digest_of if is_settled else _digest_of.__wrapped__
     return read(os.path.abspath(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -24,13 +24,13 @@ def dataset(name: Path | str) -> Path:
     """Return the local file or folder that hf-dataset://ORG/NAME[@REVISION][/PATH] names. UserError: there is none."""
     found = _NAME.fullmatch(str(name))
     if not found:
-        raise UserError(f"{name}: no such name; expected hf-dataset://ORG/NAME, @REVISION and /PATH are optional")
+        raise UserError("no such name", "expected hf-dataset://ORG/NAME, @REVISION and /PATH are optional", path=name)
     repository, revision, inside = found[1], found[2], found[3] or ""
     patterns = (inside, f"{inside}/*") if inside else DATA_FILES
     tree = f"https://huggingface.co/datasets/{repository}/tree/{revision or 'main'} lists what there is"
     path = fetched(str(name), repository, revision, patterns, tree, "dataset", inside) / inside
     if not path.exists():
-        raise UserError(f"{name}: the data set has no file or folder '{inside}'; {tree}")
+        raise UserError(f"the data set has no file or folder '{inside}'", tree, path=name)
     return path
 
 
@@ -57,9 +57,9 @@ def fetched(
     except LocalEntryNotFoundError:  # or not all of it
         pass
     except ValueError as error:
-        raise UserError(f"{name}: {error}") from None
+        raise UserError(error, path=name) from None
     print(f"fetching {name} from the Hub", file=sys.stderr)
     try:
         return Path(snapshot_download(repository, **given))
     except (OSError, ValueError) as error:
-        raise UserError(f"{name} cannot be fetched ({error}); {remedy}") from None
+        raise UserError(f"cannot be fetched ({error})", remedy, path=name) from None

@@ -85,7 +85,9 @@ def exclusive(path: Path, wait: bool = True) -> Iterator[IO[str] | None]:
             yield None
             return
         except OSError as error:
-            raise UserError(f"{path}: this file system has no locks ({error.strerror}); use another folder") from None
+            raise UserError(
+                f"this file system has no locks ({error.strerror})", "use another folder", path=path
+            ) from None
         file.seek(0)
         yield file
 
@@ -162,7 +164,7 @@ class Lease:
         with exclusive(self._folder / ".lock"):
             if not self._is_ours():
                 silence = time.time() - self._holder.heard
-                raise UserError(f"{self._folder.parent}: another process took over after {silence:.0f} s of silence")
+                raise UserError(f"another process took over after {silence:.0f} s of silence", path=self._folder.parent)
             self._holder = replace(self._holder, heard=time.time())
             _save(self._folder, self._holder)
 

@@ -102,7 +102,7 @@ def validated(
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise UserError(f"{path}: {validation_line(error)}; {remedy}") from None
+        raise UserError(validation_line(error), remedy, path=path) from None
 
 
 def read_record(path: Path, adapter: TypeAdapter[Record], remedy: str = "repair or delete the file") -> Record:

@@ -62,7 +62,8 @@ class FilesCorpus(TextSource):
         roles = {path: role for role in FILE_ROLES for path in getattr(files, role)}
         for path, role in roles.items():
             if not is_dataset(path) and not Path(path).exists():
-                raise UserError(f"corpus.files.{role}: {path}: no such file; check the path")
+                name = f"corpus.files.{role}"
+                raise UserError(f"{name}: {path}: no such file", "check the path", parameter=name)
         found = super().identity(corpus, options, seed) | {"corpus": {"files": described}}
         found["files"] = {path: digest_input(path) for path in sorted(roles)}
         if judging := dict(_judgements(files)):
@@ -118,7 +119,8 @@ class FilesCorpus(TextSource):
                 questions = read_questions(input_files(name, split=split), dropped)
                 documents.update(name for question in questions for name in question.named_documents)
                 if not questions:
-                    raise UserError(f"corpus.files.questions_{split}: {name}: {nothing_kept(dropped)}")
+                    parameter = f"corpus.files.questions_{split}"
+                    raise UserError(f"{parameter}: {name}: {nothing_kept(dropped)}", parameter=parameter)
         return frozenset(documents)
 
     def known_questions(self, split: Split, known: Set[str]) -> list[Question]:
@@ -140,8 +142,9 @@ class FilesCorpus(TextSource):
             questions = self._answerable("train", self._files.questions_train, counted, known)
             found = [question for question in questions if is_orqa_dev(question.question) is wanted]
         if names and not found:
-            all_dev = "all are development questions; set corpus.files.dev_split: none"
-            raise UserError(f"corpus.files.questions_{split}: {nothing_kept(dropped) if dropped else all_dev}")
+            why = nothing_kept(dropped) if dropped else "all are development questions"
+            remedy, parameter = "" if dropped else "set corpus.files.dev_split: none", f"corpus.files.questions_{split}"
+            raise UserError(f"{parameter}: {why}", remedy, parameter=parameter)
         return evenly_spaced(found, maximum, dropped)
 
     def _answerable(self, split: Split, names: Sequence[str], dropped: Dropped, known: Set[str]) -> Iterator[Question]:
@@ -153,9 +156,9 @@ class FilesCorpus(TextSource):
             if file.path in judging:
                 for document, _ in question.judged:
                     if not {document, document_of(document)} & (known | self._left_out):
-                        where = judging[file.path](file.path, document)
                         problem = f"the document '{document[:60]}' is in no file of corpus.files.knowledge"
-                        raise UserError(f"{where}: {problem}; name the corpus that these judgements are of")
+                        remedy, line = "name the corpus that these judgements are of", judging[file.path]
+                        raise UserError(problem, remedy, path=file.path, line=line(file.path, document))
                 return True
             gold = question.gold_documents
             if gold and file.given in own and not any({name, document_of(name)} & known for name in gold):

@@ -82,10 +82,9 @@ def prepare(
         made = Assembly(source, scratch, progress)
         passages = made.write()
         if not made.counts["passages"] or not made.counts["sentences"]:
-            raise UserError(
-                f"prepare: {made.counts['passages']} passages and {made.counts['sentences']} sentences were kept "
-                f"(dropped: {dict(made.dropped)}); check corpus.files and corpus.sentence_length"
-            )
+            counts = f"{made.counts['passages']} passages and {made.counts['sentences']} sentences were kept"
+            remedy = "check corpus.files and corpus.sentence_length"
+            raise UserError(f"prepare: {counts} (dropped: {dict(made.dropped)})", remedy)
         if isinstance(source, TextSource):
             made.counts[PASSAGE_WORDPIECES] = int(passages.bodies.offsets[-1])
         save_tokenizer(source.tokenizer, scratch / "tokenizer")
@@ -127,6 +126,6 @@ def _check_tokenizer(folder: str, *digests: str) -> None:
 
 def _folder_digest(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; set tokenizer.checkpoint to one: {hub_remedy(folder)}")
+        raise UserError("no such folder", f"set tokenizer.checkpoint to one: {hub_remedy(folder)}", path=folder)
     names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
     return {name: digest_file(folder / name) for name in names if (folder / name).exists()}

@@ -69,10 +69,9 @@ def tagger_digest(name: Path | str) -> str:
     folder = Path(name)
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".txt", ".safetensors"))
     if not (folder / "config.json").is_file() or not any(path.suffix == ".safetensors" for path in paths):
-        raise UserError(
-            f"corpus.tagger: {folder} holds no config.json and safetensors; name a Hugging Face "
-            "token-classification folder; docs/data.md says how one is trained"
-        )
+        problem = f"corpus.tagger: {folder} holds no config.json and safetensors"
+        remedy = "name a Hugging Face token-classification folder; docs/data.md says how one is trained"
+        raise UserError(problem, remedy, parameter="corpus.tagger")
     return digest({path.name: digest_file(path) for path in paths})
 
 

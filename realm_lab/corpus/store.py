@@ -67,7 +67,9 @@ class Ragged:
         empty = values.stat().st_size == 0
         self.values = np.zeros(0, dtype) if empty else np.asarray(np.memmap(values, dtype, "r"))
         if self.offsets[-1] != len(self.values):
-            raise UserError(f"{values}: {len(self.values)} values where {self.offsets[-1]} were written; prepare again")
+            raise UserError(
+                f"{len(self.values)} values where {self.offsets[-1]} were written", "prepare again", path=values
+            )
 
     @classmethod
     def of(cls, offsets: np.ndarray, values: np.ndarray) -> Ragged:
@@ -353,7 +355,7 @@ class PreparedCorpus:
     def __init__(self, folder: Path):
         self.folder = Path(folder)
         if not (self.folder / "manifest.json").exists():
-            raise UserError(f"{self.folder}: not a prepared corpus; run `realm-lab prepare`")
+            raise UserError("not a prepared corpus", "run `realm-lab prepare`", path=self.folder)
         self.manifest = Manifest(**read_json(self.folder / "manifest.json"))
         self._token_dtype = token_dtype(self.manifest.vocabulary_size, self.pictures is not None)
 
@@ -393,7 +395,7 @@ class PreparedCorpus:
     def _existing(self, name: str) -> Path:
         folder = self.folder / name
         if not folder.exists():
-            raise UserError(f"{folder}: not in this prepared corpus; run `realm-lab prepare` again")
+            raise UserError("not in this prepared corpus", "run `realm-lab prepare` again", path=folder)
         return folder
 
 

@@ -45,10 +45,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             if len(line) > limit:
                 hint = "convert its CR line ends (tr '\\r' '\\n'), or " if b"\r" in line else ""
                 raise UserError(
-                    f"{path}, line {number}: longer than {MAX_LINE_MB} MB; {hint}cut it into several records"
+                    f"longer than {MAX_LINE_MB} MB", f"{hint}cut it into several records", path=path, line=number
                 )
             if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
-                raise UserError(f"{path}, line 1: lines end in CR alone; convert them: tr '\\r' '\\n'")
+                raise UserError("lines end in CR alone", "convert them: tr '\\r' '\\n'", path=path, line=1)
             yield number, _decode(line, path, number)
 
 
@@ -57,7 +57,7 @@ def read_text(path: Path) -> str:
     with open_bytes(path) as file:
         data = file.read(MAX_WHOLE_MB * MEGABYTE + 1)
     if len(data) > MAX_WHOLE_MB * MEGABYTE:
-        raise UserError(f"{path}: over {MAX_WHOLE_MB} MB as one JSON value; split it, or write JSON lines")
+        raise UserError(f"over {MAX_WHOLE_MB} MB as one JSON value", "split it, or write JSON lines", path=path)
     return _decode(data, path, 1)
 
 
@@ -78,10 +78,10 @@ def read_head(path: Path) -> str:
         return TFRECORD
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
         line = 1 + head.count(b"\n", 0, max(0, head.find(b"\0")))
-        raise UserError(f"{path}, line {line}: looks like UTF-16 or binary data; save the file as UTF-8")
+        raise UserError("looks like UTF-16 or binary data", "save the file as UTF-8", path=path, line=line)
     head = head.removeprefix(b"\xef\xbb\xbf")
     if not head.strip():
-        raise UserError(f"{path}: the file is empty; fetch or write it again")
+        raise UserError("the file is empty", "fetch or write it again", path=path)
     return head.decode("utf-8", errors="ignore")
 
 
@@ -90,10 +90,12 @@ def _decode(data: bytes, path: Path, line: int) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line += data.count(b"\n", 0, error.start)
-        raise UserError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8") from None
+        raise UserError(
+            f"not UTF-8 (byte 0x{data[error.start]:02x})", "save it as UTF-8", path=path, line=line
+        ) from None
     if "\0" in text:
         line += text.count("\n", 0, text.index("\0"))
-        raise UserError(f"{path}, line {line}: a NUL byte; save it as UTF-8 text, or delete the byte")
+        raise UserError("a NUL byte", "save it as UTF-8 text, or delete the byte", path=path, line=line)
     return text.removeprefix("\ufeff") if line == 1 else text
 
 
@@ -106,7 +108,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
             suffix = next((suffix for magic, suffix in _MAGIC.items() if start.startswith(magic)), "")
             named = path.suffix.lower() if path.suffix.lower() in _MAGIC.values() else ""
             if named and named != suffix and start:
-                raise UserError(f"{path}: named {named} but is not such a file; fetch it again or rename it")
+                raise UserError(f"named {named} but is not such a file", "fetch it again or rename it", path=path)
             file.seek(0)
             if not suffix:
                 yield file
@@ -114,18 +116,18 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
             with _OPEN[suffix](file) as plain:
                 yield io.BufferedReader(_Measured(plain, file, path), CHUNK_BYTES)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path") from None
+        raise UserError("no such file", "check the path", path=path) from None
     except IsADirectoryError:
-        raise UserError(f"{path} is a folder; name the files in it") from None
+        raise UserError("is a folder", "name the files in it", path=path) from None
     except zstd.ZstdError as error:
         if "memory" not in str(error):
-            raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
+            raise UserError(f"cut off or damaged ({error})", "fetch it again", path=path) from None
         remedy = "unpack it yourself, or compress it with a window of at most 2 GiB (zstd --long=31 or less)"
-        raise UserError(f"{path}: its window takes more memory than there is for it ({error}); {remedy}") from None
+        raise UserError(f"its window takes more memory than there is for it ({error})", remedy, path=path) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
+        raise UserError(f"cut off or damaged ({error})", "fetch it again", path=path) from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); check the file") from None
+        raise UserError(f"cannot be read ({error.strerror or error})", "check the file", path=path) from None
 
 
 class _Measured(io.RawIOBase):
@@ -144,7 +146,8 @@ class _Measured(io.RawIOBase):
         allowed = max(EXPANSION_GRACE, MAX_EXPANSION * self._packed.tell())
         if self._read > allowed:
             raise UserError(
-                f"{self._path}: grows to more than {MAX_EXPANSION} times its compressed size, as no text does; fetch "
-                "it again, or decompress it yourself"
+                f"grows to more than {MAX_EXPANSION} times its compressed size, as no text does",
+                "fetch it again, or decompress it yourself",
+                path=self._path,
             )
         return count

@@ -111,11 +111,12 @@ def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
         split = blank.pre_tokenizer.pre_tokenize_str(normal)
         words.update(word for word, _ in split if len(word) <= LONGEST_WORD)
     if not words:
-        raise UserError("no text to learn a vocabulary from; name files with text in corpus.files.knowledge")
+        raise UserError("no text to learn a vocabulary from", "name files with text in corpus.files.knowledge")
     pieces = _character_pieces(words)
     if size < len(SPECIAL_TOKENS) + len(pieces):
         least = len(SPECIAL_TOKENS) + len(pieces)
-        raise UserError(f"tokenizer.vocabulary_size: {size} does not hold the characters; give at least {least}")
+        problem, name = f"{size} does not hold the characters", "tokenizer.vocabulary_size"
+        raise UserError(f"{name}: {problem}", f"give at least {least}", parameter=name)
     # As "special tokens" the characters come first and in this order; the tokenizer is built again below,
     # so that only the vocabulary remains of this.
     trainer = trainers.WordPieceTrainer(

@@ -43,7 +43,7 @@ def read_references(path: Path) -> list[Question]:
     dropped = Dropped()
     found = [question._replace(question=question.question.strip()) for question in questions_in(_file(path), dropped)]
     if not found:
-        raise UserError(f"{path}: no questions; name a file of questions and answers")
+        raise UserError("no questions", "name a file of questions and answers", path=path)
     return with_own_ids([*dict.fromkeys(found)], dropped)
 
 
@@ -134,7 +134,7 @@ def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[Given], li
         identity = record.given_id(*QUESTION_IDS) or ""
         text = record.text("question").strip()
         if not identity and not text:
-            raise UserError(f"{record.where}: neither 'id' nor 'question'; {REMEDY}")
+            raise record.error("neither 'id' nor 'question'")
         found = rows.get(("id", identity)) or rows.get(("question", text))
         if not found:
             surplus.append(identity or text)
@@ -149,15 +149,14 @@ def _file(path: Path) -> InputFile:
 
 
 def _records(path: Path) -> Iterator[Record]:
-    name = plain_name(path)
-    head = read_head(path)
+    file, head = _file(path), read_head(path)
     keys = first_record(head).keys()
-    if head.lstrip().startswith("{") and not name.endswith(LINE_SUFFIXES) and not keys & {"prediction", "ctxs"}:
+    if head.lstrip().startswith("{") and not file.name.endswith(LINE_SUFFIXES) and not keys & {"prediction", "ctxs"}:
         for identity, answer in parse(read_text(path), path).items():
             fields = {"id": identity, "prediction": answer}
-            yield Record(f"{path}, '{identity[:60]}'", 0, fields, name, REMEDY, Dropped())
+            yield Record(file, 0, fields, REMEDY, Dropped(), part=f"'{identity[:60]}'")
     else:
-        yield from records(_file(path), REMEDY, Dropped())
+        yield from records(file, REMEDY, Dropped())
 
 
 def _prediction(record: Record) -> tuple[str | None, tuple[tuple[str, str], ...] | None]:

@@ -76,9 +76,11 @@ class CausalModel:
             model = AutoModelForCausalLM.from_pretrained(dtype=PRECISIONS[precision], **given)
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"{checkpoint}: no causal language model that transformers opens ({reason})") from None
+            raise UserError(f"no causal language model that transformers opens ({reason})", path=checkpoint) from None
         if not self._tokenizer.is_fast:
-            raise UserError(f"{checkpoint}: its tokenizer does not tell the characters of a token; add tokenizer.json")
+            raise UserError(
+                "its tokenizer does not tell the characters of a token", "add tokenizer.json", path=checkpoint
+            )
         self._model = model.eval().requires_grad_(False)
         if precision != "float32":  # the last product, whose 8 bits would move a logit near 10 by up to .03 nats
             head = copy.deepcopy(model.get_output_embeddings()).float()
@@ -142,5 +144,5 @@ def opened_as(checkpoint: Path) -> dict[str, Any]:
         return {"pretrained_model_name_or_path": str(checkpoint), "local_files_only": True}
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"{checkpoint}: reading GGUF takes {' and '.join(missing)}; {install_line('causal')}")
+        raise UserError(f"reading GGUF takes {' and '.join(missing)}", install_line("causal"), path=checkpoint)
     return {"pretrained_model_name_or_path": str(checkpoint.parent), "gguf_file": checkpoint.name}

@@ -173,10 +173,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json of a Hugging Face folder; a missing or broken one is a UserError."""
     path = Path(folder) / "config.json"
     if not path.exists():
-        raise UserError(f"{folder}: no config.json; model.checkpoint must be a local Hugging Face folder")
+        raise UserError("no config.json", "model.checkpoint must be a local Hugging Face folder", path=folder)
     config = read_json(path)
     if not isinstance(config, dict):
-        raise UserError(f"{path}: not a BERT configuration (no JSON object)")
+        raise UserError("not a BERT configuration (no JSON object)", path=path)
     return config
 
 
@@ -201,7 +201,7 @@ def read_shape(folder: Path) -> EncoderShape:
             config.get("patch_values", 0),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: not a BERT configuration ({error})") from None
+        raise UserError(f"not a BERT configuration ({error})", path=path) from None
 
 
 def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
@@ -221,7 +221,9 @@ def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dic
     for path in weight_files(folder):
         for name, value in read_tensors(path, keep).items():
             if value.is_floating_point() and not value.isfinite().all():
-                raise UserError(f"{path}: '{name}' has NaN or infinite values; copy the file again, or train it anew")
+                raise UserError(
+                    f"'{name}' has NaN or infinite values", "copy the file again, or train it anew", path=path
+                )
             weights[name] = value
     return weights
 

@@ -189,7 +189,9 @@ def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: P
         asked = asked._replace(vocabulary_size=found.vocabulary_size)
     if found.config:
         if asked.patch_values:
-            raise UserError(f"{folder}: only BERT reads pictures; set model.pictures to false, or name a BERT folder")
+            raise UserError(
+                "only BERT reads pictures", "set model.pictures to false, or name a BERT folder", path=folder
+            )
         asked = asked._replace(activation=found.activation)  # the body's is the family's
     _check_equal(found, asked, MUST_AGREE, folder)
     return found._replace(dropout=asked.dropout, patch_values=asked.patch_values)
@@ -199,8 +201,9 @@ def _check_equal(found: NamedTuple, asked: NamedTuple, names: Sequence[str], fol
     for name in names:
         if getattr(found, name) != getattr(asked, name):
             raise UserError(
-                f"{folder}: its {name} is {getattr(found, name)}, the parameters ask for {getattr(asked, name)}; set "
-                "the model section (and tokenizer.checkpoint) to the folder's"
+                f"its {name} is {getattr(found, name)}, the parameters ask for {getattr(asked, name)}",
+                "set the model section (and tokenizer.checkpoint) to the folder's",
+                path=folder,
             )
 
 
@@ -287,7 +290,9 @@ def read_released_embedder(folder: Path) -> Embedder:
     used = [name for name in towers[0] if not name.startswith("cls.predictions.")]
     shared = len(towers) == 1 or all(torch.equal(towers[0][name], towers[1].get(name, torch.empty(0))) for name in used)
     if "cls.dense.weight" not in towers[0]:
-        raise UserError(f"{folder}: no tensor 'cls.dense.weight'; it holds no retriever, choose an embedder or scorer")
+        raise UserError(
+            "no tensor 'cls.dense.weight'", "it holds no retriever, choose an embedder or scorer", path=folder
+        )
     head = EmbedderShape(
         projection_size=towers[0]["cls.dense.weight"].shape[0],
         share_towers=shared,

@@ -105,7 +105,7 @@ class Likelihoods:
         except OSError as error:
             if is_disk_full(error):
                 raise DiskFull(self._path) from None
-            raise UserError(f"{self._path}: {error.strerror}; make it writable, and run again") from None
+            raise UserError(error.strerror, "make it writable, and run again", path=self._path) from None
 
     def _look(self) -> None:
         """Read records that were appended since the last call."""

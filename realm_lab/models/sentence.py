@@ -30,7 +30,9 @@ class SentenceEncoder:
         self.encoder.to(device).eval()
         self._tokenizer = load_tokenizer(folder)
         if (words := self._tokenizer.get_vocab_size()) > shape.vocabulary_size:
-            raise UserError(f"{folder}: {words} words but {shape.vocabulary_size} embeddings; use its own tokenizer")
+            raise UserError(
+                f"{words} words but {shape.vocabulary_size} embeddings", "use its own tokenizer", path=folder
+            )
         self._pooling, self._normalise, self._device = pooling, normalise, device
 
     @property

@@ -61,7 +61,9 @@ def read_tagger(options: TaggerFolder) -> ModelTagger:
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, split_special_tokens=True, **how)
     except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{folder}: transformers cannot read this tagger ({reason}); name another folder") from None
+        raise UserError(
+            f"transformers cannot read this tagger ({reason})", "name another folder", path=folder
+        ) from None
     positions = int(getattr(model.config, "max_position_embeddings", LONGEST))
     longest = min(LONGEST, positions - 2 if positions > LONGEST else positions)  # RoBERTa: 514 for 512
     tokenizer.model_max_length = longest

@@ -107,7 +107,7 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     _check_names(document, document, path)
     for key in overrides:
         if not is_known(key):
-            raise _unknown(f"--set {cut(key)}", key)
+            raise _unknown(key, f"{FLAG} {cut(key)}")
     given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, overrides)
     preset = given.setdefault("preset", "toy")
     below = preset_values(preset, "--preset" if "preset" in overrides else path)
@@ -241,7 +241,7 @@ def parse_override(text: str, flag: str = "--set", example: str = "pretrain.step
     """`pretrain.steps=100` -> ("pretrain.steps", 100), the value read as YAML. `flag` is the flag that it came from."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"{flag} {cut(text)}: write it as KEY=VALUE, for example {example}")
+        raise UserError(f"write it as KEY=VALUE, for example {example}", path=f"{flag} {cut(text)}")
     return key.strip(), parse_yaml(value, f"{flag} {cut(text)}", "safe")
 
 
@@ -252,7 +252,7 @@ def chosen(flag: str, text: str) -> Choice:
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"{flag} {cut(text)}: {error}") from None
+        raise UserError(error, path=f"{flag} {cut(text)}") from None
 
 
 def is_same_or_inside(name: str, key: str) -> bool:
@@ -284,18 +284,20 @@ def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: S
     for name, value in section.items():
         location = [*above, str(name)]
         key = ".".join(location)
-        where = f"{path}, line {line_of(document, location)}"
+        line = line_of(document, location)
         if key not in parameter_fields():
-            raise _unknown(where, key)
+            raise _unknown(key, path, line)
         if "." in str(name):
             lines = " ".join(f"{part}:" for part in str(name).split("."))
-            raise UserError(f"{where}: '{cut(str(name))}' has to be nested, a section a line: {lines} VALUE")
+            problem = f"'{cut(str(name))}' has to be nested, a section a line: {lines} VALUE"
+            raise UserError(problem, parameter=key, path=path, line=line)
         if isinstance(value, dict) and is_section(key):
             _check_names(value, document, path, location)
 
 
-def _unknown(where: str, key: str) -> UserError:
-    return UserError(f"{where}: unknown parameter '{cut(key)}'; {suggest_parameter(cut(key, 200))}")
+def _unknown(key: str, path: object, line: int | None = None) -> UserError:
+    remedy = suggest_parameter(cut(key, 200))
+    return UserError(f"unknown parameter '{cut(key)}'", remedy, parameter=key, path=path, line=line)
 
 
 def suggest_parameter(key: str) -> str:

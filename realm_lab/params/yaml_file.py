@@ -32,21 +32,21 @@ def read_yaml(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(
-            f"{path}: no such file; run from the project's folder, give --params FILE, or `realm-lab init FOLDER`"
+            "no such file", "run from the project's folder, give --params FILE, or `realm-lab init FOLDER`", path=path
         ) from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); give another with --params FILE") from None
+        raise UserError(f"cannot be read ({error.strerror})", "give another with --params FILE", path=path) from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
-    document = parse_yaml(text, str(path))
+        raise UserError(f"not UTF-8 at byte {error.start}", "save the file as UTF-8", path=path) from None
+    document = parse_yaml(text, path)
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise UserError(f"{path}: expected 'key: value' lines, got {in_words(type(document))}")
+        raise UserError(f"expected 'key: value' lines, got {in_words(type(document))}", path=path)
     return document
 
 
-def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
+def parse_yaml(text: str, source: object, kind: str = "rt") -> Any:
     """Parse a YAML text. `kind`: "rt" keeps the lines of keys, "safe" gives plain values.
 
     UserError: not YAML, or YAML beyond names and values; it names `source` and the line.
@@ -58,19 +58,20 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
         return document
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark and "\n" in text else ""
+        line = mark.line + 1 if mark and "\n" in text else None
         problem = str(getattr(error, "problem", None) or str(error).splitlines()[0])
         if isinstance(error, DuplicateKeyError):
             problem = re.sub(" with value.*", "; keep one of the two, or rename it", problem, flags=re.DOTALL)
-        raise UserError(f"{source}{line}: not valid YAML ({cut(problem, 200)})") from None
+        raise UserError(f"not valid YAML ({cut(problem, 200)})", path=source, line=line) from None
     except UserError:
         raise
     except UNREADABLE as error:
         lines = text.splitlines()
         # Such an error has no line number: use the first line up to which the text cannot be read.
         number = bisect.bisect_left(range(len(lines)), True, key=lambda last: _is_unreadable(lines[: last + 1])) + 1
-        where = f"{source}, line {number}" if "\n" in text else source
-        raise UserError(f"{where}: a value cannot be read ({cut(str(error), 200)}); put text in quotes") from None
+        line = number if "\n" in text else None
+        problem = f"a value cannot be read ({cut(str(error), 200)})"
+        raise UserError(problem, "put text in quotes", path=source, line=line) from None
 
 
 def _is_unreadable(lines: Sequence[str]) -> bool:
@@ -83,32 +84,31 @@ def _is_unreadable(lines: Sequence[str]) -> bool:
     return False
 
 
-def _check_plain(text: str, source: str) -> None:
+def _check_plain(text: str, source: object) -> None:
     """Refuse aliases, tags and invisible line breaks."""
     if found := LINE_BREAKS.search(text):
         number = text.count("\n", 0, found.start()) + 1
-        raise UserError(f"{source}, line {number}: an invisible line break, U+{ord(found[0]):04X}; delete it")
+        raise UserError(f"an invisible line break, U+{ord(found[0]):04X}", "delete it", path=source, line=number)
     if "*" not in text and "!" not in text:  # none of either: the text is not parsed twice
         return
     for event in YAML(typ="rt").parse(text):
         if isinstance(event, AliasEvent) or getattr(event, "tag", None):
-            line = f", line {event.start_mark.line + 1}" if "\n" in text else ""
-            raise UserError(f"{source}{line}: aliases (*) and tags (!) are not read; write the value out")
+            line = event.start_mark.line + 1 if "\n" in text else None
+            raise UserError("aliases (*) and tags (!) are not read", "write the value out", path=source, line=line)
 
 
-def _check_names(value: Any, source: str) -> None:
+def _check_names(value: Any, source: object) -> None:
     """Refuse names that are not text, such as a date or a number without quotes, and points in time, which do not keep
     their written form."""
     is_section = isinstance(value, dict)
     for key, inner in value.items() if is_section else enumerate(value) if isinstance(value, list) else ():
         line = line_of(value, [key])
-        where = f"{source}, line {line}" if line else source
         if is_section and not isinstance(key, str):
             kinds = {bool: "true or false", int: "a number", float: "a number", datetime.date: "a date"}
             read = next((words for kind, words in kinds.items() if isinstance(key, kind)), "no text")
-            raise UserError(f"{where}: the name '{cut(str(key))}' is read as {read}; put it in quotes")
+            raise UserError(f"the name '{cut(str(key))}' is read as {read}", "put it in quotes", path=source, line=line)
         if isinstance(inner, datetime.datetime):
-            raise UserError(f"{where}: {inner} is read as a point in time; put it in quotes")
+            raise UserError(f"{inner} is read as a point in time", "put it in quotes", path=source, line=line)
         _check_names(inner, source)
 
 

@@ -72,7 +72,9 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 def read_calibration(path: Path) -> Calibration:
     """Read a file; a missing or a foreign one is a UserError with the remedy."""
     if not path.exists():
-        raise UserError(f"{path}: this machine has not been measured; {REMEDY}, or plan for a device: --device H100")
+        raise UserError(
+            "this machine has not been measured", f"{REMEDY}, or plan for a device: --device H100", path=path
+        )
     return read_record(path, CALIBRATION, REMEDY)
 
 

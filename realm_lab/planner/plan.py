@@ -133,7 +133,7 @@ def _measured(params: Params, root: Path, text: Text) -> Source:
     for name, wanted in model_identity(params, text.vocabulary_size).items():
         if found.model.get(name) != wanted:
             difference = f"measured with {name} {found.model.get(name)}, the parameters say {wanted}"
-            raise UserError(f"{path}: {difference}; {REMEDY} with the same parameters")
+            raise UserError(difference, f"{REMEDY} with the same parameters", path=path)
     about = f"measured: {path}, {found.date}, host {found.host}, torch {found.torch}"
     return Source("measured", found.device, found.speeds, found.memory_bytes, about)
 

@@ -87,7 +87,7 @@ def check(root: Path, files: list[str], results: BoundResults | None = None) -> 
     bound_to = read_claims(source) if source.exists() or not files else {}
     for name in files:
         if name not in bound_to and Path(name).suffix != ".tex":
-            raise UserError(f"{source}: no claims of {name}", remedy=suggestion(name, bound_to))
+            raise UserError(f"no claims of {name}", path=source, remedy=suggestion(name, bound_to))
     results = results or BoundResults(root)
     bound, problems = 0, []
     for name in files or bound_to:
@@ -263,7 +263,7 @@ class _Text:
                 if found := fits(self._results, slot.query, study, said):
                     self._add(slot.start, said, found, "write what the result says, or correct the claim")
         except UserError as error:
-            self._add(slot.start, said, error.problem, error.remedy or "correct the claim")
+            self._add(slot.start, said, error.fault, error.remedy or "correct the claim")
 
     def find_unbound(self) -> None:
         """Report every number and verdict that no claim covers."""

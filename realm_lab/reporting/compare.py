@@ -175,7 +175,7 @@ def find_side(studies: Studies, text: str) -> Side:
         remedy = suggestion(study, studies.names())
         raise UserError(f"'{text}': no runs of study {study} here (see `realm-lab status`); {remedy}")
     if not matches:
-        raise UserError(f"{runs}: no run and no study '{text}' (see `realm-lab status`); {suggestion(name, known)}")
+        raise UserError(f"no run and no study '{text}' (see `realm-lab status`)", suggestion(name, known), path=runs)
     return Side(matches[0], (matches[0],))
 
 

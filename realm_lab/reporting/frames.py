@@ -188,7 +188,7 @@ def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     try:
         return dict(read_json(folder / "summary.json")), read_results(folder / "results.csv")
     except (OSError, TypeError, ValueError) as error:  # UserErrors and pandas' parser errors are ValueErrors
-        raise UserError(f"{folder}: {error}; write the report again") from None
+        raise UserError(error, "write the report again", path=folder) from None
 
 
 def results_text(results: pd.DataFrame) -> str:

@@ -83,7 +83,7 @@ def _study(folder: Path) -> dict[str, Any]:
             "drawing": drawn[0] if drawn else None,
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder}: {error!r}; write the report again") from None
+        raise UserError(repr(error), "write the report again", path=folder) from None
 
 
 def _strongest(report: Report) -> dict[str, Any] | None:

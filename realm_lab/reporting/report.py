@@ -90,8 +90,9 @@ def write_study_report(
     reported = read_summary(folder).get("coverage", {}).get("complete", 0)
     if (complete := tables.coverage(study.results)["complete"]) < reported and not force:
         raise UserError(
-            f"{folder / 'report.md'}: counts {reported} complete runs, here are {complete}; it stays as it is (run the "
-            "rest, or replace it with --force)"
+            f"counts {reported} complete runs, here are {complete}",
+            "it stays as it is (run the rest, or replace it with --force)",
+            path=folder / "report.md",
         )
     explorer = explorer or name == DEFAULT or (folder / "examples.json").is_file()
     plan, paper = plan_of(root / "runs", name), paper or (folder / "tables" / "all.tex").is_file()
@@ -118,7 +119,7 @@ def write_all(root: Path, *, force: bool = False, studies: Studies | None = None
     studies = studies or Studies(root / "runs")
     if not studies.names() and not (root / "reports").is_dir():
         raise UserError(
-            f"{root}: no runs and no reports here; run `realm-lab sweep NAME` first, or `realm-lab init FOLDER`"
+            "no runs and no reports here", "run `realm-lab sweep NAME` first, or `realm-lab init FOLDER`", path=root
         )
     for name in (name for name in studies.names() if not name.startswith(NO_REPORT)):
         try:

@@ -197,14 +197,14 @@ class EmbeddingStore:
 
 def _check(folder: Path, identity: Identity) -> None:
     if read_identity(folder) != identity:
-        raise UserError(f"{folder}: embeddings of something else than asked for; {REMEDY}")
+        raise UserError("embeddings of something else than asked for", REMEDY, path=folder)
 
 
 def _open(folder: Path) -> Embeddings:
     identity, path = read_identity(folder), folder / "embeddings.bin"
     size, found = identity.rows * identity.row_bytes, path.stat().st_size if path.exists() else 0
     if found != size:
-        raise UserError(f"{path}: {found} bytes, {size} were written; {REMEDY}")
+        raise UserError(f"{found} bytes, {size} were written", REMEDY, path=path)
     check_file(path)
     return Embeddings(folder, identity)
 
@@ -255,7 +255,7 @@ def read_identity(folder: Path) -> Identity:
     except TypeError:
         identity = None
     if identity is None or identity.format != FORMAT:
-        raise UserError(f"{path}: not embeddings of format {FORMAT}; {REMEDY}")
+        raise UserError(f"not embeddings of format {FORMAT}", REMEDY, path=path)
     return identity
 
 
@@ -282,4 +282,4 @@ def _write(path: Path, rows_RD: Tensor, first: int) -> None:
     except OSError as error:
         if is_disk_full(error):
             raise DiskFull(path) from None
-        raise UserError(f"{path}: {error.strerror}; make it writable, and run again, which goes on from here") from None
+        raise UserError(error.strerror, "make it writable, and run again, which goes on from here", path=path) from None

@@ -46,7 +46,7 @@ def install(root: Path) -> str:
                 with atomic_directory(folder) as scratch:
                     shutil.copytree(source, scratch, dirs_exist_ok=True)
             elif not folder.exists() and not folder.name.startswith("prepare"):
-                raise UserError(f"{source}: no such stage; the demo was made by another version of the engine")
+                raise UserError("no such stage", "the demo was made by another version of the engine", path=source)
     first = plan.runs[0]
     if not (kept_corpus_folder(root, first.plan) / "manifest.json").exists():
         run_stage("prepare", first.plan.system, first.params, first.seed, root)

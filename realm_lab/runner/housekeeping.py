@@ -116,5 +116,7 @@ def _reported(reports: Path, forget: Sequence[str]) -> set[str]:
                 keys |= {row.get("run_key", "") for row in csv.DictReader(file)}
         except (UnicodeDecodeError, csv.Error) as error:
             remedy = "write the report again, or move the file out of reports/"
-            raise UserError(f"{path} cannot be read ({error}), so the runs it needs are not known; {remedy}") from None
+            raise UserError(
+                f"cannot be read ({error}), so the runs it needs are not known", remedy, path=path
+            ) from None
     return keys

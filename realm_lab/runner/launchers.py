@@ -119,11 +119,12 @@ def on_cluster(
         places = [Path(profile), *(folder / f"{profile}.yaml" for folder in folders)]
         path = next((place for place in places if place.suffix == ".yaml" and place.is_file()), None)
         if path is None:
-            raise UserError(f"--profile {profile}: no such file; write {places[1]} with lines such as `partition: gpu`")
+            remedy = f"write {places[1]} with lines such as `partition: gpu`"
+            raise UserError("no such file", remedy, path=f"--profile {profile}")
         where = f"{path} or --slurm" if given else str(path)
-        found = parse_yaml(path.read_text(encoding="utf-8"), str(path)) or {}
+        found = parse_yaml(path.read_text(encoding="utf-8"), path) or {}
         if not isinstance(found, dict):
-            raise UserError(f"{path}: no settings; write lines such as `partition: gpu`")
+            raise UserError("no settings", "write lines such as `partition: gpu`", path=path)
         values |= found
     try:
         slurm = SlurmOptions(**(values | dict(given)))
@@ -132,9 +133,9 @@ def on_cluster(
         keys = ", ".join(SlurmOptions.model_fields)
         if problem["type"] == "extra_forbidden":
             key = str(problem["loc"][0])
-            said = f"{key}: no such setting; {no_setting(key, SlurmOptions.model_fields)}"
-            raise UserError(f"{where}: {said}; the settings are {keys}") from None
-        raise UserError(f"{where}: {validation_line(error)}") from None
+            remedy = f"{no_setting(key, SlurmOptions.model_fields)}; the settings are {keys}"
+            raise UserError(f"{key}: no such setting", remedy, path=where) from None
+        raise UserError(validation_line(error), path=where) from None
     return settings.model_copy(update={"slurm": slurm})
 
 

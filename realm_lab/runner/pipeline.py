@@ -209,7 +209,7 @@ def _export_models(stage: str, plan: StudyPlan, root: Path) -> None:
         wanted.add(folder.name)
         if not (source / "model").exists():
             raise UserError(
-                f"{source / 'model'}: the results of a finished stage are gone; delete {source} and run again"
+                "the results of a finished stage are gone", f"delete {source} and run again", path=source / "model"
             )
         if not _is_copy(folder, source / "model", "manifest.json"):
             with atomic_directory(folder) as scratch:

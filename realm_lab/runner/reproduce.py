@@ -54,7 +54,7 @@ def reproduce(
         {path.parent.name for place in ("*", "reference/*") for path in reports.glob(f"{place}/results.csv")}
     )
     if name and name not in names:
-        raise UserError(f"{reports}: no report of study '{name}'; {suggestion(name, names)}")
+        raise UserError(f"no report of study '{name}'", suggestion(name, names), path=reports)
     code = 0
     fields: list[dict[str, Any]] = []
     for study in [name] if name else names:

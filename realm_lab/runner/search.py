@@ -110,8 +110,9 @@ def open_study(plan: SearchPlan, root: Path) -> Study:
         study.set_user_attr("design", design)
     elif begun != design:
         raise UserError(
-            f"{path}: search '{plan.name}' was begun with another space, metric, seeds or parameters; rename the "
-            "search's file, or delete this one: finished runs are only read"
+            f"search '{plan.name}' was begun with another space, metric, seeds or parameters",
+            "rename the search's file, or delete this one: finished runs are only read",
+            path=path,
         )
     return study
 

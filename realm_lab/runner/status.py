@@ -247,7 +247,7 @@ def show_studies(root: Path, *, as_json: bool) -> None:
         not_here = "none here; see reports/reference" if has_results else "never swept"
         rows.append((study["study"], in_words(study["counts"]) or not_here, study["question"]))
     if not rows:
-        raise UserError(f"{root}: no studies and no runs; go to a project, or make one: `realm-lab init FOLDER`")
+        raise UserError("no studies and no runs", "go to a project, or make one: `realm-lab init FOLDER`", path=root)
     print_table("", ("study", "runs", "question"), rows)
     if left:
         print(f"{len(left)} more were never swept here: {', '.join(left)}")

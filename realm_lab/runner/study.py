@@ -271,7 +271,7 @@ def read_study_file(path: Path, model: type[File]) -> File:
     try:
         study = model(**json.loads(json.dumps(document, default=str)))  # as Python's own containers and scalars
     except ValidationError as error:
-        raise UserError(_explain(error, path, document, model)) from None
+        raise _explained(error, path, document, model) from None
     study.read_from(path, document)
     return study
 
@@ -322,8 +322,8 @@ def _leaves(given: Mapping[str, Any], prefix: str, keys: Place) -> Iterator[tupl
             yield name, value, place
 
 
-def _explain(error: ValidationError, path: Path, document: Any, model: type[StudyFile]) -> str:
-    """Return the first fault of a file, unknown keys before others."""
+def _explained(error: ValidationError, path: Path, document: Any, model: type[StudyFile]) -> UserError:
+    """Return an error about the first fault of a file, unknown keys before others."""
     problems = error.errors()
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     inside, location = document, []
@@ -333,21 +333,19 @@ def _explain(error: ValidationError, path: Path, document: Any, model: type[Stud
             location.append(part)
             inside = inside[part]
     line = line_of(document, location)
-    where = f"{path}, line {line}" if line else str(path)
     *above, key = map(str, given)
     group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
     group = Dimension if "space" in above else group
     if problem["type"] == "extra_forbidden" and key in _parameters():
-        return f"{where}: '{key}' is a parameter; put it under 'set:'"
+        return UserError(f"'{key}' is a parameter", "put it under 'set:'", path=path, line=line)
     if problem["type"] == "extra_forbidden":
         of = f" of {'.'.join(above)}" if above else ""
-        if group is SlurmOptions:
-            return f"{where}: unknown key '{key}'{of}; {no_setting(key, group.model_fields)}"
-        return f"{where}: unknown key '{key}'{of}; {suggestion(key, group.model_fields)}"
+        remedy = (no_setting if group is SlurmOptions else suggestion)(key, group.model_fields)
+        return UserError(f"unknown key '{key}'{of}", remedy, path=path, line=line)
     if problem["type"] == "missing":
         meaning = " ".join((group.model_fields[key].description or "").split())
-        return f"{where}: '{'.'.join([*above, key])}' is missing; add it: {meaning}"
-    return f"{where}: {validation_line(error, location)}"
+        return UserError(f"'{'.'.join([*above, key])}' is missing", f"add it: {meaning}", path=path, line=line)
+    return UserError(validation_line(error, location), path=path, line=line)
 
 
 class Cell(NamedTuple):

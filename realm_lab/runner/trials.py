@@ -87,7 +87,7 @@ def open_journal(path: Path, name: str, pruner: BasePruner) -> Study:
         )
     except (ValueError, KeyError, TypeError) as error:
         remedy = "delete it to begin the search again: finished runs are only read"
-        raise UserError(f"{path}: not a journal of Optuna ({error}); {remedy}") from None
+        raise UserError(f"not a journal of Optuna ({error})", remedy, path=path) from None
 
 
 def make_pruner(percentile: float | None, after_steps: int = 0, min_trials: int = 1) -> BasePruner:

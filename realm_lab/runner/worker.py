@@ -112,8 +112,9 @@ def _record_code(context: Context, stage: str) -> None:
             states.accept(found.stage, folders, roots[found.stage])
         elif found.changes:
             raise UserError(
-                f"{found.folder}: the code has changed since this was computed ({', '.join(found.changes)}); sweep "
-                "again, with --fresh to compute it again or --accept if the change is harmless"
+                f"the code has changed since this was computed ({', '.join(found.changes)})",
+                "sweep again, with --fresh to compute it again or --accept if the change is harmless",
+                path=found.folder,
             )
     if not is_kept(stage, folders[stage]):
         states.write(stage, folders, roots[stage])

@@ -95,10 +95,14 @@ def _write(root: Path, name: str, document: Mapping[str, Any], params_path: Path
             plan_study(path, root, params_path=params_path)
         except UserError as error:
             path.unlink()
+            if error.path and Path(str(error.path)) != path:
+                raise
             raise UserError(f"{flag}: {error.problem}", parameter=error.parameter, remedy=error.remedy) from None
         say(f"{path}: written; `realm-lab sweep {name}` runs it again")
     elif json.loads(json.dumps(read_yaml(path), default=str)) != document:
-        raise UserError(f"{path}: is another study; choose another --name, or run it with `realm-lab sweep {name}`")
+        raise UserError(
+            "is another study", f"choose another --name, or run it with `realm-lab sweep {name}`", path=path
+        )
     return path
 
 

@@ -176,7 +176,7 @@ class Bm25Store:
         if not (folder / "identity.json").exists():
             write_json(folder / "identity.json", identity)
         if read_json(folder / "identity.json") != identity:
-            raise UserError(f"{folder}: BM25 of something else than asked for; {REMEDY}")
+            raise UserError("BM25 of something else than asked for", REMEDY, path=folder)
         firsts = range(0, len(passages), SHARD_ROWS)
         paths = [folder / f"shard-{number:05d}.arrow" for number in range(len(firsts))]
 
@@ -199,8 +199,8 @@ def texts_of(passages: Passages, first: int = 0, count: int | None = None) -> li
 
 def _open(path: Path) -> pa.RecordBatch:
     if damage(path):
-        raise UserError(f"{path}: missing or damaged; {REMEDY}")
+        raise UserError("missing or damaged", REMEDY, path=path)
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
     except (OSError, pa.ArrowInvalid):
-        raise UserError(f"{path}: missing or damaged; {REMEDY}") from None
+        raise UserError("missing or damaged", REMEDY, path=path) from None

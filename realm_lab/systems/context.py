@@ -77,8 +77,9 @@ class Context(CorpusContext):
             if read_json(manifest).get("key") == key:
                 return manifest.parent
         raise UserError(
-            f"{folder}: the {stage} stage has not finished for these parameters; {self.to_finish(stage)}"
-            f"{self._nearest_finished(stage)}"
+            f"the {stage} stage has not finished for these parameters",
+            f"{self.to_finish(stage)}{self._nearest_finished(stage)}",
+            path=folder,
         )
 
     def _nearest_finished(self, stage: str) -> str:

@@ -188,7 +188,7 @@ def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) 
     longest = context.params.corpus.sentence_length - 2
     items, skipped = cloze_items(read_references(path), context.tokenizer, context.special, longest)
     if not items:
-        raise UserError(f"{path}: no item can be read ({skipped[0] if skipped else 'it is empty'})")
+        raise UserError(f"no item can be read ({skipped[0] if skipped else 'it is empty'})", path=path)
     readings = sides.each(lambda system: system.read_blanks(items))
     rows = []
     for number, item in enumerate(items):

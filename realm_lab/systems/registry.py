@@ -246,7 +246,7 @@ def options_of(params: Params, system: str) -> Section:
         try:
             SYSTEMS.find(OPTIONS, name)
         except UserError as error:
-            raise UserError(error.problem, parameter=f"{OPTIONS}.{name}") from None
+            raise UserError(error.problem, error.remedy, parameter=f"{OPTIONS}.{name}") from None
     where = f"{OPTIONS}.{system}"
     options, given = system_of(system).options, params.system_options.get(system, {})
     for name in given:

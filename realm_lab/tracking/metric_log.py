@@ -92,8 +92,10 @@ def _whole_lines(path: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], int]:
             if number == len(texts) and not tail:
                 return lines, 1
             raise UserError(
-                f"{path}, line {number}: not a metrics record ({error}); delete this line, "
-                "or the stage's folder to run it again"
+                f"not a metrics record ({error})",
+                "delete this line, or the stage's folder to run it again",
+                path=path,
+                line=number,
             ) from None
         lines.append((text, row))
     return lines, int(bool(tail))

@@ -186,8 +186,9 @@ class Mirror:
         self._studies = studies or Studies(self.runs)
         if not self.runs.is_dir():
             raise UserError(
-                f"{self.runs}: no such folder; train something first (dvc repro), or give --root DIR; "
-                "`realm-lab report` puts back what DVC keeps"
+                "no such folder",
+                "train something first (dvc repro), or give --root DIR; `realm-lab report` puts back what DVC keeps",
+                path=self.runs,
             )
         self._lock = self.runs / ".mirror.lock"  # two mirrors at once would both miss a run, and both make it
         with exclusive(self._lock):

@@ -221,7 +221,9 @@ class StageRun:
         """Read results.json; a stage that has not finished is a UserError."""
         path = self.path / "results.json"
         if not path.exists():
-            raise UserError(f"{path}: no results yet; the stage {self.stage} is {self.status().state}, run it again")
+            raise UserError(
+                "no results yet", f"the stage {self.stage} is {self.status().state}, run it again", path=path
+            )
         return read_object(path)
 
     def _now(self) -> Status:
@@ -284,7 +286,7 @@ def read_run_record(path: Path) -> RunRecord:
     """Read one run.json; a broken one is a UserError that names file and field."""
     record = read_record(path, RUN_RECORD)
     if path.parent.name != record.name:
-        raise UserError(f"{path}: the record is of {record.name}; rename the folder back, or delete the copy")
+        raise UserError(f"the record is of {record.name}", "rename the folder back, or delete the copy", path=path)
     return record
 
 

@@ -105,13 +105,13 @@ STUDY_RECORD = TypeAdapter(StudyRecord)
 
 
 def check_study_name(name: str, where: str, remedy: str) -> None:
-    """Refuse a name that is invalid for folders, or taken: a study writes runs/studies/NAME/ and reports/NAME/. The
-    UserError starts with `where` and ends in `remedy`."""
+    """Refuse a name that is invalid for folders, or taken: a study writes runs/studies/NAME/ and reports/NAME/. `where`
+    is the file or flag that has it."""
     check_name(name, f"{where}: study", remedy=remedy)
     if name.lower() in (DEFAULT, SCRATCH):
-        raise UserError(f"{where}: the default pipeline keeps its runs by this name; {remedy}")
+        raise UserError("the default pipeline keeps its runs by this name", remedy, path=where)
     if name.lower() in IN_REPORTS:
-        raise UserError(f"{where}: reports/{name} is not the report of a study; {remedy}")
+        raise UserError(f"reports/{name} is not the report of a study", remedy, path=where)
 
 
 def study_folder(runs: Path, name: str) -> Path:
@@ -132,7 +132,9 @@ def read_study_record(path: Path) -> StudyRecord:
     """Read one study.json and register its custom metrics. UserError: it is broken; file and field."""
     record = read_record(path, STUDY_RECORD, "delete the file and plan the study again")
     if path.parent.name != record.name:
-        raise UserError(f"{path}: the record is of study {record.name}; rename the folder back, or delete the copy")
+        raise UserError(
+            f"the record is of study {record.name}", "rename the folder back, or delete the copy", path=path
+        )
     learn(record.own_metrics)
     return record
 
@@ -160,7 +162,7 @@ class Studies:
             if name == DEFAULT:
                 is_kept = (self.runs.parent / "data" / "records").exists()
                 remedy = "`realm-lab report` puts back what DVC keeps" if is_kept else "run `dvc repro`"
-            raise UserError(f"{path}: no runs of study '{name}' here; {remedy}")
+            raise UserError(f"no runs of study '{name}' here", remedy, path=path)
         return self._default() if self._default and name == DEFAULT else read_study_record(path)
 
 

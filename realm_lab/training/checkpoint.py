@@ -42,7 +42,7 @@ def load_newest(folder: Path) -> Checkpoint | None:
         try:
             described = read_json(path / "checkpoint.json")
             if digest_file(path / "state.safetensors") != described["sha256"]:
-                raise UserError(f"{path}: the digest of state.safetensors differs from checkpoint.json")
+                raise UserError("the digest of state.safetensors differs from checkpoint.json", path=path)
             tensors = read_tensors(path / "state.safetensors")
             return Checkpoint(int(described["step"]), tensors, float(described["flop"]))
         except (UserError, KeyError, TypeError, ValueError) as error:

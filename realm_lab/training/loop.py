@@ -121,8 +121,9 @@ def _resume(task: TrainingTask, folder: Path, device: torch.device) -> Checkpoin
     agreed = on_first_rank(lambda: step)
     if agreed != step:
         raise UserError(
-            f"{folder}: rank {ranks().rank} finds the checkpoint of step {step}, rank 0 that of step {agreed}; "
-            "all ranks need the same disk"
+            f"rank {ranks().rank} finds the checkpoint of step {step}, rank 0 that of step {agreed}",
+            "all ranks need the same disk",
+            path=folder,
         )
     if found:
         task.load({name: value.to(device) for name, value in found.tensors.items()}, found.step)
@@ -144,4 +145,4 @@ def _check_finite(values: Mapping[str, float], path: Path, step: int) -> None:
     for name, value in values.items():
         if (name == "loss" or name.startswith("gradient_norm")) and not math.isfinite(value):
             what = f"the {name.replace('_', ' ')} is {value} at step {step}"
-            raise UserError(f"{path}: {what}; lower the learning rates")
+            raise UserError(what, "lower the learning rates", path=path)

@@ -11,7 +11,7 @@ import pytest
 from realm_lab.core import code
 from realm_lab.core.code import MISSING, CodeReader, differing, outside_digest, package_modules
 from realm_lab.core.files import read_json
-from realm_lab.errors import UserError
+from tests.factories.errors import refused
 
 SOURCE = '''"""Docstring."""
 import math
@@ -124,7 +124,7 @@ def test_the_cache_saves_work_and_may_be_broken(tmp_path: Path, monkeypatch: pyt
 
 def test_code_that_is_no_python_is_named(place: Callable[[str, str], Path]) -> None:
     path = place("broken.py", "def f(:\n")
-    with pytest.raises(UserError, match=str(path)):
+    with refused(path=path):
         CodeReader().reached(["broken"])
     assert CodeReader().reached(["nowhere"]) == {"nowhere": MISSING}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab.core.digests import BLOCK_BYTES, BLOCKS, check_file, damage, made_as_one, write_digests
-from realm_lab.errors import UserError
+from tests.factories.errors import refused
 
 LARGE = 5 * BLOCKS * BLOCK_BYTES + 17
 
@@ -50,7 +50,7 @@ def test_damage(folder: Path, name: str, change: Callable[[bytes], bytes], is_se
     if not is_seen and name == "large":
         check_file(path)
         return
-    with pytest.raises(UserError, match=f"{path}: .*; delete {folder} and run again"):
+    with refused(path=path, remedy=f"delete {folder} and run again"):
         check_file(path)
 
 

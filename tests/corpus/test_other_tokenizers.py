@@ -25,7 +25,7 @@ from realm_lab.corpus.vocabulary import (
     wordpieces_by_id,
 )
 from realm_lab.corpus.words import WordStarts
-from realm_lab.errors import UserError
+from tests.factories.errors import refused
 from tests.models.families import write_tokenizer
 
 TEXT = "Marie Curie (Paris)  was\nwell-known, in the café “Élan” of 1990s 日本語. It's [MASK] <mask> </s>!"
@@ -136,11 +136,11 @@ def test_tokenizers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, "roberta", TEXTS)
     path = tmp_path / "tokenizer.json"
     path.write_text(path.read_text().replace("<mask>", "<blank>"))
-    with pytest.raises(UserError, match=r"tokenizer\.json: the vocabulary lacks <mask>"):
+    with refused("lacks <mask>", path=path):
         load_tokenizer(tmp_path)
     Tokenizer(models.BPE()).save(str(path))
-    with pytest.raises(UserError, match="byte-level BPE"):
+    with refused("byte-level BPE", path=path):
         load_tokenizer(tmp_path)
     path.unlink()
-    with pytest.raises(UserError, match="AutoTokenizer"):
+    with refused("AutoTokenizer", path=tmp_path):
         load_tokenizer(tmp_path)

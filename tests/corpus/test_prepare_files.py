@@ -16,11 +16,11 @@ from realm_lab.corpus.files_corpus import FilesCorpus, is_orqa_dev
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
-from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.parameters import Params
 from tests import tiny
 from tests.corpus.preparing import Prepared, made
+from tests.factories.errors import refused
 
 PEOPLE = (
     "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas Karl Lena Maria Nils Otto Paula Rosa Sven Ute Vera".split()
@@ -258,7 +258,7 @@ def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
     assert corpus_inputs(with_folder, 0)["normaliser"] == {"strip_accents": False}
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertJapaneseTokenizer"}')
-    with pytest.raises(UserError, match="a BertJapaneseTokenizer is not supported; name the folder of an encoder"):
+    with refused("BertJapaneseTokenizer", path=folder):
         corpus_inputs(with_folder, 0)
     toy = digest(corpus_inputs(tiny.params(), 0))
     assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy  # not of its source
@@ -290,27 +290,29 @@ def test_a_vocabulary_that_does_not_hold_the_characters_is_refused(files_params:
     path.write_text(json.dumps({"title": "T", "text": f"{letters}."}) + "\n")
     nothing: dict[str, Any] = {"corpus__files__questions_train": [], "corpus__files__questions_test": []}
     params = files_params(str(path), tokenizer__vocabulary_size=120, **nothing)
-    with pytest.raises(UserError, match=r"^tokenizer\.vocabulary_size: 120 does not hold the characters; give at"):
+    with refused(": 120 ", parameter="tokenizer.vocabulary_size"):
         prepare(params, tmp_path / "out" / "corpus", 0)
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "said", "parameter"),
     [
-        ({"tokenizer__checkpoint": "no/such/folder"}, "no/such/folder: no such folder; set tokenizer.checkpoint"),
-        ({"corpus__files__knowledge": ["no/such.json"]}, "corpus.files.knowledge: no/such.json: no such file; check"),
-        ({"corpus__sentence_length": 8}, "0 sentences were kept"),
-        ({"corpus__pretrain_corpus": "separate", "corpus__files__pretrain": ["no/such.txt"]}, "no/such.txt"),
+        ({"tokenizer__checkpoint": "no/such"}, "set tokenizer.checkpoint", ""),
+        ({"corpus__files__knowledge": ["no/such.json"]}, "no/such.json", "corpus.files.knowledge"),
+        ({"corpus__sentence_length": 8}, "0 sentences", ""),
+        (
+            {"corpus__pretrain_corpus": "separate", "corpus__files__pretrain": ["no/such.txt"]},
+            "no/such.txt",
+            "corpus.files.pretrain",
+        ),
     ],
 )
 def test_bad_input_leaves_nothing(
-    files_params: FilesParams, squad_path: str, tmp_path: Path, overrides: dict[str, Any], said: str
+    files_params: FilesParams, squad_path: str, tmp_path: Path, overrides: dict[str, Any], said: str, parameter: str
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with refused(said, parameter=parameter):
         prepare(files_params(squad_path, **overrides), tmp_path / "out" / "corpus", 0)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
@@ -327,10 +329,8 @@ def test_a_file_without_a_question_to_ask_is_refused_before_anything_is_cut(
     path.write_text(content)
     monkeypatch.setattr(FilesCorpus, "cuts", None)
     params = files_params(squad_path, **{f"corpus__files__questions_{split}": [squad_path, str(path)]})
-    with pytest.raises(UserError) as caught:
+    with refused(str(path), why, parameter=f"corpus.files.questions_{split}"):
         prepare(params, tmp_path / "out" / "corpus", 0)
-    assert str(caught.value).startswith(f"corpus.files.questions_{split}: {path}: ")
-    assert why in str(caught.value)
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
@@ -348,9 +348,8 @@ def test_questions_of_which_none_is_left_are_refused(files_params: FilesParams, 
     third = squad(tmp_path / "third.json", 1, first=2)
     both["corpus__files__knowledge"].insert(0, third)
     for why, changes in refused.items():
-        with pytest.raises(UserError, match="questions_train: ") as caught:
+        with refused(why, parameter="corpus.files.questions_train"):
             prepare(files_params(first, **both | changes), tmp_path / "out" / "corpus", 0)
-        assert why in str(caught.value)
 
 
 def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters() -> None:

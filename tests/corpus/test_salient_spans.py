@@ -14,7 +14,7 @@ from realm_lab.corpus.dates import find_dates
 from realm_lab.corpus.expressions import Expression, matches_from
 from realm_lab.corpus.records import Span
 from realm_lab.corpus.salient_spans import RuleTagger, merge_spans, rule_tagger, seen_words, tagger_digest
-from realm_lab.errors import UserError
+from tests.factories.errors import refused
 
 DATES = [
     "July 1969", "July, 1969", "July of 1969", "12 March 1912", "12th of March, 1912", "March 12, 1912",
@@ -155,7 +155,7 @@ def test_the_digest_of_a_tagger_is_its_content(tmp_path: Path) -> None:
         assert tagger_digest(tmp_path / "b") != before
         (tmp_path / "b" / name).write_text("x")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"corpus.tagger: .*a holds no config.json and safetensors"):
+    with refused(str(folder), parameter="corpus.tagger"):
         tagger_digest(folder)
 
 

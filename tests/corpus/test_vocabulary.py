@@ -22,7 +22,7 @@ from realm_lab.corpus.vocabulary import (
     wordpiece_from_vocabulary,
     wordpieces_by_id,
 )
-from realm_lab.errors import UserError
+from tests.factories.errors import refused
 
 # Few words and many ties, which the library's own trainer orders by chance.
 TEXTS = [f"Word{number} and Élan {number % 7} the other{number % 5}." for number in range(40)]
@@ -65,9 +65,9 @@ def test_nothing_is_learned_from_a_word_that_would_be_unknown() -> None:
 
 
 def test_learning_needs_text_and_room_for_its_characters() -> None:
-    with pytest.raises(UserError, match="no text to learn a vocabulary from"):
+    with refused("no text"):
         train_wordpiece([" ", ""], 1000)
-    with pytest.raises(UserError, match=r"vocabulary_size: 8 does not hold the characters; give at least 9"):
+    with refused(parameter="tokenizer.vocabulary_size", remedy="give at least 9"):
         train_wordpiece(["aa bb"], 8)
 
 
@@ -170,30 +170,29 @@ def test_digest_is_of_what_decides_the_encoding(learned: Tokenizer) -> None:
 
 
 def test_folders_that_hold_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"neither tokenizer.json nor vocab.txt"):
+    vocabulary, config, tokenizer = (tmp_path / f for f in ("vocab.txt", "tokenizer_config.json", "tokenizer.json"))
+    with refused(path=tmp_path):
         load_tokenizer(tmp_path)
-    (tmp_path / "vocab.txt").write_text("a\nb\n")
-    (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": "no"}')
-    with pytest.raises(UserError, match=r"tokenizer_config.json: strip_accents is 'no'; write true or false"):
+    vocabulary.write_text("a\nb\n")
+    config.write_text('{"strip_accents": "no"}')
+    with refused("strip_accents is 'no'", path=config):
         load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer_config.json").unlink()
-    (tmp_path / "vocab.txt").write_bytes("münchen\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"vocab.txt: not UTF-8"):
+    config.unlink()
+    vocabulary.write_bytes("münchen\n".encode("latin-1"))
+    with refused("not UTF-8", path=vocabulary):
         load_tokenizer(tmp_path)
-    (tmp_path / "vocab.txt").write_text("a\nb\n")
-    with pytest.raises(UserError, match=r"vocab.txt: the vocabulary lacks \[PAD\]"):
+    vocabulary.write_text("a\nb\n")
+    with refused("lacks [PAD]", path=vocabulary):
         load_tokenizer(tmp_path)
-    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match=r"tokenizer.json: its parts are BPE, None, None; name"):
+    Tokenizer(models.BPE()).save(str(tokenizer))
+    with refused("BPE, None, None", path=tokenizer):
         load_tokenizer(tmp_path)
     added = wordpiece_from_vocabulary(["a"])
     added.add_tokens(["covid"])
-    added.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match=r"tokenizer.json: words were added to its vocabulary \('covid'\)"):
+    added.save(str(tokenizer))
+    with refused("'covid'", path=tokenizer):
         load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("[]")
-    with pytest.raises(UserError, match=r"tokenizer.json must be an object, got a list"):
-        load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(UserError, match=r"tokenizer.json, line 1: not valid JSON"):
-        load_tokenizer(tmp_path)
+    for text, line in (("[]", None), ("{", 1)):
+        tokenizer.write_text(text)
+        with refused(path=tokenizer, line=line):
+            load_tokenizer(tmp_path)

@@ -11,8 +11,8 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.corpus.records import Question
-from realm_lab.errors import UserError
 from realm_lab.evaluation.predictions import read_references, score_predictions
+from tests.factories.errors import refused
 
 QUESTIONS = [
     Question("a", "who wrote hamlet", ("William Shakespeare", "Shakespeare"), "Hamlet#0"),
@@ -155,25 +155,27 @@ def test_references_that_normalise_to_nothing_are_named_and_left_out(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "text", "line", "part", "word"),
     [
-        ("broken.jsonl", '{"id": "a", "prediction": "x"}\n{"id": ', r"line 2, column 8: not valid JSON"),
-        ("array.json", '[{"id": "a", "prediction": "x"}', r"array.json, line 1: not valid JSON"),
-        ("number.json", '{"a": 3}', "'a': 'prediction' must be a string, got a number"),
-        ("nothing.jsonl", '{"id": "a", "answer": "x"}', r"line 1: 'prediction' is missing \(found: id, answer\)"),
-        ("anonymous.jsonl", '{"prediction": "x"}\n{"prediction": "y"}', "line 1: neither 'id' nor 'question'"),
-        ("members.json", '["x"]', r"record 1 \(line 1\) must be an object, got a string"),
-        ("contexts.json", '[{"question": "q", "ctxs": [{"title": "t"}]}]', "ctxs 1: 'text' is missing"),
-        ("list_id.jsonl", '{"id": ["a"], "prediction": "x"}', "line 1: 'id' must be a string, got a list"),
-        ("half.json", '{"a": "\\ud800"}', "'a': 'prediction' holds half of a surrogate pair"),
-        ("deep.json", '{"a": ' + "[" * 100_000, "deep.json, line 1: not usable JSON"),
-        ("plain.txt", "x\n", "line 1, column 1: not valid JSON"),
+        ("broken.jsonl", '{"id": "a", "prediction": "x"}\n{"id": ', 2, "column 8", "JSON"),
+        ("array.json", '[{"id": "a", "prediction": "x"}', 1, "", "JSON"),
+        ("number.json", '{"a": 3}', None, "'a'", "'prediction' must be"),
+        ("nothing.jsonl", '{"id": "a", "answer": "x"}', 1, "", "'prediction' is missing"),
+        ("anonymous.jsonl", '{"prediction": "x"}\n{"prediction": "y"}', 1, "", "neither"),
+        ("members.json", '["x"]', 1, "record 1", "an object"),
+        ("contexts.json", '[{"question": "q", "ctxs": [{"title": "t"}]}]', 1, "record 1, ctxs 1", "'text' is missing"),
+        ("list_id.jsonl", '{"id": ["a"], "prediction": "x"}', 1, "", "'id' must be"),
+        ("half.json", '{"a": "\\ud800"}', None, "'a'", "surrogate"),
+        ("deep.json", '{"a": ' + "[" * 100_000, 1, "", "JSON"),
+        ("plain.txt", "x\n", 1, "column 1", "JSON"),
     ],
 )
-def test_bad_files_are_refused_with_place_and_remedy(tmp_path: Path, name: str, text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+def test_bad_files_are_refused_with_place_and_remedy(
+    tmp_path: Path, name: str, text: str, line: int | None, part: str, word: str
+) -> None:
+    with refused(word, path=tmp_path / name, line=line, part=part) as caught:
         score_predictions(put(tmp_path / name, text), QUESTIONS)
-    assert "; " in str(caught.value), "a remedy"
+    assert caught.value.remedy
 
 
 def test_questions_that_no_reader_would_train_on_are_still_scored(tmp_path: Path) -> None:

@@ -94,6 +94,6 @@ def test_a_model_of_the_hub_is_fetched_once(hub: http.server.ThreadingHTTPServer
     again = loaded("hf://org/name", 1)  # no server there
     assert (again.stdout, "fetched" in again.stderr) == (first.stdout, False)
     wrong = loaded("hf://org/other", hub.server_port)
-    assert wrong.stdout.startswith("UserError hf://org/other cannot be fetched ("), wrong.stderr
+    assert wrong.stdout.startswith("UserError hf://org/other: "), wrong.stderr
     assert "hf download org/other --local-dir" in wrong.stdout
     assert loaded("hf://a/b/c", hub.server_port).stdout.startswith("UserError hf://a/b/c: ")

@@ -187,7 +187,7 @@ def test_a_file_of_both_versions_gives_each_side_its_own(tmp_path: Path) -> None
         (["--corpus", "x", "--predictions", "y"], "give one"),
         (["--corpus", "x", "--name", "../../outside"], "--name '../../outside': use letters, digits"),
         (["--corpus", "x", "--cloze", "../a=b"], "--cloze '../a': use letters, digits"),
-        (["--run-file", "{root}/params.yaml"], "params.yaml is an input"),
+        (["--run-file", "{root}/params.yaml"], "params.yaml: is an input"),
     ],
 )
 def test_faults_are_one_line(line: Line, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

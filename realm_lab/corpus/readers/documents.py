@@ -34,7 +34,7 @@ def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
     UserError: it is a table, such as CoNLL's words with their tags.
     """
     if what := _table(read_head(file.path)):
-        raise UserError(f"{file.path}: {what}, not text; convert it to paragraphs with blank lines between them")
+        raise UserError(f"{what}, not text", "convert it to paragraphs with blank lines between them", path=file.path)
     name = file.name
     lines: list[str] = []
     first = size = 0
@@ -117,7 +117,7 @@ def _marked(record: Record, dropped: Dropped) -> Iterator[Document]:
                 spans.append(Span(start, end, str(label[0]) if label else "span"))
             case _:
                 problem = f"the span {given!r} is not [start, end, label?] in a text of {len(text)} characters"
-                raise UserError(f"{record.where}: {problem}; count characters from 0, the end exclusive")
+                raise record.error(problem, "count characters from 0, the end exclusive")
     article = record.text("article") or title or identity
     yield Document(identity, title, text, article, spans=merge_spans(spans))
 
@@ -127,7 +127,7 @@ def salient_document(record: Record, dropped: Dropped) -> Iterator[Document]:
     identity, title, text = record.identity(), record.text("title").strip(), record.field("text", str)
     given = record.field("spans", object)
     if isinstance(given, dict):
-        columns = record._replace(where=f"{record.where}, spans", fields=given)
+        columns = record.inside("spans", given)
         rows = zip(*(columns.field(name, list) for name in SPAN), strict=False)
         given = [dict(zip(SPAN, row, strict=True)) for row in rows]
     data, spans = text.encode(), []
@@ -139,7 +139,7 @@ def salient_document(record: Record, dropped: Dropped) -> Iterator[Document]:
             inside = ""
         if not (0 <= start < limit <= len(data) and inside):
             problem = f"bytes {start} to {limit} are no characters of a text of {len(data)} bytes"
-            raise UserError(f"{span.where}: {problem}; count bytes from 0, the limit exclusive")
+            raise span.error(problem, "count bytes from 0, the limit exclusive")
         spans.append(Span(len(before), len(before) + len(inside), span.text("type") or "span"))
     yield Document(identity, title, text, title or identity, spans=merge_spans(spans))
 

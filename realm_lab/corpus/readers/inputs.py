@@ -78,13 +78,13 @@ def files_of(name: Path | str, split: Split | None = None) -> list[Path]:
     tables = sorted(folder.rglob("*.parquet")) or sorted(folder.rglob(f"*{TFRECORD}*")) if not extracted else []
     files = extracted or tables or sorted(filter(is_picture, folder.rglob("*")))
     if not files:
-        raise UserError(f"{name} is a folder without wiki_*, Parquet or image files; name the files in it")
+        raise UserError("is a folder without wiki_*, Parquet or image files", "name the files in it", path=name)
     if folders := sorted({file.parent.name for file in tables})[1:]:
-        raise UserError(f"{name} holds several data sets; name one of its folders, such as {folders[0]}")
+        raise UserError("holds several data sets", f"name one of its folders, such as {folders[0]}", path=name)
     files = [file for file in files if file.name.startswith("train")] or files
     shards = [match for file in files if (match := _SHARD.match(file.name))]
     if shards and len(shards) < sum({match[1]: int(match[2]) for match in shards}.values()):
-        raise UserError(f"{name}: only {len(shards)} shards of {int(shards[0][2])} are there; fetch the rest")
+        raise UserError(f"only {len(shards)} shards of {int(shards[0][2])} are there", "fetch the rest", path=name)
     return files
 
 
@@ -93,7 +93,9 @@ def _beir(folder: Path, name: str) -> Path:
     found = [folder / f"{name}{suffix}" for suffix in ("", ".gz") if (folder / f"{name}{suffix}").exists()]
     if not found:
         has = ", ".join(sorted(path.name for path in (folder / QRELS).iterdir()))
-        raise UserError(f"{folder / name}: no such file in this BEIR folder (qrels has {has}); name the files in it")
+        raise UserError(
+            f"no such file in this BEIR folder (qrels has {has})", "name the files in it", path=folder / name
+        )
     return found[0]
 
 
@@ -108,7 +110,7 @@ def queries_of(qrels: Path) -> Path:
     candidates = lists if named == qrels else [*tables, *lists]
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:
-        raise UserError(f"{qrels}: its queries are missing; put them at {candidates[0]}")
+        raise UserError("its queries are missing", f"put them at {candidates[0]}", path=qrels)
     return found
 
 

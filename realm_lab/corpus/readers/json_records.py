@@ -32,29 +32,34 @@ _DECODER = json.JSONDecoder()
 class Record(NamedTuple):
     """One record of a file: its fields, and its position for error messages."""
 
-    where: str  # "<path>, line 3"
+    file: InputFile  # its name is the first part of generated ids
     number: int  # from 1; of JSON lines the line
     fields: Any  # a dictionary, once `field` has been asked
-    file: str  # name of the file, the first part of generated ids
     remedy: str  # the expected form
     dropped: Dropped  # counts an id that is not read
+    line: int | None = None
+    part: str = ""  # of the line or the file, such as "record 3, spans 1"
+
+    def error(self, problem: str, remedy: str = "") -> UserError:
+        """Return an error about the record. `remedy`: the expected form, if there is no better one."""
+        return UserError(problem, remedy or self.remedy, path=self.file.path, line=self.line, part=self.part)
+
+    def inside(self, part: str, fields: Any) -> Record:
+        """Return a part of the record as a record."""
+        return self._replace(part=", ".join(filter(None, (self.part, part))), fields=fields)
 
     def field(self, key: str, kind: type) -> Any:
         """A field that must be there, of the right type and with proper Unicode."""
         if not isinstance(self.fields, dict):
-            raise UserError(f"{self.where} must be an object, got {in_words(type(self.fields))}; {self.remedy}")
+            raise self.error(f"must be an object, got {in_words(type(self.fields))}")
         if key not in self.fields:
             found = ", ".join(name[:40] for name in list(self.fields)[:6]) or "nothing"
-            raise UserError(f"{self.where}: '{key}' is missing (found: {found}); {self.remedy}")
+            raise self.error(f"'{key}' is missing (found: {found})")
         value = self.fields[key]
         if not isinstance(value, kind):
-            raise UserError(
-                f"{self.where}: '{key}' must be {in_words(kind)}, got {in_words(type(value))}; {self.remedy}"
-            )
+            raise self.error(f"'{key}' must be {in_words(kind)}, got {in_words(type(value))}")
         if isinstance(value, str) and _LONE_SURROGATE.search(value):
-            raise UserError(
-                f"{self.where}: '{key}' holds half of a surrogate pair, which is no character; repair the text"
-            )
+            raise self.error(f"'{key}' holds half of a surrogate pair, which is no character", "repair the text")
         return value
 
     def text(self, key: str) -> str:
@@ -76,7 +81,7 @@ class Record(NamedTuple):
         given = self.given_id(*(keys or DOCUMENT_IDS))
         if given is not None:
             return given
-        made = f"{self.file}:{self.number}"
+        made = f"{self.file.name}:{self.number}"
         for key, value in self.fields.items() if isinstance(self.fields, dict) else ():
             if value != "" and isinstance(value, int | str) and _LOOKS_LIKE_ID.fullmatch(key):
                 self.dropped.leave_out(f"id: '{key[:40]}' is not read, file and line are", made)
@@ -98,7 +103,7 @@ class Record(NamedTuple):
     def within(self, key: str) -> Iterator[Record]:
         """The members of a field that is a list of records."""
         for number, member in enumerate(self.field(key, list), 1):
-            yield Record(f"{self.where}, {key} {number}", number, member, self.file, self.remedy, self.dropped)
+            yield self.inside(f"{key} {number}", member)._replace(number=number)
 
 
 Item = TypeVar("Item")
@@ -151,19 +156,18 @@ def record_reader(
 
 def records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]:
     """The records of a file, streaming."""
-    path, name = file.path, file.name
+    path = file.path
     head = read_head(path)
     if head == PARQUET:
         for number, fields in enumerate(parquet_rows(path), 1):
-            yield Record(f"{path}, record {number}", number, fields, name, remedy, dropped)
+            yield Record(file, number, fields, remedy, dropped, part=f"record {number}")
     elif head.lstrip().startswith("[") and not plain_name(path).endswith(LINE_SUFFIXES):
         for number, (line, fields) in enumerate(_members(path), 1):
-            yield Record(f"{path}, record {number} (line {line})", number, fields, name, remedy, dropped)
+            yield Record(file, number, fields, remedy, dropped, line, f"record {number}")
     else:
         for number, line_text in read_lines(path):
             if line_text.strip():
-                fields = parse(line_text, path, number)
-                yield Record(f"{path}, line {number}", number, fields, name, remedy, dropped)
+                yield Record(file, number, parse(line_text, path, number), remedy, dropped, number)
 
 
 @functools.lru_cache(maxsize=4)
@@ -205,24 +209,25 @@ def _members(path: Path) -> Iterator[tuple[int, Any]]:
             value, end = _DECODER.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
             at, reason = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (place, str(error))
-            raise _broken(path, text, at, reason) from None
+            raise _broken(path, 1 + text.count("\n", 0, at), reason) from None
         if end - place > MAX_LINE_MB * MEGABYTE:
-            raise UserError(f"{path}, line {line}: a record longer than {MAX_LINE_MB} MB; cut it into several records")
+            problem = f"a record longer than {MAX_LINE_MB} MB"
+            raise UserError(problem, "cut it into several records", path=path, line=line)
         yield line, value
         place = _blanks(text, end)
         is_closed = text[place : place + 1] == "]"
         if text[place : place + 1] == ",":
             place = _blanks(text, place + 1)
         elif not is_closed:
-            raise _broken(path, text, place, "Expecting ',' or ']'")
+            raise _broken(path, 1 + text.count("\n", 0, place), "Expecting ',' or ']'")
     place = _blanks(text, place + 1)
     if place < len(text):
-        raise _broken(path, text, place, "text after the array")
+        raise _broken(path, 1 + text.count("\n", 0, place), "text after the array")
 
 
-def _broken(path: Path, text: str, at: int, reason: str) -> UserError:
-    line = 1 + text.count("\n", 0, at)
-    return UserError(f"{path}, line {line}: not valid JSON ({reason}); repair it, or fetch it again if it is cut off")
+def _broken(path: Path, line: int, reason: str, part: str = "") -> UserError:
+    remedy = "repair it, or fetch it again if it is cut off"
+    return UserError(f"not valid JSON ({reason})", remedy, path=path, line=line, part=part)
 
 
 def parse(text: str, path: Path, line: int | None = None) -> Any:
@@ -230,12 +235,9 @@ def parse(text: str, path: Path, line: int | None = None) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        where = f"{path}, line {line or error.lineno}, column {error.colno}"
-        raise UserError(
-            f"{where}: not valid JSON ({error.msg}); repair it, or fetch it again if it is cut off"
-        ) from None
+        raise _broken(path, line or error.lineno, error.msg, f"column {error.colno}") from None
     except (RecursionError, ValueError) as error:
-        raise UserError(f"{path}, line {line or 1}: not usable JSON ({error}); repair it") from None
+        raise UserError(f"not usable JSON ({error})", "repair it", path=path, line=line or 1) from None
 
 
 def passage_id(title: str, text: str) -> str:
@@ -250,7 +252,7 @@ def open_question(record: Record, dropped: Dropped, kind: AnswerKind = "text") -
     document = record.fields.get("document")
     named = record.text("answer_kind")
     if named not in ("", "text", "regex"):
-        raise UserError(f"{record.where}: answer_kind '{named}'; write text or regex")
+        raise record.error(f"answer_kind '{named}'", "write text or regex")
     kind = "regex" if named == "regex" else "text" if named else kind
     groups = record.texts("groups") if record.fields.get("groups") else ()
     document = None if document is None else str(document)

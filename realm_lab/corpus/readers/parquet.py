@@ -35,8 +35,9 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
         size = sum(file.metadata.row_group(number).total_byte_size for number in range(file.metadata.num_row_groups))
         if size > max(EXPANSION_GRACE, MAX_EXPANSION * path.stat().st_size):
             raise UserError(
-                f"{path}: grows to more than {MAX_EXPANSION} times its size, as no text does; fetch it again, or "
-                "write it without compression"
+                f"grows to more than {MAX_EXPANSION} times its size, as no text does",
+                "fetch it again, or write it without compression",
+                path=path,
             )
         plain = [field.name for field in file.schema_arrow if not pa.types.is_temporal(field.type)]  # beyond Python's?
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=plain):
@@ -53,4 +54,4 @@ def _open(path: Path) -> Iterator[Any]:
             yield file
     except (UnicodeDecodeError, pa.ArrowException, OSError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: cut off or damaged ({reason}); fetch it again") from None
+        raise UserError(f"cut off or damaged ({reason})", "fetch it again", path=path) from None

@@ -39,19 +39,19 @@ def _web_question(record: Record, dropped: Dropped) -> Iterator[Question]:
 def _trivia_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
     """One JSON object, as its authors distribute it. The test files have no answers."""
     remedy = "expected TriviaQA: {Data: [{Question, QuestionId, Answer: {Aliases: [texts]}}]}"
-    whole = Record(str(file.path), 0, parse(read_text(file.path), file.path), file.name, remedy, dropped)
+    whole = Record(file, 0, parse(read_text(file.path), file.path), remedy, dropped)
     for record in whole.within("Data"):
         identity, question = record.identity("QuestionId"), record.field("Question", str)
         answers: tuple[str, ...] = ()
         if record.fields.get("Answer") is not None:
-            given = record._replace(where=f"{record.where}, Answer", fields=record.field("Answer", dict))
+            given = record.inside("Answer", record.field("Answer", dict))
             people = given.texts("HumanAnswers") if "HumanAnswers" in given.fields else ()
             answers = given.text("Value"), *given.texts("Aliases"), *people
         yield Question(identity, question, answers, None)
 
 
 def _trivia_question(record: Record, dropped: Dropped) -> Iterator[Question]:
-    given = record._replace(where=f"{record.where}, answer", fields=record.field("answer", dict))
+    given = record.inside("answer", record.field("answer", dict))
     answers = given.text("value"), *given.texts("aliases")
     yield Question(record.identity("question_id"), record.field("question", str), answers, None)
 

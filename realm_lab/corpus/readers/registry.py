@@ -50,7 +50,7 @@ class Reader(NamedTuple):
     matches: Callable[[Path, str], bool]  # (path, first characters of the text) -> is it this format?
     read_documents: DocumentReader | None = None  # None: this format holds no documents
     read_questions: QuestionReader | None = None  # None: this format holds no questions
-    judged_at: Callable[[Path, str], str] | None = None  # finds a document in a file that may name no unknown ones
+    judged_at: Callable[[Path, str], int] | None = None  # the line of a document, in files that name only known ones
     is_general: bool = False  # for any file of a kind: a plug-in may have a format for some of them
 
     def modules(self, *, custom: bool) -> list[str]:
@@ -81,7 +81,7 @@ def find_reader(path: Path | str) -> Reader:
         _import_plugins()
         reader = found()
     if reader is None:
-        raise UserError(f"{path}: format not recognised; known are {', '.join(sorted(READERS))}: see docs/data.md")
+        raise UserError("format not recognised", f"known are {', '.join(sorted(READERS))}: see docs/data.md", path=path)
     return reader
 
 
@@ -124,7 +124,7 @@ def read_documents(
     for file in files:
         reader = find_reader(file.path)
         if reader.read_documents is None:
-            raise UserError(f"{file.path}: format '{reader.name}' holds no documents; name a file of texts")
+            raise UserError(f"format '{reader.name}' holds no documents", "name a file of texts", path=file.path)
         for document in reader.read_documents(file, dropped):
             if not document.text.strip() and document.picture is None:
                 dropped.leave_out("document: empty text", document.id)
@@ -170,7 +170,9 @@ def questions_in(file: InputFile, dropped: Dropped) -> Iterator[Question]:
     """Every question of one file, as its format reads it."""
     reader = find_reader(file.path)
     if reader.read_questions is None:
-        raise UserError(f"{file.path}: format '{reader.name}' holds no questions; name a file of questions and answers")
+        raise UserError(
+            f"format '{reader.name}' holds no questions", "name a file of questions and answers", path=file.path
+        )
     return reader.read_questions(file, dropped)
 
 

@@ -16,7 +16,6 @@ from realm_lab.corpus.readers.json_records import QUESTION_IDS, Record, passage_
 from realm_lab.corpus.readers.registry import Dropped
 from realm_lab.corpus.readers.squad import readable_title
 from realm_lab.corpus.records import Document, Question
-from realm_lab.errors import UserError
 
 POSITIVES, NEGATIVES = "positive_ctxs", ("hard_negative_ctxs", "negative_ctxs")
 PASSAGE_IDS = ("passage_id", "psg_id", "id")  # of DPR's passages, in files of several ages
@@ -88,8 +87,7 @@ def _hotpot_documents(record: Record, dropped: Dropped) -> Iterator[Document]:
             case [str(title), [*sentences]] if all(isinstance(sentence, str) for sentence in sentences):
                 yield Document(title, title, "".join(sentences), title)
             case _:
-                problem = f"context {number} is not [title, [sentences]]"
-                raise UserError(f"{record.where}: {problem}; {record.remedy}")
+                raise record.error(f"context {number} is not [title, [sentences]]")
 
 
 def _hotpot_question(record: Record, dropped: Dropped) -> Iterator[Question]:
@@ -99,8 +97,7 @@ def _hotpot_question(record: Record, dropped: Dropped) -> Iterator[Question]:
             case [str(title), _]:
                 titles.append(title)
             case _:
-                problem = f"supporting_facts {number} is not [title, sentence]"
-                raise UserError(f"{record.where}: {problem}; {record.remedy}")
+                raise record.error(f"supporting_facts {number} is not [title, sentence]")
     identity, question = record.identity(*QUESTION_IDS), record.field("question", str)
     yield Question(identity, question, record.texts("answer"), None, judged=_judged(titles))
 
@@ -130,8 +127,7 @@ def _nq_question(record: Record, dropped: Dropped) -> Iterator[Question]:
         for span in annotation.within("short_answers"):
             start, end = span.field("start_token", int), span.field("end_token", int)
             if not 0 <= start < end <= len(tokens):
-                problem = f"tokens {start} to {end} are not in a text of {len(tokens)}"
-                raise UserError(f"{span.where}: {problem}; {record.remedy}")
+                raise span.error(f"tokens {start} to {end} are not in a text of {len(tokens)}")
             words = [token for token in tokens[start:end] if not _TAG.fullmatch(token)]
             if len(words) > LONGEST_ANSWER:
                 dropped.leave_out(f"answer: over {LONGEST_ANSWER} tokens", identity)

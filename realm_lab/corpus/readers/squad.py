@@ -42,16 +42,15 @@ def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[tuple[str, Record
     remedy = "expected SQuAD JSON: data[] / title, paragraphs[] / context, qas[] / id, question, answers[] / text"
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list) or not articles:
-        raise UserError(f"{path}: no articles under 'data'; {remedy}")
+        raise UserError("no articles under 'data'", remedy, path=path)
     numbers: Counter[str] = Counter()
     for position, fields in enumerate(articles, 1):
-        article = Record(f"{path}, article {position}", position, fields, file.name, remedy, dropped)
+        article = Record(file, position, fields, remedy, dropped, part=f"article {position}")
         title = article.field("title", str)
         for number, paragraph in enumerate(article.field("paragraphs", list), 1):
-            where = f"{article.where} ('{title}'), paragraph {number}"
-            found = Record(where, numbers[title], paragraph, article.file, remedy, dropped)
+            found = article.inside(f"paragraph {number}", paragraph)._replace(number=numbers[title])
             found.field("context", str)
-            yield title, found._replace(where=f"{path}, paragraph {title}#{numbers[title]}")
+            yield title, found._replace(part=f"paragraph {title}#{numbers[title]}")
             numbers[title] += 1
 
 
@@ -64,12 +63,12 @@ def _documents(file: InputFile, dropped: Dropped) -> Iterator[Document]:
 def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
     for article, paragraph in _paragraphs(file, dropped):
         for number, fields in enumerate(paragraph.field("qas", list), 1):
-            item = paragraph._replace(where=f"{paragraph.where}, question {number}", fields=fields)
+            item = paragraph.inside(f"question {number}", fields)
             question = item.field("question", str)
             answers = item.field("answers", list)
             texts = tuple(item._replace(fields=answer).field("text", str) for answer in answers)
             if fields.get("id") is None:
-                raise UserError(f"{item.where}: no 'id'; {item.remedy}")
+                raise item.error("no 'id'")
             if "is_impossible" in fields and item.field("is_impossible", bool):
                 dropped.leave_out("question: unanswerable", item.identity())
             else:

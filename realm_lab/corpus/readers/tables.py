@@ -31,21 +31,23 @@ def _records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]
     delimiter, header = _delimiter(first), _header(first)
     names = header or ["question", "answer"]
     if not header and delimiter != "\t":  # columns of any file with commas: none is taken for a question
-        raise UserError(f"{path}, line 1: no such header; {remedy}")
+        raise UserError("no such header", remedy, path=path, line=1)
     rows = csv.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
     line = 1
     try:
         for row in rows:
-            where = f"{path}, line {line}"
+            record = Record(file, line, {}, remedy, dropped, line)
             if row and len(row) != len(names):
-                raise UserError(f"{where}: {len(row)} columns, not {len(names)}; {remedy}, or the file is cut off")
+                raise record.error(f"{len(row)} columns, not {len(names)}", f"{remedy}, or the file is cut off")
             if row and not (header and line == 1):
-                fields = {name: _cell(name, cell, where) for name, cell in zip(names, row, strict=True)}
-                yield Record(where, line, fields, file.name, remedy, dropped)
+                cells = zip(names, row, strict=True)
+                yield record._replace(fields={name: _cell(name, cell, record) for name, cell in cells})
             line = rows.line_num + 1
     except csv.Error as error:
         kind = "TSV" if delimiter == "\t" else "CSV"
-        raise UserError(f"{path}, line {line}: not readable as {kind} ({error}); close its quotes; {remedy}") from None
+        raise UserError(
+            f"not readable as {kind} ({error})", f"close its quotes; {remedy}", path=path, line=line
+        ) from None
 
 
 def _documents(file: InputFile, dropped: Dropped) -> Iterator[Document]:
@@ -58,13 +60,13 @@ def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
         yield from open_question(record, dropped)
 
 
-def _cell(name: str, cell: str, where: str) -> Any:
+def _cell(name: str, cell: str, record: Record) -> Any:
     """The text of a cell, a list of texts, or None for a blank cell of a column that need not be filled in."""
     if name in LISTS and cell.startswith("[") and cell.endswith("]"):
         try:
             return ast.literal_eval(cell)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            raise UserError(f"{where}: '{name}' is no list of texts; write it as ['one', 'two']") from None
+            raise record.error(f"'{name}' is no list of texts", "write it as ['one', 'two']") from None
     return None if name == "document" and not cell else cell
 
 
@@ -94,8 +96,10 @@ def _trec_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
         columns = line.rstrip("\r\n").split("\t", TREC_COLUMNS - 1)
         if len(columns) < TREC_COLUMNS:
             raise UserError(
-                f"{file.path}, line {number}: {len(columns)} columns; expected id, type, question, pattern "
-                "(CuratedTREC), or the file is cut off"
+                f"{len(columns)} columns",
+                "expected id, type, question, pattern (CuratedTREC), or the file is cut off",
+                path=file.path,
+                line=number,
             )
         identity, _, question, pattern = columns
         yield Question(identity, question, (pattern,), None, "regex")

@@ -28,16 +28,16 @@ Features = dict[str, list[Any]]
 
 def _documents(file: InputFile, dropped: Dropped) -> Iterator[Document]:
     for number, features in enumerate(_examples(file.path), 1):
-        where = f"{file.path}, record {number}"
+        record = Record(file, number, {}, REMEDY, dropped, part=f"record {number}")
         try:
             own = {name: [v.decode() if isinstance(v, bytes) else v for v in vs] for name, vs in features.items()}
         except UnicodeDecodeError:
-            raise UserError(f"{where}: a text that is not UTF-8; {REMEDY}") from None
-        record: dict[str, Any] = {name: own[name][0] for name in ("title", "text") if own.get(name)}
-        record["spans"] = {
+            raise record.error("a text that is not UTF-8") from None
+        found: dict[str, Any] = {name: own[name][0] for name in ("title", "text") if own.get(name)}
+        found["spans"] = {
             name: own.get(key, own.get(AUTHORS[key], [])) for name, key in zip(SPAN, AUTHORS, strict=True)
         }
-        yield from salient_document(Record(where, number, record, file.name, REMEDY, dropped), dropped)
+        yield from salient_document(record._replace(fields=found), dropped)
 
 
 def _examples(path: Path) -> Iterator[Features]:
@@ -51,7 +51,7 @@ def _examples(path: Path) -> Iterator[Features]:
                     raise ValueError
                 yield _example(data[:-4])
             except (struct.error, ValueError, IndexError):
-                raise UserError(f"{path}, record {number}: cut off or damaged; fetch it again") from None
+                raise UserError("cut off or damaged", "fetch it again", path=path, part=f"record {number}") from None
 
 
 def _example(data: bytes) -> Features:

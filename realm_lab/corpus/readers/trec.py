@@ -35,7 +35,7 @@ def _rows(path: Path, columns: tuple[int, ...], remedy: str) -> Iterator[tuple[i
         if row == [""]:
             continue
         if len(row) not in columns:
-            raise UserError(f"{path}, line {number}: {len(row)} columns; {remedy}, or the file is cut off")
+            raise UserError(f"{len(row)} columns", f"{remedy}, or the file is cut off", path=path, line=number)
         yield number, row
 
 
@@ -54,12 +54,12 @@ def _judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
             has_header = True
         elif line.strip():
             if len(row) != (3 if has_header else 4):
-                raise UserError(f"{path}, line {number}: {len(row)} columns; {QRELS}, or the file is cut off")
+                raise UserError(f"{len(row)} columns", f"{QRELS}, or the file is cut off", path=path, line=number)
             try:
                 yield number, row[0], row[-2], int(row[-1])
             except ValueError:
                 raise UserError(
-                    f"{path}, line {number}: the relevance '{row[-1].strip()}' is no number; {QRELS}"
+                    f"the relevance '{row[-1].strip()}' is no number", QRELS, path=path, line=number
                 ) from None
 
 
@@ -84,12 +84,12 @@ def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
         if identity in judged:
             yield Question(identity, text, (), None, judged=tuple(judged.pop(identity).items()))
     for query in judged:
-        where = f"{file.path}, line {lines[query]}"
-        raise UserError(f"{where}: the query '{query[:60]}' is not in {queries}; fetch both files of one version")
+        problem, remedy = f"the query '{query[:60]}' is not in {queries}", "fetch both files of one version"
+        raise UserError(problem, remedy, path=file.path, line=lines[query])
 
 
-def _line_of(path: Path, document: str) -> str:
-    return next(f"{path}, line {line}" for line, _, judged, _ in _judgements(path) if judged == document)
+def _line_of(path: Path, document: str) -> int:
+    return next(line for line, _, judged, _ in _judgements(path) if judged == document)
 
 
 def _is_collection(path: Path, head: str) -> bool:

@@ -127,15 +127,12 @@ print(FilesCorpus.identity(Corpus(files={"knowledge": [name], "questions_test": 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "hf-dataset://org/name/fr",
-            "the data set has no file or folder 'fr'; https://huggingface.co/datasets/org/name",
-        ),
+        ("hf-dataset://org/name/fr", "'fr'; https://huggingface.co/datasets/org/name"),
         ("hf-dataset://org/name@v9/en", "cannot be fetched ("),
         ("hf-dataset://org/none/en", "cannot be fetched ("),
-        ("hf-dataset://name", "no such name; expected hf-dataset://ORG/NAME"),
-        ("hf-dataset://org/name", "holds several data sets; name one of its folders, such as en"),
-        ("hf-dataset://org/name/questions", "is a folder without wiki_*"),
+        ("hf-dataset://name", "expected hf-dataset://ORG/NAME"),
+        ("hf-dataset://org/name", "such as en"),
+        ("hf-dataset://org/name/questions", "without wiki_*"),
     ],
 )
 def test_what_the_hub_does_not_have_is_one_line(port: int, tmp_path: Path, name: str, message: str) -> None:

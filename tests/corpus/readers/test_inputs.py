@@ -11,7 +11,7 @@ import pytest
 
 from realm_lab.corpus.readers import Dropped, digest_input, input_files, read_documents, read_questions
 from realm_lab.corpus.readers.json_records import DOCUMENT_IDS, QUESTION_IDS
-from realm_lab.errors import UserError
+from tests.factories.errors import refused
 
 
 def pages(path: Path, *titles: str) -> Path:
@@ -23,13 +23,6 @@ def pages(path: Path, *titles: str) -> Path:
 
 def titles(name: Path | str) -> list[str]:
     return [document.title for document in read_documents(input_files(name))]
-
-
-def complaint(name: Path | str) -> str:
-    with pytest.raises(UserError) as caught:
-        input_files(name)
-    assert "\n" not in str(caught.value)
-    return str(caught.value).removeprefix(str(name))
 
 
 def test_a_folder_of_wikiextractor_is_read_in_order(tmp_path: Path) -> None:
@@ -55,12 +48,15 @@ def test_a_folder_in_the_layout_of_the_hub(tmp_path: Path, folder: str) -> None:
 
 
 def test_what_is_missing_from_a_folder_is_said(tmp_path: Path) -> None:
-    assert "is a folder without wiki_*, Parquet or image files; name the files in it" in complaint(tmp_path)
+    with refused("without wiki_*", path=tmp_path, remedy="name the files in it"):
+        input_files(tmp_path)
     pages(tmp_path / "en" / "train-00000-of-00003.parquet", "A")
     pages(tmp_path / "en" / "train-00002-of-00003.parquet", "C")
-    assert ": only 2 shards of 3 are there; fetch the rest" in complaint(tmp_path)
+    with refused("only 2 shards of 3", path=tmp_path):
+        input_files(tmp_path)
     pages(tmp_path / "de" / "train-00000-of-00001.parquet", "A")
-    assert " holds several data sets; name one of its folders, such as en" in complaint(tmp_path)
+    with refused("such as en", path=tmp_path):
+        input_files(tmp_path)
     assert titles(tmp_path / "de") == ["A"]
 
 

@@ -16,7 +16,7 @@ from backports import zstd
 from realm_lab.corpus import text_files
 from realm_lab.corpus.readers import Dropped, input_files, json_records, read_documents, read_questions
 from realm_lab.corpus.readers import parquet as parquet_files
-from realm_lab.errors import UserError
+from tests.factories.errors import refused
 
 MB = 1 << 20
 
@@ -70,79 +70,76 @@ COPY, TAKEN_ID = "document: copy of an earlier one", "document: id of an earlier
 
 # Of each case: the file's name, its content (None: there is no such file), and the result of reading it.
 # fmt: off
-# Refused in one line that starts with the file and continues like this.
-REFUSED: dict[str, tuple[str, bytes | None, str]] = {
-    "missing": ("nowhere.jsonl", None, ": no such file; check the path"),
-    "empty": ("e.jsonl", b"", ": the file is empty; fetch or write it again"),
-    "blank": ("e.json", b" \n\n", ": the file is empty"),
-    "mark_alone": ("e.json", BOM, ": the file is empty"),
-    "gzip_of_nothing": ("e.jsonl.gz", gzip.compress(b""), ": the file is empty"),
-    "gzip_cut": ("c.jsonl.gz", gzip.compress(os.urandom(9000).hex().encode())[:-900], ": cut off or dam"),
-    "gzip_damaged": ("c.jsonl.gz", gzip.compress(GOOD * 9)[:20] + b"\xff" * 40, ": cut off or damaged"),
-    "gzip_in_name_only": ("c.jsonl.gz", GOOD, ": named .gz but is not such a file; fetch it again or"),
-    "bzip2_cut": ("c.jsonl.bz2", bz2.compress(GOOD * 99)[:-9], ": cut off or damaged"),
-    "zstandard_cut": ("c.jsonl.zst", zstd.compress(GOOD * 99)[:-3], ": cut off or damaged"),
-    "parquet_cut": ("p.parquet", parquet(text=["A"] * 99)[:-20], ": cut off or damaged"),
-    "parquet_in_name_only": ("p.parquet", b"A\n", ": format not recognised; known are"),
-    "wikiextractor_xml": ("wiki_00", b'<doc id="1" url="u" title="Oslo">\nOslo is.\n</doc>', ": format not recognised"),
-    "unknown_format": ("notes.md", b"Once upon a time\n", ": format not recognised; known are"),
-    "utf16_little_marked": ("u.jsonl", b"\xff\xfe" + GOOD.decode().encode("utf-16-le"), ", line 1: looks"),
-    "utf16_big_marked": ("u.jsonl", b"\xfe\xff" + GOOD.decode().encode("utf-16-be"), ", line 1: looks l"),
-    "utf16_unmarked": ("u.jsonl", GOOD.decode().encode("utf-16-le"), ", line 1: looks like UTF-16"),
-    "latin1_line": ("l.jsonl", GOOD * 2 + b'{"text": "A\xe9"}\n', ", line 3: not UTF-8 (byte 0xe9); save"),
-    "latin1_object": ("l.json", b'{"data": [\n{"title": "\xe9"}]}', ", line 2: not UTF-8 (byte 0xe9)"),
-    "latin1_array": ("l.json", b'[\n{"text": "a"},\n{"text": "\xe9"}]', ", line 3: not UTF-8 (byte 0xe9)"),
-    "latin1_table": ("l.tsv", HEAD + b"1\t\xe9\tT\n", ", line 2: not UTF-8"),
-    "overlong": ("l.jsonl", b'{"text": "\xc0\xaf"}\n', ", line 1: not UTF-8 (byte 0xc0)"),
-    "nul_at_the_start": ("n.jsonl", b'{"text": "\0"}\n', ", line 1: looks like UTF-16 or binary data; save"),
-    "nul_far_on": ("n.jsonl", GOOD * 9000 + b'{"text": "\0"}\n', ", line 9001: a NUL byte; save it as"),
-    "span_beyond_its_text": ("m.jsonl", lines({"text": "Oslo", "spans": [[0, 5]]}), ", line 1: the span [0, 5] is not"),
-    "half_surrogate": ("s.jsonl", b'{"text": "\\ud800"}\n', ", line 1: 'text' holds half of a surrogate"),
-    "cr_lines": ("r.jsonl", b'{"text": "A"}\r{"text": "B"}\r', ", line 1: lines end in CR alone; convert"),
-    "cr_table": ("r.tsv", b"id\ttext\ttitle\r1\tA\tT\r", ", line 1: lines end in CR alone; convert them"),
-    "line_beyond_the_limit": ("m.jsonl", GOOD + lines({"text": LONG}),
-        ", line 2: longer than 5 MB; cut it into several records"),
-    "member_beyond_the_limit": ("m.json", array({"text": "A"}, {"text": LONG}),
-        ", line 5: a record longer than 5 MB; cut it"),
-    "gzip_bomb": ("z.jsonl.gz", gzip.compress(GOOD + BOMB), ": grows to more than 100 times its"),
-    "bzip2_bomb": ("z.jsonl.bz2", bz2.compress(GOOD + BOMB), ": grows to more than 100 times its"),
-    "zstandard_bomb": ("z.jsonl.zst", zstd.compress(GOOD + BOMB), ": grows to more than 100 times"),
-    "parquet_bomb": ("z.parquet", parquet(text=[" " * MB + str(n) for n in range(30)]), ": grows to more"),
-    "lines_cut": ("c.jsonl", GOOD + GOOD[:-4], ", line 2, column 13: not valid JSON (Invalid"),
-    "line_broken": ("c.jsonl", b"{}}\n" + GOOD, ", line 1, column 3: not valid JSON (Extra data); repair"),
-    "object_cut": ("c.json", SMALL_SQUAD[:-40], ", line 16, column 4: not valid JSON (Expecting"),
-    "object_broken": ("c.json", b'{"data": [\n,\n{"title": 1}]}', ", line 2, column 1: not valid JSON"),
-    "array_cut": ("c.json", array({"text": "A"}, {"text": "B"})[:-9],
-        ", line 6: not valid JSON (Expecting value); repair it, or fetch it again"),
-    "array_not_closed": ("c.json", b'[{"text": "A"}', ", line 1: not valid JSON (Expecting ',' or ']'); repa"),
-    "array_broken": ("c.json", b'[{"text": "A"},\n{"text" "B"}' + b" " * 99 + b"]", ", line 2: not valid JS"),
-    "array_comma_too_many": ("c.json", b'[{"text": "A"},\n]' + b" " * 99, ", line 2: not valid JSON"),
-    "array_and_more": ("c.json", b'[{"text": "A"}]\n[]', ", line 2: not valid JSON (text after the array)"),
-    "array_of_numbers": ("c.json", b"[1, 2]", ", record 1 (line 1) must be an object, got a number"),
-    "line_is_a_list": ("d.jsonl", b"[1]\n", ", line 1 must be an object, got a list; expected"),
-    "deep": ("d.jsonl", b'{"text": ' + b"[" * 100_000 + b"\n", ", line 1: not usable JSON"),
-    "not_a_number": ("d.jsonl", b'{"text": NaN}\n', ", line 1: 'text' must be a string, got a number; expected"),
-    "endless_number": ("d.jsonl", b'{"text": "A", "id": ' + b"9" * 5000 + b"}\n", ", line 1: not usable JSO"),
-    "no_text": ("d.jsonl", GOOD + b'{"body": "x"}\n', ", line 2: 'text' is missing (found: body); expected"),
-    "no_text_in_an_array": ("d.json", b'[{"text": "a"},\n {}]', ", record 2 (line 2): 'text' is missing (fou"),
-    "no_text_at_all": ("d.jsonl", b'{"body": "x"}\n', ", line 1: 'text' is missing (found: body)"),
-    "no_text_in_parquet": ("d.parquet", parquet(body=["x"]), ", record 1: 'text' is missing (found: body)"),
-    "text_is_null_in_parquet": ("d.parquet", parquet(text=["A", None]), ", record 2: 'text' must be a string"),
-    "text_is_a_number": ("d.jsonl", b'{"text": 1}\n', ", line 1: 'text' must be a string, got a number; expected {id?"),
-    "title_is_a_list": ("d.jsonl", b'{"text": "a", "title": []}\n', ", line 1: 'title' must be a string, got a list"),
-    "squad_without_articles": ("s.json", b'{\n"data": []}', ": no articles under 'data'; expected SQuAD"),
-    "squad_without_title": ("s.json", b'{"data": [{"paragraphs": []}]}', ", article 1: 'title' is missing"),
+# Refused: the line, if it is known, and a word of the fault.
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "missing": ("nowhere.jsonl", None, "no such file"),
+    "empty": ("e.jsonl", b"", "empty"),
+    "blank": ("e.json", b" \n\n", "empty"),
+    "mark_alone": ("e.json", BOM, "empty"),
+    "gzip_of_nothing": ("e.jsonl.gz", gzip.compress(b""), "empty"),
+    "gzip_cut": ("c.jsonl.gz", gzip.compress(os.urandom(9000).hex().encode())[:-900], "cut off"),
+    "gzip_damaged": ("c.jsonl.gz", gzip.compress(GOOD * 9)[:20] + b"\xff" * 40, "cut off"),
+    "gzip_in_name_only": ("c.jsonl.gz", GOOD, "named .gz"),
+    "bzip2_cut": ("c.jsonl.bz2", bz2.compress(GOOD * 99)[:-9], "cut off"),
+    "zstandard_cut": ("c.jsonl.zst", zstd.compress(GOOD * 99)[:-3], "cut off"),
+    "parquet_cut": ("p.parquet", parquet(text=["A"] * 99)[:-20], "cut off"),
+    "parquet_in_name_only": ("p.parquet", b"A\n", "not recognised"),
+    "wikiextractor_xml": ("wiki_00", b'<doc id="1" url="u" title="Oslo">\nOslo is.\n</doc>', "not recognised"),
+    "unknown_format": ("notes.md", b"Once upon a time\n", "not recognised"),
+    "utf16_little_marked": ("u.jsonl", b"\xff\xfe" + GOOD.decode().encode("utf-16-le"), 1, "UTF-16"),
+    "utf16_big_marked": ("u.jsonl", b"\xfe\xff" + GOOD.decode().encode("utf-16-be"), 1, "UTF-16"),
+    "utf16_unmarked": ("u.jsonl", GOOD.decode().encode("utf-16-le"), 1, "UTF-16"),
+    "latin1_line": ("l.jsonl", GOOD * 2 + b'{"text": "A\xe9"}\n', 3, "not UTF-8"),
+    "latin1_object": ("l.json", b'{"data": [\n{"title": "\xe9"}]}', 2, "not UTF-8"),
+    "latin1_array": ("l.json", b'[\n{"text": "a"},\n{"text": "\xe9"}]', 3, "not UTF-8"),
+    "latin1_table": ("l.tsv", HEAD + b"1\t\xe9\tT\n", 2, "not UTF-8"),
+    "overlong": ("l.jsonl", b'{"text": "\xc0\xaf"}\n', 1, "not UTF-8"),
+    "nul_at_the_start": ("n.jsonl", b'{"text": "\0"}\n', 1, "UTF-16"),
+    "nul_far_on": ("n.jsonl", GOOD * 9000 + b'{"text": "\0"}\n', 9001, "a NUL byte"),
+    "span_beyond_its_text": ("m.jsonl", lines({"text": "Oslo", "spans": [[0, 5]]}), 1, "the span [0, 5]"),
+    "half_surrogate": ("s.jsonl", b'{"text": "\\ud800"}\n', 1, "'text' holds half of"),
+    "cr_lines": ("r.jsonl", b'{"text": "A"}\r{"text": "B"}\r', 1, "CR alone"),
+    "cr_table": ("r.tsv", b"id\ttext\ttitle\r1\tA\tT\r", 1, "CR alone"),
+    "line_beyond_the_limit": ("m.jsonl", GOOD + lines({"text": LONG}), 2, "5 MB"),
+    "member_beyond_the_limit": ("m.json", array({"text": "A"}, {"text": LONG}), 5, "5 MB"),
+    "gzip_bomb": ("z.jsonl.gz", gzip.compress(GOOD + BOMB), "grows"),
+    "bzip2_bomb": ("z.jsonl.bz2", bz2.compress(GOOD + BOMB), "grows"),
+    "zstandard_bomb": ("z.jsonl.zst", zstd.compress(GOOD + BOMB), "grows"),
+    "parquet_bomb": ("z.parquet", parquet(text=[" " * MB + str(n) for n in range(30)]), "grows"),
+    "lines_cut": ("c.jsonl", GOOD + GOOD[:-4], 2, "column 13: not valid JSON"),
+    "line_broken": ("c.jsonl", b"{}}\n" + GOOD, 1, "column 3: not valid JSON"),
+    "object_cut": ("c.json", SMALL_SQUAD[:-40], 16, "column 4: not valid JSON"),
+    "object_broken": ("c.json", b'{"data": [\n,\n{"title": 1}]}', 2, "column 1: not valid JSON"),
+    "array_cut": ("c.json", array({"text": "A"}, {"text": "B"})[:-9], 6, "not valid JSON"),
+    "array_not_closed": ("c.json", b'[{"text": "A"}', 1, "not valid JSON"),
+    "array_broken": ("c.json", b'[{"text": "A"},\n{"text" "B"}' + b" " * 99 + b"]", 2, "not valid JSON"),
+    "array_comma_too_many": ("c.json", b'[{"text": "A"},\n]' + b" " * 99, 2, "not valid JSON"),
+    "array_and_more": ("c.json", b'[{"text": "A"}]\n[]', 2, "not valid JSON"),
+    "array_of_numbers": ("c.json", b"[1, 2]", 1, "record 1: must be"),
+    "line_is_a_list": ("d.jsonl", b"[1]\n", 1, "must be an"),
+    "deep": ("d.jsonl", b'{"text": ' + b"[" * 100_000 + b"\n", 1, "not usable JSON"),
+    "not_a_number": ("d.jsonl", b'{"text": NaN}\n', 1, "'text' must be"),
+    "endless_number": ("d.jsonl", b'{"text": "A", "id": ' + b"9" * 5000 + b"}\n", 1, "not usable JSON"),
+    "no_text": ("d.jsonl", GOOD + b'{"body": "x"}\n', 2, "'text' is missing"),
+    "no_text_in_an_array": ("d.json", b'[{"text": "a"},\n {}]', 2, "record 2: 'text' is missing"),
+    "no_text_at_all": ("d.jsonl", b'{"body": "x"}\n', 1, "'text' is missing"),
+    "no_text_in_parquet": ("d.parquet", parquet(body=["x"]), "record 1: 'text' is missing"),
+    "text_is_null_in_parquet": ("d.parquet", parquet(text=["A", None]), "record 2: 'text' must be"),
+    "text_is_a_number": ("d.jsonl", b'{"text": 1}\n', 1, "'text' must be"),
+    "title_is_a_list": ("d.jsonl", b'{"text": "a", "title": []}\n', 1, "'title' must be"),
+    "squad_without_articles": ("s.json", b'{\n"data": []}', "'data'"),
+    "squad_without_title": ("s.json", b'{"data": [{"paragraphs": []}]}', "article 1: 'title' is missing"),
     "squad_without_context": ("s.json", b'{"data": [{"title": "A", "paragraphs": [{"context": "x"}, {"qas": []}]}]}',
-        ", article 1 ('A'), paragraph 2: 'context' is missing (found: qas); expected"),
-    "squad_of_text": ("s.json", b'{"data": ["A"]}', ", article 1 must be an object, got a string"),
-    "table_without_header": ("p.tsv", b"1\tx\ty\n", ": format 'question_table' holds no documents; name a file"),
-    "table_cut": ("p.tsv", HEAD + b"1\ta\tT\n2\tb\n", ", line 3: 2 columns, not 3; expected columns id"),
-    "tab_in_a_column": ("p.tsv", HEAD + b"1\ta\tb\tT\n", ", line 2: 4 columns, not 3; expected columns id"),
-    "quote_left_open": ("p.tsv", HEAD + b'1\ta\tT\n2\t"b\tT\n3\tc\tT\n', ", line 3: not readable as TSV"),
-    "damaged_zstandard": ("z.jsonl.zst", bytes(DAMAGED_ZSTANDARD), ": cut off or damaged ("),
-    "window_beyond_the_limit": ("z.jsonl.zst", frame(31, 1), ": its window takes more memory than there is for it ("),
+        "article 1, paragraph 2: 'context'"),
+    "squad_of_text": ("s.json", b'{"data": ["A"]}', "article 1: must be"),
+    "table_without_header": ("p.tsv", b"1\tx\ty\n", "format 'question_table' holds no"),
+    "table_cut": ("p.tsv", HEAD + b"1\ta\tT\n2\tb\n", 3, "2 columns, not 3"),
+    "tab_in_a_column": ("p.tsv", HEAD + b"1\ta\tb\tT\n", 2, "4 columns, not 3"),
+    "quote_left_open": ("p.tsv", HEAD + b'1\ta\tT\n2\t"b\tT\n3\tc\tT\n', 3, "not readable as TSV"),
+    "damaged_zstandard": ("z.jsonl.zst", bytes(DAMAGED_ZSTANDARD), "cut off"),
+    "window_beyond_the_limit": ("z.jsonl.zst", frame(31, 1), "window"),
     "date_within_a_record": ("z.parquet", parquet(text=["A"], other=pa.array([[10**17]], pa.list_(pa.timestamp("ms")))),
-        ": cut off or damaged ("),
+        "cut off"),
     "triple_cut": ("k.nt", TRIPLE + TRIPLE[:-3], ', line 2: no triple; expected <subject> <relation> <object>'),
     "triple_of_two": ("k.nt", b"# a\n<a:b> <a:c> .\n", ", line 2: no triple; expected"),
     "triple_of_bare_words": ("k.nt", b"Oslo in Norway .\n", ", line 1: no triple; expected"),
@@ -153,25 +150,24 @@ REFUSED: dict[str, tuple[str, bytes | None, str]] = {
     "triple_beyond_unicode": ("k.nt", b'<a:b> <a:c> "\\U00110000" .\n', ", line 1: the escape \\U00110000, which"),
     "triples_table_cut": ("k.tsv", b"subject\trelation\tobject\na\tb\tc\na\tb", ", line 3: 2 of 3 columns; expec"),
     "triples_table_with_nothing": ("k.tsv", b"subject\trelation\tobject\na\t\tc\n", ", line 2: 2 of 3 columns; expec"),
-    "tagged_words": ("c.txt", b"-DOCSTART- O\n\nAnn B-PER\nis O\n\nIn IN O I-LOC\nOslo NNP B-NP I-LOC\n",
-        ": has a word and its tags on each line (CoNLL), not text"),
+    "tagged_words": ("c.txt", b"-DOCSTART- O\n\nAnn B-PER\nis O\n\nIn IN O I-LOC\nOslo NNP B-NP I-LOC\n", "CoNLL"),
     "parsed_words": ("c.txt", b"# text = Ann is\n1\tAnn\tAnn\tPROPN\n2\tis\tbe\tAUX\n\n1\tBob\tBob\tPROPN\n",
-        ": has 4 columns on each line, not text"),
-    "table_as_text": ("c.txt", b"name\tage\nAnn\t9\n", ": has 2 columns on each line, not text"),
+        "4 columns"),
+    "table_as_text": ("c.txt", b"name\tage\nAnn\t9\n", "2 columns"),
     "bytes_within_a_character": ("s.jsonl", lines({"text": "Åse", "spans": {"start": [1], "limit": [3], "type": [""]}}),
-        ", line 1, spans 1: bytes 1 to 3 are no characters of a text of 4 bytes"),
+        1, "spans 1: bytes 1"),
     "bytes_beyond_the_text": ("s.jsonl", lines({"text": "Åse", "spans": [{"start": 0, "limit": 5}]}),
-        ", line 1, spans 1: bytes 0 to 5 are no"),
+        1, "spans 1: bytes 0"),
     "salient_spans_without_limits": ("s.jsonl", lines({"text": "A", "spans": {"start": [0], "limit": None}}),
-        ", line 1, spans: 'limit' must be a list, got nothing; expected {title, text, spans"),
-    "collection_cut": ("collection.tsv", b"0\tA.\n1", ", line 2: 1 columns; expected the columns id, text"),
+        1, "spans: 'limit' must be"),
+    "collection_cut": ("collection.tsv", b"0\tA.\n1", 2, "1 columns"),
     "kilt_page_without_text": ("k.jsonl", lines({"wikipedia_id": "7", "wikipedia_title": "T", "text": 7}),
-        ", line 1: 'text' must be a list, got a number"),
+        1, "'text' must be"),
     "hotpot_paragraph_without_sentences": ("h.json", array({"question": "", "answer": "", "supporting_facts": [],
-        "context": [["T", "text"]]}), ", record 1 (line 2): context 1 is not [title, [sentences]]; expected {_id"),
+        "context": [["T", "text"]]}), 2, "record 1: context 1 is not"),
     "dpr_passage_without_text": ("d.json", array({"question": "q", "positive_ctxs": [{"title": "T"}]}),
-        ", record 1 (line 2), positive_ctxs 1: 'text' is missing (found: title); expected {question"),
-    "long_key": ("k.jsonl", lines({"k" * 400_000: 1}), ", line 1: 'text' is missing (found: kkkk"),
+        2, "record 1, positive_ctxs 1: 'text' is missing"),
+    "long_key": ("k.jsonl", lines({"k" * 400_000: 1}), 1, "'text' is missing"),
 }
 # Read: the texts, and the counts of texts left out.
 READ: dict[str, tuple[Any, ...]] = {
@@ -200,8 +196,7 @@ READ: dict[str, tuple[Any, ...]] = {
     "key_twice": ("d.jsonl", b'{"text": "A", "text": "B"}\n', ["B"]),
     "title_is_null": ("d.jsonl", b'{"text": "a", "title": null}\n', ["a"]),
     "empty_text": ("d.jsonl", lines({"text": " \n"}, {"text": "B"}), ["B"], {"document: empty text": 1}),
-    "id_twice": ("d.jsonl", lines({"id": "a", "text": "A"}, {"id": "a", "text": "B"}),
-        ["A", "B"], {TAKEN_ID: 1}),
+    "id_twice": ("d.jsonl", lines({"id": "a", "text": "A"}, {"id": "a", "text": "B"}), ["A", "B"], {TAKEN_ID: 1}),
     "record_twice": ("d.jsonl", lines({"id": "a", "text": "A"}) * 2, ["A"], {COPY: 1}),
     "text_twice": ("d.jsonl", GOOD * 2, ["Aé", "Aé"]),
     "table_of_a_header": ("p.tsv", HEAD, []),
@@ -221,37 +216,36 @@ READ: dict[str, tuple[Any, ...]] = {
     "date_beyond_python": ("z.parquet", parquet(text=["A"], when=pa.array([10**17], pa.timestamp("ms"))), ["A"]),
 }
 # The same for questions, by their answers.
-REFUSED_QUESTIONS: dict[str, tuple[str, bytes, str]] = {
-    "no_question": ("q.jsonl", b'{"answer": ["x"]}\n', ", line 1: 'question' is missing (found: answer)"),
-    "no_answer_field": ("q.jsonl", b'{"question": "x"}\n', ", line 1: 'answer' is missing (found: question)"),
-    "answer_is_a_number": ("q.jsonl", b'{"question": "x", "answer": ["a", 3]}\n', ", line 1: 'answer 2' must be"),
-    "id_is_a_list": ("q.jsonl", b'{"question": "x", "answer": ["a"], "id": []}\n', ", line 1: 'id' must be a"),
+REFUSED_QUESTIONS: dict[str, tuple[Any, ...]] = {
+    "no_question": ("q.jsonl", b'{"answer": ["x"]}\n', 1, "'question' is missing"),
+    "no_answer_field": ("q.jsonl", b'{"question": "x"}\n', 1, "'answer' is missing"),
+    "answer_is_a_number": ("q.jsonl", b'{"question": "x", "answer": ["a", 3]}\n', 1, "'answer 2' must be"),
+    "id_is_a_list": ("q.jsonl", b'{"question": "x", "answer": ["a"], "id": []}\n', 1, "'id' must be"),
     "kind_unknown": ("q.jsonl", lines({"question": "x", "answer": "Ann", "answer_kind": "glob"}),
-        ", line 1: answer_kind 'glob'; w"),
-    "table_of_three_columns": ("q.tsv", b"1\twho\tAnn\n", ", line 1: 3 columns, not 2; expected columns question"),
-    "table_without_an_answer": ("q.tsv", b"who\tAnn\nwhen\n", ", line 2: 1 columns, not 2; expected columns question,"),
-    "commas_without_a_header": ("q.csv", b"title,body\nOslo,A city.\n", ", line 1: no such header; expected columns q"),
-    "list_cut": ("q.tsv", b"who\t['Ann']\nwhen\t[1969, 'x]\n", ", line 2: 'answer' is no list of texts; write it"),
-    "list_of_numbers": ("q.tsv", b"who\t['Ann']\nwhen\t[1969]\n", ", line 2: 'answer 1' must be a string, got a n"),
+        1, "answer_kind 'glob'"),
+    "table_of_three_columns": ("q.tsv", b"1\twho\tAnn\n", 1, "3 columns, not 2"),
+    "table_without_an_answer": ("q.tsv", b"who\tAnn\nwhen\n", 2, "1 columns, not 2"),
+    "commas_without_a_header": ("q.csv", b"title,body\nOslo,A city.\n", 1, "no such header"),
+    "list_cut": ("q.tsv", b"who\t['Ann']\nwhen\t[1969, 'x]\n", 2, "'answer' is no list"),
+    "list_of_numbers": ("q.tsv", b"who\t['Ann']\nwhen\t[1969]\n", 2, "'answer 1' must be"),
     "dpr_positives_of_text": ("d.json", array({"question": "q", "answers": [], "positive_ctxs": "T"}),
-        ", record 1 (line 2): 'positive_ctxs' must be a list, got a string"),
+        2, "record 1: 'positive_ctxs' must be"),
     "kilt_provenance_without_a_page": ("k.jsonl", lines({"id": 1, "input": "q", "output": [{"provenance": [{}]}]}),
-        ", line 1, output 1, provenance 1: 'wikipedia_id' is missing (found: nothing); expected {id, input"),
+        1, "output 1, provenance 1: 'wikipedia_id'"),
     "hotpot_fact_of_text": ("h.json", array({"question": "q", "answer": "a", "context": [], "supporting_facts": ["T"]}),
-        ", record 1 (line 2): supporting_facts 1 is not [title, sentence]; expected"),
+        2, "record 1: supporting_facts 1 is not"),
     "nq_answer_beyond_the_text": ("n.jsonl", lines({"example_id": 1, "question_text": "q", "document_url": "u",
         "document_text": "A b", "annotations": [{"short_answers": [{"start_token": 1, "end_token": 3}]}]}),
-        ", line 1, annotations 1, short_answers 1: tokens 1 to 3 are not in a text of 2; expected {example_id"),
+        1, "annotations 1, short_answers 1: tokens"),
     "nq_without_a_url": ("n.jsonl", lines({"example_id": 1, "question_text": "q", "document_text": "A",
-        "annotations": []}), ", line 1: 'document_url' is missing"),
+        "annotations": []}), 1, "'document_url' is missing"),
     "trivia_without_aliases": ("t.json", b'{"Data": [{"Question": "q", "QuestionId": "1", "Answer": {"Value": "a"}}]}',
-        ", Data 1, Answer: 'Aliases' is missing (found: Value); expected TriviaQA"),
-    "qrels_without_queries": ("qrels.tsv", b"query-id\tcorpus-id\tscore\nq\td\t1\n", ": its queries are missing; put"),
-    "qrels_of_words": ("qrels.tsv", b"query-id\tcorpus-id\tscore\nq\td\thigh\n", ", line 2: the relevance 'high' is"),
-    "qrels_cut": ("qrels.dev.tsv", b"7\t0\t1\t1\n7\t0\n", ", line 2: 2 columns; expected the columns query, 0"),
-    "squad_question_without_text": ("s.json", squad(id="b", answers=[]),
-        ", paragraph T#0, question 1: 'question' is missing (found: id, ans"),
-    "trec_table_cut": ("trec.tsv", b"7\tfactoid\tWhat?\ta\n8\tfactoid\tWh", ", line 2: 3 columns; expected id"),
+        "Data 1, Answer: 'Aliases' is"),
+    "qrels_without_queries": ("qrels.tsv", b"query-id\tcorpus-id\tscore\nq\td\t1\n", "queries"),
+    "qrels_of_words": ("qrels.tsv", b"query-id\tcorpus-id\tscore\nq\td\thigh\n", 2, "the relevance 'high' is"),
+    "qrels_cut": ("qrels.dev.tsv", b"7\t0\t1\t1\n7\t0\n", 2, "2 columns"),
+    "squad_question_without_text": ("s.json", squad(id="b", answers=[]), "paragraph T#0, question 1: 'question'"),
+    "trec_table_cut": ("trec.tsv", b"7\tfactoid\tWhat?\ta\n8\tfactoid\tWh", 2, "3 columns"),
 }
 READ_QUESTIONS: dict[str, tuple[Any, ...]] = {
     "answer_is_one_text": ("q.jsonl", b'{"question": "x", "answer": "Ann"}\n', [("Ann",)]),
@@ -301,17 +295,14 @@ def test_refused(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for module in (text_files, json_records, parquet_files) if case in TIGHT else ():
         monkeypatch.setattr(module, "MAX_LINE_MB", 5, raising=False)
         monkeypatch.setattr(module, "MAX_EXPANSION", 100, raising=False)
-    name, content, expected = (REFUSED | REFUSED_QUESTIONS)[case]
+    name, content, *line, word = (REFUSED | REFUSED_QUESTIONS)[case]
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError) as caught:
+    with refused(line=line[0] if line else None) as caught:
         (texts if case in REFUSED else answers)(path, Dropped())
-    message = str(caught.value)
-    assert message.startswith(str(path))
-    assert message.removeprefix(str(path)).startswith(expected)
-    assert len(message) < 1100
-    assert "\n" not in message
+    before, _, message = str(caught.value).partition(str(path))
+    assert (before, word in message, len(message) < 1100) == ("", True, True), message
     assert "; " in message, "a remedy"
 
 
@@ -328,5 +319,5 @@ def test_lines_before_a_bad_one_are_read(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_bytes(GOOD + b"{\n")
     documents = read_documents(input_files(tmp_path / "d.jsonl"))
     assert next(documents).text == "Aé"
-    with pytest.raises(UserError, match="line 2"):
+    with refused(path=tmp_path / "d.jsonl", line=2):
         next(documents)

@@ -9,7 +9,7 @@ import pytest
 
 from realm_lab.corpus.readers import find_reader, input_files, read_documents
 from realm_lab.corpus.records import Document, Span
-from realm_lab.errors import UserError
+from tests.factories.errors import refused
 
 descriptor_pb2, descriptor_pool, message_factory = (
     pytest.importorskip(f"google.protobuf.{name}") for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
@@ -87,26 +87,25 @@ def test_documents_with_their_spans(tmp_path: Path, prefix: str, name: str, pack
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "part", "word"),
     [
-        (salient("spans/", "One.") * 2 + salient("spans/", "Two.")[:-9], ", record 3: cut off or damaged; fetch"),
-        (salient("spans/", "One.") + b"\0\0", ", record 2: cut off or damaged"),
-        (b"not a record, but a page of text", ", record 1: cut off or damaged"),
-        (struct.pack("<Q", 3) + b"crc1\xff\xff\xffcrc2", ", record 1: cut off or damaged"),
-        (record(title=["T"]), ", record 1: 'text' is missing (found: title, spans); expected TFDS's"),
-        (record(text=[b"\xff"]), ", record 1: a text that is not UTF-8; expected"),
-        (salient("spans/", "Åse", (1, 4, "")), ", record 1, spans 1: bytes 1 to 4 are no characters"),
+        (salient("spans/", "One.") * 2 + salient("spans/", "Two.")[:-9], "record 3", "cut off"),
+        (salient("spans/", "One.") + b"\0\0", "record 2", "cut off"),
+        (b"not a record, but a page of text", "record 1", "cut off"),
+        (struct.pack("<Q", 3) + b"crc1\xff\xff\xffcrc2", "record 1", "cut off"),
+        (record(title=["T"]), "record 1", "'text' is missing"),
+        (record(text=[b"\xff"]), "record 1", "not UTF-8"),
+        (salient("spans/", "Åse", (1, 4, "")), "record 1, spans 1", "bytes 1 to 4"),
     ],
 )
-def test_a_damaged_file_is_one_line(tmp_path: Path, data: bytes, message: str) -> None:
+def test_a_damaged_file_is_one_line(tmp_path: Path, data: bytes, part: str, word: str) -> None:
     path = tmp_path / "x.tfrecord"
     path.write_bytes(data)
-    with pytest.raises(UserError) as caught:
+    with refused(word, path=path, part=part):
         list(read_documents(input_files(path)))
-    assert str(caught.value).startswith(f"{path}{message}")
 
 
 def test_a_missing_shard_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "x-train.tfrecord-00000-of-00002").write_bytes(salient("spans/", "One."))
-    with pytest.raises(UserError, match="only 1 shards of 2"):
+    with refused("only 1 shards of 2", path=tmp_path):
         input_files(tmp_path)
