@@ -25,6 +25,7 @@ from realm_lab.reporting.rendering import render, seeds_text
 from realm_lab.reporting.report_data import KEYS, Report, load_report, plain
 from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import sketches
+from realm_lab.reporting.tuned import tuning_json
 from realm_lab.statistics.wording import false_alarms
 from realm_lab.tracking.study_record import DEFAULT
 
@@ -123,6 +124,8 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         at_looks, (at_least, at_most) = decisions(record, results, record.metrics), record.until
         answered["looks"] = {"at_least": at_least, "at_most": at_most, "last": at_looks.seeds}
         answered["looks"]["stopped"] = at_looks.stopped
+    if record.tuning:
+        answered["tuning"] = tuning_json(record)
     if report.data["plan"]:  # reports of runs from before the ledger have none
         answered["plan"] = report.data["plan"]
     return dict(plain(answered | {key: report.data[key] for key in KEYS}))

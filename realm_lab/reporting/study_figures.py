@@ -39,6 +39,7 @@ from realm_lab.reporting.frames import StudyFrames
 from realm_lab.reporting.own_figures import FIGURES
 from realm_lab.reporting.rendering import seeds_text, words
 from realm_lab.reporting.report_data import Report
+from realm_lab.reporting.tuned import tuning_sketches
 from realm_lab.tracking.study_record import StudyRecord
 
 MOST_PANELS = 3  # of other metrics
@@ -59,6 +60,7 @@ def sketches(report: Report) -> list[Sketch]:
     shown = [result for result in report.compared if any(cell.finding for cell in result.cells)]
     found = _axes(report) + _differences(record, shown[:1], "deltas", seeds)
     found += _differences(record, shown[1 : 1 + MOST_PANELS], "other_metrics", seeds)
+    found += tuning_sketches(record)
     if not report.curves.empty:
         known = set(report.curves["metric"])
         panels = [panel_of(name) for name in OVER_TIME if name in known]

@@ -14,6 +14,7 @@ from realm_lab.reporting.frames import column, ordered_cells, summarise
 from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.rendering import mean_sd, words
 from realm_lab.reporting.report_data import Report
+from realm_lab.reporting.tuned import tuning_rows
 from realm_lab.statistics.paired import holm
 from realm_lab.statistics.wording import (
     NOTHING,
@@ -74,6 +75,7 @@ TITLES = {  # of `other_rows`
     "collapse": "Collapsed runs",
     "cost": "Mean minutes of a run, by stage",
     "changes": "Cells",
+    "tuning": "Tuning",
     "corpus_update": "Answers after the corpus was replaced, without training",
     "not_measured": "Not measured",
     "not_run": "Not run",
@@ -259,6 +261,7 @@ def other_rows(report: Report) -> dict[str, Rows]:
         "collapse": collapse_rows(report),
         "cost": cost_rows(report),
         "changes": change_rows(report.record),
+        "tuning": tuning_rows(report.record),
         "corpus_update": group_rows(results, cells, CORPUS_UPDATE),
         "not_measured": [
             {"cell": title, "part": part, "why": reason}

@@ -130,6 +130,14 @@ class StudyPlan:
         )
 
     @property
+    def known_runs(self) -> tuple[PlannedRun, ...]:
+        """All runs that are left, for estimates: while cells are being tuned also its trials, as runs of their cell."""
+        if self.next is self:
+            return self.runs
+        trials = (replace(run, cell=run.cell.partition(TRIAL)[0]) for run in self.trials.runs)
+        return (*self.untuned, *trials)
+
+    @property
     def baseline(self) -> Cell:
         """The cell that all others are compared with."""
         return self.cells[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,6 +81,7 @@ def show_power(request: Request) -> int:
         plan = plan_study(
             request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
         )
+        plan = replace(plan, runs=plan.runs or plan.untuned)
         pilot = find_pilot(plan, root, request.pilot)
         until = plan.described.get("until")
         rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, len(plan.seeds)})]

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell
 from realm_lab.runner.tasks import state_of_run, tasks_of
 from realm_lab.tracking.state import StageStates
-from realm_lab.tracking.study_record import study_folder
+from realm_lab.tracking.study_record import TUNE, study_folder
 
 POLICY = "pretrain.refresh.policy"
 REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]
@@ -55,6 +56,7 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
             continue  # the command of a stage that it does not have
         counts = Counter(state_of_run(run.plan, states).state for run in runs)
         says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
+        says_more = says_more and not plan.name.startswith(TUNE)  # the title of a trial has its values
         name = f"{cell.name}\n{cell.title}" if says_more else cell.name
         rows.append((name, _differs(plan, cell), ", ".join(str(run.seed) for run in runs), in_words(counts)))
     tasks = tasks_of(plan.runs, states, retry_failed=True, until=until)
@@ -121,6 +123,17 @@ def reference_hours(plan: StudyPlan, root: Path) -> dict[str, float]:
         if same:
             found[cell] = sum(float(row["device_hours"]) for row in same) / len(same)
     return found
+
+
+def after_tuning(plan: StudyPlan, root: Path, at_once: int | None) -> str:
+    """Describe the work of a study whose cells are being tuned: trials that are left, and its own runs after them."""
+    assert plan.tuning is not None
+    seeds = len(plan.tuning.tuning.seeds)
+    line = (
+        f"{plan.tuning.left} trials are left, each of {seeds} runs; then {len(plan.untuned)} runs of the study itself"
+    )
+    expected = expected_time(replace(plan, runs=plan.known_runs), root, at_once)
+    return f"{line}\nall of them: {expected}" if expected else f"{line}; `--try` estimates the time of all of them"
 
 
 def in_every_cell(plan: StudyPlan) -> str:

@@ -28,7 +28,7 @@ from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line, 
 from realm_lab.tracking.run_dir import StageRun, Status, read_run_record
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import STATES, RunState, StageStates, State
-from realm_lab.tracking.study_record import DEFAULT, StudyRecord
+from realm_lab.tracking.study_record import DEFAULT, TUNE, StudyRecord
 
 PLAIN_WIDTH = 200  # columns without a terminal
 HEADLINE = "exact_match"
@@ -101,6 +101,9 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
             f"study '{name}': never swept; start with `realm-lab sweep {name}`; `realm-lab status` lists all"
         )
     runs, record = studies.runs, studies.read(name)
+    if record.tuning and not record.runs:  # as long as its cells are being tuned
+        name = f"{TUNE}{name}"
+        record = studies.read(name)
     metric = record.metrics[0] if record.metrics else HEADLINE
     states = StageStates(runs, jobs_of_stages(root))
     sweeping = [str(one.owner) for one in sweepers(root, name)]

@@ -21,7 +21,7 @@ from realm_lab.runner.launchers import LauncherSettings, on_cluster
 from realm_lab.runner.on_finish import call, message
 from realm_lab.runner.other_code import described, other_code, settle_code
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study, study_record
-from realm_lab.runner.preview import in_every_cell, plan_as_json, show_plan
+from realm_lab.runner.preview import after_tuning, in_every_cell, plan_as_json, show_plan
 from realm_lab.runner.progress import SweepProgress
 from realm_lab.runner.schedule import Launcher, make_launcher
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
@@ -120,6 +120,8 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
                 say(described(found))
         else:
             show_plan(plan, root, launcher=launcher)
+            if plan.name != whole.name:
+                print(after_tuning(whole, root, launcher.at_once))
         return 0, None
 
     def tasks_left() -> list[Task]:
@@ -140,17 +142,21 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
             launcher.submit(tasks)
         except UserError:
             if latest_jobs(root, plan.name) != before:  # if none was taken, the study stays as it was
-                record_study(whole, root)
+                _record(whole, root)
             raise
         say(f"submitted {_count(len(tasks), 'task')}")
     if not is_recorded:
-        record_study(whole, root)
-    if plan.name != whole.name:
-        record_study(whole.next, root)
+        _record(whole, root)
     if launcher.detached:
         has_ended = request.follow or not tasks
         return _follow(launcher, tasks, plan, request, root), whole if has_ended else None
     return _run(launcher, tasks, plan, request, root), whole
+
+
+def _record(plan: StudyPlan, root: Path) -> None:
+    if plan.tuning:
+        record_study(plan.trials, root)
+    record_study(plan, root)
 
 
 def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def try_study(request: Request) -> int:
     whole = plan_study(
         request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
     )
-    whole = part_of(whole, request.cells)
+    whole = part_of(replace(whole, runs=whole.known_runs), request.cells)
     folder = root / "runs" / "try"
     for path in (folder / "runs" / "stages").glob("*"):
         if not path.is_symlink():

@@ -10,6 +10,7 @@ from realm_lab.cli import main
 from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import flatten
+from realm_lab.reporting.rendered import stale
 from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.space import Dimension
 from realm_lab.tracking.ledger import verify
@@ -46,6 +47,8 @@ def tuned(tune: str = TUNE, cells: str = CELLS) -> str:
 def test_cells_are_tuned_and_then_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = make_project(tmp_path, STUDY)
     arguments = ["sweep", "mini", "--root", str(root), "--launcher", "inline"]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert "4 trials are left, each of 2 runs; then 4 runs" in capsys.readouterr().out
     assert main(arguments) == 0
     runs = root / "runs"
     record = read_study_record(runs / "studies" / "mini" / "study.json")
@@ -59,14 +62,22 @@ def test_cells_are_tuned_and_then_compared(tmp_path: Path, capsys: pytest.Captur
         assert found["chosen"] == means.index(max(means)), "of equal ones the first"
         run = read_json(runs / record.of(name)[0].run / "run.json")
         assert flatten(run["params"])[parameter] == found["trials"][found["chosen"]]["values"][parameter]
+    folder = root / "reports" / "mini"
+    summary = read_json(folder / "summary.json")
+    for cell in summary["tuning"]["cells"].values():
+        assert cell["expected"][-1] == pytest.approx(cell["best"])
+        assert cell["at_edge"] == list(cell["chosen"]), "of two choices each is at an edge"
+    assert "At an edge of its space" in (folder / "report.md").read_text(encoding="utf-8")
+    assert (folder / "figures" / "tuning.png").is_file()
+    assert stale(folder) == [], "the report is rendered again from its own data"
     lines, problems = verify(root)
     assert problems == []
     assert [line.fields["kind"] for line in lines] == ["plan", "tuning", "plan", "look", "verdict"]
-    before = (root / "reports" / "mini" / "results.csv").read_bytes()
+    before = (folder / "results.csv").read_bytes()
     (runs / "studies" / "mini" / "study.json").unlink()  # nothing is needed but complete runs
     assert main(arguments) == 0
     assert read_study_record(runs / "studies" / "mini" / "study.json") == record
-    assert (root / "reports" / "mini" / "results.csv").read_bytes() == before
+    assert (folder / "results.csv").read_bytes() == before
     assert len(verify(root)[0]) == len(lines)
 
 
