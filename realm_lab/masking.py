@@ -27,6 +27,9 @@ from realm_lab.params.parameters import Pretrain
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
 SPAN_MAX_LENGTH = 10
+# The first words of a question by the label of its answer. It is "what" for other labels, and if the vocabulary lacks
+# one of the words (Lewis et al. 2019).
+ASKED_FOR = {"name": "who", "PER": "who", "ORG": "who", "LOC": "where", "date": "when", "number": "how many"}
 
 
 class MaskRequest(NamedTuple):
@@ -73,6 +76,12 @@ class MaskedSentence(NamedTuple):
     positions: np.ndarray  # masked positions, ascending, [M]
     targets: np.ndarray  # the wordpieces that were there, [M]
     text: str = ""  # the sentence as it is written, with its answer; "": not kept
+    question: np.ndarray | None = None  # wordpieces of a question form
+
+    @property
+    def query(self) -> np.ndarray:
+        """The wordpieces that the query tower reads; the reader always reads `tokens`."""
+        return self.tokens if self.question is None else self.question
 
 
 Scheme = Callable[[MaskRequest, np.random.Generator], np.ndarray]
@@ -108,6 +117,41 @@ def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int, text: str = ""
     targets = masked[positions]
     masked[positions] = mask_id
     return MaskedSentence(masked, positions, targets, text)
+
+
+AskedForm = Callable[[MaskedSentence, str], MaskedSentence]  # takes the label of the masked span
+
+
+def asked_form(settings: Pretrain, vocabulary: Sequence[str]) -> AskedForm:
+    """Return the query form that the parameters choose. UserError: the vocabulary lacks a word of the questions."""
+    return QuestionForm(vocabulary) if settings.query_form == "question" else lambda sentence, label: sentence
+
+
+class QuestionForm:
+    """Makes a question of a masked sentence: a word for its answer, the sentence without it, a question mark.
+
+    This is the noisy cloze of Lewis et al. 2019 (Unsupervised Question Answering by Cloze Translation), without noise.
+    """
+
+    def __init__(self, vocabulary: Sequence[str]):
+        ids = {piece: number for number, piece in enumerate(vocabulary)}
+        if missing := {"what", "?"} - ids.keys():
+            raise UserError(
+                f"parameter 'pretrain.query_form': the vocabulary lacks {' and '.join(sorted(missing))}; choose "
+                "masked, or an encoder of English"
+            )
+        asked = {label: words.split() for label, words in ASKED_FOR.items()}
+        self._asked = {
+            label: [ids[word] for word in words] for label, words in asked.items() if ids.keys() >= set(words)
+        }
+        self._what, self._mark, self._full_stop = [ids["what"]], [ids["?"]], ids.get(".")
+
+    def __call__(self, sentence: MaskedSentence, label: str) -> MaskedSentence:
+        """Add the question; the sentence itself stays as it is."""
+        rest = np.delete(sentence.tokens, sentence.positions).tolist()
+        rest = rest[:-1] if rest and rest[-1] == self._full_stop else rest
+        question = [*self._asked.get(label, self._what), *rest, *self._mark]
+        return sentence._replace(question=np.array(question, np.int64))
 
 
 @register_masking("salient_span")

@@ -20,6 +20,7 @@ from realm_lab.masking import (
     MASKING_SCHEMES,
     SPAN_MAX_LENGTH,
     MaskRequest,
+    QuestionForm,
     Scheme,
     check_masking,
     mask,
@@ -315,3 +316,34 @@ def test_the_schemes_of_the_docs_mask_whole_words_and_persons() -> None:
         assert docs["persons"](request, generator).tolist() == [3, 4, 5]
     with pytest.raises(UserError, match="prepared without labels"):
         request._replace(labels=None).spans_labelled("PER")
+
+
+WORDS = "[MASK] who when where how many what ? . the city of ankara was founded in 1356 by two men , he said".split()
+
+
+@pytest.mark.parametrize(
+    ("sentence", "answer", "label", "question"),
+    [
+        ("ankara was founded in 1356 .", "1356", "date", "when ankara was founded in ?"),
+        ("ankara was founded by two men .", "ankara", "name", "who was founded by two men ?"),
+        ("ankara was founded by two men .", "ankara", "LOC", "where was founded by two men ?"),
+        ("two men founded ankara", "two", "number", "how many men founded ankara ?"),
+        ("the city of ankara , he said .", "the city of ankara", "object", "what , he said ?"),
+        ("1356 .", "1356 .", "none", "what ?"),
+    ],
+)
+def test_a_question_asks_for_the_masked_span_and_the_reader_reads_the_sentence(
+    sentence: str, answer: str, label: str, question: str
+) -> None:
+    words = sentence.split()
+    first = words.index(answer.split()[0])
+    masked = mask(np.array([WORDS.index(word) for word in words]), np.arange(first, first + len(answer.split())), 0)
+    asked = QuestionForm(WORDS)(masked, label)
+    assert [WORDS[token] for token in asked.query] == question.split()
+    assert all(mine is given for mine, given in zip(asked._replace(question=None), masked, strict=True))
+    assert masked.query is masked.tokens
+
+
+def test_a_vocabulary_without_the_words_of_questions_is_refused() -> None:
+    with pytest.raises(UserError, match=r"pretrain\.query_form.*what"):
+        QuestionForm(["[MASK]", "was", "?"])

@@ -89,7 +89,7 @@ def measure_gate(
     bodies = retriever.passages.bodies
     for start in range(0, len(masked), AT_ONCE):
         part = range(start, min(start + AT_ONCE, len(masked)))
-        query_BD = retriever.embed_queries([masked[number].tokens for number in part])
+        query_BD = retriever.embed_queries([masked[number].query for number in part])
         exclude = policy.exclusion(retriever, origins[start : part.stop], always=True)
         found_BL = retriever.find(query_BD, DEPTH, exclude)
         for number, rows_L in zip(part, found_BL, strict=True):

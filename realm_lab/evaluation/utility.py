@@ -12,7 +12,7 @@ from torch import Tensor
 
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.masking import MaskedSentence, mask
+from realm_lab.masking import AskedForm, MaskedSentence, mask
 from realm_lab.models.likelihoods import AnyReader, passage_reader
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.params.parameters import Params
@@ -52,6 +52,7 @@ def run_cloze(
     sentences: Sentences,
     special: SpecialIds,
     count: int,
+    asked: AskedForm | None = None,
 ) -> ClozeResult:
     """Read held-out sentences (`chosen_sentences`), each with its one span masked, under every candidate.
 
@@ -63,9 +64,9 @@ def run_cloze(
     policy = CandidatePolicy.of(params.pretrain)
     candidate_reader = passage_reader(params, reader, retriever.passages, special)
     numbers = chosen_sentences(sentences, count)
-    masked = [mask_first_span(sentences, int(number), special.mask) for number in numbers]
+    masked = [mask_first_span(sentences, int(number), special.mask, asked) for number in numbers]
     origins, gold_B = (np.asarray(rows[numbers], np.int64) for rows in (sentences.origins, sentences.gold))
-    tokens = [sentence.tokens for sentence in masked]
+    tokens = [sentence.query for sentence in masked]
     exclude = policy.exclusion(retriever, origins, always=True)
     found = policy.retrieve(retriever, tokens, exclude, compare_null=True)  # embeds each candidate once for all
     readers, right = [], []
@@ -94,10 +95,11 @@ def run_cloze(
     )
 
 
-def mask_first_span(sentences: Sentences, number: int, mask_id: int) -> MaskedSentence:
-    """Return a held-out sentence with its (only) span masked."""
+def mask_first_span(sentences: Sentences, number: int, mask_id: int, asked: AskedForm | None = None) -> MaskedSentence:
+    """Return a held-out sentence with its (only) span masked, in the form in which it is asked."""
     first, end = sentences.salient_spans(number)[0]
-    return mask(sentences.tokens[number], np.arange(first, end), mask_id, sentences.text(number))
+    masked = mask(sentences.tokens[number], np.arange(first, end), mask_id, sentences.text(number))
+    return masked if asked is None else asked(masked, sentences.kind(number, masked.positions))
 
 
 def chosen_sentences(sentences: Sentences, count: int) -> np.ndarray:

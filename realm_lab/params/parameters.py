@@ -189,6 +189,10 @@ class Pretrain(Section):
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
     """The likelihood marginalises whole answers (Guu, Eq. 1), or each masked token by itself (code)."""
+    query_form: Annotated[Literal["masked", "question"], neutral("masked")] = "masked"
+    """Text that the query tower reads: the sentence with [MASK] (Guu, section 3.2), or a question for the masked span,
+    by its label (Lewis et al. 2019: cloze translation): who, when, where, how many or what, then the rest of the
+    sentence. The reader reads the sentence."""
     objective: Annotated[ChoiceField, neutral("marginal")] = Choice("marginal")
     """Objective, which defines the retriever's training signal: `marginal` (Guu, Eq. 1), `emdr2` (Sachan et al. 2021),
     `perplexity_distillation` (Atlas, Izacard et al. 2022; REPLUG), `leave_one_out` (Atlas), `hard_em` (Min et al.

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from realm_lab.core.files import digest, read_json
 from realm_lab.core.process import limit_threads
 from realm_lab.corpus.store import Passages
+from realm_lab.corpus.vocabulary import wordpieces_by_id
 from realm_lab.errors import UserError
+from realm_lab.masking import AskedForm, asked_form
 from realm_lab.models import causal
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import show
@@ -125,6 +127,11 @@ class Context(CorpusContext):
         table = Likelihoods(self.runs / "likelihoods", identity, self.params.launch.other_code == "accept")
         load = partial(causal.CausalModel, checkpoint, precision, self.device)
         return CausalReader(passages, self.tokenizer, settings.causal_form, table, load, self.device)
+
+    @cached_property
+    def asked(self) -> AskedForm:
+        """Return the query form of masked sentences."""
+        return asked_form(self.params.pretrain, wordpieces_by_id(self.tokenizer))
 
     @property
     def inputs(self) -> Inputs:

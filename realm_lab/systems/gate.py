@@ -28,7 +28,7 @@ def gate(context: Context) -> Gate:
         sentences = context.sentences(part)
         rows = _asking(sentences)
         for row in rows[evenly_spaced(len(rows), SPANS - len(masked))].tolist() if len(rows) else []:
-            one = mask_first_span(sentences, row, context.special.mask)
+            one = mask_first_span(sentences, row, context.special.mask, context.asked)
             if context.special.unk not in one.targets:  # wordpieces do not tell which passages have an unknown word
                 masked.append(one)
                 origins.append(int(sentences.origins[row]))

@@ -186,7 +186,8 @@ class DenseRetriever(SpanReader):
 
         def measured(system: DenseRetriever) -> ClozeResult:
             models = system.retriever, context.pretraining_reader(system.models.reader)
-            return run_cloze(context.params, *models, sentences, context.special, settings.cloze_sentences)
+            count = settings.cloze_sentences
+            return run_cloze(context.params, *models, sentences, context.special, count, context.asked)
 
         end = start = measured(self.before_finetuning())
         results["cloze_sentences"] = len(end.masked)

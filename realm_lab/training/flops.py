@@ -49,7 +49,8 @@ class PretrainingFlops:
         read = 0.0 if self._reader is None else self._read(self._reader, masked, queries_B, candidates_BK)
 
         # The retriever: every query, and every distinct document of the batch once.
-        asked = encoder_operations(self._embedder, np.minimum(self._sentence_length, queries_B + 2)).sum()
+        asked_B = np.array([len(sentence.query) + 2 for sentence in masked])
+        asked = encoder_operations(self._embedder, np.minimum(self._sentence_length, asked_B)).sum()
         distinct_U = np.unique(candidates_BK[candidates_BK != ABSENT])
         passages = self.passage_N[distinct_U[distinct_U >= 0]].sum()
         null = encoder_operations(self._embedder, np.array(SPECIALS)).sum() if (distinct_U < 0).any() else 0.0

@@ -162,7 +162,7 @@ class PretrainTask:
         """
         # Retrieve: candidates by the index, p(z|x) by the current weights.
         exclude = self._policy.exclusion(self.retriever, self._sentences.origins[rows])
-        found = self._policy.retrieve(self.retriever, [sentence.tokens for sentence in masked], exclude)
+        found = self._policy.retrieve(self.retriever, [sentence.query for sentence in masked], exclude)
 
         # Read: p(y_j|z,x) of each masked word under each candidate.
         reading = self._candidate_reader.read(masked, found.rows_BK)

@@ -9,7 +9,7 @@ import numpy as np
 from realm_lab.core.seeding import epoch_order, numpy_generator
 from realm_lab.corpus.store import Sentences
 from realm_lab.errors import UserError
-from realm_lab.masking import MaskedSentence, MaskRequest, mask, masking_scheme
+from realm_lab.masking import MaskedSentence, MaskRequest, asked_form, mask, masking_scheme
 from realm_lab.params.parameters import Pretrain
 from realm_lab.retrieval.candidates import CandidatePolicy, calibrate_null, initialise_null
 from realm_lab.retrieval.retriever import Retriever
@@ -29,6 +29,7 @@ class QueryStream:
     def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int, vocabulary: Sequence[str]):
         self._settings, self._sentences, self._mask_id, self._vocabulary = settings, sentences, mask_id, vocabulary
         self._seed, self._scheme = seed, masking_scheme(settings.masking)
+        self._asked = asked_form(settings, vocabulary)
         self._by_span = settings.sentence_choice == "by_span"
         self._rows: np.ndarray | None = None  # None: items are the rows themselves, or spans
         self._count = sentences.span_count() if self._by_span else len(sentences)
@@ -64,12 +65,13 @@ class QueryStream:
             [self._vocabulary[token] for token in tokens],
             self._sentences.labels(row),
         )
-        return mask(tokens, self._scheme(request, generator), self._mask_id, self._sentences.text(row))
+        sentence = mask(tokens, self._scheme(request, generator), self._mask_id, self._sentences.text(row))
+        return self._asked(sentence, self._sentences.kind(row, sentence.positions))
 
     def sample(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the first sentences, masked with a separate generator: rows and queries."""
         rows = self.rows(0, min(count, len(self)))
-        return rows, [self.masked(int(row), numpy_generator(self._seed, purpose, int(row))).tokens for row in rows]
+        return rows, [self.masked(int(row), numpy_generator(self._seed, purpose, int(row))).query for row in rows]
 
     def origins(self, rows: np.ndarray) -> np.ndarray:
         """Return the passages that sentences were taken from."""

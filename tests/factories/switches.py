@@ -96,6 +96,7 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.salient_spans": Switch(2, base=SAME),
     "pretrain.sentence_choice": Switch("by_span", base=SAME),
     "pretrain.recurring_spans": Switch([1, 3], base=SAME),
+    "pretrain.query_form": Switch("question"),
     "pretrain.candidates": Switch(5),
     "pretrain.over_retrieve": Switch(40, base=RESTLESS),
     "pretrain.null_document": Switch("off"),

@@ -42,7 +42,15 @@ axes:
 """
 BASE = "baseline: {pretrain.candidates: 6, refresh: often}\n"
 SHIPPED = {path.stem: path for path in sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))}
-REAL = ("real_text", "real_recall", "real_news", "real_news_rates", "real_news_clozes")
+REAL = (
+    "real_text",
+    "real_recall",
+    "real_news",
+    "real_news_rates",
+    "real_news_clozes",
+    "real_questions",
+    "real_questions_rates",
+)
 OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
 PLANNED = [name for name in SHIPPED if name not in ("dvc", *OWN_FILES) and not name.startswith("search")]
 

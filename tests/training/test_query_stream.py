@@ -146,6 +146,21 @@ def test_a_query_is_its_sentence_with_the_answer_masked_and_no_special_token_in_
         assert (joined[0], joined[-1], len(joined)) == (SPECIAL.cls, SPECIAL.sep, len(tokens) + 2)
 
 
+def test_the_query_tower_reads_a_question_and_the_reader_the_sentence(sentences: Sentences) -> None:
+    asked = dict(enumerate("who when where how many what ?".split(), 990))
+    words = [asked.get(number, word) for number, word in enumerate(VOCABULARY)]
+    questions = QueryStream(Pretrain(query_form="question"), sentences, MASK, 3, words)
+    rows, queries = questions.sample(5, "calibration")
+    plain_rows, plain = stream(sentences).sample(5, "calibration")
+    assert rows.tolist() == plain_rows.tolist()
+    for query, without in zip(queries, plain, strict=True):
+        assert query.tolist() == [995, *without[without != MASK].tolist(), 996]  # no labels: what
+    one, other = (made.masked(int(rows[0]), np.random.default_rng(0)) for made in (questions, stream(sentences)))
+    assert one.tokens.tolist() == other.tokens.tolist()
+    assert one.question is not None
+    assert other.question is None
+
+
 @pytest.mark.parametrize("choice", ["salient", "by_span"])
 def test_a_corpus_without_salient_spans_is_refused(tmp_path: Path, choice: str) -> None:
     without = stored(tmp_path, [[], [], []])

@@ -76,7 +76,8 @@ def development_metrics(context: Context) -> Evaluation:
     def measure(retriever: Retriever, reader: AnyReader) -> dict[str, float]:
         values: dict[str, float] = {}
         if len(cloze):
-            values |= cloze_metrics(run_cloze(context.params, retriever, reader, cloze, context.special, count))
+            found = run_cloze(context.params, retriever, reader, cloze, context.special, count, context.asked)
+            values |= cloze_metrics(found)
         if tokens:
             rows_BK, _ = search_questions(retriever, tokens, max(DEPTHS))
             values |= recall_metrics(asked.ranks(rows_BK)) | {"questions_dev": float(len(asked))}
