@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from realm_lab.models.sentence import SentenceEncoder
+    from realm_lab.contrib.rivals.models.sentence import SentenceEncoder
     from realm_lab.retrieval.embeddings import Embeddings
     from realm_lab.retrieval.exact import ExactSearch
 
@@ -110,7 +110,7 @@ class Embedding(SpanReader):
 
     @cached_property
     def _encoder(self) -> SentenceEncoder:
-        from realm_lab.models.sentence import SentenceEncoder
+        from realm_lab.contrib.rivals.models.sentence import SentenceEncoder
 
         return SentenceEncoder(Path(self.own.folder), self.own.pooling, self.own.normalise, self.context.device)
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from realm_lab.contrib.rivals.joined import JoinedPassages
     from realm_lab.contrib.rivals.models.paths import Path, PathModel
     from realm_lab.contrib.rivals.training.linked import Example
-    from realm_lab.corpus.joined import JoinedPassages
     from realm_lab.evaluation.answers import Answer
     from realm_lab.models.encoder import Encoder
 
@@ -105,7 +105,7 @@ class PathRetriever(LinkedReader):
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[JoinedPassages, Retrieved]:
         """Return paths as passages: the bodies of each, from its last to its first."""
-        from realm_lab.corpus.joined import JoinedPassages
+        from realm_lab.contrib.rivals.joined import JoinedPassages
 
         numbers: dict[tuple[int, ...], int] = {}
         found = [

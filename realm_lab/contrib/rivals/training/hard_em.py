@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from torch import Tensor
+
 from realm_lab.contrib.rivals.training.selection import SelectionTask
 from realm_lab.core.seeding import numpy_generator
-from realm_lab.models.spans import answer_log_probs, best_answer_log_probs
+from realm_lab.models.spans import NO_ANSWER, answer_log_probs
 from realm_lab.training.finetune import Spans
+
+# Shapes: N passages, L positions, W widths
 
 MOST_HARD = 0.8  # largest probability of a hard update (the released code's)
 Variant = Literal["hard_em", "first_only", "mml"]
+
+
+def best_answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
+    """Return log max over the spans in S(z, y) of p(s|z,x) (hard EM; Min et al. 2019); NO_ANSWER if z contains none.
+    [N]."""
+    return log_probs_NLW.masked_fill(~is_answer_NLW, NO_ANSWER).flatten(1).amax(1)
 
 
 class HardEmTask(SelectionTask):
