@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import os
 import re
 import sys
@@ -18,7 +17,6 @@ from typing import NoReturn
 
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
-from realm_lab.cli.claims import add_claims
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
 from realm_lab.cli.examples import add_examples
 from realm_lab.cli.flags import (
@@ -34,12 +32,11 @@ from realm_lab.cli.flags import (
     policy_of,
     print_json,
 )
-from realm_lab.cli.ledger import add_ledger
+from realm_lab.cli.judging import add_claims, add_ledger, add_verdict
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.serve import add_serve
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mine, add_mirror, add_tools
-from realm_lab.cli.verdict import add_verdict
 from realm_lab.errors import UserError, nearest, suggestion
 
 PROGRAM = "realm-lab"
@@ -193,29 +190,19 @@ def _add_stages(add: Add) -> None:
 def _run_stage(options: argparse.Namespace) -> None:
     params = params_of(options)  # before the heavy import: a typing error is answered at once
     from realm_lab.runner import pipeline
+    from realm_lab.runner.plan import plan_study
+    from realm_lab.runner.written_study import write_named
     from realm_lab.tracking.study_record import DEFAULT, SCRATCH
 
-    stage = options.verb.replace("-", "_")
-    if options.name:
-        _run_named(options, stage)
-        return
-    name = SCRATCH if options.params or options.preset or options.overrides else DEFAULT
-    if options.dry_run:
-        pipeline.show(stage, params, options.root, name)
+    pipeline.check_corpus(params)
+    if options.name:  # a separate study, which is kept: experiments/NAME.yaml
+        path = write_named(options.root, options.name, options.params, overrides_of(options))
+        plan = plan_study(path, options.root, params_path=options.params, overrides=policy_of(options))
     else:
-        pipeline.run(stage, params, options.root, name)
-
-
-def _run_named(options: argparse.Namespace, stage: str) -> None:
-    """Run the stage with a separate study, which is kept: experiments/NAME.yaml."""
-    from realm_lab.runner import pipeline
-    from realm_lab.runner.written_study import write_named
-
-    path = write_named(options.root, options.name, options.params, overrides_of(options))
-    if options.dry_run:
-        pipeline.show_named(stage, path, options.root, options.params)
-    else:
-        pipeline.run_named(stage, path, options.root, options.params, policy_of(options))
+        is_other = options.params or options.preset or options.overrides
+        plan = pipeline.planned(params, SCRATCH if is_other else DEFAULT)
+    work = pipeline.show if options.dry_run else pipeline.run
+    work(options.verb.replace("-", "_"), plan, options.root)
 
 
 def _run_prepare(options: argparse.Namespace) -> int | None:
@@ -233,7 +220,7 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
         if not options.json:
             print(*found.lines(), sep="\n", flush=True)
     if options.json:
-        print(json.dumps([found._asdict() for found in counted], indent=2, ensure_ascii=False))
+        print_json([found._asdict() for found in counted])
     return code
 
 

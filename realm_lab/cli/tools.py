@@ -146,7 +146,7 @@ def _run_mine(options: argparse.Namespace) -> None:
     run = open_run(params, options.root, options.seed, options.system)
     written, left_out = mine(run, options.out, options.split, options.retriever, options.negatives)
     if options.json:
-        print(json.dumps({"file": str(options.out), "questions": written, "without_positive": left_out}))
+        print_json({"file": options.out, "questions": written, "without_positive": left_out})
     else:
         print(f"{options.out}: {written:,} questions; {left_out:,} without a passage that answers them were left out")
 

@@ -1,24 +1,34 @@
-"""Runs of articles cut by several processes and handed out in order: the same rows for any number of processes."""
+"""Runs of articles cut by several processes and handed out in order: the same rows for any number of processes.
+
+The cuts so far are kept on disk until the corpus is written: a stopped preparation resumes from there. A file
+holds one run of articles as streams of Arrow, with the reasons to drop in the first one's metadata.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import multiprocessing
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from realm_lab.corpus.cutting import Article, Cut, Cutter, Kind
-from realm_lab.corpus.kept_cuts import read_cut, write_cut
+import numpy as np
+import pyarrow as pa
+
+from realm_lab.core.files import atomic_write
+from realm_lab.corpus.cutting import PARTS, Article, Cut, Cutter, Kind
+from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.errors import UserError
 
 RUN_CHARACTERS = 400_000  # of text that a process is given at once
 PICTURE_CHARACTERS = 8000  # that a picture stands for: the pixels of a run are held in memory
 AHEAD = 2  # runs that wait beyond those that are being cut
+DROPPED, PATCHES = b"dropped", "patches"  # in a file of cuts
 
 
 def cut_all(
@@ -108,3 +118,33 @@ def _end_with_parent() -> None:
 
 def _cut(run: list[Article], kind: Kind, path: Path) -> Cut:
     return cut_once(_Process.cutter, run, kind, path)
+
+
+def write_cut(path: Path, cut: Cut) -> None:
+    """Write a cut, atomically."""
+    passages = cut.passages.replace_schema_metadata({DROPPED: json.dumps(cut.dropped)})
+    batches = [passages, *(cut.sentences[part] for part in PARTS)]
+    if cut.patches is not None:
+        rows = pa.array([row.tobytes() for row in cut.patches], pa.binary(PATCH_VALUES))
+        batches.append(pa.RecordBatch.from_arrays([rows], [PATCHES]))
+    with atomic_write(path, "wb") as file:
+        for batch in batches:
+            with pa.ipc.new_stream(file, batch.schema) as stream:
+                stream.write_batch(batch)
+
+
+def read_cut(path: Path) -> Cut:
+    """Read a file of `write_cut`."""
+    batches = []
+    with pa.OSFile(str(path)) as file:
+        while file.tell() < file.size():
+            [batch] = pa.ipc.open_stream(file)
+            batches.append(batch)
+    passages, *others = batches
+    dropped = Counter[str](json.loads(passages.schema.metadata[DROPPED]))
+    sentences = dict(zip(PARTS, others, strict=False))
+    patches = None
+    if len(others) > len(PARTS):
+        rows = b"".join(others[-1][PATCHES].to_pylist())
+        patches = np.frombuffer(rows, np.uint8).reshape(-1, PATCH_VALUES)
+    return Cut(passages.replace_schema_metadata(None), sentences, dropped, patches)

@@ -79,7 +79,7 @@ def cloze_items(
 def _item(question: Question, tokenizer: Tokenizer, special: SpecialIds, longest: int) -> ClozeItem | str:
     if question.question.count(MASK) != 1:
         return f"{question.question.count(MASK)} times {MASK} in the text, not once"
-    targets = _encoded(tokenizer, question.answers[0])
+    targets = encode_batch_plain(tokenizer, question.answers[:1])[0].ids
     if not 0 < len(targets) <= longest:
         return f"an answer of {len(targets)} wordpieces"
     text = question.question
@@ -97,10 +97,6 @@ def _item(question: Question, tokenizer: Tokenizer, special: SpecialIds, longest
     positions = len(before) + np.arange(len(targets))
     wanted = np.array(targets, np.int64)
     return ClozeItem(question.id, tokens, positions, wanted, question.answers, question.document, shortened)
-
-
-def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
-    return encode_batch_plain(tokenizer, [text])[0].ids
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric
-from realm_lab.other_runs.rows import Row, Rows, rows_of
+from realm_lab.other_runs.sources import Row, Rows, rows_of
 from realm_lab.statistics.calibration import Calibration, calibrate
 from realm_lab.statistics.family import Finding, judge
 from realm_lab.statistics.paired import compare

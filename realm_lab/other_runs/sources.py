@@ -11,18 +11,27 @@ import csv
 import json
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, needs, suggestion
-from realm_lab.other_runs.rows import Row
 from realm_lab.other_runs.tensorboard import EVENTS, last_scalars
 
 NESTED = ("config", "params", "parameters", "summary", "metrics")  # their fields keep their own names
 NAMES = ("run", "Name", "name", "run_name")  # of a run
 STORES = ("sqlite:", "postgresql", "mysql", "mssql", "http://", "https://", "databricks")
+
+
+class Row(NamedTuple):
+    """One run: its columns, and the file and line or the name to find it by."""
+
+    values: Mapping[str, Any]
+    where: str
+
+
+Rows = Sequence[Row]
 
 
 def read_runs(source: str, pattern: str = "", experiment: str = "") -> list[Row]:
@@ -216,3 +225,19 @@ def _named(row: Row, pattern: str) -> Row:
             f"--name {pattern}: does not fit the run '{name}'", remedy="describe every run, or move it away"
         )
     return Row({**row.values, **found.groupdict()}, row.where)
+
+
+def rows_of(frame: Any) -> list[Row]:
+    """A table in memory as rows. UserError: it is no table."""
+    if hasattr(frame, "to_dicts"):  # polars
+        found = frame.to_dicts()
+    elif hasattr(frame, "to_dict"):
+        found = frame.to_dict("records")
+    elif isinstance(frame, Mapping):
+        found = [dict(zip(frame, values, strict=True)) for values in zip(*frame.values(), strict=True)]
+    else:
+        found = frame
+    rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, Collection) else []
+    if not isinstance(found, Collection) or len(rows) < len(found):
+        raise UserError(f"a {type(frame).__name__} is no table of runs", remedy="give a data frame or a list of dicts")
+    return [Row(row, f"row {place}") for place, row in enumerate(rows)]

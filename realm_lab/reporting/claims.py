@@ -323,14 +323,11 @@ def _plain(text: str) -> str:
 def markdown(checked: Checked) -> str:
     """The outcome as Markdown, for a comment on a pull request."""
     count = len(checked.problems)
-    lines = [f"**Claims:** {checked.bound} numbers and verdicts in {', '.join(checked.files)}: {_outcome(count)}."]
+    outcome = f"{count} {'problem' if count == 1 else 'problems'}" if count else "all hold"
+    lines = [f"**Claims:** {checked.bound} numbers and verdicts in {', '.join(checked.files)}: {outcome}."]
     if checked.problems:
         lines += ["", "| where | text | result | remedy |", "|---|---|---|---|"]
     for one in checked.problems:
         cells = [f"{one.path}:{one.line}", one.says, one.found, one.remedy]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _outcome(count: int) -> str:
-    return f"{count} {'problem' if count == 1 else 'problems'}" if count else "all hold"

@@ -21,7 +21,7 @@ from realm_lab.core.files import digest
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS
 from realm_lab.params.load import is_system_option
-from realm_lab.reporting.commits import commit_of, commits_line, write_patches
+from realm_lab.reporting.code_notes import commit_of, commits_line, write_patches
 from realm_lab.reporting.comparison import points_of
 from realm_lab.reporting.confounds import parameters_of
 from realm_lab.reporting.frames import StudyFrames, load_runs

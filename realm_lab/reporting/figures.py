@@ -201,7 +201,8 @@ def bands_figure(
     for place, panel in zip(grid.flat, drawn, strict=False):
         chosen = found[found["metric"] == panel.metric]
         for order, name, title in present:
-            colour, dash = _style(order, name, styles)
+            usual = order % len(COLOURS), order // len(COLOURS) % len(DASHES)
+            colour, dash = (styles or {}).get(name, usual)
             line = chosen[chosen["cell"] == name]
             if line.empty:
                 continue
@@ -433,11 +434,6 @@ def wrapped(title: str, width: int = 36) -> str:
 def _present(cells: Cells, frame: pd.DataFrame) -> list[tuple[int, str, str]]:
     """The cells with a row in `frame`, as (number, name, title): by its number a cell has one colour in all figures."""
     return [(order, *cell) for order, cell in enumerate(cells) if (frame["cell"] == cell[0]).any()]
-
-
-def _style(order: int, name: str, styles: Styles | None) -> tuple[int, int]:
-    """The colour of a cell, and its dash."""
-    return (styles or {}).get(name, (order % len(COLOURS), order // len(COLOURS) % len(DASHES)))
 
 
 def _finish(place: Axes, panel: Panel, width: int) -> None:

@@ -96,13 +96,11 @@ def compare_runs(
             elif same & {*off}:  # this very run made the report: no noise explains another number
                 p, state = 0.0, "off"
             checks.append(Check(cell, name, whole, mine, len(seeds), p, state))
-    tested = [check for check in checks if check.p is not None]
-    corrected = dict(zip(map(id, tested), holm([check.p or 0.0 for check in tested]), strict=True))
-    return [_after_holm(check, corrected[id(check)]) if id(check) in corrected else check for check in checks]
-
-
-def _after_holm(check: Check, p: float) -> Check:
-    return check._replace(p=p, state="within noise" if check.state == "off" and p > ALPHA else check.state)
+    tested = [place for place, check in enumerate(checks) if check.p is not None]
+    for place, p in zip(tested, holm([checks[place].p or 0.0 for place in tested]), strict=True):
+        state = checks[place].state
+        checks[place] = checks[place]._replace(p=p, state="within noise" if state == "off" and p > ALPHA else state)
+    return checks
 
 
 def in_words(check: Check, study: str) -> str:

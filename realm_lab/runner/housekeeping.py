@@ -68,7 +68,8 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     jobs = jobs_of_stages(root, must_answer=True)
     live = {path.name for path in (runs / "stages").glob("*") if writer_of(path, KEPT_SECONDS)}
     live |= {stage for stage, job in jobs.items() if job.state in UNFINISHED}
-    reported = {run.run_key for run in records if run.run_key in reported and _has_begun(runs, run)}
+    begun = [run for run in records if any((runs / folder).exists() for folder in run.stages.values())]
+    reported &= {run.run_key for run in begun}
     kept = [run for run in records if run.name in wanted or run.run_key in reported or live & _stages(run)]
     stages = live.union(*map(_stages, kept))
     corpora = {run.inputs["corpus"][:KEY_LENGTH] for run in kept}
@@ -102,10 +103,6 @@ def size_of(folder: Path) -> int:
 
 def _stages(run: RunRecord) -> set[str]:
     return {*(Path(folder).name for folder in run.stages.values()), f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}"}
-
-
-def _has_begun(runs: Path, run: RunRecord) -> bool:
-    return any((runs / folder).exists() for folder in run.stages.values())
 
 
 def _reported(reports: Path, forget: Sequence[str]) -> set[str]:

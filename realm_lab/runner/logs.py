@@ -28,14 +28,10 @@ def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
     """Print the log; with `follow`, continue until the run is complete or failed."""
     said: set[str] = set()
     while True:
-        keys, found = _stages(root, run)
-        lines = [
-            line
-            for stage, state in found.items()
-            for line in stage_lines(StageRun(stage_folder(Path(root) / "runs", stage, keys[stage]), stage), state)
-        ]
-        ends = all(state.state == "COMPLETE" for state in found.values())
-        ends = ends or any(state.state == "FAILED" for state in found.values())
+        found = _stages(root, run)
+        lines = [line for stage, state in found for line in stage_lines(stage, state)]
+        ends = all(state.state == "COMPLETE" for _, state in found)
+        ends = ends or any(state.state == "FAILED" for _, state in found)
         if ends or not follow:
             lines += [line for log in process_logs(root, run) for line in _printed(log)]
         for line in lines:
@@ -49,24 +45,24 @@ def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
 
 def log_as_json(root: Path, run: RunRecord) -> dict[str, Any]:
     """Return each stage with its state, its error, its flags and every row of its metrics."""
-    keys, found = _stages(root, run)
     return {
-        stage: {
+        stage.stage: {
             "state": state.state,
             "error": state.error,
             "flags": [*state.status.flags],
-            "metrics": [*StageRun(stage_folder(Path(root) / "runs", stage, keys[stage]), stage).metrics.rows()],
+            "metrics": [*stage.metrics.rows()],
         }
-        for stage, state in found.items()
+        for stage, state in _stages(root, run)
     }
 
 
-def _stages(root: Path, run: RunRecord) -> tuple[dict[str, str], dict[str, StageState]]:
-    """(key, state) of each stage of a run."""
-    states = StageStates(Path(root) / "runs", jobs_of_stages(root))
+def _stages(root: Path, run: RunRecord) -> list[tuple[StageRun, StageState]]:
+    """The folder and the state of each stage of a run."""
+    runs = Path(root) / "runs"
+    states = StageStates(runs, jobs_of_stages(root))
     keys = {"prepare": run.inputs["corpus"]}
     keys |= {stage: folder.rpartition("-")[2] for stage, folder in run.stages.items()}
-    return keys, {stage: states.stage(stage, key) for stage, key in keys.items()}
+    return [(StageRun(stage_folder(runs, stage, key), stage), states.stage(stage, key)) for stage, key in keys.items()]
 
 
 def stage_lines(run: StageRun, state: StageState) -> Iterator[str]:

@@ -37,19 +37,12 @@ def other_code(runs: Iterable[PlannedRun], root: Path, until: str = "") -> list[
     found: dict[Path, StageCode] = {}
     owners: dict[Path, list[PlannedRun]] = {}
     for run in runs:
-        folders, roots = run_folders(run, root, until), code_roots(run.params, run.plan.system)
-        for stage in states.of_run(folders, roots):
+        folders = stage_folders(Path(root) / "runs", run.plan, until)
+        for stage in states.of_run(folders, code_roots(run.params, run.plan.system)):
             if stage.changes:
                 found[stage.folder] = stage
                 owners.setdefault(stage.folder, []).append(run)
     return [OtherCode(stage, tuple(owners[folder])) for folder, stage in found.items()]
-
-
-def run_folders(run: PlannedRun, root: Path, until: str = "") -> dict[str, Path]:
-    """Return stage -> folder of a planned run, as far as the stage `until`."""
-    folders = stage_folders(Path(root) / "runs", run.plan)
-    names = list(folders)
-    return {name: folders[name] for name in (names[: names.index(until) + 1] if until in folders else names)}
 
 
 def described(found: Sequence[OtherCode]) -> str:
@@ -69,14 +62,15 @@ def settle_code(
     check()
     if found:
         print(f"{'accepted' if policy == 'accept' else 'computing again'}: {described(found)}", file=sys.stderr)
-    states = CodeStates(Path(root) / "runs")
+    runs_folder = Path(root) / "runs"
+    states = CodeStates(runs_folder)
     for one in found:
         if policy == "accept":
             run, stage = one.runs[0], one.found.stage
-            states.accept(stage, run_folders(run, root), code_roots(run.params, run.plan.system)[stage])
+            states.accept(stage, stage_folders(runs_folder, run.plan), code_roots(run.params, run.plan.system)[stage])
             continue
         for run in one.runs:
-            folders = run_folders(run, root, until)
+            folders = stage_folders(runs_folder, run.plan, until)
             names = list(folders)
             for stage in names[names.index(one.found.stage) :]:  # and the stages computed from it
                 _empty(folders[stage])

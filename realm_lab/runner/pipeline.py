@@ -1,4 +1,4 @@
-"""`run(stage, ...)`: the default pipeline, a study of two cells that DVC runs stage by stage, with its exports.
+"""The default pipeline stage by stage, as DVC runs it: a study of two cells, with its exports.
 
 The study `default` uses params.yaml. With other parameters the same cells are the study `scratch`, which exports
 nothing. Missing inputs of a stage are computed before it. DVC versions copies, in data/ and models/:
@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
 from realm_lab.runner.other_code import settle_code
-from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
+from realm_lab.runner.plan import StudyPlan, default_plan, record_study
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
@@ -34,26 +33,22 @@ from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import DEFAULT, SCRATCH, check_study_name, study_folder
 
 
-def run(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
-    """Run the default pipeline as far as a stage, for every system and seed, and export the results of that stage.
-    UserError: something in the input or in a run failed, or other code computed results that would be used again;
-    finished runs are kept."""
-    check_corpus(params)
+def check_corpus(params: Params) -> None:
+    """Raise a UserError if nothing can be prepared: the parameters name no passages, as the bare preset `paper`."""
+    if params.corpus.source.name == "files" and not params.corpus.files.knowledge:
+        raise UserError("parameter 'corpus.files.knowledge': no file of passages is named; name at least one")
+
+
+def planned(params: Params, name: str = DEFAULT) -> StudyPlan:
+    """Plan the default pipeline."""
     with patience(f"study {name}: reading its inputs and code"):
-        plan = replace(default_plan(params), name=name)
-    _run_plan(stage, plan, root)
+        return replace(default_plan(params), name=name)
 
 
-def run_named(
-    stage: str, path: Path, root: Path, params_path: Path | None = None, overrides: Mapping[str, Any] | None = None
-) -> None:
-    """Do the same for a study file with the cells of the default pipeline; nothing is exported."""
-    plan = plan_study(path, root, params_path=params_path, overrides=overrides)
-    check_corpus(plan.runs[0].params)
-    _run_plan(stage, plan, root)
-
-
-def _run_plan(stage: str, plan: StudyPlan, root: Path) -> None:
+def run(stage: str, plan: StudyPlan, root: Path) -> None:
+    """Run the default pipeline, or a study with its cells, as far as a stage, for every system and seed, and export the
+    results of that stage if it is the default one. UserError: something in the input or in a run failed, or other code
+    computed results that would be used again; finished runs are kept."""
     root, name = Path(root), plan.name
     restore(plan, root)
     if (experiment := os.environ.get("DVC_EXP_NAME")) and name == DEFAULT:
@@ -92,24 +87,12 @@ def _restorable(root: Path) -> Iterator[None]:
         raise
 
 
-def show(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
-    """Print the work that `run` would do, and its state; nothing is trained. UserError: as `run` raises first."""
+def show(stage: str, plan: StudyPlan, root: Path) -> None:
+    """Print the work that `run` would do, and its state; nothing is trained."""
     records = (root / "data" / "records").glob("*/*")
     if absent := sum(not (root / "runs" / "stages" / record.name / "status.json").exists() for record in records):
         print(f"runs/ lacks {absent} finished stages, which DVC keeps: they are put back first")
-    check_corpus(params)
-    show_plan(_as_far_as(stage, replace(default_plan(params), name=name)), root, stage)
-
-
-def show_named(stage: str, path: Path, root: Path, params_path: Path | None = None) -> None:
-    """Print the same for the study of a file."""
-    show_plan(_as_far_as(stage, plan_study(path, root, params_path=params_path)), root, stage)
-
-
-def check_corpus(params: Params) -> None:
-    """Raise a UserError if nothing can be prepared: the parameters name no passages, as the bare preset `paper`."""
-    if params.corpus.source.name == "files" and not params.corpus.files.knowledge:
-        raise UserError("parameter 'corpus.files.knowledge': no file of passages is named; name at least one")
+    show_plan(_as_far_as(stage, plan), root, stage)
 
 
 def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:

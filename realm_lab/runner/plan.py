@@ -27,6 +27,7 @@ from realm_lab.params.load import (
     suggest_parameter,
 )
 from realm_lab.params.parameters import Params
+from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.seeds import seeds_of
@@ -297,10 +298,7 @@ def _undecided(plan: StudyPlan, until: tuple[int, int], root: Path) -> StudyPlan
 
 
 # Extra metrics and figures of the report of the default run.
-DEFAULT_FIGURES = tuple(
-    Choice(f"realm_lab.reporting.figures_training:{name}")
-    for name in "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
-)
+DEFAULT_FIGURES = tuple(Choice(FIGURES[name].target) for name in OF_TRAINING)
 
 
 def default_plan(params: Params) -> StudyPlan:

@@ -202,11 +202,6 @@ class SlurmLauncher:
         return job | more | {"ends": str(self._folder / ENDS)}
 
 
-def _shapes(tasks: Sequence[Task]) -> list[int]:
-    """Return the numbers of processes that tasks have, each once."""
-    return sorted({task.ranks for task in tasks})
-
-
 def refusal(said: str) -> UserError:
     """Turn sbatch's refusal into one line with the remedy."""
     lines = [line for line in said.splitlines() if "error:" in line] or said.splitlines() or ["sbatch: no answer"]
@@ -240,7 +235,7 @@ def waves(tasks: Sequence[Task]) -> list[list[Task]]:
 
 def arrays(wave: Sequence[Task]) -> Iterator[list[Task]]:
     """Split a wave into arrays: tasks with the same number of processes, at most MOST_ELEMENTS."""
-    for ranks in _shapes(wave):
+    for ranks in sorted({task.ranks for task in wave}):
         same = [task for task in wave if task.ranks == ranks]
         for start in range(0, len(same), MOST_ELEMENTS):
             yield same[start : start + MOST_ELEMENTS]

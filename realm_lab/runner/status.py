@@ -138,7 +138,7 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
                 "step": deciding.status.step if deciding else 0,
                 "total_steps": deciding.status.total_steps if deciding else 0,
                 "steps_per_second": deciding.status.steps_per_second if deciding else 0.0,
-                "left_seconds": _left_seconds(state),
+                "left_seconds": left_seconds(deciding.status) if deciding and state.state == "RUNNING" else None,
                 "error": deciding.error if deciding else None,
                 "why": asdict(deciding.reason) if deciding and deciding.reason else None,
                 "reason": shown if state.state == "COMPLETE" else _reason(state, record, sweeping),
@@ -173,11 +173,6 @@ def _reason(run: RunState, study: StudyRecord, sweeping: Sequence[str]) -> str:
     if run.state == "PENDING":
         return f"{stage} has not started: {again}"
     return f"{steps}: {found.error or run.state.lower()}; {again} goes on from its checkpoint"
-
-
-def _left_seconds(run: RunState) -> float | None:
-    """Estimate the remaining time of the running stage; None if its speed is not known yet."""
-    return left_seconds(run.stages[run.stage or ""].status) if run.state == "RUNNING" else None
 
 
 def left_seconds(status: Status) -> float | None:

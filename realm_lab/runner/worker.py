@@ -105,8 +105,7 @@ def _record_code(context: Context, stage: str) -> None:
     """Write code.json of a stage that starts from nothing. UserError: the code has changed since the stages before it,
     or its checkpoint, were computed, and `launch.other_code` does not accept that."""
     states, roots = CodeStates(context.runs), code_roots(context.params, context.plan.system)
-    folders = stage_folders(context.runs, context.plan)
-    folders = {name: folders[name] for name in list(folders)[: list(folders).index(stage) + 1]}
+    folders = stage_folders(context.runs, context.plan, stage)
     for found in states.of_run(folders, roots):
         if found.changes and context.params.launch.other_code == "accept":
             states.accept(found.stage, folders, roots[found.stage])

@@ -149,9 +149,11 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def stage_folders(runs: Path, plan: Plan) -> dict[str, Path]:
-    """Return stage -> its folder, in order, from `prepare` on."""
-    return {stage: stage_folder(runs, stage, plan.key(stage)) for stage in ("prepare", *plan.stages)}
+def stage_folders(runs: Path, plan: Plan, until: str = "") -> dict[str, Path]:
+    """Return stage -> its folder, in order, from `prepare` on, as far as the stage `until` if there is such a one."""
+    names = ["prepare", *plan.stages]
+    names = names[: names.index(until) + 1] if until in names else names
+    return {stage: stage_folder(runs, stage, plan.key(stage)) for stage in names}
 
 
 def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -13,15 +13,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
-from pydantic import ValidationError
-
-from realm_lab.core.plugins import Chosen, Kind, Plugin, load_object
-from realm_lab.core.records import problem_of
+from realm_lab.core.plugins import Choice, Chosen, Kind, Plugin, checked_options, load_object
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
-from realm_lab.params.load import OPTIONS, is_system_option, parameter_fields, part_of
+from realm_lab.params.load import OPTIONS, is_option, is_system_option, parameter_fields
 from realm_lab.params.sections import Section
 
 if TYPE_CHECKING:
@@ -247,37 +244,22 @@ def options_of(params: Params, system: str) -> Section:
             SYSTEMS.find(OPTIONS, name)
         except UserError as error:
             raise UserError(error.problem, error.remedy, parameter=f"{OPTIONS}.{name}") from None
-    where = f"{OPTIONS}.{system}"
-    options, given = system_of(system).options, params.system_options.get(system, {})
-    for name in given:
-        if name not in options.model_fields:
-            remedy = suggestion(name, options.model_fields) if options.model_fields else "it has none"
-            raise UserError(f"parameter '{where}': no option '{name}' there; {remedy}", parameter=f"{where}.{name}")
-    try:
-        return options(**given)
-    except ValidationError as error:
-        found = problem_of(error)
-        parameter = f"{where}.{found.parameters[0]}"
-        raise UserError(f"parameter '{where}': {found.text}", parameter=parameter) from None
+    choice = Choice(system, params.system_options.get(system, {}))
+    return cast(Section, checked_options(f"{OPTIONS}.{system}", choice, system_of(system).options))
 
 
 def with_options(flat: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Add the default of each option in `names` that is missing in flat parameters; None if it has none."""
-    defaults = {name: _default(name) for name in names if is_system_option(name)}
-    defaults |= {name: _default_of_part(name, flat) for name in names if part_of(name)}
-    return defaults | dict(flat)
+    return {name: _default(name, flat) for name in names if is_option(name)} | dict(flat)
 
 
-def _default_of_part(name: str, flat: Mapping[str, Any]) -> Any:
-    """The default of an option, if the plug-in that is named in `flat` has it."""
+def _default(name: str, flat: Mapping[str, Any]) -> Any:
+    """The default of an option, if its system, or the plug-in that is named in `flat`, has it."""
     parameter, _, option = name.rpartition(".")
-    kind: Kind[Any] = load_object(parameter, PARTS[parameter])
-    declared = kind.find(parameter, flat[parameter]).options_model()
+    if is_system_option(name):
+        declared: Any = system_of(parameter.partition(".")[2]).options
+    else:
+        kind: Kind[Any] = load_object(parameter, PARTS[parameter])
+        declared = kind.find(parameter, flat[parameter]).options_model()
     field = declared.model_fields.get(option) if declared else None
-    return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
-
-
-def _default(name: str) -> Any:
-    system, _, option = name.partition(".")[2].rpartition(".")
-    field = system_of(system).options.model_fields.get(option)
     return None if field is None or field.is_required() else field.get_default(call_default_factory=True)

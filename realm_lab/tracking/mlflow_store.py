@@ -18,9 +18,8 @@ from typing import Any
 
 from realm_lab.core.files import atomic_write, digest_file, write_text
 from realm_lab.errors import UserError
-from realm_lab.tracking.data_inputs import DataInput
 from realm_lab.tracking.tracking_store import check_database, is_server, one_line, without_password
-from realm_lab.tracking.views import View
+from realm_lab.tracking.views import DataInput, View
 
 # Before the import below: MLflow reads these when it is loaded.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -8,20 +8,28 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from realm_lab.core.files import read_object
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.params.load import flatten, show
 from realm_lab.tracking.code_record import CodeStates, accepted_lines, changes_line, stages_of_record
 from realm_lab.tracking.computed import computed_values
-from realm_lab.tracking.data_inputs import DataInput, data_inputs
 from realm_lab.tracking.metric_log import RESERVED, scalars
-from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run_record_paths, stage_of
+from realm_lab.tracking.run_dir import (
+    KEY_LENGTH,
+    RunRecord,
+    StageRun,
+    read_run_record,
+    run_record_paths,
+    stage_folder,
+    stage_of,
+)
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.saved_view import HEADLINES, color, grouping
 from realm_lab.tracking.state import STATES, RunState, StageState, run_state
@@ -38,6 +46,11 @@ COSTS = (
     *("wall_seconds", "device_hours", "training_teraflop"),
     *("peak_memory_gibibytes", "energy_kilojoules", "parameters"),
 )
+# data set -> what it is used for, the names of its files in corpus.files, and the columns of its rows
+DATA_SETS = {
+    "corpus": ("training", ("knowledge", "knowledge_updated", "pretrain"), ("id", "title", "body")),
+    "questions": ("evaluation", ("questions_train", "questions_dev", "questions_test"), ("id", "question", "answers")),
+}
 MODEL_BYTES = 100 * 2**20  # a larger model stays only in runs/
 
 
@@ -350,3 +363,40 @@ def metric_name(name: str) -> str:
 
 def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+class DataInput(NamedTuple):
+    """A data set that a run used. `use`: training or evaluation. `counts`: part of it -> number of records."""
+
+    name: str
+    digest: str
+    use: str
+    source: str
+    columns: tuple[str, ...]
+    counts: dict[str, int]
+
+
+def data_inputs(runs: Path, record: RunRecord) -> tuple[DataInput, ...]:
+    """The corpus and the questions of a run, once they are prepared. UserError: a broken file; the message names it."""
+    key = record.inputs["corpus"]
+    path = stage_folder(runs, "prepare", key) / "results.json"
+    if not path.exists():
+        return ()
+    counts: dict[str, int] = read_object(path)["counts"]
+    corpus: dict[str, Any] = record.params["corpus"]
+    source = corpus["source"]["name"] if isinstance(corpus["source"], Mapping) else corpus["source"]
+    found = []
+    for part, (use, names, columns) in DATA_SETS.items():
+        files = [file for name in names for file in corpus["files"][name]] if source == "files" else []
+        is_of_part = {name: name.startswith("questions") == (part == "questions") for name in counts}
+        found.append(
+            DataInput(
+                name=f"{source} {part}",
+                digest=key[:KEY_LENGTH],
+                use=use,
+                source=", ".join(dict.fromkeys(files)) or f"runs/corpora/{key[:KEY_LENGTH]}",
+                columns=columns,
+                counts={name: count for name, count in counts.items() if is_of_part[name]},
+            )
+        )
+    return tuple(found)

@@ -13,8 +13,7 @@ import pytest
 from realm_lab import UserError
 from realm_lab.cli import parser as cli
 from realm_lab.other_runs.answer import judge_rows
-from realm_lab.other_runs.rows import Row
-from realm_lab.other_runs.sources import read_runs
+from realm_lab.other_runs.sources import Row, read_runs
 from realm_lab.other_runs.tensorboard import last_scalars
 
 DATA = Path(__file__).parent / "data"

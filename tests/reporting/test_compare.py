@@ -198,7 +198,7 @@ def test_two_commits_are_named_with_the_patch_between_them(
         asked.append((first, second))
         return "diff --git a/realm_lab/masking.py b/realm_lab/masking.py"
 
-    monkeypatch.setattr("realm_lab.reporting.commits.patch_between", patch)
+    monkeypatch.setattr("realm_lab.reporting.code_notes.patch_between", patch)
     command = ["compare", "table/realm-s0", "table/random_token-s0", "--root", str(tmp_path)]
     assert main(command) == 0
     folder = tmp_path / "reports" / "compare" / "table.realm-s0-vs-table.random_token-s0"

@@ -36,7 +36,7 @@ def after_an_experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(pipeline, "LocalLauncher", InlineLauncher)
         for changes, stage in itertools.product(({}, EXPERIMENT), ("prepare", *tiny.STAGES)):
-            pipeline.run(stage, tiny.params(changes), root)
+            pipeline.run(stage, pipeline.planned(tiny.params(changes)), root)
     shutil.copy(tiny.PARAMETERS, root / "params.yaml")
     return root
 

@@ -232,7 +232,7 @@ def test_jobs_outlive_their_nodes_whatever_their_clocks_say(
     jobs.quick()
     undisturbed = Path(shutil.copytree(prepared, tmp_path / "undisturbed"))
     one = tiny.run("pretrain", tiny.params(steps), undisturbed)
-    pipeline.run("pretrain", tiny.params(two), undisturbed)
+    pipeline.run("pretrain", pipeline.planned(tiny.params(two)), undisturbed)
     wait_until(lambda: "down" in cluster.ask("sinfo", "--noheader", "--nodes=n3", "--format=%t"), "n3 is missed")
     cluster.boot("n3")
     assert jobs.end("alone", "pair") == ["COMPLETE", "COMPLETE"], jobs.state("pair")

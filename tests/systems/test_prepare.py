@@ -30,14 +30,14 @@ def test_the_copy_for_dvc_shares_its_bytes_and_nothing_is_prepared_twice(
     assert not (tmp_path / "data").exists()
     if not linked:
         monkeypatch.setattr("os.link", lambda source, target: (_ for _ in ()).throw(OSError("no links")))
-    pipeline.run("prepare", params, tmp_path)
+    pipeline.run("prepare", pipeline.planned(params), tmp_path)
     before = tiny.files(kept)
     assert tiny.files(exported) == before
     assert ((kept / "manifest.json").stat().st_nlink > 1) == linked
     monkeypatch.setattr(prepare_stage, "prepare_corpus", None)  # nothing is made again
     shutil.rmtree(tmp_path / "data")  # as DVC does
     assert tiny.files(kept) == before
-    pipeline.run("prepare", params, tmp_path)
+    pipeline.run("prepare", pipeline.planned(params), tmp_path)
     assert tiny.files(exported) == before
     shutil.rmtree(kept)  # the copy of DVC does as well
     assert corpus_folder(tmp_path, plan) == exported

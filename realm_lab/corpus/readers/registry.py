@@ -102,9 +102,8 @@ def custom_formats(files: Iterable[InputFile]) -> dict[str, dict[str, object]]:
     _import_plugins()
     if not any(reader.modules(custom=True) for reader in READERS.values()):
         return {}
-    readers = {find_reader(file.path) for file in files}
-    found = {reader.name: {one: outside_digest(one) for one in reader.modules(custom=True)} for reader in readers}
-    return {name: modules for name, modules in found.items() if modules}
+    found = {reader.name: reader.modules(custom=True) for reader in {find_reader(file.path) for file in files}}
+    return {name: {one: outside_digest(one) for one in modules} for name, modules in found.items() if modules}
 
 
 def read_documents(

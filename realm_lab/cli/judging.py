@@ -1,0 +1,113 @@
+"""The commands `verdict`, `claims` and `ledger`: runs of any program, texts and plans, judged by their results."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from realm_lab.cli.flags import Add, add_everywhere, add_json, print_json
+from realm_lab.errors import UserError
+
+
+def add_claims(add: Add) -> None:
+    """Add `claims` to the command line."""
+    summary = "check the numbers and verdicts in texts against results; exit code 1 if one does not hold"
+    verb = add("claims", _run_claims, summary)
+    text = "a text of claims.yaml, or LaTeX with \\claim{QUERY}{TEXT} (default: all of ROOT/claims.yaml)"
+    verb.add_argument("files", nargs="*", metavar="FILE", help=text)
+    form = verb.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="print Markdown, for a comment on a pull request")
+    add_json(form)
+
+
+def _run_claims(options: argparse.Namespace) -> int:
+    from realm_lab.reporting.claims import check, markdown
+
+    checked = check(options.root, options.files)
+    if options.json:
+        print_json(checked._asdict() | {"problems": [one._asdict() for one in checked.problems]})
+    elif options.markdown:
+        print(markdown(checked), end="")
+    else:
+        for one in checked.problems:
+            print(f"{one.path}:{one.line}: '{one.says}': {one.found}; {one.remedy}")
+        outcome = f"{len(checked.problems)} problems" if checked.problems else "all hold"
+        print(f"{checked.bound} numbers and verdicts in {', '.join(checked.files)}: {outcome}")
+    return int(bool(checked.problems))
+
+
+def add_ledger(add: Add) -> None:
+    """Add `ledger` with its own commands to the command line."""
+    ledger = add("ledger", _run_ledger, "check the ledger of plans, looks, changes and verdicts (runs/ledger.jsonl)")
+    verbs = ledger.add_subparsers(dest="ledger_verb", metavar="COMMAND", required=True)
+    summary = "check every line and compare the last ones with the studies here; exit code 1 if something does not hold"
+    verify = verbs.add_parser("verify", help=summary, description=summary.capitalize(), allow_abbrev=False)
+    add_json(verify)
+    add_everywhere(verify)
+
+
+def _run_ledger(options: argparse.Namespace) -> int:
+    from realm_lab.tracking.ledger import deviations, verify
+
+    lines, problems = verify(options.root)
+    studies = dict.fromkeys(line.fields["study"] for line in lines)
+    found = {study: deviations([line for line in lines if line.fields["study"] == study]) for study in studies}
+    if options.json:
+        told = {"lines": len(lines), "problems": [one._asdict() for one in problems]}
+        told |= {"deviations": {study: [one._asdict() for one in mine] for study, mine in found.items()}}
+        print_json(told)
+        return int(bool(problems))
+    for problem in problems:
+        print(f"line {problem.line}, study {problem.study}: {problem.what}")
+    if not problems:
+        for study, mine in found.items():
+            print(f"{study}: {'; '.join(map(str, mine)) or 'as planned'}")
+        print(f"{len(lines)} lines hold")
+    return int(bool(problems))
+
+
+def add_verdict(add: Add) -> None:
+    """Add `verdict` to the command line."""
+    verb = add("verdict", _run_verdict, "judge runs of any tool: paired tests, intervals, power, equivalence")
+    text = "CSV, JSON, W&B export, Trackio database, folder of TensorBoard, Hydra or MLflow, or an MLflow store's URI"
+    verb.add_argument("source", help=text)
+    text = "column of the numbers to compare; repeated, all are one family of tests"
+    verb.add_argument("--metric", action="append", required=True, metavar="COLUMN", help=text)
+    verb.add_argument("--baseline", required=True, metavar="NAME", help="the cell that the others are compared with")
+    verb.add_argument("--cell", default="cell", metavar="COLUMN", help="column that names the cell (default: cell)")
+    text = "column that pairs the runs, for example the seed or the fold (default: seed)"
+    verb.add_argument("--pair", default="seed", metavar="COLUMN", help=text)
+    text = "the largest difference of a metric that does not matter; without it nothing is called equivalent"
+    verb.add_argument("--delta", action="append", default=[], metavar="COLUMN=SIZE", help=text)
+    text = "columns in the name or folder of a run, for example '{variant}/seed_{seed}'"
+    verb.add_argument("--name", default="", metavar="PATTERN", help=text)
+    verb.add_argument("--experiment", default="", metavar="NAME", help="the experiment of an MLflow store")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="also write Markdown, LaTeX, JSON and a figure there")
+    add_json(verb)
+
+
+def _run_verdict(options: argparse.Namespace) -> None:
+    from realm_lab.other_runs.answer import judge_rows
+    from realm_lab.other_runs.sources import read_runs
+
+    delta = dict(_bound(text) for text in options.delta)
+    rows = read_runs(options.source, options.name, options.experiment)
+    answer = judge_rows(rows, options.metric, options.baseline, options.cell, options.pair, delta)
+    if options.out:
+        from realm_lab.other_runs.written import write
+
+        write(answer, options.out)
+    if options.json:
+        print_json(answer.as_json())
+    else:
+        print(answer.markdown(), end="")
+
+
+def _bound(text: str) -> tuple[str, float]:
+    name, _, size = text.rpartition("=")
+    try:
+        if name and float(size) > 0:
+            return name, float(size)
+    except ValueError:
+        pass
+    raise UserError(f"--delta {text}: not a column and a size above 0", remedy="for example --delta accuracy=0.01")
