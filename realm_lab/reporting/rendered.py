@@ -126,6 +126,8 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         answered["looks"]["stopped"] = at_looks.stopped
     if record.tuning:
         answered["tuning"] = tuning_json(record)
+    if report.sources:
+        answered["sources"] = {one.metric.name: one.as_json() for one in report.sources}
     if report.data["plan"]:  # reports of runs from before the ledger have none
         answered["plan"] = report.data["plan"]
     return dict(plain(answered | {key: report.data[key] for key in KEYS}))
@@ -146,6 +148,7 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
         title=data["title"],
         summary=summary,
         calibration=false_alarms(report.calibration) if report.calibration else "",
+        of_seed=[tables.seed_text(one) for one in report.sources],
         rest=report.verdict.rest,
         seeds=seeds_text(record.seeds),
         common=", ".join(f"{name} = {show(value)}" for name, value in record.common.items()),

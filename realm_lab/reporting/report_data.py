@@ -42,6 +42,7 @@ from realm_lab.reporting.frames import (
     read_results,
     results_text,
 )
+from realm_lab.reporting.noise import Sources, sources
 from realm_lab.reporting.verdict import Verdict, verdict
 from realm_lab.statistics.calibration import Calibration, calibrate
 from realm_lab.statistics.intervals import Interval
@@ -122,6 +123,11 @@ class Report:
             return []
         first = self.compared[0]
         return axis_effects(self.record, first.metric, {cell.cell.name: cell.values for cell in first.cells})
+
+    @functools.cached_property
+    def sources(self) -> list[Sources]:
+        """The sources of the variance of each metric; empty unless it is a study of noise."""
+        return sources(self.record, self.compared)
 
     @property
     def comparisons(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,11 +13,13 @@ from realm_lab.params.load import show
 from realm_lab.reporting.comparison import MetricResult, points_of
 from realm_lab.reporting.frames import column, ordered_cells, summarise
 from realm_lab.reporting.interactions import interactions
+from realm_lab.reporting.noise import Sources
 from realm_lab.reporting.rendering import mean_sd, words
 from realm_lab.reporting.report_data import Report
 from realm_lab.reporting.tuned import tuning_rows
 from realm_lab.statistics.paired import holm
 from realm_lab.statistics.wording import (
+    MINUS,
     NOTHING,
     detectable,
     difference,
@@ -25,6 +28,7 @@ from realm_lab.statistics.wording import (
     interval,
     needed,
     number,
+    percent,
     signed,
 )
 from realm_lab.tracking.study_record import StudyRecord
@@ -70,6 +74,7 @@ CORPUS_UPDATE = {
 TITLES = {  # of `other_rows`
     "axes": "By both axes",
     "interactions": "Interactions of the two axes",
+    "sources": "Sources of the variance",
     "overlap": "Exact match by overlap with training",
     "utility": "Retrieval utility by its parts",
     "collapse": "Collapsed runs",
@@ -176,6 +181,33 @@ def axes_rows(report: Report) -> Rows:
     ]
 
 
+def source_rows(report: Report) -> Rows:
+    """A row for each metric and source of its variance; empty unless it is a study of noise."""
+    rows = []
+    for found in report.sources:
+        for name, one in found.components.items():
+            shown = number(math.sqrt(one.variance), found.metric.digits + 1)
+            shown += f" (estimated variance {MINUS}{-one.raw:.1g})" if one.raw < 0 else ""
+            rows.append(
+                {
+                    "metric": found.metric.title,
+                    "source": words(name),
+                    "standard deviation": shown,
+                    "share of the variance": percent(one.share),
+                    "95 % interval": f"{percent(one.interval.low)} to {percent(one.interval.high)}",
+                    "degrees of freedom": str(one.freedom),
+                }
+            )
+    return rows
+
+
+def seed_text(found: Sources) -> str:
+    """The shares of a metric's sources in one sentence."""
+    (seed, of_seed), *others = [(words(name), f"{100 * one.share:.0f} %") for name, one in found.components.items()]
+    rest = "".join(f", {share} the {name}" for name, share in others)
+    return f"{found.metric.title}: {of_seed} of the variance is the {seed}{rest}"
+
+
 def group_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]], columns: Mapping[str, str]) -> Rows:
     """Mean and spread of several columns (column -> heading), a row for each cell that has any of them."""
     rows = []
@@ -256,6 +288,7 @@ def other_rows(report: Report) -> dict[str, Rows]:
     return {
         "axes": axes_rows(report),
         "interactions": interaction_rows(report),
+        "sources": source_rows(report),
         "overlap": group_rows(results, cells, OVERLAPS),
         "utility": group_rows(results, cells, UTILITY),
         "collapse": collapse_rows(report),
