@@ -16,7 +16,7 @@ from realm_lab.metrics import metric as metric_of
 from realm_lab.reporting.frames import NotMeasured, Run, column, metric_columns
 from realm_lab.reporting.published import Published, published
 from realm_lab.statistics.family import Finding, judge
-from realm_lab.statistics.intervals import Interval, per_example_interval
+from realm_lab.statistics.intervals import Interval, per_example_interval, seeds_and_questions_interval
 from realm_lab.statistics.paired import Comparison, compare
 from realm_lab.statistics.sequential import Decisions, Rule, decide
 from realm_lab.tracking.run_values import finite
@@ -105,19 +105,28 @@ class Scores:
         return blocks if all(blocks) else []
 
 
-Intervals = Mapping[tuple[str, str], Interval]  # (metric, cell) -> interval over questions
+class OverQuestions(NamedTuple):
+    """95 % intervals of one comparison; None: too few questions, or too few seeds."""
+
+    same_models: Interval | None  # other questions
+    new_seeds: Interval | None = None  # other seeds and other questions
+
+
+Intervals = Mapping[tuple[str, str], OverQuestions]  # (metric, cell) -> its intervals
 
 
 def question_intervals(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], scores: Scores) -> Intervals:
-    """The interval over questions of every comparison whose runs left scores of single questions."""
+    """The intervals over questions of every comparison whose runs left scores of single questions."""
     found = {}
     for name in metrics:
         base = column(results, study.baseline, name)
         for cell in (cell.name for cell in study.cells if cell.name != study.baseline):
             seeds = sorted(column(results, cell, name).keys() & base.keys())
             if blocks := scores.differences(cell, study.baseline, seeds, name):
-                found[name, cell] = per_example_interval(blocks)
-    return {key: interval for key, interval in found.items() if np.isfinite(interval).all()}
+                span = metric_of(name).span
+                both = per_example_interval(blocks), seeds_and_questions_interval(blocks)
+                found[name, cell] = OverQuestions(*(interval.within(span) for interval in both))
+    return {key: intervals for key, intervals in found.items() if intervals.same_models}
 
 
 def compare_cells(
@@ -199,7 +208,8 @@ def _metric_result(
     for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
         finding, gap, reason = judged.get((name, cell.name)), None, ""
         if finding:
-            finding = finding._replace(per_example=over_questions.get((name, cell.name)))
+            same_models, new_seeds = over_questions.get((name, cell.name), OverQuestions(None))
+            finding = finding._replace(per_example=same_models, seeds_and_questions=new_seeds)
         elif not values[cell.name]:
             gap = Gap.NOT_MEASURED if cell.name in not_measured else Gap.NO_DATA
             reason = not_measured.get(cell.name, {}).get(metric.part, "")

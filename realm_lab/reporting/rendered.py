@@ -157,6 +157,9 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
             (one, tables.result_rows(one, results), tables.detail_rows(one, results))
             for one in report.compared[:metrics]
         ],
+        seeds_and_questions=any(
+            cell.finding and cell.finding.seeds_and_questions for one in report.compared for cell in one.cells
+        ),
         has_curves="index_staleness_steps" not in results
         or results["index_staleness_steps"].isna().all()
         or not report.curves.empty,

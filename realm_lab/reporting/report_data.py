@@ -25,6 +25,7 @@ from realm_lab.reporting.comparison import (
     AxisEffect,
     Intervals,
     MetricResult,
+    OverQuestions,
     Scores,
     as_json,
     axis_effects,
@@ -171,7 +172,7 @@ def collect(
         "own_figures": list(figures),
         "plan": plan,
     }
-    shown = {key: Interval(*plain(one)) for key, one in intervals.items()}
+    shown = {key: OverQuestions(*(one and Interval(*plain(one)) for one in found)) for key, found in intervals.items()}
     return _report(plain(data), results, shown, read_results(results_text(curves)))
 
 
@@ -189,7 +190,12 @@ def load_report(folder: Path) -> Report:
     summary, results = load_committed(folder)
     try:
         intervals = {
-            (metric, cell): Interval(*told["per_example_interval"])
+            (metric, cell): OverQuestions(
+                *(
+                    Interval(*told[field]) if told.get(field) else None
+                    for field in ("per_example_interval", "seeds_and_questions_interval")
+                )
+            )
             for metric, cells in summary["comparisons"].items()
             for cell, told in cells.items()
             if told["per_example_interval"]

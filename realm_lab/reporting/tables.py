@@ -124,6 +124,7 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
         row["interquartile mean (95 %)"] = estimate(finding and finding.interquartile, digits)
         row["P(higher) (95 %)"] = estimate(finding and finding.probability_higher, 2)
         row["95 %, questions"] = interval(finding and finding.per_example, digits)
+        row["95 %, seeds and questions"] = interval(finding and finding.seeds_and_questions, digits)
         row["paper"] = row["paper Δ"] = row["later papers"] = NOTHING
         if cell.paper and name in cell.paper.values:
             row["paper"] = number(cell.paper.values[name])

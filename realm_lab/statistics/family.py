@@ -52,6 +52,7 @@ class Finding(NamedTuple):
     span: float  # the largest possible difference
     false_alarms: float | None = None  # of only this test, with the skewness of its differences; None: too few seeds
     per_example: Interval | None = None  # bootstrap over clusters of questions: other questions, these very models
+    seeds_and_questions: Interval | None = None  # other seeds and other questions
 
     @property
     def seeds(self) -> int:
@@ -144,6 +145,7 @@ class Finding(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """The fields of a finding in summary.json."""
         found = self.comparison
+        more = {"seeds_and_questions_interval": self.seeds_and_questions} if self.seeds_and_questions else {}
         return {
             "finding": self.kind,
             "exploratory": self.is_exploratory,
@@ -154,6 +156,7 @@ class Finding(NamedTuple):
             "improves": self.improves,
             "interval": self.interval,
             "per_example_interval": self.per_example,
+            **more,
             "interquartile": self.interquartile and self.interquartile._asdict(),
             "probability_higher": self.probability_higher._asdict(),
             "p": found.p,

@@ -54,8 +54,10 @@ def test_deltas_are_those_of_the_given_numbers(tmp_path: Path) -> None:
     assert found["interval"] == pytest.approx(list(stats.ttest_rel(ours, theirs).confidence_interval(0.95)))
     assert (found["n"], found["p"]) == (6, 2 / 64)
     assert found["corrected_p"] == found["smallest_corrected_p"] == 2 / 64, "nine tests: three metrics, three cells"
-    low, high = found["per_example_interval"]
-    assert low < np.subtract(ours, theirs).mean() < high
+    for field in ("per_example_interval", "seeds_and_questions_interval"):
+        low, high = found[field]
+        assert low < np.subtract(ours, theirs).mean() < high
+    assert np.ptp(found["seeds_and_questions_interval"]) > np.ptp(found["interval"])
     assert "significantly lower for warm start only (0.260) and random" in report(tmp_path)
     make_study(tmp_path / "runs", tuple(range(5)), name="few")
     report(tmp_path, "few")
