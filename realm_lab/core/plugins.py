@@ -321,17 +321,14 @@ def _import(parameter: str, target: str) -> ModuleType:
         raise _failed(parameter, target, target, error) from error
 
 
-def own_code(parameter: str, name: str, takes: str = "") -> Callable[..., Any]:
-    """Import the function or class that `parameter` names as `package.module:object`. `takes`: the arguments that it is
-    called with, "settings" or "request, generator". UserError: no such function or class, or other arguments."""
+def own_code(parameter: str, name: str) -> Callable[..., Any]:
+    """Import the function or class that `parameter` names as `package.module:object`. UserError: there is none."""
     code = load_object(parameter, name)
     if not callable(code):
         module, _, attribute = name.partition(":")
         file = getattr(sys.modules[module], "__file__", module)
         problem = f"parameter '{parameter}': '{name}': no function or class '{attribute}' in {file}"
         raise UserError(problem, parameter=parameter)
-    if takes:
-        check_takes(parameter, name, code, takes)
     found: Callable[..., Any] = code
     return found
 

@@ -35,9 +35,10 @@ _BLANK = re.compile(r"[^\x0b\x0c\x1c-\x1f\x85]")
 
 # The splitter cuts these inside a character and panics; a line feed has the same length in characters.
 _LINE_ENDS = "\u2028", "\u2029", "\x85"
+LANGUAGE = "en"  # whose rules cut the sentences of any language
 
 
-def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
+def split_sentences(text: str) -> list[tuple[int, int]]:
     """Character offsets (start, end) of the sentences of `text`, in order.
 
     Sentences are not empty, have no outer blanks, do not overlap, and leave out nothing but blanks.
@@ -47,7 +48,7 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     lines = text
     for line_end in _LINE_ENDS:
         lines = lines.replace(line_end, "\n")
-    for first, last in _boundaries(lines, language):
+    for first, last in _boundaries(lines):
         start, end = _strip(text, first, last)
         if start == end:
             continue
@@ -68,9 +69,9 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     return sentences
 
 
-def _boundaries(text: str, language: str) -> Iterator[tuple[int, int]]:
+def _boundaries(text: str) -> Iterator[tuple[int, int]]:
     """The library's sentences, where an item of a list ends with its line."""
-    for found in sentencex.get_sentence_boundaries(language, text):
+    for found in sentencex.get_sentence_boundaries(LANGUAGE, text):
         start, end = found["start_index"], found["end_index"]
         chunk = text[start:end]
         if "\n" not in chunk.strip() or not _ITEM.match(chunk.lstrip()):
@@ -78,16 +79,16 @@ def _boundaries(text: str, language: str) -> Iterator[tuple[int, int]]:
             continue
         place = 0
         for item in _ITEM.finditer(chunk):
-            yield from _plain(text, start + place, start + item.start(), language)
-            inside = _plain(text, start + item.end("mark"), start + item.end(), language)
+            yield from _plain(text, start + place, start + item.start())
+            inside = _plain(text, start + item.end("mark"), start + item.end())
             yield start + item.start(), next(inside, (0, start + item.end()))[1]
             yield from inside
             place = item.end()
-        yield from _plain(text, start + place, end, language)
+        yield from _plain(text, start + place, end)
 
 
-def _plain(text: str, start: int, end: int, language: str) -> Iterator[tuple[int, int]]:
-    for found in sentencex.get_sentence_boundaries(language, text[start:end]):
+def _plain(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for found in sentencex.get_sentence_boundaries(LANGUAGE, text[start:end]):
         yield start + found["start_index"], start + found["end_index"]
 
 

@@ -22,7 +22,7 @@ from realm_lab.tracking.computed import computed_values
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record
 from realm_lab.tracking.run_values import run_values
-from realm_lab.tracking.state import JobState, RunState, run_state
+from realm_lab.tracking.state import RunState, run_state
 from realm_lab.tracking.study_record import Studies, StudyRecord, StudyRun
 
 IDENTITY = ("study", "cell", "seed", "run_key", "status")
@@ -154,17 +154,16 @@ def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
     return dict(zip(results["seed"][rows].tolist(), results[metric][rows].astype(float).tolist(), strict=True))
 
 
-def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
-    """Read a study as it ran last; `jobs`: a scheduler's states of its stages (tracking/state.py). UserError: the study
-    has no runs here."""
-    return load_runs(runs, Studies(runs).read(name), jobs)
+def load_study(runs: Path, name: str) -> StudyFrames:
+    """Read a study as it ran last. UserError: the study has no runs here."""
+    return load_runs(runs, Studies(runs).read(name))
 
 
-def load_runs(runs: Path, record: StudyRecord, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
+def load_runs(runs: Path, record: StudyRecord) -> StudyFrames:
     """The runs of a design, which need not be recorded as a study."""
     runs = Path(runs)
     problems: list[str] = []
-    found = [_read_run(runs, record, member, jobs, problems) for member in record.runs]
+    found = [_read_run(runs, record, member, problems) for member in record.runs]
     rows = [_row(record.name, member, run) for member, run in zip(record.runs, found, strict=True)]
     return StudyFrames(record, [run for run in found if run is not None], _table(rows), problems)
 
@@ -208,16 +207,14 @@ def metric_columns(results: pd.DataFrame) -> list[str]:
     return [name for name in results.columns if name not in (*IDENTITY, *MORE)]
 
 
-def _read_run(
-    runs: Path, study: StudyRecord, member: StudyRun, jobs: Mapping[str, JobState] | None, problems: list[str]
-) -> Run | None:
+def _read_run(runs: Path, study: StudyRecord, member: StudyRun, problems: list[str]) -> Run | None:
     """One run; None where its state is not known."""
     run = None
     try:
         record = read_run_record(runs / member.run / "run.json")
         record = replace(record, stages=study.cut(record.stages))
         stages = {name: StageRun(runs / folder, name) for name, folder in record.stages.items()}
-        run = Run(member.cell, member.seed, member.run, record, run_state(runs, record, jobs), stages)
+        run = Run(member.cell, member.seed, member.run, record, run_state(runs, record), stages)
         for name, stage in stages.items():
             run.environments[name] = stage.environment()
         if run.state.state == "COMPLETE":

@@ -12,7 +12,7 @@ A report is never replaced by one of fewer complete runs (they may have been run
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from realm_lab.reporting.rendering import html, page, title_of
 from realm_lab.reporting.report_data import collect
 from realm_lab.reporting.study_figures import own_figures, study_curves
 from realm_lab.tracking.ledger import note_look, plan_of
-from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import DEFAULT, TUNE, Studies
 
 NO_REPORT = ("search-", TUNE)  # first part of the names of searches and trials, whose reports are others
@@ -71,14 +70,13 @@ def write_study_report(
     name: str,
     *,
     force: bool = False,
-    jobs: Mapping[str, JobState] | None = None,
     paper: bool = False,
     explorer: bool = False,
     studies: Studies | None = None,
 ) -> Path:
     """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
-    `force` replaces a report that counts more complete runs, too; `jobs` are a scheduler's states of its stages;
+    `force` replaces a report that counts more complete runs, too;
     `paper` also writes LaTeX tables and PDF figures, `explorer` examples.json; both are then kept as new as the report.
     UserError: no such study here, or the existing report has more complete runs.
     """
@@ -86,7 +84,7 @@ def write_study_report(
     record = (studies or Studies(root / "runs")).read(name)
     if record.tuning and not record.runs:
         raise UserError(f"study {name}: its cells are being tuned, see `realm-lab status {TUNE}{name}`")
-    study = load_runs(root / "runs", record, jobs)
+    study = load_runs(root / "runs", record)
     reported = read_summary(folder).get("coverage", {}).get("complete", 0)
     if (complete := tables.coverage(study.results)["complete"]) < reported and not force:
         raise UserError(

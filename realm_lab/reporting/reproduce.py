@@ -8,7 +8,7 @@ comparisons keeps the chance of any false "off" at 5 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -73,13 +73,11 @@ def expected_rows(record: StudyRecord, results: pd.DataFrame) -> Rows:
     return rows
 
 
-def compare_runs(
-    expected: pd.DataFrame, found: pd.DataFrame, cells: Iterable[str], metrics: Sequence[str] | None = None
-) -> list[Check]:
+def compare_runs(expected: pd.DataFrame, found: pd.DataFrame, cells: Iterable[str]) -> list[Check]:
     """Every number of results (time aside) in each of the cells that both have, and what to think of the difference."""
     if found.empty:
         return []
-    names = [name for name in metrics or metric_columns(expected) if metric_of(name).source != "run"]
+    names = [name for name in metric_columns(expected) if metric_of(name).source != "run"]
     checks = []
     for cell in cells:
         same = _very_runs(expected, found, cell)

@@ -101,24 +101,23 @@ def test_noise_is_told_from_a_wrong_number() -> None:
         return pd.DataFrame(rows, columns=["cell", "seed", "run_key", "exact_match", "wall_seconds"])
 
     expected = table(0.90, 0.92, 0.94, 0.92, seconds=1.0)
-    names = ["exact_match"]
-    [close] = compare_runs(expected, table(0.91, 0.93, seconds=2.0), ["realm"], names)
+    [close] = compare_runs(expected, table(0.91, 0.93, seconds=2.0), ["realm"])
     assert (close.state, close.seeds) == ("within noise", 2)
     assert close.p == pytest.approx(0.58, abs=0.02)  # t = 0.01 / 0.0163 with 3 degrees of freedom
-    [far] = compare_runs(expected, table(0.6, 0.7, seconds=2.0), ["realm"], names)
+    [far] = compare_runs(expected, table(0.6, 0.7, seconds=2.0), ["realm"])
     assert far.state == "off"
-    [same] = compare_runs(expected, table(0.91, 0.92, seconds=1.0), ["realm"], names)
+    [same] = compare_runs(expected, table(0.91, 0.92, seconds=1.0), ["realm"])
     assert same.state == "off", "the very run that made the report has another number"
     equal = table(0.90, 0.90, 0.90, seconds=1.0)
-    [chance] = compare_runs(equal, table(0.90, 0.90, 0.93, seconds=2.0), ["realm"], names)
+    [chance] = compare_runs(equal, table(0.90, 0.90, 0.93, seconds=2.0), ["realm"])
     assert chance.state == "within noise", "three seeds were equal by chance"
     assert "expected 0.900 (± 0.061), found 0.910" in in_words(chance, "table")  # 4.30 times 0.0173 · √(2/3)
-    [other] = compare_runs(equal, table(0.94, 0.94, 0.94, seconds=2.0), ["realm"], names)
+    [other] = compare_runs(equal, table(0.94, 0.94, 0.94, seconds=2.0), ["realm"])
     assert other.state == "off"
-    [two] = compare_runs(expected[:2], table(0.5, 0.6, seconds=2.0), ["realm"], names)
+    [two] = compare_runs(expected[:2], table(0.5, 0.6, seconds=2.0), ["realm"])
     assert (two.state, two.p) == ("unknown", None), "two seeds do not tell their spread"
     assert "±" not in in_words(two, "table")
-    [one] = compare_runs(expected[:1], table(0.5, seconds=2.0), ["realm"], names)
+    [one] = compare_runs(expected[:1], table(0.5, seconds=2.0), ["realm"])
     assert (one.state, one.p) == ("unknown", None)
 
 
