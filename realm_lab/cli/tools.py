@@ -63,7 +63,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
     summary = mirror(options.root / "runs", uri, options.follow, page=page, studies=studies, tracker=tracker)
     registered = None
     if options.register:
-        from realm_lab.tracking.registered import register
+        from realm_lab.tracking.mlflow_tracker import register
 
         registered = register(studies, options.register, uri or "", options.by)
     if options.json:

@@ -1,4 +1,4 @@
-"""The toy world's language: entity types, relations, and how a fact may be worded.
+"""The toy world's language: entity types, relations, how a fact may be worded, and the syllables of names.
 
 Each relation has two encyclopedia wordings (Z), three news wordings (X) that share no content words with them, and a
 question in either style; one whose value is an entity can also describe it, in either style. A masked news statement is
@@ -7,8 +7,11 @@ therefore solved by the passage that holds the fact only by a retriever that has
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import NamedTuple
+
+from realm_lab.core.seeding import derive_seed, numpy_generator
 
 
 class Relation(NamedTuple):
@@ -23,6 +26,7 @@ class Relation(NamedTuple):
     described: tuple[str, ...]  # its value in the two styles of questions, if that is an entity; only known words
 
 
+SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
 POOL_SIZE = 40
 POOLS = ("currency", "language", "river", "team", "instrument", "product")
 
@@ -225,3 +229,33 @@ def template_words() -> list[str]:
     for text in (*TAILS, *(filler for fillers in FILLERS.values() for filler in fillers)):
         words.update(text.split())
     return sorted(word for word in words if not word.startswith("{"))
+
+
+class Permutation:
+    """A keyed bijection of 0..size-1 that needs no table (Feistel network with cycle walking)."""
+
+    def __init__(self, size: int, seed: int):
+        self.size = size
+        self._half = max(1, ((size - 1).bit_length() + 1) // 2)
+        self._mask = (1 << self._half) - 1
+        self._keys = [derive_seed(seed, "feistel", number).to_bytes(8, "little") for number in range(4)]
+
+    def __call__(self, index: int) -> int:
+        while True:
+            left, right = index >> self._half, index & self._mask
+            for key in self._keys:
+                word = hashlib.blake2b(right.to_bytes(8, "little"), digest_size=8, key=key).digest()
+                left, right = right, left ^ (int.from_bytes(word, "little") & self._mask)
+            index = (left << self._half) | right
+            if index < self.size:
+                return index
+
+
+def syllables() -> list[str]:
+    words = template_words()
+    consonants, vowels = "bdfgklmnprstvz", "aeiou"
+    every = [a + v + b for a in consonants for v in vowels for b in consonants]
+    # A syllable that starts a word of the templates would let WordPiece split a name elsewhere.
+    free = [text for text in every if not any(word.startswith(text) for word in words)]
+    order = numpy_generator(0, "toy-language", "syllables").permutation(len(free))[: 2 * SYLLABLES]
+    return [free[index] for index in order]

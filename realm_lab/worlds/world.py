@@ -31,12 +31,14 @@ from realm_lab.worlds.language import (
     POOL_SIZE,
     POOLS,
     RELATIONS,
+    SYLLABLES,
     TYPES,
     UNNAMED,
+    Permutation,
     Relation,
+    syllables,
     template_words,
 )
-from realm_lab.worlds.names import SYLLABLES, Permutation, syllables
 from realm_lab.worlds.sentences import SALIENT, Article, Structured, fill, one_of, two_of, with_tail, with_word, year
 from realm_lab.worlds.settings import WorldOptions
 

@@ -15,7 +15,7 @@ from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.tracking import saved_view
 from realm_lab.tracking.mirror import Mirror, mirror
-from realm_lab.tracking.registered import register
+from realm_lab.tracking.mlflow_tracker import register
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.study_record import Studies, StudyCell, StudyRecord, write_study_record
 from realm_lab.tracking.tracking_store import default_uri

@@ -13,8 +13,7 @@ from tokenizers import Tokenizer
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.records import SPLITS, Passage, Question, Sentence
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.worlds.language import POOL_SIZE, POOLS, RELATIONS, TAILS, TYPES
-from realm_lab.worlds.names import SYLLABLES, Permutation
+from realm_lab.worlds.language import POOL_SIZE, POOLS, RELATIONS, SYLLABLES, TAILS, TYPES, Permutation
 from realm_lab.worlds.sentences import Article
 from realm_lab.worlds.settings import WorldOptions as Settings
 from realm_lab.worlds.world import ToyWorld
