@@ -29,7 +29,7 @@ from realm_lab.reporting.tuned import tuning_json
 from realm_lab.statistics.wording import false_alarms
 from realm_lab.tracking.study_record import DEFAULT
 
-LAST = ("cost", "staleness")  # figures that come after those of the study's own
+LAST = ("cost", "operations", "staleness")  # figures that come after those of the study's own
 MOST_DIFFERENCES = 5  # of a file, in what `stale` returns
 
 

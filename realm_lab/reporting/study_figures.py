@@ -39,7 +39,7 @@ from realm_lab.reporting.frames import StudyFrames
 from realm_lab.reporting.own_figures import FIGURES
 from realm_lab.reporting.rendering import seeds_text, words
 from realm_lab.reporting.report_data import Report
-from realm_lab.reporting.tuned import tuning_sketches
+from realm_lab.reporting.tuned import OPERATIONS, tuning_sketches
 from realm_lab.tracking.study_record import StudyRecord
 
 MOST_PANELS = 3  # of other metrics
@@ -187,13 +187,16 @@ def _axes(report: Report) -> list[Sketch]:
 
 
 def _trade_offs(report: Report) -> list[Sketch]:
-    """The first measure of quality against time, and against the age of the index."""
+    """The first measure of quality against time, against operations if the study names them, and against the age of the
+    index."""
     results = report.results
     quality = next((result.metric for result in report.compared if not result.is_cost), None)
     if quality is None:
         return []
     minutes, age = results["wall_seconds"] / 60, results["index_staleness_steps"]
     found = [_trade_off(report, "cost", quality, minutes, "wall-clock time, minutes")]
+    if OPERATIONS in report.record.metrics:
+        found.append(_trade_off(report, "operations", quality, results[OPERATIONS], "operations of training, 10¹²"))
     if age.round(1).nunique() > 2:
         text = "mean age of the index over pre-training, steps"
         found.append(_trade_off(report, "staleness", quality, age, text, is_log=True))

@@ -4,8 +4,12 @@ them. It differs from the warm start only in retrieval."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+import numpy as np
+from pydantic import Field
+
+from realm_lab.params.sections import Section, neutral
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
@@ -15,12 +19,28 @@ FINETUNE_READER = Stage(
 )
 
 
-class Bm25Reader(SpanReader):
+class Bm25ReaderOptions(Section):
+    """`system_options.bm25_reader`."""
+
+    temperature: Annotated[float, Field(gt=0.0), neutral(1.0)] = 1.0
+    """p(z|x) is the softmax of BM25's scores divided by it."""
+
+
+class Bm25Passages(SpanReader):
+    """A reader of BM25's passages."""
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        return self.bm25.search(questions, k)
+
+
+class Bm25Reader(Bm25Passages):
     """BM25 and a fine-tuned reader."""
 
     name = "bm25_reader"
     title = "BM25 with a reader"
+    options = Bm25ReaderOptions
     stages: ClassVar[tuple[Stage, ...]] = (WARM_START, FINETUNE_READER, EVALUATE)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        return self.bm25.search(questions, k)
+        found = super().retrieve(questions, k)
+        return found._replace(scores_QK=found.scores_QK / np.float32(self.own.temperature))

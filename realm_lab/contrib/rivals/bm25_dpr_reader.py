@@ -9,12 +9,12 @@ it is drawn in; `answerable_fraction` counts it.
 from __future__ import annotations
 
 from realm_lab.contrib.rivals.selecting import FINETUNE_SELECTING, SelectingOptions, SelectsPassage
-from realm_lab.systems.bm25_reader import Bm25Reader
+from realm_lab.systems.bm25_reader import Bm25Passages
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE
 
 
-class Bm25DprReader(SelectsPassage, Bm25Reader):
+class Bm25DprReader(SelectsPassage, Bm25Passages):
     """BM25 and a reader that selects the passage."""
 
     name = "bm25_dpr_reader"

@@ -13,7 +13,7 @@ from typing import Literal
 
 from realm_lab.contrib.rivals.selecting import FINETUNE_SELECTING, MakeTask, SelectingOptions, SelectsPassage
 from realm_lab.params.sections import NonNegative, Positive
-from realm_lab.systems.bm25_reader import Bm25Reader
+from realm_lab.systems.bm25_reader import Bm25Passages
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE
 
@@ -30,7 +30,7 @@ class HardEmOptions(SelectingOptions):
     the paper's for Natural Questions)."""
 
 
-class HardEm(SelectsPassage, Bm25Reader):
+class HardEm(SelectsPassage, Bm25Passages):
     """BM25 and a reader trained on the most likely occurrence of the answer."""
 
     name = "hard_em"

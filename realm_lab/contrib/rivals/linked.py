@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from realm_lab.errors import UserError
 from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.bm25_reader import FINETUNE_READER, Bm25Reader
+from realm_lab.systems.bm25_reader import FINETUNE_READER, Bm25Passages
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Stage
 
@@ -51,7 +51,7 @@ class LinkedOptions(Section):
     """Questions per step (PathRetriever's released code)."""
 
 
-class LinkedReader(Bm25Reader, ABC):
+class LinkedReader(Bm25Passages, ABC):
     """Base class; subclasses define the model, its training examples and its retrieval."""
 
     only_bert = True
