@@ -77,7 +77,12 @@ def sweep(request: Request) -> int:
         code, plan = _sweep_once(request)
         if code or plan is None or not plan.described.keys() & {"until", "tuning"}:
             return code
-        again, before = _planned(request).next, plan.next
+        whole = _planned(request)
+        if whole.tuning and not whole.tuning.left and not whole.tuning.is_done:
+            cells = ", ".join(cell.cell for cell in whole.tuning.cells if cell.best is None)
+            say(f"every trial of {cells} failed, so none can be chosen: change its space, or --retry-failed")
+            return EXIT_INCOMPLETE
+        again, before = whole.next, plan.next
         if again.name == before.name and {run.run_key for run in again.runs} <= {run.run_key for run in before.runs}:
             return code
 

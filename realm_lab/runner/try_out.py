@@ -19,7 +19,7 @@ from realm_lab.params.load import OPTIONS, flatten
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.runner.study import Cell
 from realm_lab.runner.sweep import Request, part_of, say, sweep
-from realm_lab.systems.registry import options_of
+from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.state import StageStates
 
@@ -115,8 +115,23 @@ def _sizes(run: PlannedRun) -> dict[str, int]:
     values = flatten(run.params)
     found = {name: MANY if values[name] is None else values[name] for name in SMALL}
     options = options_of(run.params, run.plan.system)
-    steps = {f"{OPTIONS}.{run.plan.system}.steps": getattr(options, "steps", 0)}
-    return found | {name: value for name, value in steps.items() if value}
+    own = {f"{OPTIONS}.{run.plan.system}.{name}": value for name, value in options if name.endswith("steps")}
+    return found | {name: value for name, value in own.items() if value}
+
+
+def _steps_of(stage: str, run: PlannedRun) -> list[str]:
+    """Return the parameters that decide the number of steps of a stage: those of its section, else options of the
+    system that no stage before depends on."""
+    sizes = [name for name in _sizes(run) if name.endswith("steps")]
+    left = [name for name in sizes if name.startswith(OPTIONS)]
+    for one in system_of(run.plan.system).stages:
+        sections = tuple(f"{name}." for name in one.depends_on if name != OPTIONS)
+        of_section = [name for name in sizes if name.endswith(".steps") and name.startswith(sections)]
+        own = [name for name in left if {OPTIONS, f"{OPTIONS}.{name.rpartition('.')[2]}"} & {*one.depends_on}]
+        left = [name for name in left if name not in own]
+        if one.name == stage:
+            return of_section or own
+    return []
 
 
 def _entry(cell: Cell, small: dict[str, int]) -> dict[str, Any]:
@@ -162,10 +177,9 @@ def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> floa
         return float(wall * max(1.0, min(sizes["evaluate.questions"], prepared["questions_test"]) / asked))
     rows = found.metrics.rows()
     trained = [row["time"] for row in rows if "loss" in row]
-    if len(trained) < 2:
+    names = _steps_of(stage, run)
+    if len(trained) < 2 or not names:
         return float(wall)
-    names = [name for name in sizes if name.startswith(f"{stage}.") and name.endswith(".steps")]
-    names = names or [name for name in sizes if name.startswith(OPTIONS)]
     ratio = sum(sizes[name] for name in names) / max(1, sum(small[name] for name in names))
     before = {row["step"]: row["time"] for row in rows}  # of the last line of each step
     steps = [row["time"] - before[row["step"] - 1] for row in rows if "loss" in row and row["step"] - 1 in before]
