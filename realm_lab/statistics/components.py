@@ -86,4 +86,5 @@ def _shares(raw_C: np.ndarray) -> np.ndarray:
     """Return the shares [..., C] of the components that are not negative."""
     variance_C = np.maximum(raw_C, 0.0)
     total = variance_C.sum(-1, keepdims=True)
-    return np.divide(variance_C, total, out=np.full_like(variance_C, np.nan), where=total > 0)
+    share_C: np.ndarray = np.divide(variance_C, total, out=np.full_like(variance_C, np.nan), where=total > 0)
+    return share_C
