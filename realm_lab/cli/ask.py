@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from realm_lab.cli.flags import Add, add_json, add_run, params_of, positive
+from realm_lab.cli.flags import Add, add_json, add_named, add_run, opened, positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ def add_asking(add: Add) -> None:
     fill.add_argument("sentence", help='for example "Hamlet was written by [MASK]."')
     for verb in (ask, fill):
         add_run(verb)
-        text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED (default: of --params)"
-        verb.add_argument("--run", dest="name", metavar="RUN", help=text)
+        add_named(verb)
         verb.add_argument(
             "-k",
             type=positive,
@@ -36,19 +35,6 @@ def add_asking(add: Add) -> None:
             help="passages to read and show; p(z|x) is a share among them (default: 5)",
         )
         add_json(verb)
-
-
-def _context(options: argparse.Namespace, system: str) -> Context:
-    if options.name:
-        if options.params or options.preset or options.overrides or options.seed is not None:
-            raise UserError("--run names a run with its parameters; leave out --params, --preset, --set and --seed")
-        from realm_lab.api import load_run
-
-        return load_run(options.name, options.root).context
-    params = params_of(options)
-    from realm_lab.systems.context import open_run
-
-    return open_run(params, options.root, options.seed, system)
 
 
 def _run_ask(options: argparse.Namespace) -> None:
@@ -69,7 +55,7 @@ def _run_ask(options: argparse.Namespace) -> None:
 
 
 def _ask(options: argparse.Namespace, system: str) -> None:
-    answer(_context(options, system), options.question, options.k, options.retriever, as_json=options.json)
+    answer(opened(options, system), options.question, options.k, options.retriever, as_json=options.json)
 
 
 def answer(context: Context, question: str, k: int = 5, retriever: str = "run", as_json: bool = False) -> None:
@@ -92,7 +78,7 @@ def reply_fields(context: Context, reply: Reply) -> dict[str, Any]:
 
 
 def _run_fill(options: argparse.Namespace) -> None:
-    context = _context(options, options.system)
+    context = opened(options, options.system)
     from realm_lab.systems.ask import MASK, fill, warning
 
     found = fill(context, options.sentence, options.k)

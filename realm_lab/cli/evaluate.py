@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import add_json, add_which, params_of
+from realm_lab.cli.flags import add_json, add_named, add_which, opened, params_of
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     text = "write the best 100 passages of each test question here, as a TREC run file"
     runs.add_argument("--run-file", type=Path, metavar="FILE", help=text)
 
-    add_which(evaluate.add_argument_group("choice of the run", "with --corpus or --run-file"))
+    which = evaluate.add_argument_group("choice of the run", "with --corpus or --run-file")
+    add_which(which)
+    add_named(which)
 
     text = "with --predictions or --corpus: questions with answers (default: the prepared test questions)"
     evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
@@ -61,6 +63,7 @@ def evaluate_other(options: argparse.Namespace) -> bool:
         _score_file(options)
         return True
     others = () if options.corpus else ("questions", "out", "corpus_old", "cloze", "json")
+    others += () if given else ("run",)
     for name in others:
         if getattr(options, name):
             raise UserError(f"--{name.replace('_', '-')} belongs to --predictions or --corpus; give one of them")
@@ -71,15 +74,13 @@ def evaluate_other(options: argparse.Namespace) -> bool:
 
 def _ask_run(options: argparse.Namespace) -> None:
     """Ask a finished run with another corpus, or write its retrieved passages."""
-    params = params_of(options)
     from realm_lab.core.files import check_output
-    from realm_lab.systems.context import open_run
     from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
     from realm_lab.systems.run_file import write_run_file
 
-    run = open_run(params, options.root, options.seed, options.system)
+    run = opened(options, options.system)
     if options.run_file:
-        named = params.corpus.files.model_dump().values()
+        named = run.params.corpus.files.model_dump().values()
         inputs = [Path(name) for names in named if isinstance(names, list) for name in names]
         check_output(options.run_file, [options.params or options.root / "params.yaml", *inputs])
         print(f"{options.run_file}: {write_run_file(run, options.run_file)} questions")

@@ -12,6 +12,7 @@ from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
+    from realm_lab.systems.context import Context
 
 Add = Callable[..., argparse.ArgumentParser]  # add(NAME, function, summary): a command
 
@@ -101,6 +102,27 @@ def add_which(options: argparse._ActionsContainer) -> None:
     text = "seed of the run to ask (default: the first of the parameters)"
     options.add_argument("--seed", type=int, metavar="N", help=text)
     options.add_argument("--system", default="realm", metavar="NAME", help="system of the run to ask (default: realm)")
+
+
+def add_named(options: argparse._ActionsContainer) -> None:
+    """--run."""
+    text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED (default: of --params)"
+    options.add_argument("--run", metavar="RUN", help=text)
+
+
+def opened(options: argparse.Namespace, system: str) -> Context:
+    """Open the finished run that --run names, or that of the parameters. UserError: both are given, or there is
+    none."""
+    if options.run:
+        if options.params or options.preset or options.overrides or options.seed is not None:
+            raise UserError("--run names a run with its parameters; leave out --params, --preset, --set and --seed")
+        from realm_lab.api import load_run
+
+        return load_run(options.run, options.root).context
+    params = params_of(options)
+    from realm_lab.systems.context import open_run
+
+    return open_run(params, options.root, options.seed, system)
 
 
 def positive(text: str) -> int:

@@ -1,6 +1,8 @@
 """Read sentences with a blank and a known answer (Table 4 of the paper) with retrieval, excluding the source document.
 
 The blank becomes as many [MASK] as the answer has wordpieces, as in pre-training, so the length is given away.
+A causal language model makes no filling. It measures the answer, and if its most likely words after the
+most likely passage are the answer.
 """
 
 # Shapes: B sentences, K candidates with the null document first, L candidates before sources are left out,
@@ -19,10 +21,12 @@ from torch import Tensor
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.chunking import split_sentences
 from realm_lab.corpus.records import Question
+from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_around_blanks, encode_batch_plain
 from realm_lab.evaluation.open_qa import exact_match
 from realm_lab.evaluation.utility import SENTENCES_AT_ONCE
 from realm_lab.models.candidate_reader import CandidateReader
+from realm_lab.models.likelihoods import CausalReader, passage_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
@@ -43,13 +47,15 @@ class ClozeItem(NamedTuple):
     answers: tuple[str, ...]
     source: str | None  # document it was made from, which is never retrieved
     shortened: bool
+    text: str  # with the answer in the blank
+    span: tuple[int, int]  # the characters of the answer in it, [first, end)
 
 
 class ClozeReading(NamedTuple):
     """Result of reading a sentence under its candidates."""
 
     id: str
-    prediction: str
+    prediction: str  # of a causal language model: the answer or nothing
     exact_match: bool
     log_likelihood: float  # log p(y|x) of the answer, nats
     null_log_likelihood: float  # log p(y|null, x)
@@ -96,14 +102,16 @@ def _item(question: Question, tokenizer: Tokenizer, special: SpecialIds, longest
     tokens = np.array([*before, *[special.mask] * len(targets), *after], np.int64)
     positions = len(before) + np.arange(len(targets))
     wanted = np.array(targets, np.int64)
-    return ClozeItem(question.id, tokens, positions, wanted, question.answers, question.document, shortened)
+    start, answer = question.question.index(MASK), question.answers[0]
+    whole = question.question.replace(MASK, answer), (start, start + len(answer))
+    return ClozeItem(question.id, tokens, positions, wanted, question.answers, question.document, shortened, *whole)
 
 
 @torch.no_grad()
 def read_cloze_items(
     params: Params,
     retriever: Retriever,
-    reader: Reader,
+    reader: Reader | CausalReader,
     tokenizer: Tokenizer,
     special: SpecialIds,
     items: Sequence[ClozeItem],
@@ -116,7 +124,7 @@ def read_cloze_items(
     reader.eval()
     retriever.embedder.eval()
     policy = CandidatePolicy.of(params.pretrain)
-    candidate_reader = CandidateReader(params, reader, retriever.passages, special)
+    read_by = passage_reader(params, reader, retriever.passages, special)
     sources: dict[str | None, list[int]] = {}
     for row, document in enumerate(retriever.passages.text.column("document")):
         sources.setdefault(document, []).append(row)
@@ -128,33 +136,51 @@ def read_cloze_items(
         for item, rows_K, log_prior_K in zip(part, found.rows_BK, found.log_prior_BK, strict=True):
             rows = [int(row) for row in rows_K if row >= NULL]
             log_prior_K = log_prior_K[: len(rows)]
-            readings.append(_read(candidate_reader, tokenizer, special.unk, item, rows, log_prior_K))
+            readings.append(_read(read_by, tokenizer, special.unk, item, rows, log_prior_K))
     return readings
 
 
 def _read(
-    reader: CandidateReader,
+    reader: CandidateReader | CausalReader,
     tokenizer: Tokenizer,
     unknown: int,
     item: ClozeItem,
     rows: list[int],
     log_prior_K: Tensor,
 ) -> ClozeReading:
+    if isinstance(reader, CausalReader):
+        [found] = reader.found([(item.text, [item.span])], np.array([rows]))
+        is_exact = found[1 + int(log_prior_K[1:].argmax())].is_likeliest if len(rows) > 1 else found[0].is_likeliest
+        log_reader_K, prediction = torch.tensor([one.log_prob for one in found]), item.answers[0] if is_exact else ""
+        return _reading(reader.passages, item, rows, log_prior_K.cpu(), log_reader_K, prediction, is_exact)
     log_words_KMV = reader.word_log_probs(item.tokens, item.positions, rows)
     log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(item.targets))
     words, _ = best_filling(log_prior_K, log_words_KMV)
     prediction = tokenizer.decode(words).strip()
-    texts = [reader.passages.text.row(row) for row in rows if row >= 0]
+    is_exact = exact_match(prediction, item.answers) or (words == item.targets.tolist() and unknown not in words)
+    return _reading(reader.passages, item, rows, log_prior_K, log_reader_K, prediction, is_exact)
+
+
+def _reading(
+    passages: Passages,
+    item: ClozeItem,
+    rows: list[int],
+    log_prior_K: Tensor,
+    log_reader_K: Tensor,
+    prediction: str,
+    is_exact: bool,
+) -> ClozeReading:
+    texts = [passages.text.row(row) for row in rows if row >= 0]
     order = np.argsort(-log_prior_K.cpu().numpy(), kind="stable")
     return ClozeReading(
         item.id,
         prediction,
-        exact_match(prediction, item.answers) or (words == item.targets.tolist() and unknown not in words),
+        is_exact,
         float((log_prior_K + log_reader_K).logsumexp(0)),
         float(log_reader_K[rows.index(NULL)]),
         len(item.targets),
         any(holds_answer(normalise_answer(text["body"]), item.answers) for text in texts),
-        [reader.passages.id_of(rows[place]) for place in order if rows[place] >= 0],
+        [passages.id_of(rows[place]) for place in order if rows[place] >= 0],
     )
 
 

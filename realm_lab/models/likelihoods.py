@@ -44,6 +44,7 @@ READ_AT_ONCE = 512  # pairs between two writes to the disk
 NO_PASSAGE = -1
 
 Pair = tuple[int, int]  # the hash of a masked sentence, and the row of a passage or NO_PASSAGE
+Asked = tuple[str, Spans]  # a text with its answer, and the characters of the answer
 
 
 class Found(NamedTuple):
@@ -152,33 +153,32 @@ class CausalReader(nn.Module):
 
     def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
         """Return log p(y|z,x) of each sentence under its candidates, one number for all masked words together."""
-        found = self._found(sentences, rows_BK)
+        found = self.found([self._asked(sentence) for sentence in sentences], rows_BK)
         log_probs_BK = torch.tensor([[one.log_prob for one in row] for row in found]).view(rows_BK.shape)
         is_read_B1 = torch.ones(len(sentences), 1, dtype=torch.bool, device=self._device)
         return Reading(log_probs_BK[:, :, None].to(self._device), is_read_B1)
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
         """True if the most likely words under one passage each are exactly the masked ones, bool [B]."""
-        return torch.tensor([one.is_likeliest for (one,) in self._found(sentences, rows_B[:, None])], dtype=torch.bool)
+        found = self.found([self._asked(sentence) for sentence in sentences], rows_B[:, None])
+        return torch.tensor([one.is_likeliest for (one,) in found], dtype=torch.bool)
 
-    def _found(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> list[list[Found]]:
-        spans = [self.spans(sentence) for sentence in sentences]
-        keys = [sentence_key(sentence.text, own) for sentence, own in zip(sentences, spans, strict=True)]
+    def _asked(self, sentence: MaskedSentence) -> Asked:
+        return sentence.text, self.spans(sentence)
+
+    def found(self, asked: Sequence[Asked], rows_BK: np.ndarray) -> list[list[Found]]:
+        """Return the entries of each text under its candidates; missing ones are read."""
+        keys = [sentence_key(*one) for one in asked]
         rows_BK = np.maximum(rows_BK, NO_PASSAGE)
         pairs = [[(key, int(row)) for row in rows] for key, rows in zip(keys, rows_BK, strict=True)]
         known = self._table.find([pair for row in pairs for pair in row])
-        missing = {
-            pair: (sentences[number].text, spans[number])
-            for number, row in enumerate(pairs)
-            for pair in row
-            if pair not in known
-        }
+        missing = {pair: asked[number] for number, row in enumerate(pairs) for pair in row if pair not in known}
         texts = list(missing.items())
         for start in range(0, len(texts), READ_AT_ONCE):
             known |= self._read_new(texts[start : start + READ_AT_ONCE])
         return [[known[pair] for pair in row] for row in pairs]
 
-    def _read_new(self, some: Sequence[tuple[Pair, tuple[str, Spans]]]) -> dict[Pair, Found]:
+    def _read_new(self, some: Sequence[tuple[Pair, Asked]]) -> dict[Pair, Found]:
         """Read pairs and add them to the table."""
         make = FORMS[self._form]
         prompts = [make(self._body(row), text, spans) for (_, row), (text, spans) in some]

@@ -161,9 +161,8 @@ class DenseRetriever(SpanReader):
     def read_blanks(self, items: Sequence[ClozeItem]) -> list[ClozeReading]:
         from realm_lab.evaluation.cloze_items import read_cloze_items
 
-        context, reader = self.context, self.models.reader
-        if context.params.pretrain.causal_checkpoint is not None:
-            raise Unsupported("a causal language model fills no blanks")
+        context = self.context
+        reader = context.pretraining_reader(self.models.reader, self._knowledge)
         return read_cloze_items(context.params, self.retriever, reader, context.tokenizer, context.special, items)
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:

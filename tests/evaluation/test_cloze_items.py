@@ -1,6 +1,7 @@
 """Blanks with known answers, read under their candidates: against transformers' BERT and a plain search."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,10 @@ import torch
 
 from realm_lab.corpus.records import Question
 from realm_lab.evaluation.cloze_items import best_filling, cloze_items, read_cloze_items
+from realm_lab.models.causal import CausalModel, left_prompt
+from realm_lab.models.likelihoods import CausalReader, Identity, Likelihoods
 from realm_lab.retrieval.rows import NULL
+from tests.models.causal_folder import write_causal_folder
 from tests.tiny_system import Reference, TinySystem, tiny_params
 
 CANDIDATES = 5
@@ -77,6 +81,27 @@ def test_the_right_words_are_an_exact_match(system: TinySystem) -> None:
     assert read_cloze_items(*args, [wrong._replace(targets=words)])[0].exact_match
     unknown = system.special._replace(unk=int(words[0]))
     assert not read_cloze_items(*args[:-1], unknown, [wrong._replace(targets=words)])[0].exact_match
+
+
+def test_a_causal_language_model_measures_the_answer(system: TinySystem, tmp_path: Path) -> None:
+    params = tiny_params(pretrain={"candidates": CANDIDATES})
+    items, _ = cloze_items(questions_from(system, [4, 17, 33]), system.tokenizer, system.special, 24)
+    bodies = dict(zip(system.passages.text.column("id"), system.passages.text.column("body"), strict=True))
+    model = CausalModel(write_causal_folder(tmp_path / "causal", list(bodies.values())), "float32", torch.device("cpu"))
+    table = Likelihoods(tmp_path, Identity("corpus", "model", "left", "float32", "code"))
+    causal = CausalReader(system.passages, system.tokenizer, "left", table, lambda: model, torch.device("cpu"))
+    args = (params, system.built_retriever())
+    by_bert = read_cloze_items(*args, system.reader, system.tokenizer, system.special, items)
+    readings = read_cloze_items(*args, causal, system.tokenizer, system.special, items)
+    for item, reading, other in zip(items, readings, by_bert, strict=True):
+        assert item.text[slice(*item.span)] == item.answers[0]
+        assert reading.passages == other.passages  # found alike
+        texts = ["", *(bodies[passage] for passage in reading.passages)]  # the most likely first
+        log_probs, likeliest = model.score([left_prompt(text, item.text, [item.span]) for text in texts])
+        assert reading.null_log_likelihood == pytest.approx(float(log_probs[0]), abs=1e-4)
+        assert log_probs.min() - 1e-4 <= reading.log_likelihood <= log_probs.max() + 1e-4  # a mean by p(z|x)
+        assert reading.exact_match == bool(likeliest[1])
+        assert reading.prediction == (item.answers[0] if reading.exact_match else "")
 
 
 @pytest.mark.parametrize("null", ["encoded", "off"])

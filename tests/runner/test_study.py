@@ -48,6 +48,7 @@ REAL = (
     "real_news",
     "real_news_rates",
     "real_news_clozes",
+    "real_news_swap",
     "real_questions",
     "real_questions_rates",
 )
