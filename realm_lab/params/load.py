@@ -262,8 +262,9 @@ def is_same_or_inside(name: str, key: str) -> bool:
 
 @functools.cache
 def parameter_fields() -> dict[str, FieldInfo]:
-    """Return every valid dotted key in the order of params.yaml, a section before its contents."""
-    return dict(_walk(Params, ""))
+    """Return every valid dotted key in the order of params.yaml, a section before its contents. A fork is made by a
+    study, and no key of params.yaml."""
+    return {name: field for name, field in _walk(Params, "") if name != "fork"}
 
 
 def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:

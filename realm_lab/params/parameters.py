@@ -9,7 +9,7 @@ and corpus.py (the corpus) and sections.py (Search, Refresh, Watch, Optimiser an
 from __future__ import annotations
 
 import shlex
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -406,6 +406,15 @@ class Launch(Section):
         return value
 
 
+class Fork(Section):
+    """The training state that a run continues: of a run with other parameters, after some steps of its pre-training."""
+
+    step: Positive
+    """Steps of pre-training that the other run has done."""
+    before: dict[str, Any] = {}
+    """Parameters of the other run that differ, dotted name -> its value."""
+
+
 class Params(Section):
     """All parameters, resolved."""
 
@@ -428,6 +437,8 @@ class Params(Section):
     system_options: Annotated[dict[str, Options], neutral({})] = {}
     """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; listed in docs/systems.md. A
     preset and params.yaml are merged option by option."""
+    fork: Annotated[Fork | None, neutral(None)] = None
+    """The run that it continues, set by `fork` of a cell in a study (docs/study_file.md)."""
     launch: Launch = Launch()
 
     @field_validator("plugins")

@@ -164,14 +164,15 @@ def render_reference(options: Mapping[str, type[BaseModel]]) -> str:
 
 def _section(key: str, kind: type[BaseModel]) -> str:
     """A heading, a table with a row per parameter, and longer explanations folded below it."""
-    names = [name for name in kind.model_fields if not is_section(f"{key}.{name}".removeprefix("."))]
+    known = {name: f"{key}.{name}".removeprefix(".") for name in kind.model_fields}
+    names = [name for name, full in known.items() if full in parameter_fields() and not is_section(full)]
     lines = [f"## {key or 'Top level'}", "", *_wrapped(kind.__doc__ or ""), ""]
     if not names:
         return "\n".join(lines)
     schemas = kind.model_json_schema()["properties"]
     rows, more = ["| parameter | meaning | values | default |", "| --- | --- | --- | --- |"], []
     for name in names:
-        full = f"{key}.{name}".removeprefix(".")
+        full = known[name]
         first, rest = _sentences(kind.model_fields[name].description or "")
         row = (f'<a id="{full}"></a>`{full}`', _cell(first), _cell(in_words(schemas[name])), _cell(_defaults(full)))
         rows.append(f"| {' | '.join(row)} |")

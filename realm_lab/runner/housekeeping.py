@@ -102,7 +102,8 @@ def size_of(folder: Path) -> int:
 
 
 def _stages(run: RunRecord) -> set[str]:
-    return {*(Path(folder).name for folder in run.stages.values()), f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}"}
+    inputs = {f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}", run.inputs.get("state", "")}
+    return {*(Path(folder).name for folder in run.stages.values())} | inputs
 
 
 def _reported(reports: Path, forget: Sequence[str]) -> set[str]:

@@ -38,13 +38,13 @@ from realm_lab.runner.study import (
     Study,
     cells_of,
     changes_title,
-    figures_of,
-    metrics_of,
     overrides_of,
     read_study_file,
     value_in_name,
 )
+from realm_lab.runner.study_metrics import figures_of, metrics_of
 from realm_lab.runner.tuning import TRIAL, Tuned, tune_cell
+from realm_lab.systems.forks import fork_of, own_parameters
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of, with_options
 from realm_lab.tracking.study_record import DEFAULT, TUNE, StudyCell, StudyRecord, StudyRun, write_study_record
@@ -167,32 +167,30 @@ def plan_study(
     chosen, until = seeds_of(study.seeds, seeds)
     given = [_sourced(study, source, cell, common) for cell in cells_of(study)]
     tuning = None if study.tune is None else _tuned(study, given, common, chosen, Path(root) / "runs")
-    cells, resolved, plans = [], [], []
+    cells, resolved, sources, plans = [], dict[str, Params](), dict[str, Source](), []
     for cell, mine in given:
         choice = tuning.choice(cell.name) if tuning else {}
         cells.append(cell._replace(overrides=laid_over(laid_over(cell.overrides, common), choice)))
         mine = mine.under(choice)
         with mine.blamed():
-            resolved.append(resolve(mine.values))
-            check_parts(resolved[-1])
-            plans.append([plan_run(resolved[-1], cell.system, seed) for seed in chosen])
-    flat = [flatten(params) for params in resolved]
-    names = dict.fromkeys(name for values in flat for name in values)
-    flat = [with_options(values, names) for values in flat]
-    base = flat[0]
-    cells = [
-        cell._replace(changes={key: value for key, value in values.items() if value != base[key]})
-        for cell, values in zip(cells, flat, strict=True)
-    ]
+            resolved[cell.name] = resolve(mine.values)
+            check_parts(resolved[cell.name])
+        sources[cell.name] = mine
+    for cell in cells:
+        if cell.fork:
+            resolved[cell.name] = fork_of(resolved[cell.name], resolved[cell.fork.parent], cell.fork.step)
+        with sources[cell.name].blamed():
+            plans.append([plan_run(resolved[cell.name], cell.system, seed) for seed in chosen])
+    cells, base = _compared(cells, [own_parameters(params) for params in resolved.values()])
     own = [key for key in cells[0].overrides if key not in common]
     everywhere = {
         key: value
-        for key, value in beyond_preset(resolved[0]).items()
+        for key, value in beyond_preset(resolved[cells[0].name].model_copy(update={"fork": None})).items()
         if not any(f"{key}.".startswith(f"{name}.") for name in own)
     }
     runs = []
     owners: dict[str, Cell] = {}  # run key -> its cell
-    for cell, params, planned in zip(cells, resolved, plans, strict=True):
+    for cell, params, planned in zip(cells, resolved.values(), plans, strict=True):
         for seed, plan in zip(chosen, planned, strict=True):
             other = owners.setdefault(plan.run_key, cell)
             if other != cell:
@@ -227,6 +225,15 @@ def plan_study(
         () if is_ready else tuple(runs),
     )
     return _undecided(made, until, root) if until and is_ready else made
+
+
+def _compared(cells: Sequence[Cell], flat: Sequence[dict[str, Any]]) -> tuple[list[Cell], dict[str, Any]]:
+    """Return cells with their differences from the baseline, the first, and its parameters. `flat`: those of each."""
+    names = dict.fromkeys(name for values in flat for name in values)
+    flat = [with_options(values, names) for values in flat]
+    base = flat[0]
+    changes = ({key: value for key, value in values.items() if value != base[key]} for values in flat)
+    return [cell._replace(changes=own) for cell, own in zip(cells, changes, strict=True)], base
 
 
 def _sourced(study: Study, source: Source, cell: Cell, common: Mapping[str, Any]) -> tuple[Cell, Source]:
@@ -332,7 +339,7 @@ def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
         question=plan.question,
         baseline=plan.baseline.name,
         cells=tuple(
-            StudyCell(c.name, c.title, c.system, json.loads(json.dumps(c.changes)), c.paper) for c in plan.cells
+            StudyCell(c.name, c.title, c.system, json.loads(json.dumps(c.changes)), c.paper, c.fork) for c in plan.cells
         ),
         seeds=plan.seeds,
         runs=tuple(StudyRun(run.cell, run.seed, run.run_key, run.name) for run in plan.runs),

@@ -22,6 +22,8 @@ from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell
 from realm_lab.runner.tasks import state_of_run, tasks_of
+from realm_lab.systems.forks import steps_of
+from realm_lab.systems.registry import system_of
 from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import TUNE, study_folder
 
@@ -68,6 +70,8 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
         print(f"to do: {task.title}")
     if plan.common:
         print(in_every_cell(plan))
+    if any(cell.fork for cell in plan.cells):
+        print(cost_of_forks(plan))
     if found := other_code(plan.runs, root, until):
         print(described(found))
     print(*how, sep="\n", end="\n" * bool(how))
@@ -75,6 +79,22 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
         print(expected)
     if launcher:
         launcher.try_out(tasks)
+
+
+def cost_of_forks(plan: StudyPlan) -> str:
+    """Describe the steps of pre-training that the study takes, shared steps once, and those without forks."""
+    unforked = taken = 0
+    shared: dict[str, int] = {}  # key of a parent that is not in the study itself -> its steps
+    for run in plan.runs:
+        steps, fork = steps_of(run.params, run.plan.system), run.plan.continues
+        unforked += steps
+        taken += steps - (fork.step if fork else 0)
+        if fork:
+            shared[fork.key] = max(shared.get(fork.key, 0), fork.step)
+    planned = {run.plan.key(stage.name) for run in plan.runs if (stage := system_of(run.plan.system).pretraining())}
+    taken += sum(steps for key, steps in shared.items() if key not in planned)
+    share = 100 * taken / unforked
+    return f"forks: {taken:,} steps of pre-training instead of {unforked:,} ({share:.0f} %); shared steps are done once"
 
 
 def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bool) -> None:
@@ -149,7 +169,8 @@ def in_every_cell(plan: StudyPlan) -> str:
 def _differs(plan: StudyPlan, cell: Cell) -> str:
     if cell.name == plan.baseline.name:
         return "(the baseline)"
-    system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
+    system = [str(cell.fork)] if cell.fork else []
+    system += [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
     changes = dict(cell.changes)
     if changes.get(POLICY) == "never":  # the other settings apply only to the baseline
         changes = {name: value for name, value in changes.items() if name == POLICY or name not in REFRESH}

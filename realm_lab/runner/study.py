@@ -16,10 +16,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from realm_lab.core.names import check_name, is_name
-from realm_lab.core.plugins import Choice, ChoiceField, import_modules, import_plugins, load_object
+from realm_lab.core.plugins import Choice, ChoiceField, import_modules
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion
-from realm_lab.metrics import METRICS, Metric, learn, metric, of_kind
 from realm_lab.params.load import (
     OPTIONS,
     Origin,
@@ -35,14 +34,13 @@ from realm_lab.params.load import (
     suggest_parameter,
 )
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
-from realm_lab.reporting.own_figures import known_anywhere
 from realm_lab.reporting.published import published
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
 from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule, UntilDecided
 from realm_lab.runner.space import Dimension, Space, Tuning
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
-from realm_lab.tracking.computed import COMPUTED, definition
+from realm_lab.tracking.study_record import StudyFork
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 IN_CELLS = "=,+"  # further characters in names of cells
@@ -62,6 +60,15 @@ def _published(name: str) -> str:
     return name
 
 
+class ForkEntry(Part):
+    """The run that a cell continues."""
+
+    parent: Annotated[str, Field(alias="from")]
+    """The cell whose training state is continued, of the same seed."""
+    step: Annotated[int, Field(ge=1, strict=True)]
+    """Steps of pre-training that the cell's run has done then; `set` is valid from there on."""
+
+
 class CellEntry(Part):
     title: str = ""
     """Name in tables and figures; empty: its changes, as `parameter = value`."""
@@ -70,6 +77,9 @@ class CellEntry(Part):
     `{name: dpr, steps: 300}`."""
     set: dict[str, Any] = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""
+    fork: ForkEntry | None = None
+    """Continue the pre-training of another cell, with the changes in `set` from a step on: `{from: CELL, step: N}`. All
+    else, the system included, is as in that cell."""
     paper: Annotated[str, AfterValidator(_published)] | None = None
     """The published number that it corresponds to, such as `table2.realm`."""
     space: Annotated[Space, Field(min_length=1)] | None = None
@@ -219,51 +229,6 @@ class Study(StudyFile):
 File = TypeVar("File", bound=StudyFile)
 
 
-def figures_of(study: Study) -> tuple[Choice, ...]:
-    """Return the extra figures of a study. UserError: an unknown one."""
-    found = []
-    for place, choice in enumerate(study.figures):
-        with study.at("figures", place):
-            found.append(known_anywhere("figures", choice))
-    return tuple(found)
-
-
-def metrics_of(study: Study) -> dict[str, Metric]:
-    """Return the definition of each metric of a study, by its name and as the file writes it. The modules of the
-    study's systems and schemes are imported before, since they may register some. UserError: an unknown one, or one
-    named twice."""
-    found: list[Metric] = []
-    for place, choice in enumerate(study.metrics):
-        with study.at("metrics", place):
-            found.append(_metric(choice))
-    study.refuse_twice([metric.name for metric in found], "metrics")
-    named = {choice.name: metric for choice, metric in zip(study.metrics, found, strict=True)}
-    named |= {metric.name: metric for metric in found}
-    for text in study.delta:
-        study.choose(text, named, f"delta: '{text}' is none of the study's metrics", "delta", text)
-    return named
-
-
-def _metric(choice: Choice) -> Metric:
-    """The metric that a study names."""
-    name = choice.name
-    if not choice.options and (name in METRICS or of_kind(name, "results")):
-        return metric(name)
-    entry = load_object("metrics", name) if ":" in name else None
-    if not isinstance(entry, Metric):
-        import_plugins()
-        known = {*METRICS, *COMPUTED}
-        if ":" not in name and name not in COMPUTED:
-            raise UserError(f"metrics: unknown metric '{name}'; {suggestion(name, sorted(known))}")
-        entry = definition("metrics", choice)
-    elif choice.options or entry.source != "results":
-        raise UserError(f"metrics: '{name}' is a realm_lab.Metric, which has no options and is of source 'results'")
-    if METRICS.get(entry.name, entry) != entry:
-        raise UserError(f"metrics: '{name}': another metric is called '{entry.name}'; choose another name")
-    learn([entry])
-    return entry
-
-
 def read_study_file(path: Path, model: type[File]) -> File:
     """Read a study or a search, check their common part, and import its plug-ins. UserError: one line with the file,
     the line, the fault and the remedy."""
@@ -289,8 +254,9 @@ def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, l
 
 
 def _check_parameter(study: StudyFile, name: str, place: Place, launch: bool) -> None:
-    if name in ("preset", "seeds"):
-        raise study.problem(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", *place)
+    if name in ("preset", "seeds", "fork"):
+        whose = "cell's" if name == "fork" else "study's"
+        raise study.problem(f"parameter '{name}' is no part of a cell; use the {whose} own key '{name}'", *place)
     if not launch and name.split(".")[0] == "launch":
         raise study.problem(
             f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'", *place
@@ -336,22 +302,24 @@ def _explained(error: ValidationError, path: Path, document: Any, model: type[St
     *above, key = map(str, given)
     group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
     group = Dimension if "space" in above else group
+    group = ForkEntry if group is CellEntry and above[2:] == ["fork"] else group
+    known = {field.alias or name: field for name, field in group.model_fields.items()}
     if problem["type"] == "extra_forbidden" and key in _parameters():
         return UserError(f"'{key}' is a parameter", "put it under 'set:'", path=path, line=line)
     if problem["type"] == "extra_forbidden":
         of = f" of {'.'.join(above)}" if above else ""
-        remedy = (no_setting if group is SlurmOptions else suggestion)(key, group.model_fields)
+        remedy = (no_setting if group is SlurmOptions else suggestion)(key, known)
         return UserError(f"unknown key '{key}'{of}", remedy, path=path, line=line)
     if problem["type"] == "missing":
-        meaning = " ".join((group.model_fields[key].description or "").split())
+        meaning = " ".join((known[key].description or "").split())
         return UserError(f"'{'.'.join([*above, key])}' is missing", f"add it: {meaning}", path=path, line=line)
     return UserError(validation_line(error, location), path=path, line=line)
 
 
 class Cell(NamedTuple):
     """One cell of a study: the common part of all its runs. `overrides` are its settings over params.yaml, dotted name
-    -> value, the study's `set` included. `changes`, known in a plan, are its differences from the baseline in the
-    resolved parameters. `places`: the keys in the file that set each parameter."""
+    -> value, the study's `set` included, and of a fork those of its parent. `changes`, known in a plan, are its
+    differences from the baseline in the resolved parameters. `places`: the keys in the file that set each parameter."""
 
     name: str
     title: str
@@ -360,6 +328,7 @@ class Cell(NamedTuple):
     changes: dict[str, Any]
     paper: str | None = None
     places: Mapping[str, Place] = MappingProxyType({})
+    fork: StudyFork | None = None
 
 
 class Point(NamedTuple):
@@ -404,6 +373,9 @@ def _named_cells(study: Study) -> list[Cell]:
         entry = study.cells[name]
         with study.at("cells", name):
             check_name(name, "cell", IN_CELLS)
+        if entry.fork:
+            found.append(_fork(study, name, entry, entry.fork))
+            continue
         with study.at("cells", name, "system", prefix=f"cell '{name}': "):
             system = system_of(entry.system.name)
         own = overrides_of(study, entry.set, "cells", name, "set")
@@ -417,6 +389,29 @@ def _named_cells(study: Study) -> list[Cell]:
         title = entry.title or ", ".join(filter(None, titles)) or name
         found.append(Cell(name, title, entry.system.name, own, {}, entry.paper, places))
     return found
+
+
+def _fork(study: Study, name: str, entry: CellEntry, fork: ForkEntry) -> Cell:
+    """Return a cell that continues another one: its settings are that one's, with its own on top."""
+    place = ("cells", name, "fork", "from")
+    study.choose(fork.parent, study.cells, f"cell '{name}': fork: '{fork.parent}' is no cell", *place)
+    parent = study.cells[fork.parent]
+    if study.tune:
+        raise study.problem(f"cell '{name}': a study with 'tune' has no forks; leave one of them out", *place[:-1])
+    if parent.fork:
+        remedy = f"continue '{parent.fork.parent}', and set here what both change"
+        raise study.problem(f"cell '{name}': fork: '{fork.parent}' is a fork itself; {remedy}", *place)
+    if "system" in entry.model_fields_set and entry.system != parent.system:
+        problem = f"cell '{name}': a fork has the system of its parent, {parent.system.name}; leave 'system' out"
+        raise study.problem(problem, "cells", name, "system")
+    options = {f"{OPTIONS}.{parent.system.name}.{key}": value for key, value in parent.system.options.items()}
+    theirs = overrides_of(study, parent.set, "cells", fork.parent, "set") | options
+    own = overrides_of(study, entry.set, "cells", name, "set")
+    places: dict[str, Place] = {key: ("cells", name, "set", key) for key in own}
+    places["fork"] = ("cells", name, "fork", "step")
+    title = entry.title or f"{changes_title(own) or fork.parent} from step {fork.step}"
+    made = StudyFork(fork.parent, fork.step)
+    return Cell(name, title, parent.system.name, laid_over(theirs, own), {}, entry.paper, places, made)
 
 
 def value_in_name(value: str) -> str:

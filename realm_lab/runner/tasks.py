@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun
+from realm_lab.systems.forks import AT, base_stage
 from realm_lab.systems.identity import Plan
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, stage_folder
@@ -37,7 +38,7 @@ class Task:
 
     def at(self, *stages: str) -> str:
         """Describe these stages of it."""
-        what = ", ".join(stage.replace("_", "-") for stage in stages)
+        what = ", ".join(map(_said, stages))
         if len(self.cells) == 1:
             return f"{self.cells[0]} seed {self.seed}: {what}"
         return f"{what}, seed {self.seed} (shared by {len(self.cells)} cells)"
@@ -46,7 +47,7 @@ class Task:
     def ranks(self) -> int:
         """The number of its processes: several only if one of its stages can divide its batches."""
         shared = {stage.name for stage in system_of(self.system).stages if stage.uses_ranks}
-        return self.params.launch.ranks if shared & set(self.stages) else 1
+        return self.params.launch.ranks if shared & {base_stage(stage)[0] for stage in self.stages} else 1
 
     def runs(self, root: Path) -> list[StageRun]:
         """Return the folders of its stages, which need not exist yet."""
@@ -84,8 +85,10 @@ def tasks_of(
 ) -> list[Task]:
     """Return unfinished work up to the stage `until` (""; to the end), each task after those that it needs. A failed
     stage, and the stages after it, are left out unless `retry_failed`. A running stage is included: the launcher
-    waits for it. `each_stage_alone`: one task per stage, since later runs may share any of them."""
-    work = []
+    waits for it. `each_stage_alone`: one task per stage, since later runs may share any of them. The states that forks
+    continue are stages on the way of their parent too, so that shared steps are done once."""
+    runs, work = list(runs), []
+    wanted = _states_wanted(runs, states)
     for run in runs:
         if state_of_run(run.plan, states, until).state == "COMPLETE" and until != "prepare":
             continue
@@ -95,11 +98,36 @@ def tasks_of(
             if state == "FAILED" and not retry_failed:
                 break
             if state != "COMPLETE":
-                stages.append(stage)
+                stages += [*_states_before(run, stage, wanted, states), stage]
             if stage == until:
                 break
         work.append((run, stages))
     return chains(work, each_stage_alone)
+
+
+def _states_wanted(runs: Iterable[PlannedRun], states: StageStates) -> dict[str, set[int]]:
+    """Return the steps whose state a fork among the runs has still to continue, by the key of the training."""
+    wanted: dict[str, set[int]] = {}
+    for fork, plan in ((run.plan.continues, run.plan) for run in runs):
+        if fork and states.stage(fork.stage, plan.key(fork.stage)).state != "COMPLETE":
+            wanted.setdefault(fork.key, set()).add(fork.step)
+    return wanted
+
+
+def _states_before(run: PlannedRun, stage: str, wanted: Mapping[str, set[int]], states: StageStates) -> list[str]:
+    """Return the missing states on the way of an unfinished stage, in the order of their steps: those after the latest
+    finished one, of a fork as far as its own."""
+    if stage == "prepare":
+        return []
+    fork = run.plan.continues
+    last = fork.step if fork and fork.stage == stage else None
+    missing: list[str] = []
+    for step in sorted(wanted.get(run.plan.trunk(stage), ())):
+        if last is None or step <= last:
+            name = f"{stage}{AT}{step}"
+            is_done = states.stage(name, run.plan.key(name)).state == "COMPLETE"
+            missing = [] if is_done else [*missing, name]
+    return missing
 
 
 def chains(work: Iterable[tuple[PlannedRun, list[str]]], each_stage_alone: bool = False) -> list[Task]:
@@ -124,7 +152,7 @@ def chains(work: Iterable[tuple[PlannedRun, list[str]]], each_stage_alone: bool 
         chain = [first]
         while len(next_ones := below.get(chain[-1], [])) == 1 and not each_stage_alone:
             chain.append(next_ones[0])
-        found.append(_task(chain, owners[first], over))
+        found.append(_task(chain, owners[first], owners[chain[-1]][0], over))
     depth: dict[str, int] = {}
     for task in found:  # a stage comes before those that need it
         depth[task.name] = max((depth[name] + 1 for name in task.after), default=0)
@@ -132,8 +160,8 @@ def chains(work: Iterable[tuple[PlannedRun, list[str]]], each_stage_alone: bool 
     return sorted(found, key=lambda task: (task.name not in shared, depth[task.name], task.seed))
 
 
-def _task(chain: list[Node], runs: list[PlannedRun], over: Node | None) -> Task:
-    run = runs[0]
+def _task(chain: list[Node], runs: list[PlannedRun], run: PlannedRun, over: Node | None) -> Task:
+    """Make a task of stages that `runs` share; `run` is one that has all of them."""
     return Task(
         name=_name(chain[-1]),
         stages=tuple(stage for stage, _ in chain),
@@ -144,6 +172,11 @@ def _task(chain: list[Node], runs: list[PlannedRun], over: Node | None) -> Task:
         after=() if over is None else (_name(over),),
         cells=tuple(dict.fromkeys(run.cell for run in runs)),
     )
+
+
+def _said(stage: str) -> str:
+    name, step = base_stage(stage)
+    return name.replace("_", "-") + (f" to step {step}" if step else "")
 
 
 def _name(node: Node) -> str:

@@ -94,11 +94,14 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
     cells = [cell for cell in plan.cells if plan.of(cell.name)]
     flat = {cell.name: _sizes(plan.of(cell.name)[0]) for cell in cells}
     small: dict[str, dict[str, int]] = {cell.name: {} for cell in cells}
+    forks = sorted({cell.fork.step for cell in cells if cell.fork})  # continued at the steps 1, 2, ...
     for name in dict.fromkeys(name for sizes in flat.values() for name in sizes):
         known = sorted({sizes[name] for sizes in flat.values() if name in sizes})
         for cell, sizes in flat.items():
             if name in sizes:  # distinct where the cells are
-                small[cell][name] = min(sizes[name], SMALL.get(name, STEPS) + known.index(sizes[name]))
+                longer = len(forks) if name.endswith("steps") and "interval" not in name else 0
+                more = known.index(sizes[name]) + longer
+                small[cell][name] = min(sizes[name], SMALL.get(name, STEPS) + more)
     common = {key: value for key, value in cells[0].overrides.items() if key.startswith("launch.")}
     return {
         "question": plan.question,
@@ -106,7 +109,7 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
         "seeds": [plan.seeds[0]],
         "set": common | {"launch.log_interval_steps": 1},
         "baseline": cells[0].name,
-        "cells": {cell.name: _entry(cell, small[cell.name]) for cell in cells},
+        "cells": {cell.name: _entry(cell, small[cell.name], forks) for cell in cells},
     } | {key: plan.described[key] for key in ("metrics", "delta") if plan.described.get(key)}
 
 
@@ -134,9 +137,12 @@ def _steps_of(stage: str, run: PlannedRun) -> list[str]:
     return []
 
 
-def _entry(cell: Cell, small: dict[str, int]) -> dict[str, Any]:
+def _entry(cell: Cell, small: dict[str, int], forks: list[int]) -> dict[str, Any]:
     own = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
-    return {"title": cell.title, "system": cell.system, "set": own | small}
+    entry = {"title": cell.title, "set": own | small}
+    if cell.fork is None:
+        return entry | {"system": cell.system}
+    return entry | {"fork": {"from": cell.fork.parent, "step": forks.index(cell.fork.step) + 1}}
 
 
 def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path) -> list[str]:

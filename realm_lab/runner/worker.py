@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -34,12 +35,15 @@ from realm_lab.core.process import (
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
-from realm_lab.systems.identity import code_roots, plan_run, stage_folders
+from realm_lab.systems.forks import base_stage, parent_of
+from realm_lab.systems.identity import code_roots, plan_run, stage_folders, state_folders, state_roots
 from realm_lab.systems.prepare import prepare
 from realm_lab.systems.registry import system_of
+from realm_lab.systems.stages.states import continue_state, end_state
 from realm_lab.tracking.code_record import CodeStates, is_kept
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.run_lease import TAKEN_CODE, writing
+from realm_lab.training.loop import StateReached
 
 
 def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:
@@ -48,21 +52,27 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
     divided while the others wait."""
     limit_threads(params.launch.threads)
     connect(pick_device(params.launch.device))
+    name, until = base_stage(stage)
+    if params.fork and until is not None:  # the state is its parent's
+        params = parent_of(params)
     plan = plan_run(params, system, seed)
     context = Context(params, plan, root)
     run = context.stage(stage)
-    declared = None if stage == "prepare" else system_of(system).stage(stage)
+    run.stage, run.until = name, until
+    declared = None if stage == "prepare" else system_of(system).stage(name)
     work = own_code("system", declared.work) if declared else prepare
     first = ranks().rank == 0
     with ExitStack() as claims:
-        if not on_first_rank(lambda: _claim(context, run, claims)):
+        if not on_first_rank(lambda: _claim(context, stage, run, claims)):
             return
         try:
             with room_for(run.path):
+                if declared and declared.steps:
+                    on_first_rank(lambda: continue_state(context, run))
                 if declared is None or not declared.uses_ranks:
-                    on_first_rank(lambda: work(context, run))
+                    on_first_rank(lambda: _work(work, context, run))
                 else:
-                    work(context, run)
+                    _work(work, context, run)
             on_first_rank(lambda: None)  # its files are visible to all
         except (KeyboardInterrupt, SystemExit):
             if first:
@@ -77,6 +87,14 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
             raise
 
 
+def _work(work: Callable[[Context, StageRun], None], context: Context, run: StageRun) -> None:
+    try:
+        work(context, run)
+    except StateReached:
+        if ranks().rank == 0:
+            end_state(run)
+
+
 def _note_failure(run: StageRun, error: BaseException) -> None:
     if isinstance(error, RankLost):
         run.lose(str(error))
@@ -84,10 +102,9 @@ def _note_failure(run: StageRun, error: BaseException) -> None:
         run.fail(str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
 
 
-def _claim(context: Context, run: StageRun, claims: ExitStack) -> bool:
+def _claim(context: Context, stage: str, run: StageRun, claims: ExitStack) -> bool:
     """True if the stage must run; holds its lease until `claims` closes. Removes leftovers of a killed process and
     records the code. UserError: another process works on it, or other code computed the inputs or checkpoint."""
-    stage = run.stage
     if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
         return False
     claims.enter_context(writing(run.path))
@@ -105,7 +122,11 @@ def _record_code(context: Context, stage: str) -> None:
     """Write code.json of a stage that starts from nothing. UserError: the code has changed since the stages before it,
     or its checkpoint, were computed, and `launch.other_code` does not accept that."""
     states, roots = CodeStates(context.runs), code_roots(context.params, context.plan.system)
-    folders = stage_folders(context.runs, context.plan, stage)
+    if base_stage(stage)[1] is None:
+        folders = stage_folders(context.runs, context.plan, stage)
+    else:
+        folders = state_folders(context.runs, context.plan, stage)
+        roots = state_roots(context.params, context.plan, stage)
     for found in states.of_run(folders, roots):
         if found.changes and context.params.launch.other_code == "accept":
             states.accept(found.stage, folders, roots[found.stage])

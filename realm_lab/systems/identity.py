@@ -26,6 +26,7 @@ from realm_lab.errors import UserError, suggestion
 from realm_lab.params.checkpoint import check_bert, check_positions, digest_causal, digest_checkpoint
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Streams, identity_values
+from realm_lab.systems.forks import Continued, base_stage, check_fork, parent_of, state_key
 from realm_lab.systems.registry import EVALUATE, PARTS, SYSTEMS, options_of, system_of, system_source
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import (
@@ -62,12 +63,14 @@ INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: a system and a seed with the key of each of its stages, in order."""
+    """One run: a system and a seed with the key of each of its stages, in order. A fork `continues` a state of
+    its parent."""
 
     system: str
     seed: int
     corpus_key: str
     stages: dict[str, str]
+    continues: Continued | None = None
 
     @property
     def run_key(self) -> str:
@@ -80,8 +83,28 @@ class Plan:
         return f"{system_of(self.system).name}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
     def key(self, stage: str) -> str:
-        """Return the key of a stage; for prepare it is the corpus's."""
-        return self.corpus_key if stage == "prepare" else self.stages[stage]
+        """Return the key of a stage; for prepare it is the corpus's. `pretrain@150` is a state of the parent of a fork,
+        and of the run's own training otherwise."""
+        if stage == "prepare":
+            return self.corpus_key
+        name, step = base_stage(stage)
+        return self.stages[name] if step is None else state_key(self.trunk(name), step)
+
+    def trunk(self, stage: str) -> str:
+        """Return the key of the training that a stage shares its first steps with: the parent's, or its own."""
+        is_fork = self.continues is not None and self.continues.stage == stage
+        return self.continues.key if self.continues and is_fork else self.stages[stage]
+
+    def way(self, stage: str) -> list[str]:
+        """Return the stages from `prepare` to this one; of a fork, with the state that it continues."""
+        name, step = base_stage(stage)
+        names = ["prepare", *self.stages]
+        names = names[: names.index(name) + 1]
+        if step is not None:
+            return [*names[:-1], stage]
+        if self.continues and self.continues.stage in names:
+            names.insert(names.index(self.continues.stage), self.continues.name)
+        return names
 
 
 def plan_run(params: Params, system: str, seed: int) -> Plan:
@@ -89,6 +112,10 @@ def plan_run(params: Params, system: str, seed: int) -> Plan:
     values, by_system = _identity(params, system), _system_identity(system)
     _check_order(params, system)
     streams = params.streams
+    continues = None
+    if params.fork is not None:
+        forked = check_fork(params, system).name
+        continues = Continued(forked, plan_run(parent_of(params), system, seed).key(forked), params.fork.step)
     corpus_key = digest(corpus_inputs(params, seed))
     keys: dict[str, str] = {}
     above, stages = corpus_key, system_of(system).stages
@@ -112,8 +139,10 @@ def plan_run(params: Params, system: str, seed: int) -> Plan:
             described["initialisation"] = streams.initialisation
         if stage.name in streams.order:
             described["order"] = streams.order[stage.name]
+        if continues and stage.name == continues.stage:
+            described["continues"] = [continues.key, continues.step]
         above = keys[stage.name] = digest(described)
-    return Plan(system, seed, corpus_key, keys)
+    return Plan(system, seed, corpus_key, keys, continues)
 
 
 def _check_order(params: Params, system: str) -> None:
@@ -154,6 +183,17 @@ def stage_folders(runs: Path, plan: Plan, until: str = "") -> dict[str, Path]:
     names = ["prepare", *plan.stages]
     names = names[: names.index(until) + 1] if until in names else names
     return {stage: stage_folder(runs, stage, plan.key(stage)) for stage in names}
+
+
+def state_folders(runs: Path, plan: Plan, state: str) -> dict[str, Path]:
+    """Return the same as far as the state of a training, such as `pretrain@150`."""
+    return {stage: stage_folder(runs, stage, plan.key(stage)) for stage in plan.way(state)}
+
+
+def state_roots(params: Params, plan: Plan, state: str) -> dict[str, tuple[str, ...]]:
+    """Return stage -> the root modules of its code, as far as that state."""
+    roots = code_roots(parent_of(params) if plan.continues else params, plan.system)
+    return roots | {state: roots[base_stage(state)[0]]}
 
 
 def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -228,8 +268,16 @@ def _describe_part(section: dict[str, Any], name: str, chosen: Chosen[Any]) -> N
 def _of_this_run(params: Params, system: str) -> dict[str, Any]:
     """Return parameters in the form of run.json: only the options of the run's system, with their defaults."""
     values = {name: part for name, part in params.model_dump(mode="json").items() if name not in NOT_OF_A_RUN}
+    if params.fork is None:
+        del values["fork"]
     own = options_of(params, system).model_dump(mode="json")
     return values | {"system_options": {system: own} if own else {}}
+
+
+def _state_of(plan: Plan) -> dict[str, str]:
+    """Return the folder of the state that a fork continues, as an input of its run."""
+    state = plan.continues
+    return {"state": stage_folder(Path(), state.name, plan.key(state.name)).name} if state else {}
 
 
 def exported_corpus_folder(root: Path, plan: Plan) -> Path:
@@ -251,7 +299,7 @@ def corpus_folder(root: Path, plan: Plan) -> Path:
 def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     """Return the folder of one stage of a run."""
     values = params.model_dump(mode="json")
-    names = () if stage == "prepare" else system_of(plan.system).stage(stage).depends_on
+    names = () if stage == "prepare" else system_of(plan.system).stage(base_stage(stage)[0]).depends_on
     sections = dict.fromkeys(name.partition(".")[0] for name in names if name[0] != "-")
     if params.streams != Streams():
         sections["streams"] = None
@@ -284,7 +332,7 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
         preset=params.preset,
         engine_version=ENGINE_VERSION,
         params=_of_this_run(params, plan.system),
-        inputs={"corpus": plan.corpus_key},
+        inputs={"corpus": plan.corpus_key} | _state_of(plan),
         stages={name: f"stages/{name}-{key[:KEY_LENGTH]}" for name, key in plan.stages.items()},
     )
     write_run_record(runs, record)

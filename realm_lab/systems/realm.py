@@ -6,7 +6,9 @@ from realm_lab.systems.reading import DenseRetriever
 from realm_lab.systems.registry import EVALUATE, Stage
 
 WARM_START = Stage("warm_start", ("model", "warm_start"), "realm_lab.systems.stages.warm_start:warm_start")
-PRETRAIN = Stage("pretrain", ("model", "pretrain"), "realm_lab.systems.stages.pretrain:pretrain")
+PRETRAIN = Stage(
+    "pretrain", ("model", "pretrain"), "realm_lab.systems.stages.pretrain:pretrain", steps="pretrain.steps"
+)
 FINETUNE = Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages.finetune:finetune")
 
 

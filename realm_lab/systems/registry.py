@@ -60,6 +60,8 @@ class Stage:
             no stage before it depends on.
         keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
         uses_ranks: true if several processes can share the work.
+        steps: the parameter with the number of its steps, if it is the pre-training that another run can continue
+            (`fork` of a cell): its work calls `train` of training/loop.py once. "": no run can.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Stage:
     by_system: bool = False
     keeps: str = "model"
     uses_ranks: bool = True
+    steps: str = ""
 
 
 EVALUATE = Stage(
@@ -166,6 +169,11 @@ class System:
         raise Unsupported(f"system {self.name} reads no masked sentences")
 
     @classmethod
+    def pretraining(cls) -> Stage | None:
+        """Return the stage that another run can continue; None: it has none."""
+        return next((stage for stage in cls.stages if stage.steps), None)
+
+    @classmethod
     def stage(cls, name: str) -> Stage:
         """Return the stage of that name. UserError: it has no such stage."""
         found = next((stage for stage in cls.stages if stage.name == name), None)
@@ -202,7 +210,7 @@ def _check(name: str, system: Any) -> None:
         raise UserError(f"system '{name}': 'stages' must be a tuple of Stage; write stages = (Stage(...), EVALUATE)")
     known = [*parameter_fields(), *(f"{OPTIONS}.{option}" for option in system.options.model_fields)]
     for stage in system.stages:
-        for parameter in (depended.removeprefix("-") for depended in stage.depends_on):
+        for parameter in (*(depended.removeprefix("-") for depended in stage.depends_on), *filter(None, [stage.steps])):
             if parameter not in known:
                 wrong = f"stage '{stage.name}' depends on '{parameter}', which is no parameter"
                 raise UserError(f"system '{name}': {wrong}; {suggestion(parameter, known)}")

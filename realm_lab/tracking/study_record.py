@@ -28,6 +28,17 @@ IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  #
 
 
 @dataclass(frozen=True, config=STRICT)
+class StudyFork:
+    """The cell whose pre-training a cell continues, and after how many steps."""
+
+    parent: str
+    step: int
+
+    def __str__(self) -> str:
+        return f"fork of {self.parent} at step {self.step}"
+
+
+@dataclass(frozen=True, config=STRICT)
 class StudyCell:
     """One cell of a study. `changes`: its differences from the baseline's parameters, dotted name -> value."""
 
@@ -36,6 +47,7 @@ class StudyCell:
     system: str
     changes: dict[str, Any]
     paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
+    fork: StudyFork | None = None
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -51,9 +51,14 @@ class TrainingTask(Protocol):
         """Restore the result of `tensors` after `step` steps."""
 
 
+class StateReached(Exception):
+    """Raised by `train` when the step is reached at which its run stops; its checkpoint is written."""
+
+
 def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.device) -> None:
     """Run a task to its end, from its newest checkpoint if there is one. UserError: the loss or a gradient is not
-    finite. SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
+    finite. SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal).
+    StateReached: `run.until` steps are done, after a checkpoint."""
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
     mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a single process
@@ -61,7 +66,7 @@ def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.devic
     step, flop = (found.step, found.flop) if found else (0, 0.0)
     if first:
         run.metrics.truncate_after(step if found else -1)
-        run.start(task.total_steps)
+        run.start(run.until or task.total_steps)
         run.count_flop(_operations(task, flop))  # of the checkpoint: later steps are done again
     if not found:
         _measure(task, run, 0)
@@ -74,6 +79,8 @@ def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.devic
     asked = False
     with stop_signals_noted() as request:
         while step < task.total_steps:
+            if step == run.until:
+                raise StateReached
             torch.manual_seed(derive_seed(task.seed, "dropout", step, *mine))
             finished = step + 1 == task.total_steps
             logged = first and (finished or (step + 1) % launch.log_interval_steps == 0)
@@ -98,7 +105,12 @@ def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.devic
             asked = request.signal_number != 0
             if size > 1:  # all ranks stop at the same step, or none
                 asked = any_rank(asked)
-            if asked or finished or time.monotonic() - saved_at > launch.checkpoint_interval_seconds:
+            if (
+                asked
+                or finished
+                or step == run.until
+                or time.monotonic() - saved_at > launch.checkpoint_interval_seconds
+            ):
                 save()
                 saved_at = time.monotonic()
             if asked and not finished:

@@ -39,6 +39,7 @@ from realm_lab.training.query_stream import QueryStream, place_null
 from realm_lab.training.refreshing import RefreshedIndex
 from realm_lab.training.watch import CollapseWatch, candidate_health, health_means, quantities
 
+NULL_SETTINGS = {"pretrain.null_document", "pretrain.calibrate_null"}
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
 Evaluation = Callable[[Retriever, AnyReader], dict[str, float]]
 
@@ -220,8 +221,17 @@ class PretrainTask:
         return state | self._watch.state() | self._index.state()
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore everything, the index included."""
+        """Restore everything, the index included. A fork with another null document starts that anew."""
+        fork, null = self._params.fork, self.retriever.embedder.null_vector
+        is_changed = fork is not None and step == fork.step and bool(NULL_SETTINGS & fork.before.keys())
+        if null is not None:  # the parent of a fork may have none: zeros, in every copy of the embedder
+            copies = [name for name in tensors if name.endswith(".query_projection.weight")]
+            vectors = {f"{name.removesuffix('.query_projection.weight')}.null_vector" for name in copies}
+            tensors = {name: torch.zeros_like(null) for name in vectors} | tensors
         self._models.load(tensors)
-        self.retriever.null_offset = float(tensors["null_offset"])
+        if not is_changed:
+            self.retriever.null_offset = float(tensors["null_offset"])
         self._watch.load_state(tensors)
         self._index.load_state(tensors)
+        if is_changed:
+            place_null(self._settings, self.retriever, self._stream)

@@ -31,7 +31,16 @@ FIRST_FELT = {
     "streams": "warm_start",
 }
 # of a toy world; other systems' options are tested below
-IRRELEVANT = ("launch.", "seeds", "preset", "plugins", "corpus.files.", "tokenizer.vocabulary_size", "system_options.")
+IRRELEVANT = (
+    "launch.",
+    "seeds",
+    "preset",
+    "plugins",
+    "corpus.files.",
+    "tokenizer.vocabulary_size",
+    "system_options.",
+    "fork",
+)
 OBSERVING = ("pretrain.watch.", "evaluate.interval_steps", "evaluate.explorer_examples")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     **{name: switch.value for name, switch in SWITCHES.items() if not callable(switch.value)},

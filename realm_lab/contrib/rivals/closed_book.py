@@ -50,8 +50,11 @@ class ClosedBookOptions(Section):
     """Peak learning rate of each stage (the paper's, constant)."""
 
 
-def _stage(name: str, work: str, *more: str) -> Stage:
-    return Stage(name, (*BATCH, *more), f"realm_lab.contrib.rivals.closed_book:{work}", uses_ranks=False)
+def _stage(name: str, work: str, *more: str, steps: str = "") -> Stage:
+    return Stage(name, (*BATCH, *more), f"realm_lab.contrib.rivals.closed_book:{work}", uses_ranks=False, steps=steps)
+
+
+SALIENT_SPAN_STEPS = "system_options.salient_span_steps"
 
 
 class ClosedBook(System):
@@ -63,7 +66,13 @@ class ClosedBook(System):
     options = ClosedBookOptions
     stages = (
         _stage("span_corruption", "corrupt", "system_options.corruption_steps"),
-        _stage("salient_spans", "write_salient_spans", "system_options.salient_span_steps", "pretrain.recurring_spans"),
+        _stage(
+            "salient_spans",
+            "write_salient_spans",
+            SALIENT_SPAN_STEPS,
+            "pretrain.recurring_spans",
+            steps=SALIENT_SPAN_STEPS,
+        ),
         _stage("finetune", "answer_questions", "system_options.question_steps", "finetune.max_span_wordpieces"),
         EVALUATE,
     )

@@ -40,7 +40,12 @@ class Dpr(SelectsPassage, DenseRetriever):
     options = DprOptions
     stages = (
         WARM_START,
-        Stage("dpr", ("model", "finetune.retriever", "system_options"), "realm_lab.contrib.rivals.dpr:train_towers"),
+        Stage(
+            "dpr",
+            ("model", "finetune.retriever", "system_options"),
+            "realm_lab.contrib.rivals.dpr:train_towers",
+            steps="system_options.steps",
+        ),
         FINETUNE_SELECTING,
         EVALUATE,
     )

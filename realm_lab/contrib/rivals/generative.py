@@ -49,6 +49,7 @@ DENOISE = Stage(
     ("model", *(f"system_options.{name}" for name in WriterOptions.model_fields)),
     "realm_lab.contrib.rivals.generative:denoise",
     uses_ranks=False,
+    steps="system_options.denoise_steps",
 )
 
 

@@ -36,6 +36,7 @@ STAGES = (
         "realm_lab.contrib.rivals.linked:train_retriever",
         by_system=True,
         keeps=KEPT,
+        steps="system_options.steps",
     ),
     FINETUNE_READER,
     EVALUATE,
