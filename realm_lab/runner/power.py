@@ -115,7 +115,7 @@ def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
         raise UserError(f"--pilot {named}: no study with runs or a report here; {suggestion(named, known)}")
     most = 0
     for pilot in _pilots(plan, root, named):
-        compared = _deltas(pilot.results, _base(plan, pilot), _metrics(plan), None).values()
+        compared = _deltas(pilot.results, _base(plan, pilot), _metrics(plan)).values()
         most = max(most, *(len(deltas) for deltas in compared), 0)
         if most >= FEWEST_FOR_PROJECTION:
             return pilot
@@ -160,16 +160,14 @@ def _base(plan: StudyPlan, pilot: Pilot) -> str:
     return plan.baseline.name if (pilot.results["cell"] == plan.baseline.name).any() else pilot.baseline
 
 
-def _deltas(
-    results: pd.DataFrame, base: str, metrics: Sequence[str], cells: Sequence[str] | None
-) -> dict[tuple[str, str], dict[int, float]]:
-    """(metric, cell) -> seed -> difference from the baseline; default: all cells of the results."""
+def _deltas(results: pd.DataFrame, base: str, metrics: Sequence[str]) -> dict[tuple[str, str], dict[int, float]]:
+    """(metric, cell) -> seed -> difference from the baseline."""
     from realm_lab.reporting.frames import column
 
     found = {}
     for metric in metrics:
         values = column(results, base, metric)
-        for cell in cells or dict.fromkeys(results["cell"]):
+        for cell in dict.fromkeys(results["cell"]):
             if cell != base and (comparison := compare(column(results, cell, metric), values)):
                 found[metric, str(cell)] = comparison.by_seed
     return found
@@ -182,7 +180,7 @@ def plan_power(plan: StudyPlan, pilot: Pilot, rules: Sequence[Rule]) -> list[Pla
     but counts in the family. Cells whose system was not measured in a metric are no tests.
     """
     base, metrics, delta = _base(plan, pilot), _metrics(plan), plan.described["delta"]
-    everything = _deltas(pilot.results, base, metrics, None)
+    everything = _deltas(pilot.results, base, metrics)
     is_same = base == plan.baseline.name
     measured = set(pilot.results["cell"][pilot.results["status"] == "COMPLETE"])
     planned = []
@@ -286,15 +284,15 @@ def _print_rule(plan: StudyPlan, pilot: Pilot, tests: int, planned: Sequence[Pla
     columns = ["metric", "cell", "observed", "spread", f"{least} to {most} seeds, a look after each", "seeds taken"]
     print_table(_title(plan), columns, rows)
     print(*_notes(pilot, tests, planned), sep="\n")
-    print("Seeds taken: on average, by a cell whose true difference is this large. The other cells take all seeds.")
+    print("Seeds taken: on average until such a difference is found, or all. Only the first metric stops a cell.")
     if cost["device_hours"] is not None:
-        left = f"{number(cost['left'], 2)} of these to do"
+        left = f" ({number(cost['left'], 2)} of these to do)" if cost["left"] != cost["device_hours"] else ""
         expected = f"{number(cost['expected'], 2)} if every cell differs by this much in the first metric"
-        print(f"Device hours: at most {number(cost['device_hours'], 2)} ({left}), {expected}.")
+        print(f"Device hours: at most {number(cost['device_hours'], 2)}{left}, {expected}.")
 
 
 def _title(plan: StudyPlan) -> str:
-    return f"{plan.name}: the smallest true difference that is found in {POWER:.0%} of studies"
+    return f"{plan.name}: the smallest true difference that is found in {number(100 * POWER, 0)} % of studies"
 
 
 def _names(one: Planned) -> tuple[str, str, str, str]:
