@@ -51,6 +51,7 @@ REAL = (
     "real_news_swap",
     "real_questions",
     "real_questions_rates",
+    "two_sources",
 )
 OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
 PLANNED = [name for name in SHIPPED if name not in ("dvc", *OWN_FILES) and not name.startswith("search")]
