@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from realm_lab.metrics import metric
 from realm_lab.reporting.figures import Panel, curves_figure, plane_figure, shares_figure
+from realm_lab.reporting.forks import families
 from realm_lab.reporting.frames import StudyFrames, column
 from realm_lab.reporting.study_figures import lines_of, panel_of
 from realm_lab.tracking.bounds import BOUNDS
@@ -105,3 +108,31 @@ def quality_over_drift(study: StudyFrames) -> Any:
     spots = spots.assign(x=1.0 - spots["overlap"], y=spots[quality.name])
     axes = "drift: share of the fresh top k missed", quality.title
     return plane_figure(spots, study.cells, axes, lines=lines_of(study.record), metric=quality)
+
+
+def step_of_change(study: StudyFrames) -> Any:
+    """Quality at the end against the step of pre-training at which a run changed: forks, and at step 0 runs with the
+    change from the start. Lines are means over the seeds, bands reach from the lowest to the highest seed; the level
+    line is the unchanged run."""
+    record, results = study.record, study.results
+    changes = families(record)
+    steps = [step for cells in changes.values() for step in cells]
+    if not steps:
+        return None
+    unchanged = next((title for name, title in study.cells if name == record.baseline), record.baseline)
+    lines = {unchanged: dict.fromkeys((min(steps), max(steps)), record.baseline)}
+    lines |= {title: {step: cell.name for step, cell in cells.items()} for title, cells in changes.items()}
+    points = [
+        {"cell": title, "metric": name, "step": step, "seed": seed, "value": value}
+        for title, cells in lines.items()
+        for step, cell in cells.items()
+        for name in record.metrics
+        if name in results
+        for seed, value in results.loc[results["cell"] == cell, ["seed", name]].dropna().itertuples(index=False)
+    ]
+    if not points:
+        return None
+    named = [(title, title) for title in lines]
+    shown = [metric(name) for name in record.metrics]
+    panels = [Panel(one.name, one.title, one.unit) for one in shown]
+    return curves_figure(pd.DataFrame(points), panels, named, columns=3, step="pre-training step of the change")

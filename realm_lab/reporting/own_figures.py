@@ -10,7 +10,7 @@ from realm_lab.core.plugins import Choice, Kind
 FIGURES: Kind[Callable[..., Any]] = Kind("figure", "function", "study")
 register_figure = FIGURES.register  # makes a figure selectable in the `figures` of a study
 OF_TRAINING = "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
-for _name in (*OF_TRAINING, "quality_over_drift"):
+for _name in (*OF_TRAINING, "quality_over_drift", "step_of_change"):
     FIGURES.declare(_name, f"realm_lab.reporting.figures_training:{_name}")
 
 

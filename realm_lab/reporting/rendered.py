@@ -18,6 +18,7 @@ from realm_lab.reporting import tables
 from realm_lab.reporting.comparison import decisions, gaps_as_json
 from realm_lab.reporting.default_run import metrics_of
 from realm_lab.reporting.figures import Drawing, Sketch, draw
+from realm_lab.reporting.forks import forks_json
 from realm_lab.reporting.frames import metric_columns, read_summary, summarise
 from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.paper import write_tables
@@ -126,6 +127,8 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         answered["looks"]["stopped"] = at_looks.stopped
     if record.tuning:
         answered["tuning"] = tuning_json(record)
+    if forks := forks_json(record, results):
+        answered["forks"] = forks
     if report.sources:
         answered["sources"] = {one.metric.name: one.as_json() for one in report.sources}
     if report.data["plan"]:  # reports of runs from before the ledger have none

@@ -21,7 +21,7 @@ from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell
-from realm_lab.runner.tasks import state_of_run, tasks_of
+from realm_lab.runner.tasks import share_of_stage, state_of_run, tasks_of
 from realm_lab.systems.forks import steps_of
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.state import StageStates
@@ -120,8 +120,8 @@ def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
     for run in plan.runs:
         state = state_of_run(run.plan, states)
         if state.state != "COMPLETE" and run.cell in hours:
-            done = [stage.state == "COMPLETE" for stage in state.stages.values()]
-            left.append(hours[run.cell] * done.count(False) / len(done))
+            undone = [share_of_stage(run, name) for name, one in state.stages.items() if one.state != "COMPLETE"]
+            left.append(hours[run.cell] * sum(undone) / len(state.stages))
     if not left:
         return ""
     at_once = min(len(left), most or len(visible_gpus(plan.runs[0].params.launch.device)) or cores())

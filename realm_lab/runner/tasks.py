@@ -9,7 +9,7 @@ from typing import Any
 
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun
-from realm_lab.systems.forks import AT, base_stage
+from realm_lab.systems.forks import AT, base_stage, steps_of
 from realm_lab.systems.identity import Plan
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, stage_folder
@@ -66,6 +66,12 @@ class Task:
             "params": self.params.model_dump(mode="json"),
             "root": str(root),
         }
+
+
+def share_of_stage(run: PlannedRun, stage: str) -> float:
+    """Return the share of the steps of a stage that the run does itself; those before a fork are its parent's."""
+    fork = run.plan.continues
+    return 1.0 - fork.step / steps_of(run.params, run.plan.system) if fork and fork.stage == stage else 1.0
 
 
 def state_of_run(plan: Plan, states: StageStates, until: str = "") -> RunState:

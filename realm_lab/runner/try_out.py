@@ -19,6 +19,7 @@ from realm_lab.params.load import OPTIONS, flatten
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.runner.study import Cell
 from realm_lab.runner.sweep import Request, part_of, say, sweep
+from realm_lab.runner.tasks import share_of_stage
 from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.state import StageStates
@@ -159,7 +160,7 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path) -> l
             lines.append(f"{run.cell}: a whole run takes about {duration(sum(known.values()))} ({parts})")
         for stage, value in known.items():
             if states.stage(stage, run.plan.key(stage)).state != "COMPLETE":
-                todo[stage, run.plan.key(stage)] = value
+                todo[stage, run.plan.key(stage)] = value * share_of_stage(run, stage)
     launch = whole.runs[0].params.launch
     at_once = min(len(whole.runs), launch.processes or len(visible_gpus(launch.device)) or cores())
     work = sum(todo.values())

@@ -83,8 +83,8 @@ class Plan:
         return f"{system_of(self.system).name}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
     def key(self, stage: str) -> str:
-        """Return the key of a stage; for prepare it is the corpus's. `pretrain@150` is a state of the parent of a fork,
-        and of the run's own training otherwise."""
+        """Return the key of a stage; for prepare it is the corpus's. `pretrain@150` is a state of the training, for a
+        fork of its parent's."""
         if stage == "prepare":
             return self.corpus_key
         name, step = base_stage(stage)
@@ -96,7 +96,7 @@ class Plan:
         return self.continues.key if self.continues and is_fork else self.stages[stage]
 
     def way(self, stage: str) -> list[str]:
-        """Return the stages from `prepare` to this one; of a fork, with the state that it continues."""
+        """Return the stages from `prepare` to this one, with the state that a fork continues."""
         name, step = base_stage(stage)
         names = ["prepare", *self.stages]
         names = names[: names.index(name) + 1]

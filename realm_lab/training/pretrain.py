@@ -221,7 +221,7 @@ class PretrainTask:
         return state | self._watch.state() | self._index.state()
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore everything, the index included. A fork with another null document starts that anew."""
+        """Restore everything, the index included. In a fork, a changed null document starts again."""
         fork, null = self._params.fork, self.retriever.embedder.null_vector
         is_changed = fork is not None and step == fork.step and bool(NULL_SETTINGS & fork.before.keys())
         if null is not None:  # the parent of a fork may have none: zeros, in every copy of the embedder

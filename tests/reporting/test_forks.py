@@ -1,0 +1,62 @@
+"""Forks in a report: the spread of paired differences by the step of the change, and quality against that step."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from realm_lab.reporting.figures import Sketch, draw
+from realm_lab.reporting.figures_training import step_of_change
+from realm_lab.reporting.forks import families, forks_json
+from realm_lab.reporting.frames import StudyFrames
+from realm_lab.tracking.study_record import StudyCell, StudyFork, StudyRecord
+
+NO_NULL = {"pretrain.null_document": "off"}
+CELLS = (
+    StudyCell("realm", "no change", "realm", {}),
+    StudyCell("late", "no null from step 200", "realm", NO_NULL, fork=StudyFork("realm", 200)),
+    StudyCell("start", "no null from the start", "realm", NO_NULL),
+    StudyCell("early", "no null from step 50", "realm", NO_NULL, fork=StudyFork("realm", 50)),
+    StudyCell("warm", "warm start only", "warm_start", {}),
+    StudyCell("same", "nothing", "realm", {}, fork=StudyFork("realm", 50)),
+)
+RECORD = StudyRecord("forks", "When?", "realm", CELLS, tuple(range(6)), (), metrics=("exact_match", "recall_at_5"))
+SPREADS = {"realm": 0.1, "late": 0.01, "start": 0.08, "early": 0.04, "warm": 0.1, "same": 0.0}
+
+
+def results() -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    base = generator.normal(0.7, 0.1, 6)
+    own = {cell: base - 0.1 + generator.normal(0, spread, 6) for cell, spread in SPREADS.items()}
+    own |= {"realm": base, "same": base}
+    rows = [(cell, seed, value) for cell, values in own.items() for seed, value in enumerate(values)]
+    return pd.DataFrame(rows, columns=["cell", "seed", "exact_match"])
+
+
+def test_cells_with_one_change_are_a_family_by_step() -> None:
+    found = families(RECORD)
+    assert {title: {step: cell.name for step, cell in cells.items()} for title, cells in found.items()} == {
+        "no null": {0: "start", 50: "early", 200: "late"},
+        "nothing": {50: "same"},
+    }
+
+
+def test_the_spread_is_that_of_differences_from_the_parent() -> None:
+    table = results()
+    found = forks_json(RECORD, table)
+    wide = table.pivot(index="seed", columns="cell", values="exact_match")
+    for step, cell in ((0, "start"), (50, "early"), (200, "late")):
+        assert found["spread"]["no null"][step] == pytest.approx(np.std(wide[cell] - wide["realm"], ddof=1))
+    assert found["spread"]["nothing"][50] == 0.0
+    assert found["cells"]["late"] == "fork of realm at step 200"
+    assert forks_json(RECORD, table[table["seed"] < 2])["spread"] == {}, "two pairs have no spread worth a line"
+    unforked = StudyRecord("plain", "What?", "realm", CELLS[:1], (0,), (), metrics=("exact_match",))
+    assert forks_json(unforked, table) == {}
+
+
+def test_quality_is_drawn_against_the_step_of_the_change() -> None:
+    study = StudyFrames(RECORD, [], results(), [])
+    drawn = [draw(Sketch("forks", "caption", "alt", lambda: step_of_change(study))) for _ in range(2)]
+    assert drawn[0] is not None
+    assert drawn[0] == drawn[1], "the same bytes"
+    unforked = StudyRecord("plain", "What?", "realm", CELLS[:1], (0,), (), metrics=("exact_match",))
+    assert step_of_change(StudyFrames(unforked, [], results(), [])) is None
