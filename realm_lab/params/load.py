@@ -107,7 +107,7 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     _check_names(document, document, path)
     for key in overrides:
         if not is_known(key):
-            raise _unknown(key, f"{FLAG} {cut(key)}")
+            raise unknown_parameter(key, f"{FLAG} {cut(key)}")
     given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, overrides)
     preset = given.setdefault("preset", "toy")
     below = preset_values(preset, "--preset" if "preset" in overrides else path)
@@ -287,7 +287,7 @@ def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: S
         key = ".".join(location)
         line = line_of(document, location)
         if key not in parameter_fields():
-            raise _unknown(key, path, line)
+            raise unknown_parameter(key, path, line)
         if "." in str(name):
             lines = " ".join(f"{part}:" for part in str(name).split("."))
             problem = f"'{cut(str(name))}' has to be nested, a section a line: {lines} VALUE"
@@ -296,7 +296,8 @@ def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: S
             _check_names(value, document, path, location)
 
 
-def _unknown(key: str, path: object, line: int | None = None) -> UserError:
+def unknown_parameter(key: str, path: object, line: int | None = None) -> UserError:
+    """Return an error about an unknown dotted key of a file or a flag."""
     remedy = suggest_parameter(cut(key, 200))
     return UserError(f"unknown parameter '{cut(key)}'", remedy, parameter=key, path=path, line=line)
 

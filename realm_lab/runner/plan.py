@@ -24,7 +24,7 @@ from realm_lab.params.load import (
     laid_over,
     resolve,
     show,
-    suggest_parameter,
+    unknown_parameter,
 )
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING
@@ -353,9 +353,9 @@ def check_overrides(given: Mapping[str, Any]) -> None:
     """Refuse parameters that --set may not change in a study or a search."""
     for key in given:
         if key == "seeds":
-            raise UserError("--set seeds: change 'seeds' in the file, or give --seeds N to `sweep`")
+            raise UserError("change 'seeds' in the file, or give --seeds N to `sweep`", path=f"{FLAG} seeds")
         if not is_known(key):
-            raise UserError(f"--set {key}: unknown parameter '{key}'; {suggest_parameter(key)}")
+            raise unknown_parameter(key, f"{FLAG} {key}")
 
 
 def check_parts(params: Params) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from realm_lab.errors import UserError
 from realm_lab.models.causal import CausalModel, Prompt, infill_prompt, left_prompt, opened_as
+from tests.factories.errors import refused
 from tests.models.causal_folder import write_causal_folder
 
 PASSAGES = ["", "Fort William Henry stood at the lake.", "Ankara, Türkiye: 3 people die. More are hurt."]
@@ -80,7 +80,7 @@ def test_bfloat16_is_near(folder: Path) -> None:
 
 
 def test_what_cannot_be_opened_is_named(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no causal language model"):
+    with refused(path=tmp_path):
         CausalModel(tmp_path, "float32", CPU)
 
 

@@ -11,8 +11,8 @@ import torch
 
 from realm_lab.corpus.taggers import TaggerFolder
 from realm_lab.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
-from realm_lab.errors import UserError
 from realm_lab.models.tagger import read_tagger
+from tests.factories.errors import refused
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 WORDS = "ann ##a bob new york is in . , ' s jose [ ] mask went 1969 july 東 京 に".split()
@@ -85,9 +85,9 @@ def test_labels_without_a_prefix_and_dates_of_the_model(make_folder: MakeFolder)
 
 
 def test_folders_that_are_no_taggers_are_refused(make_folder: MakeFolder, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="transformers cannot read this tagger"):
+    with refused(path=str(tmp_path / "nowhere"), remedy="name another folder"):
         read_tagger(TaggerFolder(folder=str(tmp_path / "nowhere")))
     folder = make_folder()
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")  # a pickle is never read
-    with pytest.raises(UserError, match="transformers cannot read this tagger"):
+    with refused(path=str(folder), remedy="name another folder"):
         read_tagger(TaggerFolder(folder=str(folder)))

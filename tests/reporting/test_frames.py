@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.errors import UserError
 from realm_lab.reporting import tables
 from realm_lab.reporting.figures import COLOURS
 from realm_lab.reporting.figures_training import retrieval_utility
@@ -25,6 +24,7 @@ from realm_lab.reporting.report_data import collect
 from realm_lab.reporting.study_figures import study_curves
 from realm_lab.statistics.wording import NOTHING, number, signed
 from realm_lab.tracking.study_record import StudyRecord
+from tests.factories.errors import refused
 from tests.reporting.synthetic import edit, exact_match, run_json, stage_folder
 
 GONE = 2**22 + 1  # no process has this number
@@ -140,7 +140,7 @@ def test_a_broken_file_is_a_problem_and_not_a_crash(tmp_path: Path, study: Study
 
 
 def test_a_study_that_is_not_there_is_named(tmp_path: Path, study: StudyRecord) -> None:
-    with pytest.raises(UserError, match=r"no runs of study 'maskin' here; run `realm-lab sweep maskin`.*here: table"):
+    with refused("'maskin'", "`realm-lab sweep maskin`", "here: table"):
         load_study(tmp_path / "runs", "maskin")
 
 
@@ -150,5 +150,5 @@ def test_a_broken_report_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "results.csv").write_text("cell,seed,status\n")
     load_committed(tmp_path)
     (tmp_path / name).write_text("")
-    with pytest.raises(UserError, match=r"; write the report again"):
+    with refused(remedy="write the report again"):
         load_committed(tmp_path)

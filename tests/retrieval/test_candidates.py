@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from realm_lab.errors import UserError
 from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.retrieval.candidates import CandidatePolicy, Candidates, calibrate_null, initialise_null
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
+from tests.factories.errors import refused
 from tests.retrieval.tiny_index import ranked
 from tests.tiny_system import Reference, TinySystem, build_system, scramble
 
@@ -52,9 +52,9 @@ def test_more_candidates_than_passages_are_refused() -> None:
         (CandidatePolicy(10, null=False, exclude_trivial="off"), CandidatePolicy(10, null=False)),
     ):
         fits.check(10)
-        with pytest.raises(UserError, match=r"'pretrain.candidates' is 1\d, .* only 10 passages; lower it"):
+        with refused("'pretrain.candidates' is 1", "10 passages"):
             over.check(10)
-    with pytest.raises(UserError, match=r"'pretrain.over_retrieve' is 12"):
+    with refused("'pretrain.over_retrieve' is 12"):
         CandidatePolicy(4, over_retrieve=12).check(10)
 
 

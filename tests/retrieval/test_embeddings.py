@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, Identity, equal_rows, tower_digest
 from realm_lab.retrieval.index import Embedded, Inputs, embed_passages
+from tests.factories.errors import refused
 from tests.tiny_system import TinySystem
 
 # Shapes: N passages, R rows, D embedding size
@@ -210,20 +210,20 @@ def test_damage_is_refused_in_one_line(store: EmbeddingStore) -> None:
     path = found.folder / "embeddings.bin"
     content = path.read_bytes()
     path.write_bytes(content[:-1])
-    with pytest.raises(UserError, match=r"embeddings.bin: 119 bytes, 120 were written; delete the folder"):
+    with refused("119 bytes", "120", path=path):
         store.find(identity())
     path.write_bytes(bytes(len(content)))
-    with pytest.raises(UserError, match=rf"embeddings.bin: .*; delete {found.folder} and run again"):
+    with refused(path=path, remedy=f"delete {found.folder} and run again"):
         store.find(identity())
     path.write_bytes(content)
     record = json.loads((found.folder / "identity.json").read_text())
     (found.folder / "identity.json").write_text(json.dumps(record | {"tower_digest": "z"}))
-    with pytest.raises(UserError, match=r"embeddings of something else than asked for; delete the folder"):
+    with refused("delete the folder", path=found.folder):
         store.find(identity())
     wrong: Any
     for wrong in (record | {"format": 0}, {"what": 1}, []):
         (found.folder / "identity.json").write_text(json.dumps(wrong))
-        with pytest.raises(UserError, match=r"identity.json: not embeddings of format 1; delete the folder"):
+        with refused("delete the folder", path=found.folder / "identity.json"):
             store.published()
 
 
@@ -233,7 +233,7 @@ def test_rows_that_are_not_finite_are_refused(store: EmbeddingStore) -> None:
         rows_RD[rows_R == 5] = torch.nan
         return rows_RD
 
-    with pytest.raises(UserError, match="passage 5 is not finite: training diverged; lower the learning rates"):
+    with refused("passage 5 ", "learning rates"):
         store.build(identity(), embed, shard_rows=4)
     assert store.find(identity()) is None
 
@@ -246,7 +246,7 @@ def test_a_full_disk_is_one_line(store: EmbeddingStore, monkeypatch: pytest.Monk
         monkeypatch.setattr(os, "fsync", full)
         return given(rows_R)
 
-    with pytest.raises(UserError, match=r"embeddings.bin: no space left on its disk; make room, then run again"):
+    with refused("embeddings.bin", "no space left"):
         store.build(identity(), embed, shard_rows=4)
     monkeypatch.undo()
     assert torch.equal(store.build(identity(), given, shard_rows=4).matrix, VECTORS_ND)

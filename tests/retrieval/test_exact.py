@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.errors import UserError
 from realm_lab.retrieval import exact, reduced, search
 from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch, PlainReading, Reading
 from realm_lab.retrieval.search import Exclusion, true_scores
+from tests.factories.errors import refused
 
 # Shapes: N passages, B queries, K results, n rows of a chunk, M pairs, D embedding size
 
@@ -344,17 +344,17 @@ def test_what_is_not_finite_or_does_not_fit_is_refused() -> None:
     backend = ExactSearch(embeddings_ND, torch.bfloat16)
     for number in (torch.nan, torch.inf):
         query_BD[1, 2] = number
-        with pytest.raises(UserError, match=r"not finite.*learning rates"):
+        with refused("not finite", "learning rates"):
             backend.search(query_BD, 3)
         embeddings_ND[650, 0] = number
-        with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
+        with refused("not finite", "build it again"):
             ExactSearch(embeddings_ND, torch.bfloat16)
-        with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
+        with refused("not finite", "build it again"):
             ExactSearch(embeddings_ND, torch.float32).search(normal(1, SIZE), 3)
         embeddings_ND[650, 0] = 0
-    with pytest.raises(UserError, match="do not fit float32"):
+    with refused("float32"):
         ExactSearch(embeddings_ND * 1e30).search(normal(2, SIZE) * 1e10, 3)
-    with pytest.raises(UserError, match="do not fit float32"):
+    with refused("float32"):
         ExactSearch(embeddings_ND * 1e30, torch.bfloat16).search(normal(2, SIZE) * 1e10, 3)
 
 

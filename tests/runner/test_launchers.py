@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.errors import UserError
 from realm_lab.runner.launchers import SETTINGS, LauncherSettings, SlurmOptions, on_cluster
 from realm_lab.tracking.study_record import study_record_paths
+from tests.factories.errors import refused
 from tests.runner.conftest import PARAMETERS
 from tests.runner.fake_slurm import Fake
 
@@ -94,11 +94,11 @@ def test_the_command_line_goes_before_the_profile_and_that_before_the_study(tmp_
     study = LauncherSettings(slurm=SlurmOptions(partition="cpu", cpus_per_task=4))
     found = on_cluster(study, tmp_path, "mine", {"mem_gb": 16}).slurm
     assert (found.partition, found.cpus_per_task, found.mem_gb) == ("gpu", 4, 16)
-    with pytest.raises(UserError, match=r"--profile other: no such file; write .*profiles/other.yaml"):
+    with refused("profiles/other.yaml", path="--profile other"):
         on_cluster(study, tmp_path, "other", {})
     (tmp_path / "profiles" / "list.yaml").write_text("- gpu\n")
-    with pytest.raises(UserError, match=r"list.yaml: "):
+    with refused(path=tmp_path / "profiles" / "list.yaml"):
         on_cluster(study, tmp_path, "list", {})
     (tmp_path / "profiles" / "number.yaml").write_text("partition: gpu\n8: x\n")
-    with pytest.raises(UserError, match=r"number.yaml, line 2: .*in quotes"):
+    with refused("in quotes", path=tmp_path / "profiles" / "number.yaml", line=2):
         on_cluster(study, tmp_path, "number", {})

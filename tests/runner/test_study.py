@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS, chosen_by
 from realm_lab.reporting.comparison import points_of
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study, study_record
@@ -19,6 +18,7 @@ from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
+from tests.factories.errors import refused
 from tests.runner.conftest import PARAMETERS
 
 Write = Callable[..., Path]
@@ -57,12 +57,10 @@ OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts 
 PLANNED = [name for name in SHIPPED if name not in ("dvc", *OWN_FILES) and not name.startswith("search")]
 
 
-def refusal(path: Path) -> str:
-    """The message without the folder, which is one line."""
-    with pytest.raises(UserError) as caught:
+def refuses(path: Path, word: str, **fields: object) -> None:
+    """Expect that a study is refused with this word and these fields."""
+    with refused(word, path=path, **fields):
         plan_study(path, path.parent, params_path=PARAMETERS)
-    [line] = str(caught.value).splitlines()
-    return line.replace(f"{path.parent}/", "")
 
 
 REFUSALS = [
@@ -148,9 +146,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("text", "line", "words"), REFUSALS)
 def test_a_wrong_file_is_refused(write: Write, text: str, line: int | None, words: str) -> None:
-    found = refusal(write(text))
-    assert found.startswith("study.yaml: " if line is None else f"study.yaml, line {line}: "), found
-    assert words in found
+    refuses(write(text), words, line=line)
 
 
 def test_names_in_quotes_are_what_is_written(planned: Planned) -> None:
@@ -181,9 +177,7 @@ def test_code_of_a_user_that_cannot_be_called_is_refused_before_any_work(
     (tmp_path / "own_parts.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_parts", raising=False)
-    found = refusal(write(text))
-    assert found.startswith(f"study.yaml, line {line}: ")
-    assert message in found
+    refuses(write(text), message, line=line)
 
 
 METRIC = """
@@ -201,7 +195,7 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
 ) -> None:
     (tmp_path / "own_metrics.py").write_text(METRIC)
     monkeypatch.syspath_prepend(tmp_path)
-    assert "unknown metric 'brevity'" in refusal(write(GOOD + "metrics: [brevity]\n"))
+    refuses(write(GOOD + "metrics: [brevity]\n"), "'brevity'")
     try:
         masked = B + "{set: {pretrain.masking: own_metrics:mask}}\n"
         record = record_study(planned(masked + "metrics: [f1, brevity]\ndelta: {brevity: 2}\n"), tmp_path)
@@ -219,10 +213,8 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
             ("mask", "'own_metrics:mask' takes (request, generator), but it is called with (predictions)"),
             ("gone", "no function or class 'gone'"),
         ):
-            found = refusal(write(GOOD + f"metrics: [own_metrics:{name}]\n"))
-            assert found.startswith("study.yaml, line 7: ")
-            assert message in found
-        assert "listed twice" in refusal(write(GOOD + "metrics: [brevity, own_metrics:brevity]\n"))
+            refuses(write(GOOD + f"metrics: [own_metrics:{name}]\n"), message, line=7)
+        refuses(write(GOOD + "metrics: [brevity, own_metrics:brevity]\n"), "listed twice")
     finally:
         METRICS.pop("brevity", None)
         sys.modules.pop("own_metrics", None)
@@ -244,13 +236,13 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
     ],
 )
 def test_wrong_seeds_are_refused(write: Write, seeds: str, message: str) -> None:
-    assert message in refusal(write(GOOD, head=f"question: q\n{seeds}\n"))
+    refuses(write(GOOD, head=f"question: q\n{seeds}\n"), message)
 
 
 def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> None:
     params = tmp_path / "params.yaml"
     params.write_text("preset: smoke\npretrain:\n  steps: soon\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"params\.yaml, line 3: pretrain\.steps must be"):
+    with refused(path=params, line=3, parameter="pretrain.steps"):
         plan_study(write(CELLS), tmp_path)
 
 
@@ -338,8 +330,7 @@ def test_what_params_yaml_changes_in_every_cell_is_told(write: Write, tmp_path: 
     assert in_every_cell(plan).endswith("pretrain.masking = random_span, pretrain.steps = 7")
     varying = plan_study(write(B + "{set: {pretrain.masking: random_token}}\n"), tmp_path)
     assert "WARNING: cells of this study vary pretrain.masking: its baseline" in in_every_cell(varying)
-    said = r"'a' and 'b' are the same run: params\.yaml sets pretrain\.masking = random_span for every cell; empty that"
-    with pytest.raises(UserError, match=said):
+    with refused("'a' and 'b'", "params.yaml sets pretrain.masking = random_span"):
         plan_study(write(B + "{set: {pretrain.masking: random_span}}\n"), tmp_path)
 
 
@@ -365,7 +356,7 @@ def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planne
     plan = planned(text + CELLS, overrides={"pretrain.steps": 7, "preset": "smoke"})
     assert {(run.params.preset, run.params.pretrain.steps) for run in plan.runs} == {("smoke", 7)}
     assert planned(CELLS, overrides={"launch.device": "cuda"}), "a job may run on another machine, which has a GPU"
-    with pytest.raises(UserError) as caught:
+    with refused() as caught:
         planned(CELLS, overrides={key: "random_span"})
     assert message in str(caught.value)
 
@@ -388,7 +379,7 @@ def test_the_default_pipeline_is_a_study_of_its_systems() -> None:
     assert [(run.cell, run.plan.system, run.seed) for run in plan.runs] == [
         (name, name, seed) for name in DEFAULT_SYSTEMS for seed in (3, 5)
     ]
-    with pytest.raises(UserError, match="no masking scheme 'salient'"):
+    with refused("'salient'", parameter="pretrain.masking"):
         default_plan(tiny.params({"pretrain.masking": "salient"}))
 
 
@@ -431,7 +422,7 @@ def test_custom_parts_are_values_of_an_axis_and_name_its_cells(planned: Planned)
     ]
     assert points_of(record, record.cells[-1]) == {"pretrain.masking": "slowly", "pretrain.candidates": "4"}
     same = "baseline: {pretrain.masking: a:mask}\naxes: {pretrain.masking: ['a:mask', 'b:mask']}\n"
-    with pytest.raises(UserError, match="would be called 'masking=mask'; name the points"):
+    with refused("'masking=mask'"):
         planned(same)
 
 

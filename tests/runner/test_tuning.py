@@ -8,13 +8,13 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.core.files import read_json, write_json
-from realm_lab.errors import UserError
 from realm_lab.params.load import flatten
 from realm_lab.reporting.rendered import stale
 from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.space import Dimension
 from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.study_record import read_study_record
+from tests.factories.errors import refused
 from tests.runner.conftest import leave
 from tests.runner.test_sweep import make_project
 
@@ -124,19 +124,19 @@ def test_trials_and_choice_do_not_depend_on_the_order_of_the_runs(planned: Plann
 @pytest.mark.parametrize(
     ("tune", "cells", "field"),
     [
-        (TUNE.replace("[10, 11]", "[10, 1]"), CELLS, "tune.seeds: 1 is a seed of the study"),
-        (TUNE.replace("trials: 13", "trials: 13, metric: exact_match"), CELLS, "not measured on development data"),
+        (TUNE.replace("[10, 11]", "[10, 1]"), CELLS, "tune.seeds: 1"),
+        (TUNE.replace("trials: 13", "trials: 13, metric: exact_match"), CELLS, "development data"),
         (TUNE, CELLS.replace("{}", "{space: {}}"), "space"),
-        (TUNE, CELLS.replace("{}", "{trials: 20}"), "unknown key 'trials'"),
+        (TUNE, CELLS.replace("{}", "{trials: 20}"), "'trials'"),
         (TUNE, CELLS.replace("{}", f"{{set: {{{RATE}: 2.0e-3}}}}"), f"'{RATE}' is set for cell 'realm'"),
         (TUNE.replace("low: 1", "low: 4"), CELLS, f"'{RATE}' is 0.003"),
-        (TUNE.replace("reader.learning", "learning"), CELLS, "unknown parameter 'finetune.learning_rate'"),
-        (TUNE.replace("high", "hihg"), CELLS, "unknown key 'hihg'.*high"),
+        (TUNE.replace("reader.learning", "learning"), CELLS, "'finetune.learning_rate'"),
+        (TUNE.replace("high", "hihg"), CELLS, "'hihg'"),
         ("{trials: 3, seeds: [10]}", CELLS, "cell 'realm' has no space"),
         (
             "{trials: 3, seeds: [10], sampler: grid}",
             CELLS.replace("{}", "{space: {finetune.steps: {choices: [12, 24]}}}"),
-            "cell 'realm': its grid has 2 combinations and tune.trials is 3",
+            "2 combinations",
         ),
         (
             "{trials: 5, seeds: [10], space: {finetune.steps: {choices: [12, 24]}}}",
@@ -146,13 +146,14 @@ def test_trials_and_choice_do_not_depend_on_the_order_of_the_runs(planned: Plann
         (
             "{trials: 2, seeds: [10], metric: recall_at_5, space: {pretrain.steps: {low: 4, high: 12}}}",
             CELLS,
-            "cell 'warm_start': metric: .* no stage 'pretrain'",
+            "no stage 'pretrain'",
         ),
     ],
 )
 def test_what_would_be_unfair_is_refused_with_its_place(planned: Planned, tune: str, cells: str, field: str) -> None:
-    with pytest.raises(UserError, match=f"line .*{field}"):
+    with refused(field) as caught:
         planned(tuned(tune, cells))
+    assert caught.value.line
 
 
 def test_an_edge_is_an_end_of_numbers_or_the_outer_part_of_a_range() -> None:

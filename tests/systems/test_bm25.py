@@ -13,13 +13,13 @@ import pytest
 from benchmarks.bm25 import LUCENE
 from realm_lab.core.files import read_json, write_json
 from realm_lab.corpus.store import PreparedCorpus
-from realm_lab.errors import UserError
 from realm_lab.systems import bm25 as module
 from realm_lab.systems.bm25 import K1, PLAIN, Analysis, B, Bm25, Bm25Store
 from realm_lab.systems.identity import corpus_folder, plan_run
 from realm_lab.systems.registry import Retrieved
 from tests import tiny
 from tests.corpus.preparing import write_passages
+from tests.factories.errors import refused
 
 TEXTS = [
     ("apple", "river stone river"),
@@ -165,11 +165,11 @@ def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
     content = path.read_bytes()
     for damaged in (content[:-20], content[:-600] + bytes(600)):
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"shard-00000.arrow: missing or damaged; delete the folder"):
+        with refused("delete the folder", path=path):
             store.index(passages, "one")
     identity = path.with_name("identity.json")
     write_json(identity, read_json(identity) | {"rows": 1})
-    with pytest.raises(UserError, match="BM25 of something else than asked for; delete the folder"):
+    with refused("delete the folder", path=path.parent):
         store.index(passages, "one")
 
 

@@ -20,6 +20,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
 from realm_lab.systems.registry import Retrieved
+from tests.factories.errors import refused
 
 DOCUMENTS, QUERIES = 150, 12
 WORDS = [first + second for first in "bdfgklmnprst" for second in ("alo", "emi", "ora", "usk", "ine", "ato")]
@@ -159,10 +160,8 @@ def test_faulty_judgements_are_one_line_and_nothing_is_written(
     path = tmp_path / "data" / file
     path.write_text(path.read_text() + line)
     number = len(path.read_text().splitlines())
-    with pytest.raises(UserError) as caught:
+    with refused(message, path=path, line=number):
         prepare(load(tmp_path / "params.yaml"), tmp_path / "prepared", 0)
-    assert f"{path}, line {number}" in str(caught.value)
-    assert message in str(caught.value)
     assert {path.name for path in tmp_path.iterdir()} == {"data", "params.yaml"}
 
 

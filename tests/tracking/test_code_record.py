@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from realm_lab.core.files import write_json, write_text
-from realm_lab.errors import UserError
 from realm_lab.tracking import code_record
 from realm_lab.tracking.code_record import EARLIER, UNRECORDED, CodeStates, accepted_lines, is_kept
+from tests.factories.errors import refused
 
 ROOTS: dict[str, Sequence[str]] = {"prepare": ("p",), "warm_start": ("w",), "evaluate": ("e",)}
 
@@ -89,7 +89,7 @@ def test_a_stage_without_a_record_is_of_other_code_and_can_be_accepted(folders: 
     CodeStates(folders["prepare"].parents[1]).accept("evaluate", folders, ROOTS["evaluate"])
     assert not changes(folders)
     write_text(folders["evaluate"] / "code.json", "{}")
-    with pytest.raises(UserError, match=r"code\.json"):
+    with refused(path=folders["evaluate"] / "code.json"):
         changes(folders)
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from realm_lab.errors import UserError
 from realm_lab.tracking.metric_log import MetricLog
+from tests.factories.errors import refused
 
 
 @pytest.fixture
@@ -72,5 +72,5 @@ def test_appending_after_a_crash_does_not_glue_two_lines(log: MetricLog) -> None
 def test_a_broken_line_in_the_middle_is_named(log: MetricLog, broken: str) -> None:
     good = json.dumps({"step": 1, "time": 1.0})
     log.path.write_text(f"{good}\n{broken}\n{good}\n")
-    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2: .*delete"):
+    with refused("delete", path=log.path, line=2):
         log.rows()

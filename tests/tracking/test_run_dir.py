@@ -12,7 +12,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from realm_lab.core.files import DiskFull, read_json, write_json
-from realm_lab.errors import UserError
 from realm_lab.tracking import environment, run_dir
 from realm_lab.tracking.run_dir import (
     Flag,
@@ -22,6 +21,7 @@ from realm_lab.tracking.run_dir import (
     stage_of,
     write_run_record,
 )
+from tests.factories.errors import refused
 
 KEY = "ab" * 32
 CONFIG = {"seed": 0, "engine_version": 1, "params": {"learning_rate": 1e-5, "names": ["a"], "empty": None}}
@@ -160,7 +160,7 @@ def test_on_a_full_disk_the_end_is_still_said(stage: StageRun, monkeypatch: pyte
 
 
 def test_results_before_the_end_are_a_user_error(stage: StageRun) -> None:
-    with pytest.raises(UserError, match=r"results\.json: no results yet; the stage pretrain is PENDING"):
+    with refused("PENDING", path=stage.path / "results.json"):
         stage.results()
 
 
@@ -229,7 +229,7 @@ def test_git_and_a_name_of_the_user_may_be_missing(
 
 def test_a_broken_status_names_file_and_field(stage: StageRun) -> None:
     (stage.path / "status.json").write_text('{"state": "DONE"}')
-    with pytest.raises(UserError, match=r"status\.json: state .*repair or delete"):
+    with refused("state", "repair or delete", path=stage.path / "status.json"):
         stage.status()
 
 
@@ -245,7 +245,7 @@ def test_a_record_is_written_once_and_read_back(runs: Path, stage: StageRun) -> 
 
 @pytest.mark.parametrize("system", ["", "a/b", "../up", ".hidden", "two words"])
 def test_a_label_that_names_no_folder_is_refused(runs: Path, system: str) -> None:
-    with pytest.raises(UserError, match="system"):
+    with refused("system"):
         write_run_record(runs, record_of(system=system))
 
 
@@ -253,14 +253,14 @@ def test_a_label_that_names_no_folder_is_refused(runs: Path, system: str) -> Non
 def test_a_broken_record_is_named(runs: Path, text: str) -> None:
     path = write_run_record(runs, record_of())
     path.write_text(text)
-    with pytest.raises(UserError, match=r"realm-s0-cdcdcdcdcdcd/run\.json"):
+    with refused(path=path):
         read_run_records(runs)
 
 
 def test_a_copied_record_is_refused(runs: Path) -> None:
     path = write_run_record(runs, record_of())
     path.parent.rename(runs / "copy")
-    with pytest.raises(UserError, match=r"copy/run\.json: the record is of realm-s0-cdcdcdcdcdcd"):
+    with refused("realm-s0-cdcdcdcdcdcd", path=runs / "copy" / "run.json"):
         read_run_records(runs)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from realm_lab.core.lease import Taken
-from realm_lab.errors import UserError
 from realm_lab.tracking import run_lease
 from realm_lab.tracking.run_lease import LIMIT_SECONDS, LOST_CODE, writer_of, writing
+from tests.factories.errors import refused
 
 HOLDS = """
 import sys
@@ -92,7 +92,7 @@ def test_one_does_not_wait_for_a_machine_that_is_heard_of(
     clock = Clock(monkeypatch)
     held_elsewhere(tmp_path, silent_for=5 + behind)
     clock.after_sleep = lambda: change(tmp_path, heard=time.time() - behind) if clock.slept >= 4 else None
-    with pytest.raises(UserError, match="process 1 on node7 works on this stage; wait for it"):
+    with refused("process 1 on node7", "wait for it"):
         writing(tmp_path).__enter__()
     assert clock.slept == 4
 

@@ -3,10 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from realm_lab.core.files import read_json, write_json
-from realm_lab.errors import UserError
 from realm_lab.tracking.study_record import (
     StudyCell,
     StudyRecord,
@@ -15,6 +12,7 @@ from realm_lab.tracking.study_record import (
     study_record_paths,
     write_study_record,
 )
+from tests.factories.errors import refused
 
 STUDY = StudyRecord(
     name="masking",
@@ -63,8 +61,8 @@ def test_a_broken_record_names_file_and_field(tmp_path: Path) -> None:
     path = write_study_record(tmp_path, STUDY)
     found = read_json(path)
     write_json(path, found | {"seeds": ["many"]})
-    with pytest.raises(UserError, match=r"study\.json: seeds\.0 .*delete the file and plan the study again"):
+    with refused("seeds.0", path=path, remedy="delete the file and plan the study again"):
         read_study_record(path)
     write_json(path, found | {"name": "other"})
-    with pytest.raises(UserError, match="the record is of study other"):
+    with refused("other", path=path):
         read_study_record(path)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from realm_lab.errors import UserError
 from realm_lab.params.parameters import Launch
 from realm_lab.tracking.run_dir import Flag, StageRun
 from realm_lab.training.checkpoint import load_newest
 from realm_lab.training.loop import train
 from realm_lab.training.pretrain import PretrainTask
 from tests import tiny
+from tests.factories.errors import refused
 from tests.tiny import by_name
 
 
@@ -193,8 +193,8 @@ def test_a_preempted_stage_says_so(tmp_path: Path) -> None:
 def test_what_is_not_finite_ends_the_run(stage: StageRun, name: str, value: float) -> None:
     task = Watched()
     task.at = {3: lambda: {name: value}}
-    with pytest.raises(UserError) as caught:
+    with refused(
+        f"the {name.replace('_', ' ')} is {value} at step 4", path=stage.path, remedy="lower the learning rates"
+    ):
         train(task, stage, LAUNCH, CPU)
-    what = f"the {name.replace('_', ' ')} is {value} at step 4"
-    assert str(caught.value) == f"{stage.path}: {what}; lower the learning rates"
     assert list(logged(stage)["loss"]) == [1, 2, 3]

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.systems.identity import plan_run
 from tests import tiny
+from tests.factories.errors import refused
 
 UNTRAINED = {f"warm_start.{part}.steps": 0 for part in ("reader", "embedder")}
 
@@ -72,5 +72,5 @@ def test_a_stream_moves_the_keys_from_its_stage_on_and_not_the_world() -> None:
     [({"pretrian": 1}, "pretrain"), ({"evaluate": 1}, "evaluate"), ({"pretrain": True}, "order"), (1, "order")],
 )
 def test_a_wrong_order_is_refused_before_any_run(order: Any, problem: str) -> None:
-    with pytest.raises(UserError, match=problem):
+    with refused(problem):
         plan_run(load(tiny.PARAMETERS, {"streams.order": order}), "realm", 0)
