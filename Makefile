@@ -19,6 +19,9 @@ STAMP := $(VENV)/.installed-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f
 PIP := $(VENV)/bin/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt -e
 PROGRESS := awk '/^Collecting/ && ++found % 25 == 0 {print "  found " found " packages"; fflush()} \
   /^Installing/ {print "  unpacking them"; fflush()}'
+# $$python makes an environment; Debian's has no ensurepip, so that pip installs itself.
+make_venv = $$python -m venv $(1) >/dev/null 2>&1 || { \
+  rm -rf $(1); $$python -m venv --without-pip $(1) && $$python -m pip --python $(1)/bin/python install --quiet pip; }
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
@@ -39,9 +42,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  done; \
 	  test -n "$$python" || { echo "make setup: no Python 3.11 to 3.13 found; name one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
 	  echo "making $(VENV) with $$($$python --version), pinned dependencies (a few minutes)"; \
-	  $$python -m venv $(VENV) >/dev/null 2>&1 || { \
-	    rm -rf $(VENV); $$python -m venv --without-pip $(VENV) && \
-	    $$python -m pip --python $(VENV)/bin/python install --quiet pip; }; \
+	  $(call make_venv,$(VENV)); \
 	}
 	@set -o pipefail; $(PIP) ".[all]" | $(PROGRESS)
 	@touch $(STAMP)
@@ -87,10 +88,11 @@ test-all: setup-dev  ## run all tests, the slow ones too
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 OLDEST := .venv-oldest
+# A part of the quick tests: all of them have not yet been run to the end in one go with these versions.
 test-oldest:  ## run a quick part of the tests with the lowest versions that pyproject.toml allows, in .venv-oldest
-	@test -d $(OLDEST) || $$(command -v $(PYTHON) python3.11 | head -n 1) -m venv $(OLDEST)
+	@test -d $(OLDEST) || { python=$$(command -v $(PYTHON) python3.11 | head -n 1); $(call make_venv,$(OLDEST)); }
 	@set -o pipefail; $(OLDEST)/bin/python -m pip install --progress-bar off --disable-pip-version-check \
-	  -c constraints-oldest.txt -e ".[platform,faiss]" pytest pytest-xdist hypothesis | $(PROGRESS)
+	  -c constraints-oldest.txt -e ".[platform,faiss]" pytest pytest-xdist hypothesis ir-measures | $(PROGRESS)
 	@PATH=$(CURDIR)/$(OLDEST)/bin:$$PATH $(OLDEST)/bin/python -m pytest -q -n auto --dist loadfile -m "not slow" \
 	  tests/test_proofs.py tests/test_environments.py tests/params tests/statistics tests/corpus tests/models \
 	  tests/evaluation tests/tracking $(ARGS)

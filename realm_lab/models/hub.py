@@ -89,7 +89,11 @@ class HubEncoder(nn.Module):
             if hasattr(config, name):
                 setattr(config, name, shape.dropout)
         has_pooler = {"add_pooling_layer": False} if config.model_type in ("roberta", "xlm-roberta") else {}
-        self.model = AutoModel.from_config(config, attn_implementation="sdpa", dtype=torch.float32, **has_pooler)
+        given = {"dtype": torch.float32, **has_pooler}
+        try:
+            self.model = AutoModel.from_config(config, attn_implementation="sdpa", **given)
+        except ValueError:  # transformers 4.56 has none for ELECTRA
+            self.model = AutoModel.from_config(config, attn_implementation="eager", **given)
 
     @property
     def word_embeddings(self) -> nn.Embedding:
