@@ -24,6 +24,8 @@ from realm_lab.tracking.state import StageStates
 TRIAL = ",trial-"  # in the name of a trial, after that of its cell
 OPERATIONS = "training_teraflop"
 
+TrialState = Literal["pending", "failed", "complete"]
+
 Make = Callable[[Mapping[str, Any]], tuple[Params, list[Plan]]]
 """Values of the space -> the parameters of a trial, and its run for each seed. UserError: no valid combination."""
 
@@ -36,7 +38,7 @@ class Trial:
     values: dict[str, Any]
     params: Params
     plans: tuple[Plan, ...]
-    state: Literal["pending", "failed", "complete"]
+    state: TrialState
     by_seed: tuple[float | None, ...]
     teraflop: float | None  # a run's operations of training, mean over the seeds
 
@@ -167,7 +169,7 @@ def _proposals(
 
         yield first
         while True:
-            number, ended = len(found), []
+            number, ended = len(found), list[tuple[dict[str, Any], float | None]]()
             if tuning.sampler == "tpe" and number >= RANDOM_TRIALS:
                 if any(trial.state == "pending" for trial in found):
                     return
@@ -206,6 +208,6 @@ def _trial(
         results.append(run_values(folders) if state == "COMPLETE" else {})
     by_seed = tuple(one.get(metric) for one in results)
     work = [one[OPERATIONS] for one in results if OPERATIONS in one]
-    state = "pending" if not all(ended) else "failed" if None in by_seed else "complete"
+    outcome: TrialState = "pending" if not all(ended) else "failed" if None in by_seed else "complete"
     mean = statistics.fmean(work) if len(work) == len(plans) else None
-    return Trial(dict(values), params, tuple(plans), state, by_seed, mean)
+    return Trial(dict(values), params, tuple(plans), outcome, by_seed, mean)
