@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from realm_lab.core.plugins import import_plugins
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.systems.forks import fork_of, parent_of, steps_of
 from realm_lab.systems.identity import plan_run
-from realm_lab.systems.registry import system_names, system_of
+from realm_lab.systems.registry import SYSTEMS, system_of
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.pretrain import PretrainTask
 from tests import tiny
@@ -23,7 +24,8 @@ LINKED = {
     "graph_retriever": {"steps": 8, "batch_size": 4, "negatives": 5},
 }
 OWN = {"system_options": OPTIONS | LINKED | {name: OPTIONS[name] | {"denoise_steps": 8} for name in ("fid", "rag")}}
-FORKED = [name for name in system_names() if system_of(name).pretraining()]
+import_plugins()
+FORKED = [name for name in sorted(SYSTEMS) if system_of(name).pretraining()]
 QUICK = ("realm", "closed_book")
 
 
