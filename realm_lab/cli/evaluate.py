@@ -63,10 +63,11 @@ def evaluate_other(options: argparse.Namespace) -> bool:
         _score_file(options)
         return True
     others = () if options.corpus else ("questions", "out", "corpus_old", "cloze", "json")
-    others += () if given else ("run",)
     for name in others:
         if getattr(options, name):
             raise UserError(f"--{name.replace('_', '-')} belongs to --predictions or --corpus; give one of them")
+    if options.finished and not given:
+        raise UserError("--run belongs to --corpus or --run-file; give one of them")
     if given:
         _ask_run(options)
     return bool(given)

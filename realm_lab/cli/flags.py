@@ -107,18 +107,18 @@ def add_which(options: argparse._ActionsContainer) -> None:
 def add_named(options: argparse._ActionsContainer) -> None:
     """--run."""
     text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED (default: of --params)"
-    options.add_argument("--run", metavar="RUN", help=text)
+    options.add_argument("--run", dest="finished", metavar="RUN", help=text)  # `run` is the function of the command
 
 
 def opened(options: argparse.Namespace, system: str) -> Context:
     """Open the finished run that --run names, or that of the parameters. UserError: both are given, or there is
     none."""
-    if options.run:
+    if options.finished:
         if options.params or options.preset or options.overrides or options.seed is not None:
             raise UserError("--run names a run with its parameters; leave out --params, --preset, --set and --seed")
         from realm_lab.api import load_run
 
-        return load_run(options.run, options.root).context
+        return load_run(options.finished, options.root).context
     params = params_of(options)
     from realm_lab.systems.context import open_run
 
