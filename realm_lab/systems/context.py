@@ -115,13 +115,13 @@ class Context(CorpusContext):
         show(embedder, self.patches)
         return embedder, null_offset
 
-    def pretraining_reader(self, reader: Reader) -> Reader | CausalReader:
+    def pretraining_reader(self, reader: Reader, knowledge: Knowledge | None = None) -> Reader | CausalReader:
         """Return the reader of passages in pre-training and its measures: this one, or the causal language model that
-        the parameters name."""
+        the parameters name, over the knowledge corpus or another one."""
         settings, precision = self.params.pretrain, self.params.model.precision
         if settings.causal_checkpoint is None:
             return reader
-        checkpoint, (passages, corpus_digest, _) = Path(settings.causal_checkpoint), self.knowledge
+        checkpoint, (passages, corpus_digest, _) = Path(settings.causal_checkpoint), knowledge or self.knowledge
         code = digest(code_reader(self.runs).reached([causal.__name__]))
         identity = TableIdentity(corpus_digest, digest_causal(checkpoint), settings.causal_form, precision, code)
         table = Likelihoods(self.runs / "likelihoods", identity, self.params.launch.other_code == "accept")
