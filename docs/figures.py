@@ -28,17 +28,17 @@ RESULTS = [
     (
         "The retriever carries the gain",
         [
-            ("table2", "realm", "REALM"),
-            ("table2", "realm_encoder", "warm start's retriever"),
-            ("table2", "warm_start", "warm start"),
+            ("table2_confirmed", "realm", "REALM"),
+            ("table2_confirmed", "realm_encoder", "warm start's retriever"),
+            ("table2_confirmed", "warm_start", "warm start"),
         ],
     ),
     (
         "Mask salient spans",
         [
-            ("masking", "salient_span", "salient spans"),
-            ("masking", "random_token", "random tokens"),
-            ("masking", "random_span", "random spans"),
+            ("table2_confirmed", "realm", "salient spans"),
+            ("table2_confirmed", "random_token", "random tokens"),
+            ("table2_confirmed", "random_span", "random spans"),
         ],
     ),
     (
