@@ -26,7 +26,7 @@ from realm_lab.corpus.vocabulary import SpecialIds, encode_around_blanks, encode
 from realm_lab.evaluation.open_qa import exact_match
 from realm_lab.evaluation.utility import SENTENCES_AT_ONCE
 from realm_lab.models.candidate_reader import CandidateReader
-from realm_lab.models.likelihoods import CausalReader, passage_reader
+from realm_lab.models.likelihoods import CausalReader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
@@ -124,7 +124,7 @@ def read_cloze_items(
     reader.eval()
     retriever.embedder.eval()
     policy = CandidatePolicy.of(params.pretrain)
-    read_by = passage_reader(params, reader, retriever.passages, special)
+    read_by = CandidateReader(params, reader, retriever.passages, special) if isinstance(reader, Reader) else reader
     sources: dict[str | None, list[int]] = {}
     for row, document in enumerate(retriever.passages.text.column("document")):
         sources.setdefault(document, []).append(row)

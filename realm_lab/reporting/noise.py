@@ -43,7 +43,7 @@ def sources(study: StudyRecord, results: list[MetricResult]) -> list[Sources]:
             values = np.empty((len(seeds), *shape))
             for points, of_cell in at.items():
                 place = tuple(axis.index(point) for axis, point in zip(study.axes.values(), points, strict=True))
-                values[:, *place] = [of_cell[seed] for seed in seeds]
+                values[(slice(None), *place)] = [of_cell[seed] for seed in seeds]
             if np.ptp(values):
                 names = [SEED, *study.axes, REST]
                 found.append(Sources(result.metric, len(seeds), dict(zip(names, components(values), strict=True))))

@@ -131,7 +131,7 @@ def tune_cell(
     if last not in plans[0].stages:
         raise UserError(f"metric: the system '{system}' has no stage '{last}', where '{tuning.metric}' is measured")
     for name, dimension in space.items():
-        check_dimension(name, dimension, own[name], lambda values: make(own | values)[1][0].key(last), last)
+        check_dimension(name, dimension, own[name], lambda values: make({**own, **values})[1][0].key(last), last)
     states, found, keys = StageStates(runs), list[Trial](), set[str]()
     for values in _proposals(tuning, space, own, found):
         try:

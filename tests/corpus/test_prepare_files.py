@@ -341,13 +341,13 @@ def test_questions_of_which_none_is_left_are_refused(files_params: FilesParams, 
     held_out = tmp_path / "held_out.jsonl"
     text = next(text for text in map(str, range(99)) if is_orqa_dev(text))
     held_out.write_text(json.dumps({"question": text, "answer": "Oslo"}) + "\n")
-    refused = {
+    causes = {
         "its document is not in the corpus": {"corpus__files__max_articles": 1} | last,
         "set corpus.files.dev_split: none": {"corpus__files__questions_train": [str(held_out)]},
     }
     third = squad(tmp_path / "third.json", 1, first=2)
     both["corpus__files__knowledge"].insert(0, third)
-    for why, changes in refused.items():
+    for why, changes in causes.items():
         with refused(why, parameter="corpus.files.questions_train"):
             prepare(files_params(first, **both | changes), tmp_path / "out" / "corpus", 0)
 

@@ -15,7 +15,7 @@ from realm_lab.tracking.study_record import StudyCell, write_study_record
 from tests.reporting.synthetic import make_study
 
 INITIALISATION, ORDER = {"streams.initialisation": 1}, {"streams.order": {"pretrain": 1}}
-AXES = {"initialisation": ("weights_1", "weights_2"), "order": ("order_1", "order_2")}
+AXES: dict[str, tuple[str, ...]] = {"initialisation": ("weights_1", "weights_2"), "order": ("order_1", "order_2")}
 CELLS = (
     StudyCell("weights_1,order_1", "first", "realm", {}),
     StudyCell("weights_2,order_1", "second", "realm", INITIALISATION),

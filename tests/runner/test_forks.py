@@ -11,7 +11,7 @@ from realm_lab.runner.housekeeping import unneeded
 from realm_lab.runner.plan import StudyPlan
 from realm_lab.runner.preview import cost_of_forks
 from realm_lab.runner.tasks import tasks_of
-from realm_lab.tracking.run_dir import read_run_records
+from realm_lab.tracking.run_dir import StageRun, read_run_records
 from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import read_study_record, study_folder
 from realm_lab.training.pretrain import PretrainTask
@@ -74,7 +74,7 @@ def test_every_step_is_done_once(write: Callable[..., Path], tmp_path: Path, fir
     runs = {run.cell: run.run for run in read_study_record(study_folder(project / "runs", "forks") / "study.json").runs}
     records = {record.name: record for record in read_run_records(project / "runs")}
     folders = {cell: project / "runs" / records[run].stages["pretrain"] for cell, run in runs.items()}
-    results = {cell: tiny.outcome(tiny.StageRun(path, "pretrain"))[1:] for cell, path in folders.items()}
+    results = {cell: tiny.outcome(StageRun(path, "pretrain"))[1:] for cell, path in folders.items()}
     assert results["same"] == results["realm"]
     assert results["late"][0] != results["realm"][0]
     assert not unneeded(project), "a state stays as long as a fork of it"

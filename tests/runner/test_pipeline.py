@@ -41,7 +41,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project where `dvc repro` would have nothing left to do."""
     root = tmp_path_factory.mktemp("done")
     for stage in STAGES:
-        stages.run(stage, PARAMS, root)
+        stages.run(stage, stages.planned(PARAMS), root)
     write_study_report(root, "default")
     return root
 
@@ -177,7 +177,7 @@ def test_the_second_call_does_nothing(project: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("realm_lab.runner.workers.subprocess.Popen", no_worker)
     before, metrics = tree(project, "runs", "data", "models"), (project / "reports" / "metrics.json").read_bytes()
     for stage in STAGES:
-        stages.run(stage, PARAMS, project)
+        stages.run(stage, stages.planned(PARAMS), project)
     assert tree(project, "runs", "data", "models") == before
     assert (project / "reports" / "metrics.json").read_bytes() == metrics
 
@@ -191,7 +191,7 @@ def test_metrics_are_means_over_the_seeds(project: Path, monkeypatch: pytest.Mon
                 tiny.run(stage, both, project, system, seed=1)
     monkeypatch.setattr("realm_lab.runner.workers.subprocess.Popen", None)
     for stage in STAGES:
-        stages.run(stage, both, project)
+        stages.run(stage, stages.planned(both), project)
     metrics = read_json(project / "reports" / "metrics.json")
     for part in ("realm", "warm_start", "corpus_update", "bm25"):
         seeds = metrics[part]["seeds"]
@@ -212,7 +212,7 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
     whole = broken.read_bytes()
     broken.write_bytes(whole[:-10])
     with pytest.raises(UserError) as caught:
-        stages.run("finetune", changed, project)
+        stages.run("finetune", stages.planned(changed), project)
     message = str(caught.value)
     assert message.startswith(f"realm seed 0: finetune: {broken}: ")
     assert "\n" not in message
@@ -225,7 +225,7 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
     broken.write_bytes(whole)
     at = kept.status().finished_at
     tiny.run("finetune", changed, project)
-    stages.run("finetune", changed, project)
+    stages.run("finetune", stages.planned(changed), project)
     assert failed.status().state == "COMPLETE"
     assert failed.status().error is None
     assert (kept.status().attempt, kept.status().finished_at) == (1, at)
@@ -244,7 +244,7 @@ def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path) -> 
     assert main(["--root", str(project), "report", "default"]) == 0
     assert tiny.files(project / "reports") == report
     assert stage_files(project) == before
-    stages.run("finetune", tiny.params({"finetune.steps": 2}), project)
+    stages.run("finetune", stages.planned(tiny.params({"finetune.steps": 2})), project)
     assert {path.split("-")[0] for path in stage_files(project).keys() - before.keys()} == {"finetune"}
 
 
@@ -265,7 +265,7 @@ def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_a
         (project / "data" / "prepared" / "other").mkdir(exist_ok=True)
         (project / "data" / "prepared" / "other" / MARK).touch()
         (project / "data" / "prepared" / "not_ours").mkdir(exist_ok=True)
-        stages.run("prepare", PARAMS, project)
+        stages.run("prepare", stages.planned(PARAMS), project)
         assert {path.name for path in (project / "data" / "prepared").iterdir()} == {folder.name, "not_ours"}
         assert tiny.files(folder) == tiny.files(kept)
     [prepare] = stage_folders(project, "prepare")
@@ -274,7 +274,7 @@ def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_a
 
 def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path) -> None:
     short = {f"{name}.steps": 1 for name in ("warm_start.reader", "warm_start.embedder", "pretrain")}
-    stages.run("pretrain", tiny.params(short), tmp_path)
+    stages.run("pretrain", stages.planned(tiny.params(short)), tmp_path)
     [study] = study_record_paths(tmp_path / "runs")
     states = [
         run_state(tmp_path / "runs", read_run_record(tmp_path / "runs" / run.run / "run.json"))
@@ -288,12 +288,12 @@ def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree(project, "data", "models", "reports", "runs/studies/default")
-    stages.run("warm_start", tiny.params({"warm_start.reader.steps": 1}), project, "scratch")
+    stages.run("warm_start", stages.planned(tiny.params({"warm_start.reader.steps": 1}), "scratch"), project)
     assert tree(project, "data", "models", "reports", "runs/studies/default") == before
     for name in ("scratch", "reference"):
         monkeypatch.setenv("DVC_EXP_NAME", name)
         with pytest.raises(UserError, match=f"DVC experiment '{name}': .*; choose another"):
-            stages.run("warm_start", PARAMS, project)
+            stages.run("warm_start", stages.planned(PARAMS), project)
     monkeypatch.delenv("DVC_EXP_NAME")
     records = {path.parent.name: read_study_record(path) for path in study_record_paths(project / "runs")}
     assert records["scratch"].common["warm_start.reader.steps"] == 1
@@ -301,5 +301,5 @@ def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
     assert re.search(r"realm-lab evaluate --preset \w+ .*--set warm_start.reader.steps=1\b", report.read_text("utf-8"))
     assert {run.run for run in records["scratch"].runs}.isdisjoint(run.run for run in records["default"].runs)
     capsys.readouterr()
-    stages.run("warm_start", PARAMS, project)
+    stages.run("warm_start", stages.planned(PARAMS), project)
     assert capsys.readouterr().err == "study default: warm-start is complete\n"

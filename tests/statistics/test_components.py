@@ -1,5 +1,6 @@
 """Components of variance: by hand, by projections, and from tables with known components."""
 
+from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
@@ -26,7 +27,7 @@ def test_any_sizes_by_projections() -> None:
 
     def product(*kinds: str) -> np.ndarray:
         """The Kronecker product of a matrix for each axis: mean, centring, all ones or identity."""
-        of = {
+        of: dict[str, Callable[[int], np.ndarray]] = {
             "m": lambda n: np.full((n, n), 1 / n),
             "c": lambda n: np.eye(n) - 1 / n,
             "j": lambda n: np.ones((n, n)),

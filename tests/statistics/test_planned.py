@@ -9,9 +9,9 @@ from scipy import optimize, stats
 
 from realm_lab.statistics.calibration import skewed, some_signs
 from realm_lab.statistics.paired import sign_flip_p, step_down_max_t
-from realm_lab.statistics.planned import ALPHA, POWER, STUDIES, Spread, _Family, detectable_differences
-from realm_lab.statistics.power import detectable_effect
-from realm_lab.statistics.sequential import Rule, decide
+from realm_lab.statistics.planned import Spread, _Family, detectable_differences
+from realm_lab.statistics.power import POWER, STUDIES, detectable_effect
+from realm_lab.statistics.sequential import ALPHA, Rule, decide
 
 
 def pilot(seeds: int, tests: int) -> np.ndarray:
@@ -63,7 +63,7 @@ def test_looks_are_those_of_the_study() -> None:
     studies = np.random.default_rng(5).normal(size=(150, 8, 3))
     family = _Family(studies.astype(np.float32), rule)
     moves = np.where(np.arange(150) % 2, 1.3, -1.3)
-    at = family.found_at(1, np.float32(moves))
+    at = family.found_at(1, moves.astype(np.float32))
     compared = 0
     for study, move, found in zip(studies, moves, at, strict=True):
         study[:, 1] += move

@@ -48,7 +48,7 @@ def test_two_processes_do_what_one_does(prepared: Path, tmp_path: Path) -> None:
     one = tiny.run("warm_start", params, copy(prepared, tmp_path / "one"))
     both = tiny.params(TEMPERATE | UNEVEN | {"launch.ranks": 2})
     root = copy(prepared, tmp_path / "two")
-    stages.run("warm_start", both, root)
+    stages.run("warm_start", stages.planned(both), root)
     two = tiny.stage_run("warm_start", both, root)
     assert_alike(one, two)
     status = two.status()
@@ -63,7 +63,7 @@ def test_the_gradient_of_all_ranks_is_that_of_the_batch(prepared: Path, tmp_path
     one = tiny.metrics(tiny.run("warm_start", params, copy(prepared, tmp_path / "one")))
     both = tiny.params(params.model_dump(mode="json") | {"launch.ranks": 2})
     root = copy(prepared, tmp_path / "two")
-    stages.run("warm_start", both, root)
+    stages.run("warm_start", stages.planned(both), root)
     two = tiny.metrics(tiny.stage_run("warm_start", both, root))
     for name in ("gradient_norm_reader", "gradient_norm_embedder", "accuracy_mlm", "accuracy_ict"):
         values = [[row[name] for row in rows if name in row] for rows in (one, two)]
@@ -97,7 +97,7 @@ def test_two_processes_do_the_later_stages_as_one_does(prepared: Path, tmp_path:
     alone = tiny.run(stage, tiny.params(changes), one)
     builder = "process" if "process" in how else "inline"
     run_both = tiny.params(changes | {"launch.ranks": 2, "launch.builder": builder})
-    stages.run(stage, run_both, two)
+    stages.run(stage, stages.planned(run_both), two)
     assert_alike(alone, tiny.stage_run(stage, run_both, two))
 
 
@@ -133,7 +133,7 @@ def test_one_rank_that_is_stopped_stops_both_and_they_resume(
         for key, value in killer(root, rank, name).items():
             patches.setenv(key, value)
         with pytest.raises(UserError) as caught:
-            stages.run("warm_start", tiny.params(SHARED), root)
+            stages.run("warm_start", stages.planned(tiny.params(SHARED)), root)
     run = tiny.stage_run("warm_start", tiny.params(SHARED), root)
     if name == "SIGKILL":
         assert str(caught.value) == "warm-start, seed 0 (shared by 2 cells): killed by signal 9"
@@ -142,7 +142,7 @@ def test_one_rank_that_is_stopped_stops_both_and_they_resume(
         assert str(caught.value).endswith("stopped by a signal")
         assert run.status().state == "PREEMPTED"
         assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step-00000005"]
-    stages.run("warm_start", tiny.params(SHARED), root)
+    stages.run("warm_start", stages.planned(tiny.params(SHARED)), root)
     assert run.status().attempt == 2
     assert tiny.outcome(run) == whole
 
@@ -154,5 +154,5 @@ SHARED = EVEN | {"model.dropout": 0.1, "launch.ranks": 2}  # no checkpoint by th
 def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Results of two uninterrupted ranks."""
     root = copy(prepared, tmp_path_factory.mktemp("whole") / "root")
-    stages.run("warm_start", tiny.params(SHARED), root)
+    stages.run("warm_start", stages.planned(tiny.params(SHARED)), root)
     return tiny.outcome(tiny.stage_run("warm_start", tiny.params(SHARED), root))
