@@ -42,8 +42,8 @@ def sources(study: StudyRecord, results: list[MetricResult]) -> list[Sources]:
         if len(seeds) >= FEWEST:
             values = np.empty((len(seeds), *shape))
             for points, of_cell in at.items():
-                place = tuple(axis.index(point) for axis, point in zip(study.axes.values(), points, strict=True))
-                values[(slice(None), *place)] = [of_cell[seed] for seed in seeds]
+                place = [axis.index(point) for axis, point in zip(study.axes.values(), points, strict=True)]
+                np.moveaxis(values, 0, -1)[tuple(place)] = [of_cell[seed] for seed in seeds]
             if np.ptp(values):
                 names = [SEED, *study.axes, REST]
                 found.append(Sources(result.metric, len(seeds), dict(zip(names, components(values), strict=True))))
