@@ -271,7 +271,8 @@ def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None
         return kind(**choice.options) if kind else None
     except ValidationError as error:
         found = problem_of(error)
-        problem = f"parameter '{parameter}': '{choice.name}': {found.text}"
+        part = "" if parameter.endswith(f".{choice.name}") else f"'{choice.name}': "
+        problem = f"parameter '{parameter}': {part}{found.text}"
         raise UserError(problem, parameter=f"{parameter}.{found.parameters[0]}") from None
 
 

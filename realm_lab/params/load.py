@@ -309,9 +309,10 @@ def suggest_parameter(key: str) -> str:
         return suggestion(key, known if nearest(key, known) else [name for name in known if "." not in name])
     ends = [name.rpartition(".")[2] for name in known]
     there = [name for name in known if name.rpartition(".")[0] == section]
-    if near := nearest(last, [name.rpartition(".")[2] for name in there]):
+    is_end = not section and last in ends  # the exact name of parameters, whose section was left out
+    if not is_end and (near := nearest(last, [name.rpartition(".")[2] for name in there])):
         return f"did you mean '{section}{'.' * bool(section)}{near}'?"
-    if not section and (end := nearest(last, ends)):  # whose section was left out
+    if not section and (end := nearest(last, ends)):
         there = [name for name in known if name.rpartition(".")[2] == end]
     return f"did you mean '{there[0]}'?" if len(there) == 1 else suggestion("", there)
 

@@ -32,17 +32,22 @@ class Stages(ModuleType):
 
     def __init__(self, failure: BaseException | None = None) -> None:
         super().__init__("realm_lab.runner.pipeline")
-        self.calls: list[tuple[str, Params, Path, str]] = []
-        self.shown: list[tuple[str, Params, Path, str]] = []
+        self.calls: list[tuple[str, tuple[Params, str], Path]] = []
+        self.shown: list[tuple[str, tuple[Params, str], Path]] = []
         self.failure = failure
 
-    def run(self, stage: str, params: Params, root: Path, name: str) -> None:
-        self.calls.append((stage, params, root, name))
+    def check_corpus(self, params: Params) -> None: ...
+
+    def planned(self, params: Params, name: str) -> tuple[Params, str]:
+        return params, name
+
+    def run(self, stage: str, plan: tuple[Params, str], root: Path) -> None:
+        self.calls.append((stage, plan, root))
         if self.failure is not None:
             raise self.failure
 
-    def show(self, stage: str, params: Params, root: Path, name: str) -> None:
-        self.shown.append((stage, params, root, name))
+    def show(self, stage: str, plan: tuple[Params, str], root: Path) -> None:
+        self.shown.append((stage, plan, root))
 
 
 def use(monkeypatch: pytest.MonkeyPatch, stages: Stages) -> Stages:
@@ -137,13 +142,13 @@ def test_a_run_that_is_named_has_its_own_parameters(more: list[str], capsys: pyt
 @pytest.mark.parametrize("verb", ["prepare", "warm-start", "pretrain", "finetune", "evaluate"])
 def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -> None:
     assert cli.main([verb, "--root", str(project)]) == 0
-    [(stage, params, root, study)] = stages.calls
+    [(stage, (params, study), root)] = stages.calls
     assert (stage, root, study) == (verb.replace("-", "_"), project, "default")
     assert (params.preset, params.pretrain.steps) == ("smoke", 7)
     assert cli.main(["--root", str(project), verb]) == 0
     assert stages.calls[1][2] == project
     assert cli.main([verb, "--dry-run", "--root", str(project), "--set", "pretrain.steps=8"]) == 0
-    [(stage, params, _, study)] = stages.shown
+    [(stage, (params, study), _)] = stages.shown
     assert (stage, params.pretrain.steps, study, len(stages.calls)) == (verb.replace("-", "_"), 8, "scratch", 2)
 
 
@@ -243,10 +248,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import realm_lab
 from realm_lab import cli
 from realm_lab.cli.examples import EXAMPLES
-def run(stage, params, root, name):
+def run(stage, plan, root):
     {body}
 stages = types.ModuleType("realm_lab.runner.pipeline")
-stages.run = run
+stages.run, stages.planned, stages.check_corpus = run, lambda *given: given, lambda params: None
 sys.modules["realm_lab.runner.pipeline"] = realm_lab.stages = stages
 sys.exit(cli.main(["pretrain"]))
 """

@@ -39,7 +39,7 @@ def test_negatives_hold_no_answer_and_come_back_as_the_negatives_of_dpr(
 ) -> None:
     path = root / "mined.json"
     assert main(["mine", str(path), "--negatives", "4", "--json", "--root", str(root)]) == 0
-    counts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    counts = json.loads(capsys.readouterr().out)
     records = json.loads(path.read_text())
     assert (counts["questions"], counts["without_positive"]) == (len(records), 40 - len(records))
     assert "q3" not in {record["id"] for record in records}
