@@ -88,7 +88,7 @@ test-all: setup-dev  ## run all tests, the slow ones too
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 OLDEST := .venv-oldest
-# A part of the quick tests: all of them have not yet been run to the end in one go with these versions.
+# A part of the quick tests, without those that start studies: 7 minutes of one core.
 test-oldest:  ## run a quick part of the tests with the lowest versions that pyproject.toml allows, in .venv-oldest
 	@test -d $(OLDEST) || { python=$$(command -v $(PYTHON) python3.11 | head -n 1); $(call make_venv,$(OLDEST)); }
 	@set -o pipefail; $(OLDEST)/bin/python -m pip install --progress-bar off --disable-pip-version-check \
