@@ -168,7 +168,7 @@ def test_options_of_a_system_change_its_keys_from_the_stage_that_has_them_and_no
     [
         ({"drp": {"steps": 1}}, "parameter 'system_options': no system 'drp'; did you mean 'dpr'"),
         ({"dpr": {"step": 3}}, "'system_options.dpr': no option 'step' of 'dpr'; did you mean 'steps'"),
-        ({"dpr": {"steps": -1}}, r"'system_options.dpr': 'dpr': steps must be at least 0, got -1"),
+        ({"dpr": {"steps": -1}}, r"'system_options.dpr': steps must be at least 0, got -1"),
         ({"realm": {"steps": 1}}, "'system_options.realm': no option 'steps' of 'realm'; it has none"),
     ],
 )
