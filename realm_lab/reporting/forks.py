@@ -12,7 +12,6 @@ from realm_lab.metrics import metric
 from realm_lab.statistics.wording import number
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
-FROM_STEP = " from step "  # in a title, before the step of a fork
 FEWEST = 3  # pairs, for a spread
 
 
@@ -25,7 +24,7 @@ def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
             key = json.dumps([cell.system, cell.changes], sort_keys=True)
             found.setdefault(key, {})[cell.fork.step if cell.fork else 0] = cell
     forked = (dict(sorted(cells.items())) for cells in found.values() if any(cell.fork for cell in cells.values()))
-    return {_title(cells): cells for cells in forked}
+    return {next(cell.fork.change for cell in cells.values() if cell.fork): cells for cells in forked}
 
 
 def forks_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
@@ -38,12 +37,6 @@ def forks_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
     spread = {title: _spreads(record, results, name, cells) for title, cells in families(record).items()}
     spread = {title: steps for title, steps in spread.items() if steps}
     return {"cells": forks, "spread": spread, "sentences": [_origins(record), _sentence(spread, name)]}
-
-
-def _title(cells: Mapping[int, StudyCell]) -> str:
-    """Return the title of a change: that of its first fork, without the step."""
-    title = next(cell for cell in cells.values() if cell.fork).title
-    return title.rpartition(FROM_STEP)[0] or title
 
 
 def _spreads(record: StudyRecord, results: pd.DataFrame, name: str, cells: Mapping[int, StudyCell]) -> dict[int, float]:

@@ -43,7 +43,7 @@ from realm_lab.runner.study import (
     value_in_name,
 )
 from realm_lab.runner.study_metrics import figures_of, metrics_of
-from realm_lab.runner.tuning import TRIAL, Tuned, tune_cell
+from realm_lab.runner.tuning import Tuned, cell_of, trial_name, tune_cell
 from realm_lab.systems.forks import fork_of, own_parameters
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of, with_options
@@ -89,6 +89,7 @@ class StudyPlan:
     on_finish: str = ""
     tuning: Tuned | None = None  # until it is done the study has no runs
     untuned: tuple[PlannedRun, ...] = ()  # its runs with the parameters as they are, for estimates of their time
+    trials_of: str = ""  # the study whose trials these are
 
     @property
     def last_stage(self) -> str:
@@ -110,7 +111,7 @@ class StudyPlan:
                 if trial.plans[0].run_key in seen:
                     continue
                 seen.add(trial.plans[0].run_key)
-                name, title = f"{tuned.cell}{TRIAL}{number:02}", changes_title(trial.values)
+                name, title = trial_name(tuned.cell, number), changes_title(trial.values)
                 cells.append(Cell(name, title, tuned.system, {}, trial.values))
                 runs += [PlannedRun(name, plan.seed, trial.params, plan, trial.values) for plan in trial.plans]
         tuning = self.tuning.tuning
@@ -128,6 +129,7 @@ class StudyPlan:
             described,
             launcher=self.launcher,
             source=self.source,
+            trials_of=self.name,
         )
 
     @property
@@ -135,7 +137,7 @@ class StudyPlan:
         """All runs that are left, for estimates: while cells are being tuned also its trials, as runs of their cell."""
         if self.next is self:
             return self.runs
-        trials = (replace(run, cell=run.cell.partition(TRIAL)[0]) for run in self.trials.runs)
+        trials = (replace(run, cell=cell_of(run.cell)) for run in self.trials.runs)
         return (*self.untuned, *trials)
 
     @property

@@ -25,7 +25,7 @@ from realm_lab.runner.tasks import share_of_stage, state_of_run, tasks_of
 from realm_lab.systems.forks import steps_of
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.state import StageStates
-from realm_lab.tracking.study_record import TUNE, study_folder
+from realm_lab.tracking.study_record import study_folder
 
 POLICY = "pretrain.refresh.policy"
 REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]
@@ -58,7 +58,7 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
             continue  # the command of a stage that it does not have
         counts = Counter(state_of_run(run.plan, states).state for run in runs)
         says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
-        says_more = says_more and not plan.name.startswith(TUNE)  # the title of a trial has its values
+        says_more = says_more and not plan.trials_of  # the title of a trial has its values
         name = f"{cell.name}\n{cell.title}" if says_more else cell.name
         rows.append((name, _differs(plan, cell), ", ".join(str(run.seed) for run in runs), in_words(counts)))
     tasks = tasks_of(plan.runs, states, retry_failed=True, until=until)

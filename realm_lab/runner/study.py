@@ -409,8 +409,8 @@ def _fork(study: Study, name: str, entry: CellEntry, fork: ForkEntry) -> Cell:
     own = overrides_of(study, entry.set, "cells", name, "set")
     places: dict[str, Place] = {key: ("cells", name, "set", key) for key in own}
     places["fork"] = ("cells", name, "fork", "step")
-    title = entry.title or f"{changes_title(own) or fork.parent} from step {fork.step}"
-    made = StudyFork(fork.parent, fork.step)
+    made = StudyFork(fork.parent, fork.step, entry.title or changes_title(own) or fork.parent)
+    title = f"{made.change} from step {fork.step}"
     return Cell(name, title, parent.system.name, laid_over(theirs, own), {}, entry.paper, places, made)
 
 

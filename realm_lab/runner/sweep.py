@@ -28,7 +28,7 @@ from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
-from realm_lab.runner.tuning import TRIAL
+from realm_lab.runner.tuning import cell_of
 from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, StageStates, State, at_work, run_state
@@ -167,7 +167,7 @@ def _record(plan: StudyPlan, root: Path) -> None:
 def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
     """Return the plan with only the runs of some cells, several in a text with commas, which names of cells may have,
     too; default: all. UserError: no such cell."""
-    known, wanted = list(dict.fromkeys(cell.name.partition(TRIAL)[0] for cell in plan.cells)), set()
+    known, wanted = list(dict.fromkeys(cell_of(cell.name) for cell in plan.cells)), set()
     for text in named:
         parts = text.split(",")
         while parts:
@@ -177,7 +177,7 @@ def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
                 raise UserError(f"--cells: study {plan.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
             wanted.add(found)
             parts = parts[found.count(",") + 1 :]
-    runs = (run for run in plan.runs if run.cell.partition(TRIAL)[0] in wanted)
+    runs = (run for run in plan.runs if cell_of(run.cell) in wanted)
     return replace(plan, runs=tuple(runs)) if wanted else plan
 
 
@@ -242,7 +242,7 @@ def _follow(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request:
         say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
         return 128 + stop.number
     counts = _counts(plan, root)
-    if request.follow or counts["COMPLETE"] + counts["FAILED"] * plan.name.startswith(TUNE) == len(plan.runs):
+    if request.follow or counts["COMPLETE"] + counts["FAILED"] * bool(plan.trials_of) == len(plan.runs):
         return _finish(plan, request, root, tasks)
     say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
     if request.as_json:
@@ -314,7 +314,7 @@ def mirroring(request: Request, root: Path) -> Iterator[None]:
 
 def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]) -> int:
     """Collect the results and print the number of runs in each state. `tasks`: the tasks done for that."""
-    if plan.name.startswith(TUNE):
+    if plan.trials_of:
         return _finish_trials(plan, request, root)
     # pandas and matplotlib take a second to import
     from realm_lab.reporting.frames import read_summary
@@ -341,7 +341,7 @@ def _finish_trials(plan: StudyPlan, request: Request, root: Path) -> int:
     counts = _counts(plan, root)
     if request.as_json:
         print(json.dumps(plan_as_json(plan, root), indent=2))
-    say(f"trials of {plan.name.removeprefix(TUNE)}: {in_words(counts)}")
+    say(f"trials of {plan.trials_of}: {in_words(counts)}")
     if counts["FAILED"]:
         say(f"failed trials are not chosen: see `realm-lab status {plan.name}`")
     return 0 if counts.keys() <= {"COMPLETE", "FAILED"} else EXIT_INCOMPLETE

@@ -21,13 +21,22 @@ from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import StageStates
 
-TRIAL = ",trial-"  # in the name of a trial, after that of its cell
 OPERATIONS = "training_teraflop"
 
 TrialState = Literal["pending", "failed", "complete"]
 
 Make = Callable[[Mapping[str, Any]], tuple[Params, list[Plan]]]
 """Values of the space -> the parameters of a trial, and its run for each seed. UserError: no valid combination."""
+
+
+def trial_name(cell: str, number: int) -> str:
+    """Return the name of a trial of a cell."""
+    return f"{cell},trial-{number:02}"
+
+
+def cell_of(name: str) -> str:
+    """Return the cell of a trial by the trial's name; any other name as it is."""
+    return name.partition(",trial-")[0]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class StudyFork:
 
     parent: str
     step: int
+    change: str  # title of its change, without the step
 
     def __str__(self) -> str:
         return f"fork of {self.parent} at step {self.step}"
@@ -122,6 +123,8 @@ def check_study_name(name: str, where: str, remedy: str) -> None:
     check_name(name, f"{where}: study", remedy=remedy)
     if name.lower() in (DEFAULT, SCRATCH):
         raise UserError("the default pipeline keeps its runs by this name", remedy, path=where)
+    if name.lower().startswith(TUNE):
+        raise UserError(f"'{TUNE}' begins the names of trials, those of a study with 'tune'", remedy, path=where)
     if name.lower() in IN_REPORTS:
         raise UserError(f"reports/{name} is not the report of a study", remedy, path=where)
 

@@ -13,11 +13,11 @@ from realm_lab.tracking.study_record import StudyCell, StudyFork, StudyRecord
 NO_NULL = {"pretrain.null_document": "off"}
 CELLS = (
     StudyCell("realm", "no change", "realm", {}),
-    StudyCell("late", "no null from step 200", "realm", NO_NULL, fork=StudyFork("realm", 200)),
+    StudyCell("late", "no null from step 200", "realm", NO_NULL, fork=StudyFork("realm", 200, "no null")),
     StudyCell("start", "no null from the start", "realm", NO_NULL),
-    StudyCell("early", "no null from step 50", "realm", NO_NULL, fork=StudyFork("realm", 50)),
+    StudyCell("early", "no null from step 50", "realm", NO_NULL, fork=StudyFork("realm", 50, "no null")),
     StudyCell("warm", "warm start only", "warm_start", {}),
-    StudyCell("same", "nothing", "realm", {}, fork=StudyFork("realm", 50)),
+    StudyCell("same", "nothing", "realm", {}, fork=StudyFork("realm", 50, "nothing")),
 )
 RECORD = StudyRecord("forks", "When?", "realm", CELLS, tuple(range(6)), (), metrics=("exact_match", "recall_at_5"))
 SPREADS = {"realm": 0.1, "late": 0.01, "start": 0.08, "early": 0.04, "warm": 0.1, "same": 0.0}

@@ -12,6 +12,7 @@ from realm_lab.params.load import flatten
 from realm_lab.reporting.rendered import stale
 from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.space import Dimension
+from realm_lab.runner.sweep import find_study
 from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.study_record import read_study_record
 from tests.factories.errors import refused
@@ -154,6 +155,14 @@ def test_what_would_be_unfair_is_refused_with_its_place(planned: Planned, tune: 
     with refused(field) as caught:
         planned(tuned(tune, cells))
     assert caught.value.line
+
+
+def test_no_study_is_named_like_the_trials_of_another(tmp_path: Path) -> None:
+    root = make_project(tmp_path, STUDY)
+    path = (root / "experiments" / "mini.yaml").rename(root / "experiments" / "tune-mini.yaml")
+    with refused("trials", path=str(path)):
+        find_study("tune-mini", root, "sweep")
+    assert not (root / "runs").exists()
 
 
 def test_an_edge_is_an_end_of_numbers_or_the_outer_part_of_a_range() -> None:
