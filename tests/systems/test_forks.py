@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from realm_lab.core.files import read_json, write_json
 from realm_lab.core.plugins import import_plugins
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.systems.forks import fork_of, parent_of, steps_of
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import SYSTEMS, system_of
+from realm_lab.tracking.code_record import NAME as CODE
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.pretrain import PretrainTask
 from tests import tiny
@@ -78,6 +80,20 @@ def test_a_fork_that_changes_nothing_equals_its_parent(whole: Path, tmp_path: Pa
     assert outcome(run_fork(system, fork, root)) == parent
     assert outcome(tiny.run(stage_of(system), params, root, system)) == parent, "the parent after its fork"
     assert plan_run(fork, system, 0).key(stage_of(system)) != plan_run(params, system, 0).key(stage_of(system))
+
+
+def test_a_state_of_other_code_is_not_continued(whole: Path, tmp_path: Path) -> None:
+    params = tiny.params(SHORT)
+    root = tiny.prepare(params, elsewhere(whole, tmp_path / "forked", "realm"), "warm_start")
+    code = tiny.run(f"pretrain@{STEP}", params, root).path / CODE
+    record = read_json(code)
+    record["modules"]["realm_lab.training.pretrain"] = "0" * 64
+    write_json(code, record)
+    with pytest.raises(UserError, match="other code"):
+        tiny.run("pretrain", fork_of(params, params, STEP), root)
+    with tiny.steps_done(PretrainTask) as done:
+        tiny.run("pretrain", params, root)
+    assert done == list(range(steps_of(params, "realm"))), "its parent begins at its own start"
 
 
 # A change -> parameters of the parent, and changes in the fork.
