@@ -102,8 +102,8 @@ def size_of(folder: Path) -> int:
 
 
 def _stages(run: RunRecord) -> set[str]:
-    inputs = {f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}", run.inputs.get("state", "")}
-    return {*(Path(folder).name for folder in run.stages.values())} | inputs
+    folders = {Path(folder).name for folder in run.stages.values()} | {f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}"}
+    return folders | ({run.inputs["state"]} if "state" in run.inputs else set())
 
 
 def _reported(reports: Path, forget: Sequence[str]) -> set[str]:

@@ -72,8 +72,11 @@ def test_what_a_failed_process_printed_comes_last(
     printed = tmp_path / "runs" / "studies" / "study" / "logs" / f"{folder.name}.txt"
     printed.parent.mkdir()
     printed.write_text("Traceback\nValueError: why\n")
+    (printed.parent / "pretrain-0123456789ab.txt").write_text("printed by the processes of another run\n")
     show_log(tmp_path, record(run, tmp_path), follow=False)
-    assert capsys.readouterr().out.splitlines()[-3:] == [
+    lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if "another run" in line]
+    assert lines[-3:] == [
         f"printed by its processes ({printed}):",
         "Traceback",
         "ValueError: why",
@@ -129,7 +132,7 @@ def test_a_running_stage_says_where_it_is_with_its_last_loss(
     capsys: pytest.CaptureFixture[str],
     is_terminal: bool,
 ) -> None:
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "SECONDS_TO_FIRST_LINE", 0.0)
     monkeypatch.setenv("FORCE_COLOR" if is_terminal else "NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     plan = planned("baseline: realm\ncells: {realm: , warm: {system: warm_start}}\n")
@@ -142,6 +145,7 @@ def test_a_running_stage_says_where_it_is_with_its_last_loss(
     shown.bars.verdict = "a verdict is wrapped " * 12 + "to its last word"
     assert shown.console.is_terminal == is_terminal
     with shown.bars:
+        shown.update({task.name: JobState("PENDING")})  # no line, so the next look has the first one
         shown.update({task.name: JobState("RUNNING")})
     said, title = capsys.readouterr().err, "warm-start, seed 0 (shared by 2 cells)"
     assert task.title == f"prepare, {title}"
