@@ -57,16 +57,18 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def examine(params: Params | None, root: Path, params_problem: str = "") -> list[Finding]:
-    """Check this machine. `params` is None if they cannot be read, which `params_problem` then explains."""
-    found = [_python(), *_packages(), *_devices(), _memory(), _disk(root), _slurm(), _store(params, root)]
+def examine(params: Params | None, root: Path, params_problem: str = "") -> Iterator[Finding]:
+    """Check this machine, a finding at a time. `params` is None if they cannot be read, which `params_problem` then
+    explains."""
+    yield _python()
+    yield from _packages()
+    yield from _devices()
+    yield from (_memory(), _disk(root), _slurm(), _store(params, root))
     if params is None:
-        return [*found, Finding("missing", "parameters", params_problem, "correct what the line above names")]
-    return [
-        *found,
-        Finding("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}"),
-        *_inputs(params, root),
-    ]
+        yield Finding("missing", "parameters", params_problem, "correct what the line above names")
+        return
+    yield Finding("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}")
+    yield from _inputs(params, root)
 
 
 def with_gate(gate: Gate) -> list[Finding]:
@@ -103,14 +105,13 @@ def verify(root: Path) -> list[Finding]:
     return [*found, Finding("wrong" if found else "OK", "finished files", whole)]
 
 
-def show(findings: list[Finding]) -> None:
-    """Print the findings, one per line, remedies below."""
+def show(finding: Finding) -> None:
+    """Print a finding on a line, its remedy below."""
     console = Console(soft_wrap=True)
-    for finding in findings:
-        state = f"[{STYLES[finding.state]}]{finding.state:<8}[/]"
-        console.print(f"{state}{finding.subject:<31}{escape(finding.found)}", highlight=False)
-        if finding.remedy:
-            console.print(f"{'':<8}-> {finding.remedy}", style="dim", markup=False)
+    state = f"[{STYLES[finding.state]}]{finding.state:<8}[/]"
+    console.print(f"{state}{finding.subject:<31}{escape(finding.found)}", highlight=False)
+    if finding.remedy:
+        console.print(f"{'':<8}-> {finding.remedy}", style="dim", markup=False)
 
 
 def _python() -> Finding:

@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
 from realm_lab.cli.examples import add_examples
+from realm_lab.cli.first_line import first_line
 from realm_lab.cli.flags import (
     Add,
     add_dry_run,
@@ -68,8 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         verb = parser.verbs()[options.verb]
         verb.error(_unknown(unknown, options, verb))
+    slow = f"{PROGRAM} {options.verb}: loading libraries and reading the project"
     try:
-        code = options.run(options)
+        with first_line(slow) if arguments is None else nullcontext():  # not where Python called this
+            code = options.run(options)
         sys.stdout.flush()  # a reader that went away is noticed here, not when the interpreter exits
     except UserError as error:
         return _fail(options, EXIT_USER_ERROR, f"error: {_one_line(in_place(error, options))}")

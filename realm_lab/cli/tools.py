@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -209,57 +210,50 @@ def _run_bench(options: argparse.Namespace) -> None:
         bench.show_calibration(found, path)
 
 
-def _report_findings(options: argparse.Namespace, findings: list[Finding]) -> None:
-    from realm_lab.cli.doctor import show
-
-    if options.json:
-        print_json([finding._asdict() for finding in findings])
-    else:
-        show(findings)
-
-
-def _check_gpu(options: argparse.Namespace) -> int:
+def _gpu_findings(options: argparse.Namespace) -> Iterator[Finding]:
     params = params_of(options)
-    from realm_lab.cli.doctor import Finding, State, show
+    from realm_lab.cli.doctor import Finding, State
     from realm_lab.planner.gpu_check import checks, gpu_device
 
     states: dict[bool | None, State] = {True: "OK", None: "note", False: "wrong"}
-    findings = []
     for check in checks(params, gpu_device(params)):
-        findings.append(Finding(states[check.right], check.subject, f"{check.found} ({check.seconds:.1f} s)"))
-        if not options.json:  # each as soon as it is known
-            show(findings[-1:])
-    if options.json:
-        _report_findings(options, findings)
-    return int(any(finding.state == "wrong" for finding in findings))
+        yield Finding(states[check.right], check.subject, f"{check.found} ({check.seconds:.1f} s)")
 
 
-def _check_corpus(options: argparse.Namespace) -> int:
+def _corpus_findings(options: argparse.Namespace) -> list[Finding]:
     params = params_of(options)
     from realm_lab.cli.doctor import with_gate
     from realm_lab.systems.context import open_run
     from realm_lab.systems.gate import gate
 
-    _report_findings(options, found := with_gate(gate(open_run(params, options.root, None, "realm"))))
-    return int(any(finding.state == "wrong" for finding in found))
+    return with_gate(gate(open_run(params, options.root, None, "realm")))
 
 
-def _run_doctor(options: argparse.Namespace) -> int:
-    if options.gpu:
-        return _check_gpu(options)
-    if options.corpus:
-        return _check_corpus(options)
-    from realm_lab.cli.doctor import examine, verify
-
-    if options.verify:
-        _report_findings(options, found := verify(options.root))
-        return int(any(finding.state == "wrong" for finding in found))
+def _machine_findings(options: argparse.Namespace) -> Iterator[Finding]:
+    from realm_lab.cli.doctor import examine
 
     params, problem = None, ""
     try:
         params = params_of(options)
     except UserError as error:
         problem = " ".join(str(error).split())
-    findings = examine(params, options.root, problem)
-    _report_findings(options, findings)
-    return 1 if any(finding.state in ("missing", "wrong") for finding in findings) else 0
+    return examine(params, options.root, problem)
+
+
+def _run_doctor(options: argparse.Namespace) -> int:
+    """Print each finding as soon as it is known; 1 if something is missing or wrong."""
+    from realm_lab.cli.doctor import show, verify
+
+    if options.verify:
+        findings: Iterable[Finding] = verify(options.root)
+    else:
+        look = _gpu_findings if options.gpu else _corpus_findings if options.corpus else _machine_findings
+        findings = look(options)
+    found = []
+    for finding in findings:
+        found.append(finding)
+        if not options.json:
+            show(finding)
+    if options.json:
+        print_json([finding._asdict() for finding in found])
+    return int(any(finding.state in ("missing", "wrong") for finding in found))
