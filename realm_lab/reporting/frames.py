@@ -90,6 +90,16 @@ class StudyFrames:
         """The runs of a cell, by seed."""
         return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
 
+    def minutes(self, cell: str) -> dict[str, float]:
+        """Return the mean minutes of a complete run of a cell by stage."""
+        runs = [run for run in self.of(cell) if run.is_complete]
+        stages = dict.fromkeys(stage for run in sorted(runs, key=lambda run: -len(run.stages)) for stage in run.stages)
+        times = {
+            stage: [run.state.stages[stage].status.wall_seconds / 60 for run in runs if stage in run.stages]
+            for stage in stages
+        }
+        return {stage: sum(known) / len(known) for stage, known in times.items()}
+
     @functools.cached_property
     def curves(self) -> pd.DataFrame:
         """Return every finite point of pre-training: cell, seed, metric, step, value.

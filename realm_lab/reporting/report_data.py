@@ -284,13 +284,7 @@ def _cost(study: StudyFrames) -> dict[str, Any]:
     ends = study.curves.groupby(["cell", "metric", "seed"])["value"].last()
     found: dict[str, Any] = {}
     for name, _ in study.cells:
-        runs = [run for run in study.of(name) if run.is_complete]
-        stages = dict.fromkeys(stage for run in sorted(runs, key=lambda run: -len(run.stages)) for stage in run.stages)
-        minutes = {
-            stage: [run.state.stages[stage].status.wall_seconds / 60 for run in runs if stage in run.stages]
-            for stage in stages
-        }
-        found[name] = {"minutes": {stage: sum(times) / len(times) for stage, times in minutes.items()}}
+        found[name] = {"minutes": study.minutes(name)}
         for metric in OF_PRETRAINING:
             if (name, metric) in ends:
                 found[name][metric] = float(ends[name, metric].mean())

@@ -209,6 +209,8 @@ def plan_study(
         described["axes"] = {
             axis: [value_in_name(show(point)) for point in points] for axis, points in study.axes.items()
         }
+    if until:
+        described["until"] = until
     if tuning is not None:
         described["tuning"] = tuning.as_data()
     is_ready = tuning is None or tuning.is_done
@@ -226,7 +228,7 @@ def plan_study(
         tuning,
         () if is_ready else tuple(runs),
     )
-    return _undecided(made, until, root) if until and is_ready else made
+    return _undecided(made, root) if until and is_ready else made
 
 
 def _compared(cells: Sequence[Cell], flat: Sequence[dict[str, Any]]) -> tuple[list[Cell], dict[str, Any]]:
@@ -292,12 +294,11 @@ def _tuned(
     return Tuned(tune, tuple(cells))
 
 
-def _undecided(plan: StudyPlan, until: tuple[int, int], root: Path) -> StudyPlan:
+def _undecided(plan: StudyPlan, root: Path) -> StudyPlan:
     """Return a plan of all seeds with only those that its rule asks for, by the results so far."""
     from realm_lab.reporting.comparison import decisions  # brings pandas
     from realm_lab.reporting.frames import load_runs
 
-    plan = replace(plan, described=plan.described | {"until": until})
     whole = study_record(plan, root)
     found = decisions(whole, load_runs(Path(root) / "runs", whole).results, whole.metrics)
     wanted = {cell: set(plan.seeds[:count]) for cell, count in found.wanted.items()}

@@ -18,9 +18,10 @@ from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
 from realm_lab.runner.plan import StudyPlan, plan_study, study_record
-from realm_lab.runner.preview import reference_hours
+from realm_lab.runner.preview import in_stages, reference_hours, with_forks
 from realm_lab.runner.status import print_table
 from realm_lab.runner.sweep import Request, part_of, patience
+from realm_lab.runner.tasks import share_of_stage
 from realm_lab.statistics.paired import FEWEST_SEEDS, compare, smallest_p
 from realm_lab.statistics.planned import POWER_ERROR, Detectable, Spread, detectable_differences
 from realm_lab.statistics.power import FEWEST_FOR_PROJECTION, POWER, STUDIES
@@ -35,12 +36,13 @@ SEEDS = (4, 5, 6, 7, 8, 10, 12, 16)  # numbers that are planned, and the study's
 
 
 class Pilot(NamedTuple):
-    """Finished runs, and their source."""
+    """Finished runs, and their source. `minutes`: cell -> stage -> of a run."""
 
     study: str
     source: str
     baseline: str
     results: pd.DataFrame
+    minutes: Mapping[str, Mapping[str, float]]
 
 
 @dataclass
@@ -87,7 +89,9 @@ def show_power(request: Request) -> int:
         rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, len(plan.seeds)})]
         planned = plan_power(plan, pilot, rules)
         shown = {run.cell for run in part_of(plan, request.cells).runs}
-        costs = _costs(plan, pilot, root, planned, rules, shown)
+        hours = _hours(plan, pilot, root)
+        costs = _costs(plan, pilot, hours, planned, rules, shown)
+        tuning = _cost_of_tuning(plan, hours, shown)
     tests = len(planned)
     planned = [one for one in planned if one.cell in shown]
     if request.as_json:
@@ -100,12 +104,20 @@ def show_power(request: Request) -> int:
             "until": until,
             "comparisons": [one.as_json() for one in planned],
             "costs": costs,
+            "tuning": tuning,
         }
         print(json.dumps(found, indent=2, ensure_ascii=False))
     elif until:
         _print_rule(plan, pilot, tests, planned, costs[0])
     else:
         _print_counts(plan, pilot, tests, planned, costs)
+    if tuning and not request.as_json:
+        hours_of = {"": tuning["device_hours"], " to do": tuning["left"]}
+        times = [f"{number(value, 2)} device hours{what}" for what, value in hours_of.items() if value is not None]
+        runs = f"{tuning['trials']} trials of {tuning['seeds']} runs each"
+        print(f"Before the seeds come {', '.join([runs, *times])}.")
+        if plan.tuning and not plan.tuning.is_done:
+            print("Tuning can change spread and times: here they are those of parameters that were not tuned.")
     return 0
 
 
@@ -120,10 +132,11 @@ def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
         if most >= FEWEST_FOR_PROJECTION:
             return pilot
     of = f"{named or plan.name}: {most} finished seeds that a cell shares with the baseline"
+    run = f"run a pilot, `realm-lab sweep {plan.name} --seeds {FEWEST_FOR_PROJECTION}`"
+    name, dear = "name an earlier study with --pilot STUDY", " (which tunes every cell first)"
     raise UserError(
         f"--power: study {of}; {FEWEST_FOR_PROJECTION} are needed for a spread (runs of --try are too small to count)",
-        remedy=f"run a pilot, `realm-lab sweep {plan.name} --seeds {FEWEST_FOR_PROJECTION}`, or name an earlier study "
-        "with --pilot STUDY",
+        remedy=f"{name}, or {run}{dear}" if plan.tuning else f"{run}, or {name}",
     )
 
 
@@ -140,11 +153,14 @@ def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
     records = [study_record(plan, root)] if named is None else []
     records += [studies.read(name)] if name in studies.names() else []
     for record in records:
-        yield Pilot(name, "runs", record.baseline, load_runs(studies.runs, record).results)
+        frames = load_runs(studies.runs, record)
+        minutes = {cell: frames.minutes(cell) for cell, _ in frames.cells}
+        yield Pilot(name, "runs", record.baseline, frames.results, minutes)
     for folder in (Path("reports") / name, Path("reports") / "reference" / name):
         if (root / folder / "results.csv").is_file():
             summary, results = load_committed(root / folder)
-            yield Pilot(name, folder.as_posix(), str(summary["design"]["baseline"]), results)
+            minutes = {cell: of_cell["minutes"] for cell, of_cell in summary.get("cost", {}).items()}
+            yield Pilot(name, folder.as_posix(), str(summary["design"]["baseline"]), results, minutes)
 
 
 def _metrics(plan: StudyPlan) -> list[str]:
@@ -218,15 +234,58 @@ def _pooled(spreads: Sequence[Spread]) -> Spread | None:
     return Spread(sd, min(one.seeds for one in spreads))
 
 
+def _hours(plan: StudyPlan, pilot: Pilot, root: Path) -> dict[str, dict[str, float]]:
+    """Return cell -> stage -> device hours that a run adds: those of the pilot, else of the reference reports, else the
+    mean of all cells that are known. The steps before a fork are its parent's. Empty: nothing was measured."""
+    rows = pilot.results.dropna(subset=["device_hours"]) if "device_hours" in pilot.results else pilot.results[:0]
+    measured = {str(cell): float(mine["device_hours"].mean()) for cell, mine in rows.groupby("cell")}
+    first = {cell.name: runs[0] for cell in plan.cells if (runs := plan.of(cell.name))}
+    known = {cell: in_stages(measured[cell], run, pilot.minutes.get(cell, {})) for cell, run in first.items()
+             if cell in measured}  # fmt: skip
+    known = with_forks(plan, known)
+    known = reference_hours(plan, root) | known
+    whole = measured | {cell: sum(stages.values()) for cell, stages in known.items()}
+    if not whole:
+        return {}
+    average = float(np.mean([*whole.values()]))
+    known = with_forks(plan, {cell: in_stages(average, run, {}) for cell, run in first.items()} | known)
+    return {
+        cell: {stage: value * share_of_stage(first[cell], stage) for stage, value in known[cell].items()}
+        for cell in first
+    }
+
+
+def _cost_of_tuning(
+    plan: StudyPlan, hours: Mapping[str, Mapping[str, float]], cells: set[str]
+) -> dict[str, Any] | None:
+    """Return the number of trials, the runs of each, and the device hours of all trials and of those that are left,
+    None if nothing was measured; None for a study without tuning."""
+    if plan.tuning is None:
+        return None
+    tuned, seeds = [cell for cell in plan.tuning.cells if cell.cell in cells], len(plan.tuning.tuning.seeds)
+    trials, last = plan.tuning.tuning.trials, plan.tuning.last_stage
+    found: dict[str, Any] = {"trials": trials * len(tuned), "seeds": seeds, "device_hours": None, "left": None}
+    if hours:
+        each = {}
+        for cell in tuned:
+            stages = [*hours[cell.cell]]
+            each[cell.cell] = seeds * sum(hours[cell.cell][stage] for stage in stages[: stages.index(last) + 1])
+        ended = {cell.cell: sum(trial.state != "pending" for trial in cell.trials) for cell in tuned}
+        found["device_hours"] = trials * sum(each.values())
+        found["left"] = sum(value * (trials - ended[cell]) for cell, value in each.items())
+    return found
+
+
 def _costs(
-    plan: StudyPlan, pilot: Pilot, root: Path, planned: Sequence[Planned], rules: Sequence[Rule], cells: set[str]
+    plan: StudyPlan,
+    pilot: Pilot,
+    hours: Mapping[str, Mapping[str, float]],
+    planned: Sequence[Planned],
+    rules: Sequence[Rule],
+    cells: set[str],
 ) -> list[dict[str, Any]]:
     """Device hours of each number of seeds, at most, and of those left; with looks also as expected if the first
     metric of every cell has its detectable difference. None: nothing was measured."""
-    hours = reference_hours(plan, root)
-    rows = pilot.results.dropna(subset=["device_hours"]) if "device_hours" in pilot.results else pilot.results[:0]
-    hours |= {str(cell): float(mine["device_hours"].mean()) for cell, mine in rows.groupby("cell")}
-    average = float(np.mean([*hours.values()])) if hours else None
     done = Counter[str]()
     if pilot.source == "runs" and pilot.study == plan.name:
         done.update(pilot.results["cell"][pilot.results["status"] == "COMPLETE"])
@@ -235,8 +294,8 @@ def _costs(
     for rule in rules:
         seeds = rule.at_most
         row: dict[str, Any] = {"seeds": seeds, "runs": seeds * len(cells), "device_hours": None, "left": None}
-        if average is not None:
-            each = {cell: hours.get(cell, average) for cell in cells}
+        if hours:
+            each = {cell: sum(hours[cell].values()) for cell in cells}
             row["device_hours"] = sum(each.values()) * seeds
             row["left"] = sum(hour * max(seeds - done[cell], 0) for cell, hour in each.items())
             if rule.at_least < rule.at_most:

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import show
 from realm_lab.params.sections import Refresh
 from realm_lab.runner.other_code import described, other_code
-from realm_lab.runner.plan import StudyPlan
+from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell
-from realm_lab.runner.tasks import share_of_stage, state_of_run, tasks_of
-from realm_lab.systems.forks import steps_of
+from realm_lab.runner.tasks import share_of_stage, stages_left, state_of_run, tasks_of
+from realm_lab.systems.forks import base_stage, parent_of, steps_of
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import study_folder
@@ -113,35 +114,69 @@ def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bo
 
 
 def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
-    """Estimate the time of unfinished runs from the reference runs of the same cells, minus the share of finished
-    stages; "" if nothing is left or was measured. Shared stages count once for each of their runs, so it is
-    an upper bound on a machine as fast as the reference's."""
-    hours, states, left = reference_hours(plan, root), StageStates(Path(root) / "runs"), []
-    for run in plan.runs:
-        state = state_of_run(run.plan, states)
-        if state.state != "COMPLETE" and run.cell in hours:
-            undone = [share_of_stage(run, name) for name, one in state.stages.items() if one.state != "COMPLETE"]
-            left.append(hours[run.cell] * sum(undone) / len(state.stages))
-    if not left:
+    """Estimate the time of unfinished stages, shared ones once, from reference runs of the same cells, of forks from
+    those of their parents; "" if nothing is left or was measured. It is about that of a machine as fast as the
+    reference's."""
+    hours, states = reference_hours(plan, root), StageStates(Path(root) / "runs")
+    todo: dict[tuple[str, str], float] = {}
+    alone: dict[str, float] = {}  # of each run
+    unknown: set[str] = set()
+    for node, run in stages_left(plan.runs, states):
+        stage, _ = base_stage(node[0])
+        if run.cell not in hours:
+            unknown.add(run.run_key)
+        elif stage != "prepare":  # no device is needed
+            value = hours[run.cell][stage] * share_of_stage(run, node[0])
+            todo[node] = max(todo.get(node, 0.0), value)
+            alone[run.run_key] = alone.get(run.run_key, 0.0) + value
+    if not todo:
         return ""
-    at_once = min(len(left), most or len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
-    time = f"{duration(max(sum(left) / at_once, *left) * 3600)}, {at_once} at a time"
-    return f"up to {time} ({sum(left):.2f} device hours for {len(left)} runs, as in reports/reference)"
+    at_once = min(len(alone), most or len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
+    work = sum(todo.values())
+    time = f"{duration(max(work / at_once, *alone.values()) * 3600)}, {at_once} at a time"
+    others = f"; {len(unknown)} more runs have no reference" if unknown else ""
+    return f"about {time} ({work:.2f} device hours for {len(alone)} runs, as in reports/reference{others})"
 
 
-def reference_hours(plan: StudyPlan, root: Path) -> dict[str, float]:
-    """Device hours of a run of each cell that the reference reports have: of the same runs, else of the same cell."""
+def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
+    """Return cell -> stage -> device hours of a whole run in the reference reports: of the same runs, else of the same
+    cell, else of the parent that a fork continues, whose steps take as long."""
     rows: list[dict[str, str]] = []
+    minutes: dict[tuple[str, str], dict[str, float]] = {}  # (study, cell) -> of each stage
     for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
         with open(path, newline="", encoding="utf-8") as file:
             rows += [row for row in csv.DictReader(file) if row["device_hours"]]
+        if (summary := path.with_name("summary.json")).exists():
+            cost = read_json(summary).get("cost", {})
+            minutes |= {(path.parent.name, cell): of_cell["minutes"] for cell, of_cell in cost.items()}
     found = {}
-    for cell in (cell.name for cell in plan.cells):
-        keys = {run.run_key for run in plan.of(cell)}
+    for cell in plan.cells:
+        runs = plan.of(cell.name)
+        keys = {run.run_key for run in runs}
         same = [row for row in rows if row["run_key"] in keys]
-        same = same or [row for row in rows if plan.source and (row["study"], row["cell"]) == (plan.name, cell)]
-        if same:
-            found[cell] = sum(float(row["device_hours"]) for row in same) / len(same)
+        same = same or [row for row in rows if plan.source and (row["study"], row["cell"]) == (plan.name, cell.name)]
+        if same and runs:
+            mean = sum(float(row["device_hours"]) for row in same) / len(same)
+            found[cell.name] = in_stages(mean, runs[0], minutes.get((same[0]["study"], same[0]["cell"]), {}))
+    return with_forks(plan, found)
+
+
+def in_stages(hours: float, run: PlannedRun, minutes: Mapping[str, float]) -> dict[str, float]:
+    """Divide the hours of a run over its stages as these minutes are, or equally if they are not known."""
+    known = {stage: minutes.get(stage, 0.0) for stage in run.plan.stages}
+    whole = sum(known.values())
+    return {stage: hours * (value / whole if whole else 1 / len(known)) for stage, value in known.items()}
+
+
+def with_forks(plan: StudyPlan, hours: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Add forks whose parents are known; a step of pre-training takes as long as one of the parent."""
+    found = dict(hours)
+    for cell in plan.cells:
+        if cell.fork and cell.name not in hours and (of_parent := hours.get(cell.fork.parent)) and plan.of(cell.name):
+            run = plan.of(cell.name)[0]
+            steps, before = (steps_of(params, cell.system) for params in (run.params, parent_of(run.params)))
+            stage = run.plan.continues.stage if run.plan.continues else ""
+            found[cell.name] = of_parent | {stage: of_parent[stage] * steps / before}
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,13 @@ class Task:
 
 
 def share_of_stage(run: PlannedRun, stage: str) -> float:
-    """Return the share of the steps of a stage that the run does itself; those before a fork are its parent's."""
-    fork = run.plan.continues
-    return 1.0 - fork.step / steps_of(run.params, run.plan.system) if fork and fork.stage == stage else 1.0
+    """Return the share of the steps of a stage that the run does itself; those before a fork are its parent's, and the
+    share of `pretrain@150`."""
+    fork, (name, step) = run.plan.continues, base_stage(stage)
+    if fork is None or fork.stage != name:
+        return 1.0
+    before = fork.step / steps_of(run.params, run.plan.system)
+    return 1.0 - before if step is None else before
 
 
 def state_of_run(plan: Plan, states: StageStates, until: str = "") -> RunState:
@@ -109,6 +113,28 @@ def tasks_of(
                 break
         work.append((run, stages))
     return chains(work, each_stage_alone)
+
+
+def stages_left(runs: Iterable[PlannedRun], states: StageStates) -> Iterator[tuple[Node, PlannedRun]]:
+    """Yield unfinished stages, each with every run that has it, for estimates of their time. If a fork lacks the state
+    that it continues, and its parent is finished or not among the runs, also that state: its steps are done again."""
+    trained: set[str] = set()
+    latest: dict[str, PlannedRun] = {}  # key of a training -> the fork of it that continues at the latest step
+    for run in runs:
+        fork = run.plan.continues
+        for stage in ("prepare", *run.plan.stages):
+            key = run.plan.key(stage)
+            if states.stage(stage, key).state == "COMPLETE":
+                continue
+            trained.add(key)
+            yield (stage, key), run
+            if fork and fork.stage == stage and states.stage(fork.name, run.plan.key(fork.name)).state != "COMPLETE":
+                other = latest.setdefault(fork.key, run).plan.continues
+                if other and other.step < fork.step:
+                    latest[fork.key] = run
+    for key, run in latest.items():
+        if (fork := run.plan.continues) and key not in trained:
+            yield (fork.name, run.plan.key(fork.name)), run
 
 
 def _states_wanted(runs: Iterable[PlannedRun], states: StageStates) -> dict[str, set[int]]:

@@ -19,7 +19,8 @@ from realm_lab.params.load import OPTIONS, flatten
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.runner.study import Cell
 from realm_lab.runner.sweep import Request, part_of, say, sweep
-from realm_lab.runner.tasks import share_of_stage
+from realm_lab.runner.tasks import share_of_stage, stages_left
+from realm_lab.systems.forks import AT, base_stage
 from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.state import StageStates
@@ -47,14 +48,17 @@ def try_study(request: Request) -> int:
     whole = plan_study(
         request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
     )
-    whole = part_of(replace(whole, runs=whole.known_runs), request.cells)
+    every = replace(whole, runs=whole.known_runs)
+    whole = part_of(every, request.cells)
+    parents = {cell.fork.parent for cell in whole.cells if cell.fork and whole.of(cell.name)}
+    tried = part_of(every, (*request.cells, *parents)) if request.cells else every
     folder = root / "runs" / "try"
     for path in (folder / "runs" / "stages").glob("*"):
         if not path.is_symlink():
             shutil.rmtree(path)  # each try runs again: the code may have been edited
     _link(root, folder)
     path = folder / "experiments" / f"{whole.name}.yaml"
-    write_text(path, json.dumps(_small(whole), indent=2))
+    write_text(path, json.dumps(_small(tried), indent=2))
     params_path = Path(request.params_path).resolve() if request.params_path else None
     given = {key: value for key, value in request.overrides.items() if key in ("preset", "launch.other_code")}
     say(f"{whole.name} is tried in {folder}: {STEPS} steps, {QUESTIONS} questions, one seed")
@@ -63,7 +67,7 @@ def try_study(request: Request) -> int:
     code = sweep(asked)
     small = plan_study(path, folder, params_path=params_path, overrides=given)
     _keep_prepared(root, folder)
-    for line in _expected(whole, small, root, folder):
+    for line in _expected(whole, tried, small, root, folder):
         print(line)
     return code
 
@@ -146,21 +150,29 @@ def _entry(cell: Cell, small: dict[str, int], forks: list[int]) -> dict[str, Any
     return entry | {"fork": {"from": cell.fork.parent, "step": forks.index(cell.fork.step) + 1}}
 
 
-def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path) -> list[str]:
-    """Lines: how long a whole run of each cell takes, and the study; stages that are complete take no time."""
-    states, todo, lines = StageStates(root / "runs"), dict[tuple[str, str], float](), []
+def _expected(whole: StudyPlan, tried: StudyPlan, small: StudyPlan, root: Path, folder: Path) -> list[str]:
+    """Lines: how long a whole run of each cell takes, and the study; stages that are complete take no time, and shared
+    ones are done once. `tried`: the cells that have a small run, with the parents of forks."""
+    seconds: dict[tuple[str, int], dict[str, float]] = {}  # cell and seed -> stage -> of a whole run
+    lines, todo, forks = [], dict[tuple[str, str], float](), {cell.name: cell.fork for cell in tried.cells}
+    for run in tried.runs:
+        small_run = next(other for other in small.runs if other.cell == run.cell)
+        found = {stage: _seconds(stage, run, small_run, folder / "runs") for stage in ("prepare", *run.plan.stages)}
+        known = {stage: value for stage, value in found.items() if value is not None}
+        if len(known) == len(found):
+            seconds[run.cell, run.seed] = known
     for run in whole.runs:
-        tried = next(other for other in small.runs if other.cell == run.cell)
-        seconds = {stage: _seconds(stage, run, tried, folder / "runs") for stage in ("prepare", *run.plan.stages)}
-        if any(value is None for value in seconds.values()):
-            continue
-        known = {stage: value for stage, value in seconds.items() if value is not None}
-        if run.seed == whole.seeds[0]:
+        if run.seed == whole.seeds[0] and (known := seconds.get((run.cell, run.seed), {})):
             parts = ", ".join(f"{stage.replace('_', '-')} {duration(value)}" for stage, value in known.items())
-            lines.append(f"{run.cell}: a whole run takes about {duration(sum(known.values()))} ({parts})")
-        for stage, value in known.items():
-            if states.stage(stage, run.plan.key(stage)).state != "COMPLETE":
-                todo[stage, run.plan.key(stage)] = value * share_of_stage(run, stage)
+            fork = forks[run.cell]
+            what = f"from step {fork.step} of {fork.parent} on, a run" if fork else "a whole run"
+            lines.append(f"{run.cell}: {what} takes about {duration(sum(known.values()))} ({parts})")
+    for node, run in stages_left(whole.runs, StageStates(root / "runs")):
+        stage, step = base_stage(node[0])
+        fork = forks[run.cell]
+        owner = fork.parent if step and fork else run.cell
+        if known := seconds.get((owner, run.seed), {}):
+            todo[node] = known[stage] * (share_of_stage(run, node[0]) if step else 1.0)
     launch = whole.runs[0].params.launch
     at_once = min(len(whole.runs), launch.processes or len(visible_gpus(launch.device)) or cores())
     work = sum(todo.values())
@@ -169,7 +181,8 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path) -> l
 
 
 def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> float | None:
-    """Estimate the time of a stage of a whole run from the small one; None if that has not finished.
+    """Estimate the time of a stage of a whole run from the small one, of a fork after its step; None if that has not
+    finished.
 
     A training takes its start and end, its steps (the quickest one of pre-training has no refresh), its
     evaluations and its refreshes. Evaluation takes time for each question. The estimate is about right, or too long.
@@ -182,22 +195,46 @@ def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> floa
         asked = found.results().get("questions", QUESTIONS)
         prepared = StageRun(stage_folder(runs, "prepare", tried.plan.corpus_key), "prepare").results()["counts"]
         return float(wall * max(1.0, min(sizes["evaluate.questions"], prepared["questions_test"]) / asked))
-    rows = found.metrics.rows()
-    trained = [row["time"] for row in rows if "loss" in row]
+    before, small_before = _steps_before(stage, run), _steps_before(stage, tried)
+    if small_before:
+        state = f"{stage}{AT}{small_before}"
+        wall -= StageRun(stage_folder(runs, state, tried.plan.key(state)), state).status().wall_seconds
+    rows = [row for row in found.metrics.rows() if row["step"] >= small_before]
+    trained = [row for row in rows if "loss" in row and row["step"] > small_before]
+    last = {row["step"]: row["time"] for row in rows}  # time of the last line of each step
+    steps = [
+        row["time"] - last[row["step"] - 1]
+        for row in trained
+        if row["step"] - 1 in last and not _is_shared(stage, row["step"] - 1, tried, runs)  # no pause between them
+    ]
     names = _steps_of(stage, run)
-    if len(trained) < 2 or not names:
+    if not steps or not names:
         return float(wall)
-    ratio = sum(sizes[name] for name in names) / max(1, sum(small[name] for name in names))
-    before = {row["step"]: row["time"] for row in rows}  # of the last line of each step
-    steps = [row["time"] - before[row["step"] - 1] for row in rows if "loss" in row and row["step"] - 1 in before]
-    measuring = rows[-1]["time"] - trained[-1]
+    whole_steps, small_steps = (sum(values[name] for name in names) for values in (sizes, small))
+    ratio = (whole_steps - before) / max(1, small_steps - small_before)
+    measuring = rows[-1]["time"] - trained[-1]["time"]
     spent = len(trained) * (min(steps) if stage == "pretrain" else statistics.mean(steps))
-    seconds = wall - spent - 2 * measuring + ratio * spent
+    times = 1 if small_before else 2  # at the start and at the end
+    seconds = wall - spent - times * measuring + ratio * spent
     if stage == "pretrain":
-        whole_steps, refreshed = sizes["pretrain.steps"], max(row.get("refreshes", 0.0) for row in rows)
-        times = 1 + whole_steps / run.params.evaluate.interval_steps
+        refreshed = trained[-1].get("refreshes", 0.0) - (rows[0].get("refreshes", 0.0) if small_before else 0.0)
+        interval = run.params.evaluate.interval_steps
+        times = (not before) + whole_steps // interval - before // interval + (whole_steps % interval > 0)
         seconds += times * measuring * sizes["evaluate.cloze_sentences"] / small["evaluate.cloze_sentences"]
         if refreshed:
             each = max(0.0, max(steps) - min(steps))
-            seconds += each * (whole_steps / run.params.pretrain.refresh.interval_steps - refreshed)
+            expected = (whole_steps - before) / run.params.pretrain.refresh.interval_steps
+            seconds += each * (expected - refreshed)
     return float(seconds)
+
+
+def _steps_before(stage: str, run: PlannedRun) -> int:
+    """Return the steps of a stage that a fork's parent has done for it."""
+    fork = run.plan.continues
+    return fork.step if fork and fork.stage == stage else 0
+
+
+def _is_shared(stage: str, step: int, run: PlannedRun, runs: Path) -> bool:
+    """True if the state after a step was kept: any time may pass until a run continues it."""
+    state = f"{stage}{AT}{step}"
+    return StageRun(stage_folder(runs, state, run.plan.key(state)), state).is_complete()

@@ -36,9 +36,11 @@ def leave_report(root: Path, study: str, deltas: Mapping[str, list[float]], base
     (folder / "results.csv").write_text("study,cell,seed,run_key,status,exact_match,device_hours\n" + text)
 
 
-def power(root: Path, capsys: pytest.CaptureFixture[str], *more: str, seeds: str = "[0, 1]") -> dict[str, Any]:
+def power(
+    root: Path, capsys: pytest.CaptureFixture[str], *more: str, seeds: str = "[0, 1]", cells: str = CELLS
+) -> dict[str, Any]:
     path = root / "study.yaml"
-    path.write_text(CELLS.format(seeds=seeds))
+    path.write_text(cells.format(seeds=seeds))
     command = ["sweep", str(path), "--power", "--root", str(root), "--params", str(PARAMETERS), *more]
     assert main(command) == 0
     printed = capsys.readouterr().out
@@ -85,6 +87,43 @@ def test_a_rule_is_planned_with_its_looks(tmp_path: Path, capsys: pytest.Capture
     assert cost["expected"] == pytest.approx(2 * sum(taken.values()) + max(taken.values()))
     assert cost["expected"] < cost["device_hours"] == 40
     assert "seeds taken" in power(tmp_path, capsys, seeds=rule)["text"]
+
+
+TUNED = """
+tune: {{trials: 3, seeds: [10, 11], space: {{finetune.reader.learning_rate: {{low: 1.0e-3, high: 1.0e-2}}}}}}
+"""
+
+
+def test_trials_come_before_the_seeds_of_a_study_that_is_tuned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_report(tmp_path, "earlier", DELTAS)
+    rule = "{until: decided, at_least: 4, at_most: 8}"
+    found = power(tmp_path, capsys, "--json", "--pilot", "earlier", cells=CELLS + TUNED, seeds=rule)
+    assert found["until"] == [4, 8]
+    assert found["costs"][0]["device_hours"] == pytest.approx(8 * (1 + 2 + 2))
+    tuning = {"trials": 9, "seeds": 2, "device_hours": pytest.approx(3 * 2 * 5), "left": pytest.approx(3 * 2 * 5)}
+    assert found["tuning"] == tuning
+    text = power(tmp_path, capsys, "--pilot", "earlier", cells=CELLS + TUNED)["text"]
+    assert "9 trials of 2 runs each, 30.00 device hours, 30.00 device hours to do" in text
+    command = ["sweep", str(tmp_path / "study.yaml"), "--power", "--root", str(tmp_path), "--params", str(PARAMETERS)]
+    assert main(command) == 2
+    assert "--pilot STUDY, or" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+FORKED = """
+  late: {{fork: {{from: realm, step: 9}}, set: {{pretrain.null_document: "off"}}}}
+  early: {{fork: {{from: realm, step: 3}}, set: {{pretrain.null_document: "off"}}}}
+metrics:"""
+
+
+def test_steps_before_a_fork_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leave_report(tmp_path, "study", {**DELTAS, "late": DELTAS["long"]})
+    found = power(tmp_path, capsys, "--json", cells=CELLS.replace("\nmetrics:", FORKED))
+    at = {cost["seeds"]: cost for cost in found["costs"]}
+    late, early = 2 * (1 - 9 / 12 / 4), 1 * (1 - 3 / 12 / 4)  # a quarter is pre-training, of 12 steps
+    assert at[6]["device_hours"] == pytest.approx(6 * (1 + 2 + 2 + late + early))
 
 
 @pytest.mark.parametrize("there", [{}, {"warm": [0.1, 0.2, 0.3, 0.4]}])
