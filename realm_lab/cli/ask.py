@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from realm_lab.systems.ask import ReadPassage, Reply
     from realm_lab.systems.context import Context
 
+ANSWER_WIDTH = 20  # columns of an answer in a table: a longer one is wrapped, so that numbers and passages have room
+
 
 def add_asking(add: Add) -> None:
     """Add the commands to the command line."""
@@ -92,7 +94,7 @@ def _run_fill(options: argparse.Namespace) -> None:
     words.append(("no retrieval  ", found.answer, f"  p = {found.without:.3g}"))
     from realm_lab.core.records import cut
 
-    columns = f"p({cut(found.answer, 20)}|z,x)", "best by z alone"
+    columns = f"p({cut(found.answer, ANSWER_WIDTH)}|z,x)", "best by z alone"
     _show(context, words, found.candidates, columns, None)
 
 
@@ -119,7 +121,7 @@ def _show(
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("p(z|x)", columns[0], "utility"):
         table.add_column(Text(name), justify="right", no_wrap=True)
-    table.add_column(columns[1], no_wrap=True)
+    table.add_column(columns[1], max_width=ANSWER_WIDTH, overflow="fold")
     table.add_column("passage")
     for number, candidate in enumerate(candidates):
         passage = candidate.passage

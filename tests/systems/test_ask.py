@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from realm_lab import cli
+from realm_lab.cli.ask import _show
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
-from realm_lab.systems.ask import ask, fill
+from realm_lab.systems.ask import ReadPassage, ask, fill
 from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import corpus_folder, open_stage, plan_run, record_run
@@ -232,6 +233,19 @@ def test_the_command_line_and_its_tables(
     assert capsys.readouterr().err == "realm-lab: not in this run's vocabulary: zzyyxx\n"
     assert cli.main(["ask", " ", *options]) == 2
     assert capsys.readouterr().err == "realm-lab: error: the question is empty\n"
+
+
+def test_a_long_answer_leaves_numbers_and_passages_whole(
+    line: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    body = "the broncos defeated the panthers of carolina and earned their third title"
+    answer = "the panthers of carolina and earned their third title"
+    passage = ReadPassage({"title": "fiftieth", "body": body}, [0, 3], answer, 0.25, 0.00905, 0.78)
+    _show(open_run(PARAMS, line, 0, "realm"), [], [passage], ("p(span|z,x)", "answer"), 0)
+    printed = capsys.readouterr().out
+    assert {"0.250", "0.00905", "+0.78", "fiftieth", *body.split()} <= {*printed.split()}
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCorpus) -> None:
