@@ -81,20 +81,19 @@ class SweepProgress:
             self._update(states)
 
     def _update(self, states: Mapping[str, JobState]) -> None:
-        is_time = time.monotonic() - self._said_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
-        is_said = False
+        now = time.monotonic()
+        is_time = now - self._said_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
         for name in [name for name in states if name in self.tasks]:  # others are of an earlier submission
             state, before = states[name], self._states.get(name)
             if state.state == "RUNNING" and self.console.is_terminal:
                 self._show_bar(self.tasks[name])
             elif state.state == "RUNNING" and is_time:
-                is_said |= self._say_progress(self.tasks[name])
+                self._say_progress(self.tasks[name])
+                self._said_at = now
             if state.state not in UNFINISHED and (before is None or before.state != state.state):
                 if name in self._of_task:
                     self.bars.remove_task(self._of_task.pop(name))
                 self._say_end(self.tasks[name], state)
-        if is_said:
-            self._said_at = time.monotonic()
         self._states = dict(states)
         done = sum(state.state not in UNFINISHED for state in states.values())
         self.bars.update(self._whole, completed=done)
@@ -111,16 +110,16 @@ class SweepProgress:
             about, total = task.at(run.stage) + _loss(run.path, status.step), status.total_steps or None
             self.bars.update(self._of_task[task.name], description=about, completed=status.step, total=total)
 
-    def _say_progress(self, task: Task) -> bool:
-        """Describe the running stage of the task: step, loss, speed and remaining time. False if none has started."""
+    def _say_progress(self, task: Task) -> None:
+        """Describe the running stage of the task: step, loss, speed and remaining time."""
         for run in task.runs(self._root):
             status = run.status()
             if status.state == "RUNNING":
                 done = f"step {status.step} of {status.total_steps}"
                 step = done if status.total_steps else f"{status.step:,} records"
                 self._say(f"{task.at(run.stage)}: {step}{_loss(run.path, status.step)}{pace(status)}")
-                return True
-        return False
+                return
+        self._say(f"{task.title}: starting")
 
     def _say_end(self, task: Task, state: JobState) -> None:
         if state.state == "COMPLETE":

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError, suggestion
 from realm_lab.runner.launchers import LauncherSettings, on_cluster
@@ -322,7 +324,8 @@ def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]
 
     say(f"study {plan.name}: writing its report")
     before = read_summary(root / "reports" / plan.name).get("coverage")
-    folder = write_study_report(root, plan.name, force=request.force)
+    with Console(stderr=True).status(""):
+        folder = write_study_report(root, plan.name, force=request.force)
     if request.as_json:
         print(json.dumps(plan_as_json(plan, root), indent=2))
     counts = _counts(plan, root)
