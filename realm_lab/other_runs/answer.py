@@ -17,6 +17,7 @@ from realm_lab.metrics import METRICS, Metric
 from realm_lab.other_runs.sources import Row, Rows, rows_of
 from realm_lab.statistics.calibration import Calibration, calibrate
 from realm_lab.statistics.family import Finding, judge
+from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD
 from realm_lab.statistics.paired import compare
 from realm_lab.statistics.wording import (
     NOTHING,
@@ -302,7 +303,7 @@ def _mean(values: Mapping[Any, float]) -> float | None:
 
 def _mean_sd(values: Mapping[Any, float], digits: int) -> str:
     mean = _mean(values)
-    if mean is None or len(values) < 2:
+    if mean is None or len(values) < FEWEST_FOR_SPREAD:
         return number(mean, digits)
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values.values()) / (len(values) - 1))
     return f"{number(mean, digits)} ± {number(sd, digits)}"

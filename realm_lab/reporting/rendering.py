@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from realm_lab.reporting.frames import Summary
+from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD
 from realm_lab.statistics.wording import MINUS, NOTHING, number
 
 FOLDER = Path(__file__).parent / "templates"
@@ -147,10 +148,11 @@ def picture(path: Path) -> str:
 
 
 def mean_sd(found: Summary | None, digits: int = 3) -> str:
-    """ "0.961 ± 0.014", without the second part for a single value; a dash for none."""
+    """ "0.961 ± 0.014", without the second part for fewer than three values; a dash for none."""
     if found is None:
         return NOTHING
-    return number(found.mean, digits) + ("" if found.sd is None else f" ± {number(found.sd, digits)}")
+    has_spread = found.sd is not None and found.n >= FEWEST_FOR_SPREAD
+    return number(found.mean, digits) + (f" ± {number(found.sd, digits)}" if has_spread else "")
 
 
 def probability(value: float | None) -> str:

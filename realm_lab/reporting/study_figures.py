@@ -179,10 +179,10 @@ def _axes(report: Report) -> list[Sketch]:
     }
     names = words(first), words(second), metric.title
     caption = (
-        f"{metric.title} by {names[0]}, a line for each {names[1]}: means over the seeds, with a light dot for each "
-        "run. Lines that are not parallel are an interaction."
+        f"{metric.title} by {names[0]}, a line for each value of {names[1]}: means over the seeds, with a light dot "
+        "for each run. Lines that are not parallel are an interaction."
     )
-    alt = f"{metric.title} over {names[0]}, with a line for each {names[1]}"
+    alt = f"{metric.title} over {names[0]}, with a line for each value of {names[1]}"
     return [_sketch("axes", caption, alt, partial(axes_figure, values, points, others, names, metric), 1)]
 
 

@@ -76,9 +76,9 @@ class Finding(NamedTuple):
         return found and found.within(self.span)
 
     @property
-    def probability_higher(self) -> Estimate:
-        """Probability that a seed's value is higher than the baseline's."""
-        return probability_higher(self.comparison.deltas)
+    def probability_higher(self) -> Estimate | None:
+        """Probability that a seed's value is higher than the baseline's; None for fewer than three seeds."""
+        return None if self.seeds < FEWEST_FOR_SPREAD else probability_higher(self.comparison.deltas)
 
     @property
     def detectable_difference(self) -> float | None:
@@ -158,7 +158,7 @@ class Finding(NamedTuple):
             "per_example_interval": self.per_example,
             **more,
             "interquartile": self.interquartile and self.interquartile._asdict(),
-            "probability_higher": self.probability_higher._asdict(),
+            "probability_higher": self.probability_higher and self.probability_higher._asdict(),
             "p": found.p,
             "tests": self.tests,
             "corrected_p": self.corrected_p,

@@ -77,6 +77,7 @@ def test_nothing_impossible_is_printed() -> None:
     """Two seeds have no interval, and no difference of shares is above 1."""
     pair = found_in((0.1, 0.9), None, 1)
     assert (pair.interval, pair.equivalence_interval, pair.detectable_difference, pair.needed_seeds) == (None,) * 4
+    assert (pair.probability_higher, pair.as_json()["probability_higher"]) == (None, None)
     three = found_in((0.1, 0.9, 0.11), None, 1)
     assert three.comparison.interval.high > 1
     assert three.interval == (three.comparison.interval.low, 1.0)

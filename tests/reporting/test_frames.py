@@ -37,7 +37,8 @@ def test_a_summary_is_the_textbook_one_and_one_value_has_no_spread() -> None:
     assert found.sd == pytest.approx(math.sqrt((0.09 + 0.01 + 0.16) / 2))
     assert summarise([0.5]) == Summary(1, 0.5, None, 0.5, 0.5)
     assert summarise([]) is None
-    assert (mean_sd(summarise([0.5])), mean_sd(None)) == ("0.500", NOTHING)
+    assert [mean_sd(summarise(values)) for values in ([0.5], [0.2, 0.4])] == ["0.500", "0.300"]
+    assert (mean_sd(found), mean_sd(None)) == ("0.500 ± 0.361", NOTHING)
 
 
 def test_numbers_are_written_with_a_true_minus() -> None:
