@@ -9,9 +9,9 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import psutil
 from rich.console import Console
@@ -69,6 +69,19 @@ def examine(params: Params | None, root: Path, params_problem: str = "") -> Iter
         return
     yield Finding("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}")
     yield from _inputs(params, root)
+
+
+def examine_study(path: Path, root: Path, params_path: Path | None, overrides: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check that a study can be planned, and the files and folders that its cells name."""
+    from realm_lab.runner.plan import plan_study
+
+    try:
+        plan = plan_study(path, root, params_path=params_path, overrides=overrides)
+    except UserError as error:
+        yield Finding("wrong", f"study {path.stem}", error.fault, error.remedy)
+        return
+    yield Finding("OK", f"study {plan.name}", f"{len(plan.runs)} runs of {len(plan.cells)} cells can be planned")
+    yield from dict.fromkeys(found for run in plan.runs for found in _inputs(run.params, root))
 
 
 def with_gate(gate: Gate) -> list[Finding]:

@@ -109,6 +109,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
     "doctor": {
         "doctor": "this machine and params.yaml",
         "doctor --preset real": "what real text needs",
+        "doctor masking": "the parameters and files of a study, too",
         "doctor --verify": "look for damaged files",
     },
 }  # fmt: skip

@@ -15,6 +15,7 @@ from realm_lab.cli.flags import (
     add_json,
     add_parameters,
     add_run,
+    overrides_of,
     params_of,
     positive,
     print_json,
@@ -177,6 +178,7 @@ def add_tools(add: Add) -> None:
     add_parameters(doctor)
     text = "try the GPU (training, resume, search, speed) and print a report for an issue"
     only = doctor.add_mutually_exclusive_group()
+    only.add_argument("study", nargs="?", help="also check the parameters and files of a study, experiments/NAME.yaml")
     only.add_argument("--gpu", action="store_true", help=text)
     text = "read all finished models, embeddings and BM25 indexes, and name each file that is damaged"
     only.add_argument("--verify", action="store_true", help=text)
@@ -230,14 +232,18 @@ def _corpus_findings(options: argparse.Namespace) -> list[Finding]:
 
 
 def _machine_findings(options: argparse.Namespace) -> Iterator[Finding]:
-    from realm_lab.cli.doctor import examine
+    from realm_lab.cli.doctor import examine, examine_study
+    from realm_lab.runner.sweep import find_study
 
+    study = find_study(options.study, options.root) if options.study else None
     params, problem = None, ""
     try:
         params = params_of(options)
     except UserError as error:
         problem = " ".join(str(error).split())
-    return examine(params, options.root, problem)
+    yield from examine(params, options.root, problem)
+    if study:
+        yield from examine_study(study, options.root, options.params, overrides_of(options))
 
 
 def _run_doctor(options: argparse.Namespace) -> int:

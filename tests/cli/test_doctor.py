@@ -1,5 +1,6 @@
 """The doctor sees everything, names missing things, and always gives the remedy."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -97,6 +98,22 @@ def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytes
     assert all(found[f"{name}.checkpoint"].remedy for name in ("model", "tokenizer"))
     assert cli.main(["doctor", "--root", str(tmp_path)]) == 1
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(("step", "state"), [("steps: 3", "OK"), ("stepz: 3", "wrong")])
+def test_a_study_is_planned_and_what_its_cells_name_is_looked_for(
+    step: str, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params(tmp_path)
+    (tmp_path / "experiments").mkdir()
+    cells = f"baseline: a\ncells:\n  a:\n  b: {{set: {{pretrain: {{{step}}}}}}}\n"
+    (tmp_path / "experiments" / "two.yaml").write_text(f"question: Why?\nseeds: [0]\n{cells}")
+    assert cli.main(["doctor", "two", "--root", str(tmp_path), "--json"]) == (state == "wrong")
+    found = [finding for finding in json.loads(capsys.readouterr().out) if finding["subject"] == "study two"]
+    assert [finding["state"] for finding in found] == [state]
+    assert ("line 6" in found[0]["found"]) == (state == "wrong")
+    assert cli.main(["doctor", "twp", "--root", str(tmp_path)]) == 2
+    assert "'two'" in capsys.readouterr().err
 
 
 def test_no_slurm_is_a_note(tmp_path: Path, commands: Path) -> None:
