@@ -4,15 +4,21 @@ Each form makes one prompt of a passage and a sentence, and the masked character
 left    {passage}\\n{sentence up to the end of its last mask}: every masked word is read after the text to its left
 infill  {passage}\\n{sentence with ____ for each mask}\\n{masked texts}: the text to the right of a mask is read as well
 The null document gives the same prompt without the passage. A folder or GGUF file is opened by transformers.
+
+Both forms begin with the passage, and a causal model's states of it do not depend on what follows. So on a CPU a
+passage is read once, and its keys and values are the start of every prompt that has it.
 """
 
-# Shapes: N prompts, T tokens, S scored tokens, K positions, V words
+# Shapes: N prompts, T tokens, S scored tokens, K positions, V words, L layers, H heads, C tokens before, D dimensions
 
 from __future__ import annotations
 
 import copy
 import importlib.util
-from collections.abc import Callable, Sequence
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +32,7 @@ TOKENS_AT_ONCE = 768  # of prompts that are read together; on a CPU more are slo
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 Spans = Sequence[tuple[int, int]]
+Tokens = tuple[list[int], list[int]]  # the ids of a prompt, and the places of the scored ones
 
 
 class Prompt(NamedTuple):
@@ -59,6 +66,13 @@ def infill_prompt(passage: str, sentence: str, spans: Spans) -> Prompt:
 FORMS: dict[str, Callable[[str, str, Spans], Prompt]] = {"left": left_prompt, "infill": infill_prompt}
 
 
+class Begun(NamedTuple):
+    """The start of a prompt that a model has read: its token ids [C], and their keys and values [2, L, H, C, D]."""
+
+    ids_C: Tensor
+    states_2LHCD: Tensor
+
+
 class CausalModel:
     """A causal language model with its tokenizer, which is never trained."""
 
@@ -90,27 +104,54 @@ class CausalModel:
         first = self._tokenizer.bos_token_id
         self._first = self._tokenizer.eos_token_id if first is None else first
 
+    @cached_property
+    def continues(self) -> bool:
+        """True if it can go on from the keys and values of a start: it is on a CPU, takes positions, and every layer
+        keeps those of all tokens. (On a GPU moving them was not measured.)"""
+        from transformers.cache_utils import DynamicCache, DynamicLayer
+
+        if self._device.type != "cpu" or "position_ids" not in inspect.signature(self._model.forward).parameters:
+            return False
+        with torch.inference_mode():
+            kept = self._model(input_ids=torch.tensor([[self._first]]), use_cache=True).past_key_values
+        return isinstance(kept, DynamicCache) and all(type(layer) is DynamicLayer for layer in kept.layers)
+
     @torch.inference_mode()
-    def score(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+    def begin(self, texts: Sequence[str]) -> list[Begun]:
+        """Read texts that prompts begin with."""
+        tokens = [self._tokenizer(text)["input_ids"] for text in texts]
+        begun: dict[int, Begun] = {}
+        for group in _groups([len(ids) for ids in tokens]):
+            ids_NT = _padded([tokens[number] for number in group])
+            kept = self._model(input_ids=ids_NT, logits_to_keep=1, use_cache=True).past_key_values
+            keys, values = ([getattr(layer, name) for layer in kept.layers] for name in ("keys", "values"))
+            states_2LNHTD = torch.stack([torch.stack(keys), torch.stack(values)])
+            for place, number in enumerate(group):
+                count = len(tokens[number])
+                begun[number] = Begun(ids_NT[place, :count], states_2LNHTD[:, :, place, :, :count])
+        return [begun[number] for number in range(len(texts))]
+
+    @torch.inference_mode()
+    def score(self, prompts: Sequence[Prompt], begun: Sequence[Begun | None] = ()) -> tuple[Tensor, Tensor]:
         """Return log p of the answer of each prompt after all text before it, float32 [N], and whether each token of
         the answer is the most likely one, bool [N]; on the CPU. A token counts if one of its characters is in the
-        answer."""
+        answer. `begun` has the start of each prompt where it has been read."""
         tokens = [self._tokens(prompt) for prompt in prompts]
+        starts = begun or [None] * len(prompts)
+        befores = [_shared(one, *found) for one, found in zip(starts, tokens, strict=True)]
         log_probs_N, likeliest_N = torch.zeros(len(prompts)), torch.ones(len(prompts), dtype=torch.bool)
-        order = sorted(range(len(prompts)), key=lambda number: len(tokens[number][0]))
-        start = 0
-        while start < len(order):
-            end = start + 1
-            while end < len(order) and (end + 1 - start) * len(tokens[order[end]][0]) <= TOKENS_AT_ONCE:
-                end += 1
-            group, start = order[start:end], end
-            owners_S, log_probs_S, likeliest_S = self._read([tokens[number] for number in group])
+        for group in _groups([len(ids) - before for (ids, _), before in zip(tokens, befores, strict=True)]):
+            owners_S, log_probs_S, likeliest_S = self._read(
+                [tokens[number] for number in group],
+                [starts[number] for number in group],
+                [befores[number] for number in group],
+            )
             numbers_S = torch.tensor(group)[owners_S]
             log_probs_N.index_add_(0, numbers_S, log_probs_S)
             likeliest_N[numbers_S[~likeliest_S]] = False
         return log_probs_N, likeliest_N
 
-    def _tokens(self, prompt: Prompt) -> tuple[list[int], list[int]]:
+    def _tokens(self, prompt: Prompt) -> Tokens:
         """Return the ids of a prompt, and the indices of the answer's tokens among them, never the first id."""
         encoded = self._tokenizer(prompt.text, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
@@ -123,19 +164,78 @@ class CausalModel:
             return [self._first, *ids], [place + 1 for place in scored]
         return ids, scored
 
-    def _read(self, tokens: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return, per scored token of some prompts: the prompt's number, log p, and whether no token is more likely."""
-        longest = max(len(ids) for ids, _ in tokens)
+    def _read(
+        self, tokens: Sequence[Tokens], starts: Sequence[Begun | None], befores: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Read some prompts, each after as many tokens of its start as `befores` says.
+
+        Returns, per scored token: the prompt's number, log p, and whether no token is more likely.
+        """
         # Padding is at the end, after every token that could attend to it: it needs no mask.
-        ids_NT = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids, _ in tokens])
+        ids_NT = _padded([ids[before:] for (ids, _), before in zip(tokens, befores, strict=True)])
         owners_S = torch.tensor([number for number, (_, scored) in enumerate(tokens) for _ in scored])
-        places_S = torch.tensor([place for _, scored in tokens for place in scored])
+        places_S = torch.tensor(
+            [place - before for (_, scored), before in zip(tokens, befores, strict=True) for place in scored]
+        )
         kept_K, column_S = (places_S - 1).unique(return_inverse=True)  # a token is predicted from the state before it
         given = {"input_ids": ids_NT.to(self._device), "logits_to_keep": kept_K.to(self._device), "use_cache": False}
+        if any(befores):
+            given |= _continued(starts, befores, ids_NT.shape[1])
         logits_SV = self._model(**given).logits[owners_S, column_S].float()
         targets_S1 = ids_NT[owners_S, places_S, None].to(self._device)
         log_probs_S = logits_SV.log_softmax(-1).gather(1, targets_S1)[:, 0]
         return owners_S, log_probs_S.cpu(), (logits_SV.argmax(-1) == targets_S1[:, 0]).cpu()
+
+
+def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the numbers of prompts that are read together: of like length, padded to TOKENS_AT_ONCE at most."""
+    group: list[int] = []
+    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if group and (len(group) + 1) * lengths[number] > TOKENS_AT_ONCE:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+def _padded(ids: Sequence[Sequence[int]]) -> Tensor:
+    longest = max(len(one) for one in ids)
+    return torch.tensor([[*one, *[0] * (longest - len(one))] for one in ids])
+
+
+def _shared(start: Begun | None, ids: list[int], scored: list[int]) -> int:
+    """Count the tokens of a start that a prompt begins with; the last one before the answer is read again, since the
+    answer is predicted from it."""
+    if start is None:
+        return 0
+    pairs = zip(start.ids_C.tolist(), ids[: scored[0] - 1], strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _continued(starts: Sequence[Begun | None], befores: Sequence[int], length: int) -> dict[str, Any]:
+    """Settings of a model to read `length` more tokens of each prompt after its start."""
+    from transformers.cache_utils import DynamicCache
+
+    longest = max(befores)
+    layers, heads, _, size = next(start.states_2LHCD.shape[1:] for start in starts if start)
+    dtype = next(start.states_2LHCD.dtype for start in starts if start)
+    # The starts are padded on the left, so that the tokens of a prompt are side by side; positions leave padding out.
+    states_2LNHCD = torch.zeros(2, layers, len(starts), heads, longest, size, dtype=dtype)
+    for number, (start, before) in enumerate(zip(starts, befores, strict=True)):
+        if start:
+            states_2LNHCD[:, :, number, :, longest - before :] = start.states_2LHCD[:, :, :, :before]
+    cache = DynamicCache()
+    for layer, (keys, values) in enumerate(zip(*states_2LNHCD, strict=True)):
+        cache.update(keys, values, layer)
+    before_N1 = torch.tensor(befores)[:, None]
+    seen_NC = torch.arange(longest) >= longest - before_N1
+    return {
+        "past_key_values": cache,
+        "use_cache": True,
+        "attention_mask": torch.cat([seen_NC, torch.ones(len(starts), length, dtype=torch.bool)], 1).long(),
+        "position_ids": before_N1 + torch.arange(length),
+    }
 
 
 def opened_as(checkpoint: Path) -> dict[str, Any]:

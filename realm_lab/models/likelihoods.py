@@ -4,6 +4,7 @@ then looked up by every run.
 <store>/<key[:12]>/identity.json   corpus, model and prompt; written first
                    pairs.bin       records of PAIR, appended whole
                    append.lock     held by the process that appends
+                   states/ROW.safetensors  the model's states of a passage, on a CPU (`models/causal.py`)
 
 If two processes read a pair at the same time, the first result counts for both, so that a resumed run finds
 the same numbers. The folder may be deleted, and is filled again when needed.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -23,24 +25,26 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from realm_lab.core.files import DiskFull, digest, is_disk_full, read_json, write_json
+from realm_lab.core.files import DiskFull, atomic_write, digest, is_disk_full, read_json, write_json
 from realm_lab.core.lease import exclusive
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader, ContainmentReader, PassageReader, Reading
-from realm_lab.models.causal import FORMS, CausalModel, Spans
+from realm_lab.models.causal import FORMS, Begun, CausalModel, Spans
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.tracking.run_dir import KEY_LENGTH
 
 FORMAT = 1
 PAIR = np.dtype([("sentence", "<u8"), ("passage", "<i4"), ("log_prob", "<f4"), ("is_likeliest", "<u4")])
-READ_AT_ONCE = 512  # pairs between two writes to the disk
+READ_AT_ONCE = 128  # pairs between two writes to the disk
+SPARED = 10 * 2**30  # bytes of the disk that stored states leave free
 NO_PASSAGE = -1
 
 Pair = tuple[int, int]  # the hash of a masked sentence, and the row of a passage or NO_PASSAGE
@@ -81,6 +85,7 @@ class Likelihoods:
         if not (self._folder / "identity.json").exists():
             write_json(self._folder / "identity.json", asdict(identity))
         self._path, self._known, self._read = self._folder / "pairs.bin", dict[Pair, Found](), 0
+        self.states = States(self._folder / "states")
 
     def __len__(self) -> int:
         return len(self._known)
@@ -125,6 +130,30 @@ def _of_other_code(store: Path, identity: Identity) -> Path | None:
         if replace(Identity(**read_json(path)), code=identity.code) == identity:
             return path.parent
     return None
+
+
+class States:
+    """States of passages by a model, a file each; any process may add one, and they may be deleted."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def find(self, row: int) -> Begun | None:
+        """Return the states of a passage, mapped from the disk; None if they are not there."""
+        path = self._path(row)
+        return Begun(**load_file(path)) if path.exists() else None
+
+    def add(self, row: int, begun: Begun) -> None:
+        """Store the states of a passage."""
+        with atomic_write(self._path(row), "wb") as file:
+            file.write(save({name: tensor.contiguous() for name, tensor in begun._asdict().items()}))
+
+    def has_room(self) -> bool:
+        """True while the disk has more than SPARED bytes free."""
+        return shutil.disk_usage(self._folder.parent).free > SPARED
+
+    def _path(self, row: int) -> Path:
+        return self._folder / f"{row}.safetensors"
 
 
 class CausalReader(nn.Module):
@@ -182,10 +211,22 @@ class CausalReader(nn.Module):
         """Read pairs and add them to the table."""
         make = FORMS[self._form]
         prompts = [make(self._body(row), text, spans) for (_, row), (text, spans) in some]
-        log_probs_N, likeliest_N = self._model.score(prompts)
+        begun = self._begun(sorted({row for (_, row), _ in some})) if self._model.continues else {}
+        log_probs_N, likeliest_N = self._model.score(prompts, [begun.get(row) for (_, row), _ in some])
         read = zip((pair for pair, _ in some), log_probs_N.tolist(), likeliest_N.tolist(), strict=True)
         self._table.add({pair: Found(*found) for pair, *found in read})
         return self._table.find([pair for pair, _ in some])
+
+    def _begun(self, rows: Sequence[int]) -> dict[int, Begun]:
+        """Return the model's states of passages that have text: stored ones, and others, which are read and stored
+        while the disk has room."""
+        bodies = {row: body for row in rows if (body := self._body(row))}
+        begun = {row: found for row in bodies if (found := self._table.states.find(row))}
+        new = [row for row in bodies if row not in begun] if self._table.states.has_room() else []
+        for row, one in zip(new, self._model.begin([f"{bodies[row]}\n" for row in new]), strict=True):
+            self._table.states.add(row, one)
+            begun[row] = one
+        return begun
 
     def _body(self, row: int) -> str:
         return "" if row == NO_PASSAGE else str(self.passages.text.row(row)["body"])

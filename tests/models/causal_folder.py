@@ -1,16 +1,25 @@
-"""A tiny random Llama with a tokenizer."""
+"""A tiny random causal language model with a tokenizer."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedTokenizerFast
+
+LLAMA = LlamaConfig(
+    vocab_size=300,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=48,
+    initializer_range=0.3,
+)
 
 
-def write_causal_folder(folder: Path, texts: Sequence[str], seed: int = 0) -> Path:
-    """Write it with transformers; its byte pairs are learned from `texts`."""
+def write_causal_folder(folder: Path, texts: Sequence[str], seed: int = 0, config: PretrainedConfig = LLAMA) -> Path:
+    """Write it with transformers, with 300 words; its byte pairs are learned from `texts`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -21,7 +30,5 @@ def write_causal_folder(folder: Path, texts: Sequence[str], seed: int = 0) -> Pa
     tokenizer.train_from_iterator(texts, trainer)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(folder)
     torch.manual_seed(seed)
-    sizes: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = LlamaConfig(vocab_size=300, intermediate_size=48, initializer_range=0.3, **sizes)
-    LlamaForCausalLM(config).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, MistralConfig
 
 from realm_lab.models.causal import CausalModel, Prompt, infill_prompt, left_prompt, opened_as
 from tests.factories.errors import refused
-from tests.models.causal_folder import write_causal_folder
+from tests.models.causal_folder import LLAMA, write_causal_folder
 
 PASSAGES = ["", "Fort William Henry stood at the lake.", "Ankara, Türkiye: 3 people die. More are hurt."]
 SENTENCE = "Leaving a force at Fort William Henry, the army of Türkiye returned in May."
@@ -61,6 +61,40 @@ def test_log_likelihood_is_transformers_loss(folder: Path) -> None:
     log_probs_N, likeliest_N = CausalModel(folder, "float32", CPU).score(prompts())
     assert log_probs_N.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert likeliest_N.tolist() == likeliest
+
+
+FAMILIES = {
+    "llama": LLAMA,
+    "gpt2": GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4, n_positions=256, initializer_range=0.3),
+    "gpt_neox": GPTNeoXConfig(
+        vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_start_that_was_read_before_changes_no_number(family: str, tmp_path: Path) -> None:
+    """Also where a start is longer than the prompt's own, or ends within one of its tokens; and in any mixture."""
+    model = CausalModel(write_causal_folder(tmp_path, [*PASSAGES, SENTENCE], config=FAMILIES[family]), "float32", CPU)
+    assert model.continues
+    whole = prompts()
+    texts = [f"{PASSAGES[1]}\n", f"{PASSAGES[2]}\nNot this.", "Leav"]
+    starts = model.begin(texts)
+    begun = [
+        next((one for one, text in zip(starts, texts, strict=True) if prompt.text.startswith(text[:4])), None)
+        for prompt in whole
+    ]
+    assert {id(one) for one in begun} == {id(one) for one in [*starts, None]}
+    log_probs_N, likeliest_N = model.score(whole, begun)
+    expected_N, expected_likeliest_N = model.score(whole)
+    torch.testing.assert_close(log_probs_N, expected_N, rtol=1e-5, atol=1e-5)
+    assert torch.equal(likeliest_N, expected_likeliest_N)
+
+
+def test_a_window_of_attention_is_read_whole(tmp_path: Path) -> None:
+    """Its layers forget keys and values of the start."""
+    window = MistralConfig(**{**LLAMA.to_dict(), "model_type": "mistral", "sliding_window": 8})
+    assert not CausalModel(write_causal_folder(tmp_path, PASSAGES, config=window), "float32", CPU).continues
 
 
 def test_a_likely_answer_is_the_likeliest(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The table of a causal language model's log-likelihoods: each pair is read once, by any run."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from realm_lab.corpus.vocabulary import encode_batch_plain, train_wordpiece
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence, mask
+from realm_lab.models import likelihoods
 from realm_lab.models.causal import CausalModel, left_prompt
 from realm_lab.models.likelihoods import PAIR, CausalReader, Found, Identity, Likelihoods
 from realm_lab.retrieval.rows import ABSENT, NULL
@@ -81,6 +83,19 @@ def test_each_pair_is_read_once_by_whoever_asks_first(made: Made) -> None:
     assert (made.store / IDENTITY.key[:12] / "pairs.bin").stat().st_size == 5 * PAIR.itemsize  # ABSENT is read as null
     with pytest.raises(AssertionError):
         again.read([made.masked(0, "Türkiye")], ROWS[:1])
+
+
+def test_states_of_passages_are_stored_while_the_disk_has_room(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = [made.masked(0, "Ankara"), made.masked(1, "Lima")]
+    first = made.reader().read(sentences, ROWS).log_probs_BK
+    folder = made.store / IDENTITY.key[:12]
+    assert {path.name for path in (folder / "states").iterdir()} == {f"{row}.safetensors" for row in (0, 1, 2)}
+    folder.joinpath("pairs.bin").unlink()
+    assert torch.equal(made.reader().read(sentences, ROWS).log_probs_BK, first), "as stored"
+    monkeypatch.setattr(likelihoods, "SPARED", float("inf"))
+    shutil.rmtree(made.store)
+    torch.testing.assert_close(made.reader().read(sentences, ROWS).log_probs_BK, first, rtol=1e-5, atol=0)
+    assert not (folder / "states").exists()
 
 
 @pytest.mark.parametrize("name", ["corpus_digest", "checkpoint", "form", "precision", "code"])
