@@ -16,7 +16,7 @@ from realm_lab.core.files import write_text
 from realm_lab.reporting.comparison import MetricResult
 from realm_lab.reporting.rendering import is_number
 from realm_lab.reporting.report_data import Report
-from realm_lab.reporting.tables import TITLES, Rows, detail_rows, other_rows, result_rows
+from realm_lab.reporting.tables import Rows, detail_rows, other_rows, other_title, result_rows
 from realm_lab.statistics.family import ALPHA, Kind
 
 SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
@@ -102,8 +102,9 @@ def write_tables(folder: Path, report: Report, figures: Sequence[Mapping[str, st
         rows = metric_table(result, result_rows(result, results))
         made[key] = table(rows, title, f"{name}-{key}", NOTE, escaped=True)
         made[f"{key}_details"] = table(detail_rows(result, results), f"{title}: details", f"{name}-{key}-details")
-    others = other_rows(report)
-    made |= {key: table(rows, f"{TITLES[key]}, study {name}", f"{name}-{key}") for key, rows in others.items() if rows}
+    for key, rows in other_rows(report).items():
+        if rows:
+            made[key] = table(rows, f"{other_title(key, report)}, study {name}", f"{name}-{key}")
     for key, text in made.items():
         write_text(folder / "tables" / f"{key}.tex", text)
     first = [key for key in ("axes", "interactions") if key in made] or [*made][:1]

@@ -72,7 +72,6 @@ CORPUS_UPDATE = {
 }
 
 TITLES = {  # of `other_rows`
-    "axes": "By both axes",
     "interactions": "Interactions of the two axes",
     "sources": "Sources of the variance",
     "overlap": "Exact match by overlap with training",
@@ -162,6 +161,11 @@ def interaction_rows(report: Report) -> Rows:
             }
         )
     return rows
+
+
+def other_title(key: str, report: Report) -> str:
+    """The title of one of `other_rows`."""
+    return f"{report.compared[0].metric.title} by both axes" if key == "axes" else TITLES[key]
 
 
 def axes_rows(report: Report) -> Rows:

@@ -30,7 +30,7 @@ from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.rendering import html
 from realm_lab.reporting.report_data import Report
 from realm_lab.reporting.study_figures import sketches, styles_of
-from realm_lab.reporting.tables import axes_rows, interaction_rows
+from realm_lab.reporting.tables import axes_rows, interaction_rows, other_title
 from realm_lab.reporting.verdict import verdict
 from realm_lab.statistics.family import Kind
 from realm_lab.tracking.study_record import Studies, StudyCell, StudyRecord, StudyRun, write_study_record
@@ -193,6 +193,7 @@ def test_a_study_of_two_axes_has_a_table_and_a_figure_of_them() -> None:
     [often, never] = axes_rows(report)
     assert often == {"refresh": "often", "learning rate 0.002": "0.905", "learning rate 0.001": "0.505"}
     assert never["learning rate 0.001"] == "0.470", "two seeds have no spread"
+    assert other_title("axes", report) == "exact match by both axes"
     [row] = interaction_rows(report)
     assert [*row.items()][:2] == [("effect", "never at learning rate 0.001"), ("metric", "exact match")]
     assert row["difference of differences"] == "+0.470", "two seeds have no interval"
