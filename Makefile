@@ -15,7 +15,8 @@ export DO_NOT_TRACK := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # Named after the folder, so a copied or moved environment (its scripts point to the old place) is built anew.
-STAMP := $(VENV)/.installed-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+FOLDER := $(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.installed-$(FOLDER)
 PIP := $(VENV)/bin/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt -e
 PROGRESS := awk '/^Collecting/ && ++found % 25 == 0 {print "  found " found " packages"; fflush()} \
   /^Installing/ {print "  unpacking them"; fflush()}'
@@ -25,7 +26,7 @@ make_venv = $$python -m venv $(1) >/dev/null 2>&1 || { \
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell demo repro experiments reference test test-all test-numerics test-oldest ui lint pages docs pictures recording plots clean
+.PHONY: help setup setup-dev shell demo repro experiments reference test test-all test-numerics test-oldest setup-oldest ui lint pages docs pictures recording plots clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -84,15 +85,23 @@ reference: setup  ## make your results of STUDY the committed reference results 
 test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(ARGS)
 
+# One process more than cores: a fifth of the time of the slow tests is waiting, for SLURM, locks and ends of processes.
 test-all: setup-dev  ## run all tests, the slow ones too
-	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(VENV)/bin/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 OLDEST := .venv-oldest
-# A part of the quick tests, without those that start studies: 7 minutes of one core.
-test-oldest:  ## run a quick part of the tests with the lowest versions that pyproject.toml allows, in .venv-oldest
+OLDEST_STAMP := $(OLDEST)/.installed-$(FOLDER)
+setup-oldest: $(OLDEST_STAMP)
+
+$(OLDEST_STAMP): pyproject.toml constraints-oldest.txt
+	@test -e $@ || rm -rf $(OLDEST)
 	@test -d $(OLDEST) || { python=$$(command -v $(PYTHON) python3.11 | head -n 1); $(call make_venv,$(OLDEST)); }
 	@set -o pipefail; $(OLDEST)/bin/python -m pip install --progress-bar off --disable-pip-version-check \
 	  -c constraints-oldest.txt -e ".[platform,faiss]" pytest pytest-xdist hypothesis ir-measures | $(PROGRESS)
+	@touch $@
+
+# A part of the quick tests, without those that start studies: 7 minutes of one core.
+test-oldest: setup-oldest  ## run a quick part of the tests with the lowest versions that pyproject.toml allows, in .venv-oldest
 	@PATH=$(CURDIR)/$(OLDEST)/bin:$$PATH $(OLDEST)/bin/python -m pytest -q -n auto --dist loadfile -m "not slow" \
 	  tests/test_proofs.py tests/test_environments.py tests/params tests/statistics tests/corpus tests/models \
 	  tests/evaluation tests/tracking $(ARGS)
