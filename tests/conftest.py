@@ -4,7 +4,7 @@ import importlib.util
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def repository() -> Path:
     """The root of the checkout."""
     return REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def undrawn() -> Iterator[None]:
+    """See tiny.undrawn."""
+    from tests import tiny
+
+    with tiny.undrawn():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,18 @@ def run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int 
     return stage_run(stage, chosen, root, label, seed)
 
 
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Inside, the figures of a report are empty files: to draw them takes as long as the whole tiny line. The tests of
+    reporting draw, and so do all processes that tests start."""
+    from realm_lab.reporting import rendered
+    from realm_lab.reporting.figures import Drawing
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(rendered, "draw", lambda sketch, **how: Drawing(sketch.name, {"png": b""}))
+        yield
+
+
 class Killed(BaseException):
     """Replaces any cause that ends a process."""
 

@@ -43,7 +43,8 @@ class Whole:
         """Run all stages by the command line, and return the measurements of the last one."""
         study = {"question": "Does it run?", "seeds": [0], "baseline": "only", "cells": {"only": {"system": system}}}
         (self.root / "experiments" / f"{system}.yaml").write_text(json.dumps(study))
-        assert main(["sweep", system, "--launcher", "inline", "--root", str(self.root)]) == 0
+        with tiny.undrawn():
+            assert main(["sweep", system, "--launcher", "inline", "--root", str(self.root)]) == 0
         found: dict[str, Any] = self.context(system).stage("evaluate").results()
         return found
 

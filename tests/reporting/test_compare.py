@@ -18,6 +18,7 @@ from realm_lab.tracking.study_record import Studies, StudyRecord
 from tests import tiny
 from tests.reporting.synthetic import edit, exact_match, make_study, stage_folder
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 SEEDS = (0, 1, 2)
 
 

@@ -15,6 +15,8 @@ from realm_lab.reporting.report import write_study_report
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting.synthetic import CELLS, edit, make_study, run_json, stage_folder
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def test_notes_on_the_code_and_confounds_are_shown_where_they_count(tmp_path: Path, study: StudyRecord) -> None:
     write_study_report(tmp_path, "table")

@@ -14,6 +14,7 @@ from realm_lab.statistics.components import components
 from realm_lab.tracking.study_record import StudyCell, write_study_record
 from tests.reporting.synthetic import make_study
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 INITIALISATION, ORDER = {"streams.initialisation": 1}, {"streams.order": {"pretrain": 1}}
 AXES: dict[str, tuple[str, ...]] = {"initialisation": ("weights_1", "weights_2"), "order": ("order_1", "order_2")}
 CELLS = (

@@ -12,6 +12,7 @@ from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.systems.identity import code_roots, kept_corpus_folder, stage_folders
 from realm_lab.tracking.code_record import CodeStates
 from realm_lab.tracking.run_dir import stage_folder
+from tests import tiny
 from tests.reporting.opened_page import browser
 from tests.runner.fake_slurm import Fake
 from tests.slurm_cluster.cluster import Cluster
@@ -19,9 +20,14 @@ from tests.slurm_cluster.project import joined
 
 __all__ = ["browser"]
 
-PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
+PARAMETERS = tiny.PARAMETERS
 HEAD = "question: Does it matter?\nseeds: [0, 1]\n"
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_figures(undrawn: None) -> None:
+    """Other tests look at the figures of a report."""
 
 
 @pytest.fixture(scope="module")
