@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +17,10 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import load, nested
 from realm_lab.params.parameters import Params
 from realm_lab.systems.identity import plan_run
-from realm_lab.training import loop
 from realm_lab.worlds.world import ToyWorld
 from tests import tiny
 from tests.models.families import FAMILIES, write_family
+from tests.systems.test_resuming import interrupted_once
 
 SIZES = {"model.hidden_size": 32, "model.layers": 3, "model.heads": 2, "model.intermediate_size": 48}
 LENGTHS = {"corpus.passage_length": 80, "corpus.sentence_length": 56}  # more pieces than the world's own words have
@@ -59,29 +56,18 @@ def test_smoke_goes_the_whole_way(tmp_path: Path, family: str, capsys: pytest.Ca
         assert json.loads(capsys.readouterr().out)["candidates"]
 
 
-def test_it_resumes_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+def test_it_resumes_in_the_same_bits(tmp_path: Path) -> None:
     few = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "pretrain.steps": 8}
     often = {"launch.checkpoint_interval_seconds": 2, "warm_start.embedder.initial_encoder": "checkpoint"}
     params = tiny.params(SIZES | LENGTHS | few | often | write(tmp_path / "encoder", "roberta", tiny.params()))
-    whole = tiny.prepare(params, tmp_path / "whole")
-    tiny.run("warm_start", params, whole)
+    whole = tiny.prepare(params, tmp_path / "whole", "warm_start")
     shutil.copytree(whole, tmp_path / "killed")
     expected = tiny.outcome(tiny.run("pretrain", params, whole))
-    check, done = loop._check_finite, list[int]()
-
-    def interrupted(values: Mapping[str, float], path: Path, step: int) -> None:
-        done.append(step)
-        if step == 5 and done.count(5) == 1:
-            raise KeyboardInterrupt
-        check(values, path, step)
-
-    monkeypatch.setattr(loop, "_check_finite", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        tiny.run("pretrain", params, tmp_path / "killed")
-    assert tiny.outcome(tiny.run("pretrain", params, tmp_path / "killed")) == expected
-    assert done[:5] == [1, 2, 3, 4, 5]
-    assert done[5] in (4, 5)
+    with interrupted_once(5) as done:
+        with pytest.raises(KeyboardInterrupt):
+            tiny.run("pretrain", params, tmp_path / "killed")
+        assert tiny.outcome(tiny.run("pretrain", params, tmp_path / "killed")) == expected
+    assert done[:7] == [1, 2, 3, 4, 5, 4, 5]
 
 
 def test_an_encoder_that_cannot_read_a_passage_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 import itertools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,16 +44,28 @@ def outcome(run: StageRun) -> Any:
     return weights, *tiny.outcome(run)
 
 
+@contextmanager
+def interrupted_once(at: int) -> Iterator[list[int]]:
+    """The steps that stages do inside, whatever their task; the clock ticks once a step, and the first time that step
+    `at` is done the stage is interrupted."""
+    check, done = loop._check_finite, list[int]()
+
+    def interrupted(values: Mapping[str, float], path: Path, step: int) -> None:
+        done.append(step)
+        if step == at and done.count(at) == 1:
+            raise KeyboardInterrupt
+        check(values, path, step)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(loop, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+        patches.setattr(loop, "_check_finite", interrupted)
+        yield done
+
+
 @pytest.mark.parametrize(("system", "stage", "own"), STAGES)
 def test_killed_it_ends_in_the_same_bits(
-    whole: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    system: str,
-    stage: str,
-    own: dict[str, Any],
+    whole: Path, tmp_path: Path, system: str, stage: str, own: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     options = OPTIONS | LINKED
     options |= {system: options[system] | own}
     often = {"model.dropout": 0.1, "launch.checkpoint_interval_seconds": 2}  # every third step, by that clock
@@ -61,17 +74,9 @@ def test_killed_it_ends_in_the_same_bits(
         tiny.run(before, params, whole, system)
     shutil.copytree(whole, tmp_path / "killed", ignore=shutil.ignore_patterns(f"{stage}-*"))
     expected = outcome(tiny.run(stage, params, whole, system))
-    check, done = loop._check_finite, list[int]()
-
-    def interrupted(values: Mapping[str, float], path: Path, step: int) -> None:
-        done.append(step)
-        if step == 5 and done.count(5) == 1:
-            raise KeyboardInterrupt
-        check(values, path, step)
-
-    monkeypatch.setattr(loop, "_check_finite", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        tiny.run(stage, params, tmp_path / "killed", system)
-    found = outcome(tiny.run(stage, params, tmp_path / "killed", system))
+    with interrupted_once(5) as done:
+        with pytest.raises(KeyboardInterrupt):
+            tiny.run(stage, params, tmp_path / "killed", system)
+        found = outcome(tiny.run(stage, params, tmp_path / "killed", system))
     assert done[:7] == [1, 2, 3, 4, 5, 4, 5]  # from the checkpoint of step 3
     assert found == expected
