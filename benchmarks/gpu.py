@@ -117,6 +117,8 @@ def the_list(options: argparse.Namespace) -> list[Item]:
         Item("step, toy", 60, step("toy"), _rates),
         Item("two ranks", 60, ["gpu_checks", "ranks", *common], _ranks),
     ]
+    if options.tiny:  # all sizes are the toy's
+        ours = [item for item in ours if item.name not in ("step, minilm", "step, toy")]
     return [item if item.words is tests else _of_this_folder(item) for item in ours]
 
 

@@ -27,7 +27,7 @@ set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 
 cells:
   realm: {title: REALM}
   longer: {title: longer, set: {pretrain.steps: 4}}
-launcher: {local: {processes: 2}}
+launcher: {default: inline}
 """
 
 
