@@ -30,7 +30,10 @@ class PassageSystem(System):
     """A system that reads passages of the run's knowledge corpus, or of `_knowledge` if it has another."""
 
     context: Context
-    _knowledge: Knowledge | None
+
+    def __init__(self, context: Context, knowledge: Knowledge | None = None):
+        super().__init__(context)
+        self._knowledge = knowledge
 
     @cached_property
     def own(self) -> Any:
@@ -61,8 +64,8 @@ class SpanReader(PassageSystem):
     """
 
     def __init__(self, context: Context, models: Initial | None = None, knowledge: Knowledge | None = None):
-        super().__init__(context)
-        self._models, self._knowledge = models, knowledge
+        super().__init__(context, knowledge)
+        self._models = models
 
     @cached_property
     def models(self) -> Initial:

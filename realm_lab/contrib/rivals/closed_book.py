@@ -13,13 +13,12 @@ the target, and the answer is decoded from wordpieces, in lower case if the toke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from realm_lab.contrib.rivals.generative import learn, load_generator, question_examples
+from realm_lab.contrib.rivals.generative import load_generator
+from realm_lab.corpus.store import Passages
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported
@@ -27,11 +26,10 @@ from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsup
 if TYPE_CHECKING:
     from torch import nn
 
-    from realm_lab.contrib.rivals.models.decoder import Example, Generator
-    from realm_lab.corpus.store import Passages
+    from realm_lab.contrib.rivals.models.decoder import Generator
     from realm_lab.systems.context import Context
-    from realm_lab.tracking.run_dir import StageRun
 
+STEPS = "system_options.salient_span_steps"
 BATCH = ("model", "system_options.batch_size", "system_options.learning_rate")
 
 
@@ -51,10 +49,8 @@ class ClosedBookOptions(Section):
 
 
 def _stage(name: str, work: str, *more: str, steps: str = "") -> Stage:
-    return Stage(name, (*BATCH, *more), f"realm_lab.contrib.rivals.closed_book:{work}", uses_ranks=False, steps=steps)
-
-
-SALIENT_SPAN_STEPS = "system_options.salient_span_steps"
+    work = f"realm_lab.contrib.rivals.training.writers:{work}"
+    return Stage(name, (*BATCH, *more), work, uses_ranks=False, steps=steps)
 
 
 class ClosedBook(System):
@@ -66,13 +62,7 @@ class ClosedBook(System):
     options = ClosedBookOptions
     stages = (
         _stage("span_corruption", "corrupt", "system_options.corruption_steps"),
-        _stage(
-            "salient_spans",
-            "write_salient_spans",
-            SALIENT_SPAN_STEPS,
-            "pretrain.recurring_spans",
-            steps=SALIENT_SPAN_STEPS,
-        ),
+        _stage("salient_spans", "write_salient_spans", "pretrain.recurring_spans", STEPS, steps=STEPS),
         _stage("finetune", "answer_questions", "system_options.question_steps", "finetune.max_span_wordpieces"),
         EVALUATE,
     )
@@ -103,60 +93,3 @@ class ClosedBook(System):
     def on_corpus(self, passages: Passages, digest: str) -> System:
         """Return itself: it reads no corpus."""
         return self
-
-
-def corrupt(context: Context, run: StageRun) -> None:
-    """Span corruption of the sentences of X and the passages of Z, each text equally often."""
-    from realm_lab.contrib.rivals.models.generators import new_generator
-    from realm_lab.contrib.rivals.training.generation import corrupt_spans
-    from realm_lab.models.initial import new_reader
-
-    sentences, bodies = context.corpus.sentences().tokens, context.passages.bodies
-    encoder = new_reader(context.params, context.vocabulary_size, context.initial_seed).encoder
-
-    def example(item: int, generator: np.random.Generator) -> Example:
-        tokens = sentences[item] if item < len(sentences) else bodies[item - len(sentences)]
-        return corrupt_spans(tokens, context.special, generator)
-
-    count = len(sentences) + len(bodies)
-    options, model = context.options(ClosedBookOptions), new_generator(encoder, context.initial_seed)
-    _learn(context, run, model, count, example, options.corruption_steps)
-
-
-def write_salient_spans(context: Context, run: StageRun) -> None:
-    """Remove a salient span from a sentence of X, to be generated (Roberts et al. 2020)."""
-    from realm_lab.contrib.rivals.training.generation import blank
-
-    sentences = context.sentences()
-    rows = sentences.rows_with_spans()
-
-    def example(item: int, generator: np.random.Generator) -> Example:
-        spans = sentences.salient_spans(int(rows[item]))
-        chosen = int(generator.integers(len(spans)))
-        return blank(sentences.tokens[int(rows[item])], spans[chosen : chosen + 1], context.special)
-
-    options, model = context.options(ClosedBookOptions), load_generator(context, "span_corruption")
-    _learn(context, run, model, len(rows), example, options.salient_span_steps)
-
-
-def answer_questions(context: Context, run: StageRun) -> None:
-    """Questions and their answers."""
-    examples = question_examples(context)
-    options, model = context.options(ClosedBookOptions), load_generator(context, "salient_spans")
-    _learn(context, run, model, len(examples), lambda item, _: examples[item], options.question_steps)
-
-
-def _learn(
-    context: Context,
-    run: StageRun,
-    model: Generator,
-    count: int,
-    example: Callable[[int, np.random.Generator], Example],
-    steps: int,
-) -> None:
-    from realm_lab.contrib.rivals.training.generation import GenerationTask, drawing
-
-    options, seed = context.options(ClosedBookOptions), context.order_seed(run.stage)
-    draw = drawing(count, options.batch_size, seed, run.stage, example)
-    given = context.params, seed, model.to(context.device), context.special, draw, steps, options.learning_rate
-    learn(context, run, GenerationTask(*given))

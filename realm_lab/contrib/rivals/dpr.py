@@ -1,26 +1,38 @@
-"""DPR (Karpukhin et al. 2020): towers trained on questions with their passages, then a reader on retrieved passages.
+"""DPR (Karpukhin et al. 2020): towers trained on questions with their passages, then a reader on retrieved passages,
+which selects one by its [CLS] and answers with the best span of it (section 6.1). With BM25's passages it is
+`bm25_dpr_reader` (the row BM25 of Table 4).
 
-Simplified: the towers come from the warm start, not from plain BERT, and have its projection; the reader is
-`bm25_dpr_reader`'s; one epoch order instead of the paper's choice of a checkpoint by its validation rank. The peak
-learning rate is finetune.retriever's.
+Simplified: the towers come from the warm start, not from plain BERT, and have its projection; the span head is the same
+in all systems here, one softmax over the spans of a passage, and not two, over starts and ends; one epoch order
+instead of the paper's choice of a checkpoint by its validation rank. A question without a passage with its answer among
+the first 100 is left out of the step that it is drawn in; `answerable_fraction` counts it. The peak learning rate of
+the towers is finetune.retriever's.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
-from realm_lab.contrib.rivals.selecting import FINETUNE_SELECTING, SelectingOptions, SelectsPassage
-from realm_lab.errors import UserError
-from realm_lab.params.sections import NonNegative, Positive
-from realm_lab.systems.reading import DenseRetriever
+from realm_lab.core.plugins import Choice
+from realm_lab.params.sections import NonNegative, Positive, Section
+from realm_lab.systems.bm25_reader import Bm25Passages
+from realm_lab.systems.reading import DenseRetriever, SpanReader
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Stage
 
-if TYPE_CHECKING:
-    from realm_lab.systems.context import Context
-    from realm_lab.tracking.run_dir import StageRun
+FINETUNE_SELECTING = Stage(
+    "finetune",
+    ("model", "finetune", "system_options"),
+    "realm_lab.contrib.rivals.training.selection:finetune",
+    by_system=True,
+)
 
-DEPTH = 100  # passages of BM25 in which positives and negatives are looked for (the paper's)
+
+class SelectingOptions(Section):
+    """Options of systems whose reader selects the passage."""
+
+    negatives: NonNegative = 23
+    """Passages without the answer that are read with the one that has it, per question in training (the paper's)."""
 
 
 class DprOptions(SelectingOptions):
@@ -30,6 +42,12 @@ class DprOptions(SelectingOptions):
     """Optimiser steps of the towers (40 epochs of the paper's 58,880 questions)."""
     batch_size: Positive = 128
     """Questions per step, which are each other's negatives (the paper's)."""
+
+
+class SelectsPassage(SpanReader):
+    """Mixin before the class that retrieves; `finetune.candidates` passages are read per question in evaluation."""
+
+    fixed: ClassVar = {"softmax": "selected", "objective": Choice("marginal")}
 
 
 class Dpr(SelectsPassage, DenseRetriever):
@@ -43,7 +61,7 @@ class Dpr(SelectsPassage, DenseRetriever):
         Stage(
             "dpr",
             ("model", "finetune.retriever", "system_options"),
-            "realm_lab.contrib.rivals.dpr:train_towers",
+            "realm_lab.contrib.rivals.training.dual_encoder:train_towers",
             steps="system_options.steps",
         ),
         FINETUNE_SELECTING,
@@ -51,30 +69,10 @@ class Dpr(SelectsPassage, DenseRetriever):
     )
 
 
-def train_towers(context: Context, run: StageRun) -> None:
-    """Train both towers on the training questions; the reader of the warm start is handed on."""
-    from realm_lab.contrib.rivals.training.dual_encoder import DualEncoderTask, label
-    from realm_lab.systems.stages.ending import compile_encoders, finish
-    from realm_lab.training.loop import train
+class Bm25DprReader(SelectsPassage, Bm25Passages):
+    """BM25 and a reader that selects the passage."""
 
-    options = context.options(DprOptions)
-    questions, passages = context.corpus.questions("train"), context.passages
-    answers = context.answer_wordpieces(questions)
-    found_QK = context.bm25.search(questions.texts, DEPTH).rows_QK
-    labelled = label(questions, answers, passages, found_QK)
-    if not len(labelled.questions):
-        raise UserError("no training question has a passage with its answer; name questions in corpus.files")
-    reader = context.load_reader("warm_start").to(context.device)
-    embedder = context.load_embedder("warm_start")[0].to(context.device)
-    embedder.set_learned_null(False)
-    compile_encoders(context.params, embedder.query_encoder, embedder.document_encoder)
-    models = reader, embedder, labelled, questions, answers, passages, context.special
-    seed = context.order_seed(run.stage)
-    task = DualEncoderTask(context.params, seed, options.steps, options.batch_size, *models)
-    train(task, run, context.params.launch, context.device)
-    counts = {
-        "questions_trained": len(labelled.questions),
-        "questions_without_passage": len(questions) - len(labelled.questions),
-        "questions_without_negative": int((labelled.negatives < 0).sum()),
-    }
-    finish(context, run, reader, embedder, 0.0, **counts)
+    name = "bm25_dpr_reader"
+    title = "BM25 with DPR's reader"
+    options = SelectingOptions
+    stages = (WARM_START, FINETUNE_SELECTING, EVALUATE)

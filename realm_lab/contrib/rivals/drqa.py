@@ -18,23 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
+from realm_lab.corpus.store import Passages
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Dropout, Fraction, NonNegative, Positive, Section
 from realm_lab.systems.reading import PassageSystem
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
 
     from realm_lab.contrib.rivals.models.document_reader import DocumentReader
     from realm_lab.contrib.rivals.tfidf import TfidfArticles
-    from realm_lab.corpus.store import Passages
-    from realm_lab.systems.context import Context, Knowledge
-    from realm_lab.tracking.run_dir import StageRun
 
 
 class DrqaOptions(Section):
@@ -67,16 +63,12 @@ class Drqa(PassageSystem):
         Stage(
             "document_reader",
             ("finetune.max_span_wordpieces", "model.precision", "system_options"),
-            "realm_lab.contrib.rivals.drqa:train_reader",
+            "realm_lab.contrib.rivals.training.document_reader:train_reader",
             by_system=True,
             uses_ranks=False,
         ),
         EVALUATE,
     )
-
-    def __init__(self, context: Context, knowledge: Knowledge | None = None):
-        super().__init__(context)
-        self._knowledge = knowledge
 
     @cached_property
     def tfidf(self) -> TfidfArticles:
@@ -112,55 +104,24 @@ class Drqa(PassageSystem):
         updated.reader = self.reader
         return updated
 
+    def new_reader(self) -> DocumentReader:
+        """Build a reader with weights drawn from the run's seed of new weights."""
+        import torch
+
+        from realm_lab.contrib.rivals.models.document_reader import DocumentReader
+        from realm_lab.core.seeding import derive_seed
+
+        own, context = self.own, self.context
+        with torch.random.fork_rng(devices=[]):  # drawn on the CPU: equal on every device
+            torch.manual_seed(derive_seed(context.initial_seed, "document-reader"))
+            reader = DocumentReader(context.vocabulary_size, own.embedding_size, own.hidden_size, own.dropout)
+        return reader.to(context.device)
+
     @cached_property
     def reader(self) -> DocumentReader:
         """The trained reader."""
         from realm_lab.models.folders import load_parameters
 
-        reader = new_reader(self.context, self.own)
+        reader = self.new_reader()
         load_parameters(reader, self.context.model_folder("document_reader") / "model.safetensors")
         return reader
-
-
-def new_reader(context: Context, own: DrqaOptions) -> DocumentReader:
-    """Build a reader with weights drawn from the run's seed of new weights."""
-    import torch
-
-    from realm_lab.contrib.rivals.models.document_reader import DocumentReader
-    from realm_lab.core.seeding import derive_seed
-
-    with torch.random.fork_rng(devices=[]):  # drawn on the CPU: equal on every device
-        torch.manual_seed(derive_seed(context.initial_seed, "document-reader"))
-        reader = DocumentReader(context.vocabulary_size, own.embedding_size, own.hidden_size, own.dropout)
-    return reader.to(context.device)
-
-
-def train_reader(context: Context, run: StageRun) -> None:
-    """Train the reader on passages of the training questions that contain the answer."""
-    from realm_lab.contrib.rivals.tfidf import STOP_WORDS
-    from realm_lab.contrib.rivals.training.document_reader import DocumentReaderTask, distant_examples
-    from realm_lab.corpus.vocabulary import wordpieces_by_id
-    from realm_lab.models.folders import write_tensors
-    from realm_lab.systems.stages.ending import end_stage
-    from realm_lab.training.loop import train
-
-    system = cast(Drqa, context.system)
-    own, questions, passages = system.own, context.corpus.questions("train"), context.passages
-    answers = context.answer_wordpieces(questions)
-    words = enumerate(wordpieces_by_id(context.tokenizer))
-    ignored = frozenset(i for i, word in words if word in STOP_WORDS or not any(map(str.isalnum, word)))
-    rows = [rows for rows, _ in system.tfidf.search(questions.texts, own.articles)]
-    width, read = context.params.finetune.max_span_wordpieces, context.params.corpus.passage_length - 1
-    examples = distant_examples(questions, answers, rows, passages, ignored, width, read)
-    reader = new_reader(context, own)
-    sizes = own.steps, own.batch_size, own.learning_rate
-    texts = questions, passages, context.special
-    task = DocumentReaderTask(context.params, context.order_seed(run.stage), *sizes, reader, examples, *texts)
-    train(task, run, context.params.launch, context.device)
-    trained = {example.question for example in examples}
-    counts = {"examples": len(examples), "questions_without_example": len(questions) - len(trained)}
-
-    def write(scratch: Path) -> None:
-        write_tensors(scratch / "model.safetensors", dict(reader.named_parameters()))
-
-    end_stage(run, write, counts)

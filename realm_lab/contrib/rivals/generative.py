@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from realm_lab.corpus.store import Passages
+from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
 from realm_lab.systems.reading import PassageSystem
 from realm_lab.systems.registry import Retrieved, Stage, System
@@ -21,16 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from realm_lab.contrib.rivals.models.decoder import Example, Generator
-    from realm_lab.contrib.rivals.training.generation import GenerationTask
     from realm_lab.contrib.rivals.writing import Written
-    from realm_lab.corpus.store import Passages
-    from realm_lab.evaluation.answers import Answer
     from realm_lab.models.embedder import Embedder
     from realm_lab.retrieval.retriever import Retriever
     from realm_lab.systems.context import Context, Knowledge
-    from realm_lab.tracking.run_dir import StageRun
-
-OTHER_PASSAGES = 3  # besides the one that helps, in `denoise`
 
 
 class WriterOptions(Section):
@@ -47,16 +40,14 @@ class WriterOptions(Section):
 DENOISE = Stage(
     "denoise",
     ("model", *(f"system_options.{name}" for name in WriterOptions.model_fields)),
-    "realm_lab.contrib.rivals.generative:denoise",
+    "realm_lab.contrib.rivals.training.writers:denoise",
     uses_ranks=False,
     steps="system_options.denoise_steps",
 )
-
-
 FINETUNE = Stage(
     "finetune",
     ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options"),
-    "realm_lab.contrib.rivals.generative:finetune",
+    "realm_lab.contrib.rivals.training.writers:finetune",
     uses_ranks=False,
 )
 
@@ -77,8 +68,8 @@ class PassageWriter(PassageSystem, ABC):
         embedder: Embedder | None = None,
         knowledge: Knowledge | None = None,
     ):
-        super().__init__(context)
-        self._model, self._embedder, self._knowledge = model, embedder, knowledge
+        super().__init__(context, knowledge)
+        self._model, self._embedder = model, embedder
 
     @property
     @abstractmethod
@@ -131,7 +122,7 @@ class PassageWriter(PassageSystem, ABC):
         import torch
 
         from realm_lab.contrib.rivals.models.decoder import Example
-        from realm_lab.contrib.rivals.training.retrieving import with_passages
+        from realm_lab.contrib.rivals.training.generation import with_passages
         from realm_lab.contrib.rivals.writing import answer_of
 
         context = self.context
@@ -145,98 +136,6 @@ class PassageWriter(PassageSystem, ABC):
 
 def load_generator(context: Context, stage: str) -> Generator:
     """Return the encoder-decoder of a stage, on the CPU."""
-    from realm_lab.contrib.rivals.models.generators import read_generator
+    from realm_lab.contrib.rivals.models.decoder import read_generator
 
     return read_generator(context.model_folder(stage) / "generator")
-
-
-def learn(context: Context, run: StageRun, task: GenerationTask, embedder: Embedder | None = None) -> None:
-    """Train the encoder-decoder of a task, and export it, with the embedder if that is trained too."""
-    from realm_lab.contrib.rivals.models.generators import write_generator
-    from realm_lab.models.folders import write_embedder
-    from realm_lab.systems.stages.ending import compile_encoders, end_stage
-    from realm_lab.training.loop import train
-
-    compile_encoders(context.params, task.model.encoder)
-    train(task, run, context.params.launch, context.device)
-
-    def write(scratch: Path) -> None:
-        write_generator(task.model, scratch / "generator")
-        if embedder is not None:
-            write_embedder(embedder, scratch / "embedder")
-
-    end_stage(run, write, {})
-
-
-def question_examples(context: Context) -> list[Example]:
-    """Return the training questions, each with its first answer. UserError: there are none."""
-    from realm_lab.contrib.rivals.models.decoder import Example
-    from realm_lab.errors import UserError
-
-    questions = context.corpus.questions("train")
-    if not len(questions):
-        raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
-    targets = context.wordpieces([answers[0] for answers in questions.answers])
-    return [Example(questions.tokens[number], (), np.array(target, np.int64)) for number, target in enumerate(targets)]
-
-
-def finetune(context: Context, run: StageRun) -> None:
-    """Questions with their passages, found once, or at each step by a query tower that learns, in the index of the warm
-    start."""
-    from realm_lab.contrib.rivals.training.generation import GenerationTask, drawing
-    from realm_lab.contrib.rivals.training.retrieving import RetrievingTask, with_passages
-
-    seed, examples = context.order_seed(run.stage), question_examples(context)
-    system = cast(PassageWriter, context.system)
-    own, objective = system.own, system.objective
-    if objective is None:
-        rows_QK = system.retrieve(context.corpus.questions("train").texts, own.passages).rows_QK
-        examples = with_passages(examples, context.passages, rows_QK)
-    model = load_generator(context, "denoise").to(context.device)
-    draw = drawing(len(examples), own.batch_size, seed, f"{system.name}-questions", lambda item, _: examples[item])
-    given = context.params, seed, model, context.special, draw, own.steps, own.learning_rate
-    if objective is None:
-        learn(context, run, GenerationTask(*given))
-        return
-    retriever = system.before_finetuning().retriever
-    retriever.embedder.split_towers()
-    task = RetrievingTask(*given, retriever=retriever, passages=own.passages, objective=objective)
-    learn(context, run, task, retriever.embedder)
-
-
-def denoise(context: Context, run: StageRun) -> None:
-    """Train the warm start's encoder and a new decoder to write a salient span of a sentence, removed there, from a
-    passage that can help: the pairs of the reader's warm start. If a pair has no such span, spans of any words are
-    used. In the second half of the steps that passage is among others that cannot help. With these from the first step,
-    a decoder of the toy world often did not learn to copy in 600 steps."""
-    from realm_lab.contrib.rivals.models.generators import new_generator
-    from realm_lab.contrib.rivals.training.generation import GenerationTask, blank, corrupt_spans, drawing
-    from realm_lab.training.pairs import ArticlePairs, PassagePairs
-
-    options, seed, special = context.options(WriterOptions), context.order_seed(run.stage), context.special
-    articles = context.corpus.articles()
-    pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
-
-    def example(others: int, item: int, generator: np.random.Generator) -> Example:
-        pair = pairs.pair(item, True, generator)
-        if len(pair.spans):
-            chosen = int(generator.integers(len(pair.spans)))
-            read = blank(pair.first, pair.spans[chosen : chosen + 1], special)
-        else:
-            read = corrupt_spans(pair.first, special, generator)
-        drawn = generator.integers(len(pairs), size=others)
-        seconds = [pair.second, *(pairs.pair(int(other), True, generator).second for other in drawn)]
-        return read._replace(seconds=[seconds[place] for place in generator.permutation(len(seconds))])
-
-    model = new_generator(context.load_reader("warm_start").encoder, context.initial_seed).to(context.device)
-    alone, among_others = (
-        drawing(len(pairs), options.denoise_batch_size, seed, "denoise", partial(example, others))
-        for others in (0, OTHER_PASSAGES)
-    )
-
-    def draw(step: int) -> list[Example]:
-        return (alone if 2 * step < options.denoise_steps else among_others)(step)
-
-    learning_rate = options.denoise_learning_rate
-    task = GenerationTask(context.params, seed, model, special, draw, options.denoise_steps, learning_rate)
-    learn(context, run, task)

@@ -1,7 +1,7 @@
 """GraphRetriever (Min et al. 2019): passages of BM25 and linked passages, judged together by their relations.
 
 The first passages of BM25 and, hop by hop, the passages that they link to form a graph; each passage's vector is mixed
-with the vectors of related passages before one is chosen (models/graphs.py). The paper's reader was never released.
+with the vectors of related passages before one is chosen (models/linked.py). The paper's reader was never released.
 Simplified: seeds are passages of BM25, without entity linking; an edge is a title that a passage names
 (links.py), not a relation of Wikidata, so that there are three relations: links to, is linked from, has the same
 title; the choice of a passage and the spans have an encoder each, trained one after the other, the first with the
@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from realm_lab.contrib.rivals.linked import STAGES, LinkedOptions, LinkedReader
+import numpy as np
+
+from realm_lab.contrib.rivals.linked import STAGES, Example, LinkedOptions, LinkedReader
 from realm_lab.params.sections import NonNegative, Positive
 from realm_lab.systems.registry import Retrieved
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import Tensor
 
-    from realm_lab.contrib.rivals.models.graphs import GraphModel
-    from realm_lab.contrib.rivals.training.linked import Example
+    from realm_lab.contrib.rivals.models.linked import GraphModel
     from realm_lab.models.encoder import Encoder
 
 
@@ -51,15 +51,13 @@ class GraphRetriever(LinkedReader):
     stages = STAGES
 
     def new_model(self, encoder: Encoder, generator: torch.Generator) -> GraphModel:
-        from realm_lab.contrib.rivals.models.graphs import GraphModel
+        from realm_lab.contrib.rivals.models.linked import GraphModel
 
         return GraphModel(encoder, self.own.layers, generator)
 
     def graph(self, bm25: np.ndarray) -> np.ndarray:
         """Return the rows of a graph: the seeds, passages that they link to, passages linked from those, then the other
         passages of BM25; within a hop the best by BM25's order first, then in the order of their linking passages."""
-        import numpy as np
-
         own, place = self.own, {int(row): number for number, row in enumerate(bm25)}
         rows = dict.fromkeys(bm25[: own.seeds].tolist())
         frontier = list(rows)
@@ -74,10 +72,6 @@ class GraphRetriever(LinkedReader):
     ) -> Example | None:
         """Choose examples: a gold path is always read, and its end is the positive; otherwise passages with the
         answer."""
-        import numpy as np
-
-        from realm_lab.contrib.rivals.training.linked import Example
-
         graph = self.graph(bm25)
         positives = path[-1:] if is_gold else np.union1d(path, np.intersect1d(graph, holding))
         if not len(positives):
@@ -86,7 +80,6 @@ class GraphRetriever(LinkedReader):
         return Example(number, kept, positives, np.setdiff1d(graph, np.concatenate([kept, holding])))
 
     def loss(self, model: GraphModel, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
-        import numpy as np
         import torch
 
         positive_P = torch.from_numpy(np.isin(rows_P, example.positives)).to(vectors_PD.device)

@@ -8,10 +8,10 @@ passage over the maximum of all positions, and classes "yes" and "no", which no 
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Literal
 
-from realm_lab.contrib.rivals.selecting import FINETUNE_SELECTING, MakeTask, SelectingOptions, SelectsPassage
+from realm_lab.contrib.rivals.dpr import FINETUNE_SELECTING, SelectingOptions, SelectsPassage
 from realm_lab.params.sections import NonNegative, Positive
 from realm_lab.systems.bm25_reader import Bm25Passages
 from realm_lab.systems.realm import WARM_START
@@ -36,9 +36,8 @@ class HardEm(SelectsPassage, Bm25Passages):
     name = "hard_em"
     title = "hard EM"
     options = HardEmOptions
-    stages = (WARM_START, FINETUNE_SELECTING, EVALUATE)
-
-    def task(self) -> MakeTask:
-        from realm_lab.contrib.rivals.training.hard_em import HardEmTask
-
-        return partial(HardEmTask, variant=self.own.variant, tau_steps=self.own.tau_steps)
+    stages = (
+        WARM_START,
+        replace(FINETUNE_SELECTING, work="realm_lab.contrib.rivals.training.selection:finetune_hard_em"),
+        EVALUATE,
+    )

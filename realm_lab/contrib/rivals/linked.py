@@ -1,31 +1,31 @@
 """Base of systems that start from BM25 and follow links (links.py): a retriever in a separate stage,
-trained on the passages of each question, then the span reader on its results. Nothing is registered here."""
+trained on the passages of each question, then the span reader on its results."""
+
+# Shapes: P passages of a question, D hidden size
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from realm_lab.errors import UserError
+import numpy as np
+
+from realm_lab.contrib.rivals.links import Links
+from realm_lab.corpus.store import Questions
+from realm_lab.corpus.vocabulary import wordpieces_by_id
 from realm_lab.params.sections import NonNegative, Positive, Section
 from realm_lab.systems.bm25_reader import FINETUNE_READER, Bm25Passages
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Stage
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import Tensor, nn
 
-    from realm_lab.contrib.rivals.links import Links
-    from realm_lab.contrib.rivals.models.pair_encoder import PairEncoder
-    from realm_lab.contrib.rivals.training.linked import Example
-    from realm_lab.corpus.store import Questions
+    from realm_lab.contrib.rivals.models.linked import PairEncoder
     from realm_lab.models.encoder import Encoder
-    from realm_lab.systems.context import Context
-    from realm_lab.tracking.run_dir import StageRun
 
 KEPT = "retriever"
 STAGES = (
@@ -33,7 +33,7 @@ STAGES = (
     Stage(
         "retriever",
         ("model", "finetune.reader", "system_options"),
-        "realm_lab.contrib.rivals.linked:train_retriever",
+        "realm_lab.contrib.rivals.training.linked:train_retriever",
         by_system=True,
         keeps=KEPT,
         steps="system_options.steps",
@@ -50,6 +50,15 @@ class LinkedOptions(Section):
     """Optimiser steps of the retriever (3 epochs of 79,168 questions)."""
     batch_size: Positive = 8
     """Questions per step (PathRetriever's released code)."""
+
+
+class Example(NamedTuple):
+    """A training question; rows are of the knowledge corpus."""
+
+    number: int  # of the question
+    kept: np.ndarray  # passages that every step reads; of a path in its order
+    positives: np.ndarray  # those that answer
+    others: np.ndarray  # negatives; a step reads some of them
 
 
 class LinkedReader(Bm25Passages, ABC):
@@ -93,11 +102,6 @@ class LinkedReader(Bm25Passages, ABC):
     @cached_property
     def links(self) -> Links:
         """Return the links of the knowledge corpus."""
-        import numpy as np
-
-        from realm_lab.contrib.rivals.links import Links
-        from realm_lab.corpus.vocabulary import wordpieces_by_id
-
         words = wordpieces_by_id(self.context.tokenizer)
         continues = np.array([piece.startswith("##") for piece in words])
         return Links(self.passages, continues, self.context.special.unk)
@@ -130,14 +134,12 @@ class LinkedReader(Bm25Passages, ABC):
 
     def pair_encoder(self, model: Any) -> PairEncoder:
         """Return the model's encoder with the passages."""
-        from realm_lab.contrib.rivals.models.pair_encoder import PairEncoder
+        from realm_lab.contrib.rivals.models.linked import PairEncoder
 
         return PairEncoder(self.context.params, model.encoder, self.passages, self.context.special)
 
     def examples(self, questions: Questions) -> list[Example]:
         """Return all training questions with an example."""
-        import numpy as np
-
         from realm_lab.models.spans import holds_answer
 
         found_QK = self.bm25.search(questions.texts, self.depth).rows_QK
@@ -153,39 +155,3 @@ class LinkedReader(Bm25Passages, ABC):
             example = self.example(number, path.astype(np.int64), is_gold, rows, holding)
             examples += [example] if example else []
         return examples
-
-
-def train_retriever(context: Context, run: StageRun) -> None:
-    """Train a system's model; fine-tuning starts with the reader of the warm start."""
-    from realm_lab.contrib.rivals.training.linked import LinkedTask
-    from realm_lab.core.digests import write_digests
-    from realm_lab.core.files import atomic_directory
-    from realm_lab.core.process import ranks
-    from realm_lab.models.folders import write_tensors
-    from realm_lab.systems.stages.ending import close, compile_encoders
-    from realm_lab.training.loop import train
-
-    system, params, questions = context.system, context.params, context.corpus.questions("train")
-    assert isinstance(system, LinkedReader)
-    examples = system.examples(questions)
-    if not examples:
-        raise UserError("no training question has a passage with its answer; name questions in corpus.files")
-    model = system.initial_model()
-    compile_encoders(params, model.encoder)
-    encoder = system.pair_encoder(model)
-
-    def loss(vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
-        return system.loss(model, vectors_PD, rows_P, example)
-
-    task = LinkedTask(params, context.order_seed(run.stage), system.own, model, encoder, loss, examples, questions)
-    train(task, run, params.launch, context.device)
-    if ranks().rank == 0:
-        with atomic_directory(run.path / KEPT) as scratch:
-            write_tensors(scratch / "model.safetensors", dict(model.named_parameters()))
-            write_digests(scratch)
-        counts = {
-            "questions_trained": len(examples),
-            "questions_without_passage": len(questions) - len(examples),
-            "passages_without_links": system.links.passages_without,
-        }
-        close(run, **counts)

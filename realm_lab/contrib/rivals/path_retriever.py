@@ -1,7 +1,7 @@
 """PathRetriever (Asai et al. 2020): paths of passages over links, found by a recurrent beam search, read as one text.
 
 As in the released code: a question is encoded with each passage, the states are normalised, every step is a binary
-choice, a learned vector ends the path, and the two best candidates of a step stay for the next (models/paths.py).
+choice, a learned vector ends the path, and the two best candidates of a step stay for the next (models/linked.py).
 Simplified: links are titles that a passage names (links.py), not hyperlinks, at most LINKED per passage; paths
 start with passages of BM25, not of TF-IDF's articles; a path of the greatest length is scored with its end
 too; the encoder is initialised by the warm start's reader, with the learning rate of finetune.reader. The reader sees
@@ -13,21 +13,23 @@ path is the gold passage or else the best of BM25 with the answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
-from realm_lab.contrib.rivals.linked import STAGES, LinkedOptions, LinkedReader
+import numpy as np
+import pyarrow as pa
+
+from realm_lab.contrib.rivals.linked import STAGES, Example, LinkedOptions, LinkedReader
+from realm_lab.corpus.store import Passages, Ragged, TextTable
+from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Positive
 from realm_lab.systems.registry import Retrieved
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import Tensor
 
-    from realm_lab.contrib.rivals.joined import JoinedPassages
-    from realm_lab.contrib.rivals.models.paths import Path, PathModel
-    from realm_lab.contrib.rivals.training.linked import Example
-    from realm_lab.evaluation.answers import Answer
+    from realm_lab.contrib.rivals.models.linked import Path, PathModel
     from realm_lab.models.encoder import Encoder
 
 LINKED = 100  # links of a passage that are followed, the best by BM25's order first
@@ -46,6 +48,31 @@ class PathRetrieverOptions(LinkedOptions):
     """Passages of the longest path (released code, for Natural Questions: 3 steps, the last one being the end)."""
 
 
+class JoinedPassages(Passages):
+    """A view of a corpus in which row i is the bodies of `rows[i]`, one after the other with blanks between; without
+    titles."""
+
+    def __init__(self, passages: Passages, rows: Sequence[Sequence[int]]):
+        self._rows = rows
+        self._texts = [[str(passages.text.row(row)["body"]) for row in own] for own in rows]
+        self.text = TextTable(pa.table({"body": pa.array([" ".join(texts) for texts in self._texts], pa.string())}))
+        bodies = [np.concatenate([passages.bodies[row] for row in own]) for own in rows]
+        offsets = np.array([0, *accumulate(map(len, bodies))])
+        self.bodies = Ragged.of(offsets, np.concatenate([np.empty(0, np.int64), *bodies]).astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def place(self, number: int, span: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+        """Return the passage that a span of characters starts in, and the span in its body, cut at the end of that."""
+        start, end = span
+        for row, text in zip(self._rows[number], self._texts[number], strict=True):
+            if start <= len(text):
+                return row, (start, min(end, len(text)))
+            start, end = start - len(text) - 1, end - len(text) - 1
+        raise AssertionError("a span lies in the text")
+
+
 class PathRetriever(LinkedReader):
     """Passages one after the other, each found with the help of those before it."""
 
@@ -56,7 +83,7 @@ class PathRetriever(LinkedReader):
     fixed: ClassVar = {"softmax": "joint"}
 
     def new_model(self, encoder: Encoder, generator: torch.Generator) -> PathModel:
-        from realm_lab.contrib.rivals.models.paths import PathModel
+        from realm_lab.contrib.rivals.models.linked import PathModel
 
         return PathModel(encoder, generator)
 
@@ -64,10 +91,6 @@ class PathRetriever(LinkedReader):
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
         """Use as negatives the results of BM25 and passages linked from the path and from BM25's first ones."""
-        import numpy as np
-
-        from realm_lab.contrib.rivals.training.linked import Example
-
         if not len(path):
             return None
         near = np.concatenate([bm25, *map(self.links.of, [*path, *bm25[: self.own.first]])])
@@ -79,7 +102,7 @@ class PathRetriever(LinkedReader):
 
     def search(self, tokens: np.ndarray, bm25: np.ndarray) -> list[Path]:
         """Return the best paths, best first."""
-        from realm_lab.contrib.rivals.models.paths import best_paths
+        from realm_lab.contrib.rivals.models.linked import best_paths
 
         encoder, own = self.pair_encoder(self.model), self.own
         place = {int(row): number for number, row in enumerate(bm25)}
@@ -105,8 +128,6 @@ class PathRetriever(LinkedReader):
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[JoinedPassages, Retrieved]:
         """Return paths as passages: the bodies of each, from its last to its first."""
-        from realm_lab.contrib.rivals.joined import JoinedPassages
-
         numbers: dict[tuple[int, ...], int] = {}
         found = [
             ([numbers.setdefault(path.rows, len(numbers)) for path in paths], [path.log_prob for path in paths])

@@ -3,15 +3,15 @@
 from realm_lab.systems.registry import SYSTEMS
 
 for _name, _class in {
-    "bm25_dpr_reader": "Bm25DprReader",
-    "closed_book": "ClosedBook",
-    "dpr": "Dpr",
-    "drqa": "Drqa",
-    "embedding": "Embedding",
-    "fid": "Fid",
-    "graph_retriever": "GraphRetriever",
-    "hard_em": "HardEm",
-    "path_retriever": "PathRetriever",
-    "rag": "Rag",
+    "bm25_dpr_reader": "dpr:Bm25DprReader",
+    "closed_book": "closed_book:ClosedBook",
+    "dpr": "dpr:Dpr",
+    "drqa": "drqa:Drqa",
+    "embedding": "embedding:Embedding",
+    "fid": "fid:Fid",
+    "graph_retriever": "graph_retriever:GraphRetriever",
+    "hard_em": "hard_em:HardEm",
+    "path_retriever": "path_retriever:PathRetriever",
+    "rag": "rag:Rag",
 }.items():
-    SYSTEMS.declare(_name, f"realm_lab.contrib.rivals.{_name}:{_class}")
+    SYSTEMS.declare(_name, f"realm_lab.contrib.rivals.{_class}")

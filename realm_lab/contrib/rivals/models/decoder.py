@@ -2,7 +2,8 @@
 
 A decoder layer is BERT's with causal self-attention followed by cross-attention to the encoder's states (Vaswani et
 al. 2017), as deep and wide as the encoder; its word embeddings are the encoder's, at both ends. A text starts with
-[CLS] and ends with [SEP] (as in Rothe et al. 2020), so that the wordpieces are used unchanged.
+[CLS] and ends with [SEP] (as in Rothe et al. 2020), so that the wordpieces are used unchanged. Its folder has
+config.json and model.safetensors (BertModel: the encoder) and decoder.safetensors.
 """
 
 # Shapes: B texts, T wordpieces of a text with [CLS] and [SEP], P those before, S states looked at, D hidden size,
@@ -11,6 +12,7 @@ al. 2017), as deep and wide as the encoder; its word embeddings are the encoder'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from realm_lab.core.seeding import derive_seed
 from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.models import folders
 from realm_lab.models.encoder import MASKED, Block, Encoder, EncoderShape, initialise_blocks, sinusoids
+from realm_lab.models.hub import AnyEncoder
 from realm_lab.models.inputs import Batch, join
 
+DECODER_FILE = "decoder.safetensors"
 Heads = tuple[Tensor, Tensor]  # keys and values, [B, H, L, E] each
 
 
@@ -189,3 +195,32 @@ def initialise_generator(model: Generator, generator: torch.Generator) -> None:
     initialise_blocks(model.blocks, ("attention_output", "cross_output", "output"), generator)
     shape = model.encoder.shape
     model.target_positions.weight.data.copy_(torch.from_numpy(sinusoids(shape.positions, shape.hidden_size)))
+
+
+def new_generator(encoder: AnyEncoder, seed: int) -> Generator:
+    """Build an encoder-decoder with a copy of the encoder's weights and a decoder drawn from the seed."""
+    assert isinstance(encoder, Encoder)  # only_bert
+    generator = Generator(encoder.shape)
+    generator.encoder.load_state_dict(encoder.state_dict())
+    initialise_generator(generator, torch.Generator().manual_seed(derive_seed(seed, "initial-decoder")))
+    return generator
+
+
+def write_generator(generator: Generator, folder: Path) -> None:
+    """Save an encoder-decoder: its encoder as a BertModel folder, and the decoder next to it."""
+    folders.write_tower(folder, generator.encoder, None)
+    folders.write_tensors(folder / DECODER_FILE, folders.named_tensors(generator, _of_decoder(generator)))
+
+
+def read_generator(folder: Path) -> Generator:
+    """Load a folder of write_generator."""
+    shape, weights = folders.read_checkpoint(folder)
+    generator = Generator(shape)
+    folders.from_bert(generator.encoder, weights, folder)
+    decoder = folders.read_tensors(folder / DECODER_FILE)
+    folders.load_named(generator, decoder, _of_decoder(generator), folder)
+    return generator
+
+
+def _of_decoder(generator: Generator) -> folders.Names:
+    return {name: name for name, _ in generator.named_parameters() if not name.startswith("encoder.")}

@@ -7,23 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from realm_lab.contrib.rivals.drqa import Drqa
 from realm_lab.contrib.rivals.models.document_reader import DocumentReader
+from realm_lab.contrib.rivals.tfidf import STOP_WORDS
 from realm_lab.core.process import autocast
 from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import Passages, Questions
-from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.corpus.vocabulary import SpecialIds, wordpieces_by_id
 from realm_lab.errors import UserError
+from realm_lab.models.folders import write_tensors
 from realm_lab.models.inputs import join
 from realm_lab.models.spans import find_answer, holds_answer
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Optimiser
+from realm_lab.systems.context import Context
+from realm_lab.systems.stages.ending import end_stage
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.loop import train
 from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 WINDOW = 20  # words on both sides of an answer that are compared (the released script's)
@@ -116,3 +123,24 @@ class DocumentReaderTask(ModelsTask):
         loss = functional.cross_entropy(found.start_NP, ends[:, 0]) + functional.cross_entropy(found.end_NP, ends[:, 1])
         loss.backward()
         return {"loss": loss.item(), **self._models.step(step)}
+
+
+def train_reader(context: Context, run: StageRun) -> None:
+    """Train the reader on passages of the training questions that contain the answer."""
+    system = cast(Drqa, context.system)
+    own, questions, passages = system.own, context.corpus.questions("train"), context.passages
+    answers = context.answer_wordpieces(questions)
+    words = enumerate(wordpieces_by_id(context.tokenizer))
+    ignored = frozenset(i for i, word in words if word in STOP_WORDS or not any(map(str.isalnum, word)))
+    rows = [rows for rows, _ in system.tfidf.search(questions.texts, own.articles)]
+    width, read = context.params.finetune.max_span_wordpieces, context.params.corpus.passage_length - 1
+    examples = distant_examples(questions, answers, rows, passages, ignored, width, read)
+    reader = system.new_reader()
+    sizes = own.steps, own.batch_size, own.learning_rate
+    texts = questions, passages, context.special
+    task = DocumentReaderTask(context.params, context.order_seed(run.stage), *sizes, reader, examples, *texts)
+    train(task, run, context.params.launch, context.device)
+    trained = {example.question for example in examples}
+    counts = {"examples": len(examples), "questions_without_example": len(questions) - len(trained)}
+    weights = dict(reader.named_parameters())
+    end_stage(run, lambda folder: write_tensors(folder / "model.safetensors", weights), counts)

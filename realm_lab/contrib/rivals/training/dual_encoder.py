@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from realm_lab.contrib.rivals.dpr import DprOptions
+from realm_lab.contrib.rivals.training.selection import DEPTH
 from realm_lab.core.process import autocast, gather_rows, ranks, share, summed
 from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import NO_ROW, Passages, Questions
@@ -23,6 +25,10 @@ from realm_lab.models.inputs import join
 from realm_lab.models.reader import Reader
 from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
+from realm_lab.systems.context import Context
+from realm_lab.systems.stages.ending import compile_encoders, finish
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.loop import train
 from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Answers = Sequence[Sequence[np.ndarray]]  # of each question, the wordpieces of each of its answers
@@ -130,3 +136,28 @@ class DualEncoderTask(ModelsTask):
         )
         excluded_G[place] = False
         return excluded_G
+
+
+def train_towers(context: Context, run: StageRun) -> None:
+    """Train both towers on the training questions; the reader of the warm start is handed on."""
+    options = context.options(DprOptions)
+    questions, passages = context.corpus.questions("train"), context.passages
+    answers = context.answer_wordpieces(questions)
+    found_QK = context.bm25.search(questions.texts, DEPTH).rows_QK
+    labelled = label(questions, answers, passages, found_QK)
+    if not len(labelled.questions):
+        raise UserError("no training question has a passage with its answer; name questions in corpus.files")
+    reader = context.load_reader("warm_start").to(context.device)
+    embedder = context.load_embedder("warm_start")[0].to(context.device)
+    embedder.set_learned_null(False)
+    compile_encoders(context.params, embedder.query_encoder, embedder.document_encoder)
+    models = reader, embedder, labelled, questions, answers, passages, context.special
+    seed = context.order_seed(run.stage)
+    task = DualEncoderTask(context.params, seed, options.steps, options.batch_size, *models)
+    train(task, run, context.params.launch, context.device)
+    counts = {
+        "questions_trained": len(labelled.questions),
+        "questions_without_passage": len(questions) - len(labelled.questions),
+        "questions_without_negative": int((labelled.negatives < 0).sum()),
+    }
+    finish(context, run, reader, embedder, 0.0, **counts)

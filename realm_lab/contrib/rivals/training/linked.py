@@ -1,41 +1,33 @@
-"""Training of a model that judges the linked passages of a question together (paths.py and graphs.py of ../models)."""
+"""Training of a model that judges the linked passages of a question together (models/linked.py)."""
 
 # Shapes: P passages of a question, D hidden size
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from realm_lab.contrib.rivals.models.pair_encoder import PairEncoder
-from realm_lab.core.process import share, summed
+from realm_lab.contrib.rivals.linked import KEPT, Example, LinkedReader
+from realm_lab.contrib.rivals.models.linked import PairEncoder
+from realm_lab.core.digests import write_digests
+from realm_lab.core.files import atomic_directory
+from realm_lab.core.process import ranks, share, summed
 from realm_lab.core.seeding import epoch_order, numpy_generator
 from realm_lab.corpus.store import Questions
+from realm_lab.errors import UserError
+from realm_lab.models.folders import write_tensors
 from realm_lab.models.initial import frozen_names
 from realm_lab.params.parameters import Params
+from realm_lab.systems.context import Context
+from realm_lab.systems.stages.ending import close, compile_encoders
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.loop import train
 from realm_lab.training.optimiser import ModelsTask, TrainedModels
-
-
-class Example(NamedTuple):
-    """A training question; rows are of the knowledge corpus."""
-
-    number: int  # of the question
-    kept: np.ndarray  # passages that every step reads; of a path in its order
-    positives: np.ndarray  # those that answer
-    others: np.ndarray  # negatives; a step reads some of them
-
-
-class Settings(Protocol):
-    """Settings of the training from a system's options."""
-
-    steps: int
-    batch_size: int
-    negatives: int
-
 
 Loss = Callable[[Tensor, np.ndarray, Example], Tensor]
 """Loss of the vectors [P, D] and rows [P] of an example's passages, the kept ones first."""
@@ -49,7 +41,7 @@ class LinkedTask(ModelsTask):
         self,
         params: Params,
         seed: int,
-        settings: Settings,
+        settings: Any,  # options with `steps`, `batch_size` and `negatives`
         model: nn.Module,
         encoder: PairEncoder,
         loss: Loss,
@@ -89,3 +81,28 @@ class LinkedTask(ModelsTask):
         rng = numpy_generator(self.seed, "linked-negatives", step, example.number)
         count = min(self._settings.negatives, len(example.others))
         return np.concatenate([example.kept, rng.choice(example.others, count, replace=False)])
+
+
+def train_retriever(context: Context, run: StageRun) -> None:
+    """Train a system's model; fine-tuning starts with the reader of the warm start."""
+    system, params, questions = context.system, context.params, context.corpus.questions("train")
+    assert isinstance(system, LinkedReader)
+    examples = system.examples(questions)
+    if not examples:
+        raise UserError("no training question has a passage with its answer; name questions in corpus.files")
+    model = system.initial_model()
+    compile_encoders(params, model.encoder)
+    encoder = system.pair_encoder(model)
+    loss = partial(system.loss, model)
+    task = LinkedTask(params, context.order_seed(run.stage), system.own, model, encoder, loss, examples, questions)
+    train(task, run, params.launch, context.device)
+    if ranks().rank == 0:
+        with atomic_directory(run.path / KEPT) as scratch:
+            write_tensors(scratch / "model.safetensors", dict(model.named_parameters()))
+            write_digests(scratch)
+        counts = {
+            "questions_trained": len(examples),
+            "questions_without_passage": len(questions) - len(examples),
+            "passages_without_links": system.links.passages_without,
+        }
+        close(run, **counts)

@@ -1,11 +1,14 @@
 """A reader that learns to select the passage and to read it, from one positive and several negatives of each question
-(Karpukhin et al. 2020, section 6.1), whatever found the passages."""
+(Karpukhin et al. 2020, section 6.1), whatever found the passages; or with only one right occurrence of the answer (Min
+et al. 2019): hard EM, the first occurrence, or the sum."""
 
-# Shapes: B questions, C passages found, K passages read
+# Shapes: B questions, C passages found, K passages read, N passages, L positions, W widths
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,10 +16,16 @@ from torch import Tensor
 
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import NO_ROW
-from realm_lab.models.spans import holds_answer
-from realm_lab.training.finetune import FinetuneTask, Found
+from realm_lab.models.spans import NO_ANSWER, answer_log_probs, holds_answer
+from realm_lab.systems.context import Context
+from realm_lab.systems.initial import initial_state
+from realm_lab.systems.reading import PassageSystem
+from realm_lab.systems.stages.finetune import FixedPassages, tune
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.finetune import FinetuneTask, Found, Spans
 
 DEPTH = 100  # passages found in which positives and negatives are drawn (the paper's)
+MOST_HARD = 0.8  # largest probability of a hard update (the released code's)
 
 
 class SelectionTask(FinetuneTask):
@@ -60,3 +69,51 @@ class SelectionTask(FinetuneTask):
         others = rows_C[~held_C & (rows_C >= 0)]
         negatives = rng.choice(others, min(len(others), self._settings.candidates - 1), replace=False)
         return [positive, *negatives.tolist()], spans[positive]
+
+
+def best_answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
+    """Return log max over the spans in S(z, y) of p(s|z,x) (hard EM; Min et al. 2019); NO_ANSWER if z contains none.
+    [N]."""
+    return log_probs_NLW.masked_fill(~is_answer_NLW, NO_ANSWER).flatten(1).amax(1)
+
+
+class HardEmTask(SelectionTask):
+    """The solutions of a question are the answer's spans in its positive; the objective is one of
+
+    mml         log sum_s p(s|z,x), the marginal likelihood;
+    first_only  log p(s_1|z,x) of the first of them;
+    hard_em     log max_s p(s|z,x), in a step t with probability min(t / tau, MOST_HARD), else the same as mml.
+
+    `marginal_log_likelihood` in the log is the same quantity as the loss.
+    """
+
+    def __init__(self, *models: Any, variant: str, tau_steps: int):
+        super().__init__(*models)
+        self._variant, self._tau_steps = variant, tau_steps
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """Run one step, and report if it was a hard one."""
+        drawn = numpy_generator(self.seed, "hard-update", step).random()
+        hard = self._variant == "hard_em" and drawn < min(step / self._tau_steps, MOST_HARD)
+        self._over_spans = best_answer_log_probs if hard else answer_log_probs
+        return super().train_step(step) | {"hard_update": float(hard)}
+
+    def _spans(self, row: int, number: int, query_length: int) -> Spans:
+        spans = super()._spans(row, number, query_length)
+        return spans[:1] if self._variant == "first_only" else spans
+
+
+def finetune(context: Context, run: StageRun, make_task: Callable[..., SelectionTask] = SelectionTask) -> None:
+    """Fine-tune the reader on passages drawn from those that the system finds."""
+    system = cast(PassageSystem, context.system)
+    candidates = min(1 + system.own.negatives, len(context.passages))
+    fixed = {"train_query_tower": False, "early_loss_candidates": 0, "candidates": candidates}
+    settings = system.params.finetune.model_copy(update=fixed)
+    initial = initial_state(context, "finetune")
+    tune(context, run, initial, FixedPassages(context, initial.embedder, DEPTH), settings, make_task)
+
+
+def finetune_hard_em(context: Context, run: StageRun) -> None:
+    """Fine-tune the reader on the occurrences of the answer that the variant chooses."""
+    own = cast(PassageSystem, context.system).own
+    finetune(context, run, partial(HardEmTask, variant=own.variant, tau_steps=own.tau_steps))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.contrib.rivals.models.graphs import RELATIONS, GraphModel
+from realm_lab.contrib.rivals.models.linked import RELATIONS, GraphModel
 from realm_lab.models.encoder import Encoder, EncoderShape
 from tests.tiny_system import scramble
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.contrib.rivals.models.paths import Path, PathModel, best_paths
+from realm_lab.contrib.rivals.models.linked import Path, PathModel, best_paths
 from realm_lab.models.encoder import Encoder, EncoderShape
 from tests.tiny_system import scramble
 

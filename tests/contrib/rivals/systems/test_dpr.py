@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from realm_lab.cli import main
-from realm_lab.contrib.rivals import dpr
+from realm_lab.contrib.rivals.training import dual_encoder
 from realm_lab.errors import UserError
 from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.systems.context import Context
@@ -93,7 +93,7 @@ def test_without_any_passage_with_an_answer_it_says_so(whole: Whole, monkeypatch
     )  # fmt: skip
     monkeypatch.setattr(context.corpus, "questions", lambda split: none)
     with pytest.raises(UserError, match="no training question has a passage with its answer"):
-        dpr.train_towers(context, context.stage("dpr"))
+        dual_encoder.train_towers(context, context.stage("dpr"))
 
 
 @pytest.mark.slow

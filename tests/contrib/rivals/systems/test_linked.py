@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from realm_lab.contrib.rivals import linked
 from realm_lab.contrib.rivals.graph_retriever import GraphRetriever
 from realm_lab.contrib.rivals.linked import LinkedReader
 from realm_lab.contrib.rivals.path_retriever import PathRetriever
+from realm_lab.contrib.rivals.training import linked
 from realm_lab.errors import UserError
 from realm_lab.params.load import preset_values, resolve
 from realm_lab.params.parameters import Params

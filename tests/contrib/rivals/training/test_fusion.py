@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from realm_lab.contrib.rivals.models.decoder import Example
-from realm_lab.contrib.rivals.models.generators import new_generator
+from realm_lab.contrib.rivals.models.decoder import Example, new_generator
 from realm_lab.contrib.rivals.training.generation import GenerationTask
 from realm_lab.contrib.rivals.writing import write_marginal, write_together
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise

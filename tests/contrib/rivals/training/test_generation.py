@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, pad_texts, write
-from realm_lab.contrib.rivals.models.generators import new_generator
+from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, new_generator, pad_texts, write
 from realm_lab.contrib.rivals.training.generation import GenerationTask, blank, corrupt_spans, drawing
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, pad_texts, write
-from realm_lab.contrib.rivals.models.generators import new_generator
-from realm_lab.contrib.rivals.training.retrieving import passage_attention, rag_log_likelihood
+from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, new_generator, pad_texts, write
+from realm_lab.contrib.rivals.training.generation import passage_attention, rag_log_likelihood
 from realm_lab.contrib.rivals.writing import write_marginal
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise

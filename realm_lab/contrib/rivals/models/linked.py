@@ -1,25 +1,99 @@
-"""Score and search paths of passages step by step (Asai et al. 2020, "Learning to Retrieve Reasoning Paths ...").
+"""Models that judge the linked passages of a question together: the [CLS] of [CLS] x [SEP] z [SEP] by one Transformer,
+and on these vectors a graph or a path.
 
-A passage's vector w is the [CLS] of the question with it; a state h summarises the passages so far. Each step scores
-every candidate by P(p | h) = sigmoid(w . h + b), and also the end of the evidence, a learned vector; a path's
-probability is the product of its steps. h' = g a / |a| with a = W [h; w] and a learned g (section 3.1; the released
-code has no other non-linearity).
+GraphModel (Min et al. 2019, "Knowledge Guided Text Retrieval ..."): a layer is z' = relu(W_0 z + sum over relations r
+of the mean of W_r z_j over the passages j in relation r to it); a passage is chosen by the softmax of w . z. Without
+layers each passage is judged separately, and chosen among all (the paper's ParReader++).
+
+PathModel (Asai et al. 2020, "Learning to Retrieve Reasoning Paths ..."): a state h summarises the passages so far. Each
+step scores every candidate by P(p | h) = sigmoid(w . h + b), with w its vector, and also the end of the evidence, a
+learned vector; a path's probability is the product of its steps. h' = g a / |a| with a = W [h; w] and a learned g
+(section 3.1; the released code has no other non-linearity).
 """
 
-# Shapes: P passages, T passages of a path, D hidden size, C candidates
+# Shapes: N pairs (question, passage) or passages of a question, P passages, T passages of a path, R relations,
+# D hidden size, C candidates
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+from realm_lab.core.process import autocast
+from realm_lab.corpus.store import Passages
+from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.encoder import Block, Encoder
+from realm_lab.models.inputs import Batch, join, length_groups
+from realm_lab.params.parameters import Params
 
+RELATIONS = 3  # links to, is linked from, has the same title (links.py)
 STAYING = 2  # candidates of the step before that are so again (released code)
+
+
+class PairEncoder:
+    """An encoder with the passages that it reads, without their titles, as the readers do."""
+
+    def __init__(self, params: Params, encoder: Encoder, passages: Passages, special: SpecialIds):
+        self.encoder, self._passages, self._special = encoder, passages, special
+        self._longest = params.corpus.sentence_length + params.corpus.passage_length
+        self._launch, self._precision = params.launch, params.model.precision
+        self._device = next(encoder.parameters()).device
+
+    def vectors(self, queries: Sequence[np.ndarray], rows: Sequence[int]) -> Tensor:
+        """Return the vector of each question with its passage, float32 [N, D]; differentiable."""
+        bodies = [self._passages.bodies[row] for row in rows]
+        lengths = [min(self._longest, len(q) + len(body) + 3) for q, body in zip(queries, bodies, strict=True)]
+        groups, parts = length_groups(lengths, self._launch.token_budget), []
+        for group in groups:
+            batch = join([queries[i] for i in group], [bodies[i] for i in group], self._special, self._longest)
+            if self._launch.recompute and torch.is_grad_enabled():
+                parts.append(checkpoint(self._first, batch.to(self._device), use_reentrant=False))
+            else:
+                parts.append(self._first(batch.to(self._device)))
+        return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(groups))).to(self._device)]
+
+    def _first(self, batch: Batch) -> Tensor:
+        with autocast(self._device, self._precision):
+            at_N1 = torch.zeros(len(batch.tokens_BL), 1, dtype=torch.int64, device=self._device)
+            hidden_N1D: Tensor = self.encoder(*batch, at_N1)
+            return hidden_N1D[:, 0].float()
+
+
+class GraphModel(nn.Module):
+    """The encoder of questions with passages, and the layers over their relations."""
+
+    def __init__(self, encoder: Encoder, layers: int, generator: torch.Generator):
+        super().__init__()
+        size = encoder.shape.hidden_size
+        self.encoder = encoder
+        self.own = nn.ModuleList(nn.Linear(size, size) for _ in range(layers))
+        self.related = nn.ModuleList(nn.Linear(size, RELATIONS * size, bias=False) for _ in range(layers))
+        self.chosen = nn.Linear(size, 1)
+        for linear in (*self.own, *self.related, self.chosen):
+            assert isinstance(linear, nn.Linear)
+            nn.init.normal_(linear.weight, 0.0, linear.in_features**-0.5, generator=generator)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def forward(self, vectors_ND: Tensor, relations_RNN: Tensor) -> Tensor:
+        """Return the logit of each passage of a question, [N]; `relations_RNN[r, i, j]`: j is in relation r to i."""
+        mean_RNN = relations_RNN.float() / relations_RNN.sum(2, keepdim=True).clamp(min=1)
+        for own, related in zip(self.own, self.related, strict=True):
+            sent_RND = torch.stack(related(vectors_ND).chunk(RELATIONS, dim=1))
+            vectors_ND = torch.relu(own(vectors_ND) + (mean_RNN @ sent_RND).sum(0))
+        chosen_N1: Tensor = self.chosen(vectors_ND)
+        return chosen_N1[:, 0]
+
+    def loss(self, vectors_ND: Tensor, relations_RNN: Tensor, positive_N: Tensor) -> Tensor:
+        """Return -log of the probability that a passage with the answer is chosen."""
+        log_prob_N: Tensor = self(vectors_ND, relations_RNN).log_softmax(0)
+        return -log_prob_N[positive_N].logsumexp(0)
 
 
 class Path(NamedTuple):

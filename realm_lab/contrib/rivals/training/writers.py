@@ -1,0 +1,158 @@
+"""The training stages of the systems that write their answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from realm_lab.contrib.rivals.closed_book import ClosedBookOptions
+from realm_lab.contrib.rivals.generative import PassageWriter, WriterOptions, load_generator
+from realm_lab.contrib.rivals.models.decoder import Example, Generator, new_generator, write_generator
+from realm_lab.contrib.rivals.training.generation import (
+    Draw,
+    GenerationTask,
+    RetrievingTask,
+    blank,
+    corrupt_spans,
+    drawing,
+    with_passages,
+)
+from realm_lab.errors import UserError
+from realm_lab.models.folders import write_embedder
+from realm_lab.models.initial import new_reader
+from realm_lab.systems.context import Context
+from realm_lab.systems.stages.ending import compile_encoders, end_stage
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.loop import train
+from realm_lab.training.pairs import ArticlePairs, PassagePairs
+
+OTHER_PASSAGES = 3  # besides the one that helps, in `denoise`
+
+
+def learn(
+    context: Context, run: StageRun, model: Generator, draw: Draw, steps: int, learning_rate: float, **retrieving: Any
+) -> None:
+    """Train an encoder-decoder on drawn examples, and export it, with the towers of a retriever that is trained too."""
+    given = context.params, context.order_seed(run.stage), model.to(context.device), context.special, draw, steps
+    task_class = RetrievingTask if retrieving else GenerationTask
+    task = task_class(*given, learning_rate, **retrieving)
+    compile_encoders(context.params, model.encoder)
+    train(task, run, context.params.launch, context.device)
+
+    def write(scratch: Path) -> None:
+        write_generator(model, scratch / "generator")
+        if retrieving:
+            write_embedder(retrieving["retriever"].embedder, scratch / "embedder")
+
+    end_stage(run, write, {})
+
+
+def question_examples(context: Context) -> list[Example]:
+    """Return the training questions, each with its first answer. UserError: there are none."""
+    questions = context.corpus.questions("train")
+    if not len(questions):
+        raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
+    targets = context.wordpieces([answers[0] for answers in questions.answers])
+    return [Example(questions.tokens[number], (), np.array(target, np.int64)) for number, target in enumerate(targets)]
+
+
+def denoise(context: Context, run: StageRun) -> None:
+    """Train the warm start's encoder and a new decoder to write a salient span of a sentence, removed there, from a
+    passage that can help: the pairs of the reader's warm start. If a pair has no such span, spans of any words are
+    used. In the second half of the steps that passage is among others that cannot help. With these from the first step,
+    a decoder of the toy world often did not learn to copy in 600 steps."""
+    options, seed, special = context.options(WriterOptions), context.order_seed(run.stage), context.special
+    articles = context.corpus.articles()
+    pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
+
+    def example(others: int, item: int, generator: np.random.Generator) -> Example:
+        pair = pairs.pair(item, True, generator)
+        if len(pair.spans):
+            chosen = int(generator.integers(len(pair.spans)))
+            read = blank(pair.first, pair.spans[chosen : chosen + 1], special)
+        else:
+            read = corrupt_spans(pair.first, special, generator)
+        drawn = generator.integers(len(pairs), size=others)
+        seconds = [pair.second, *(pairs.pair(int(other), True, generator).second for other in drawn)]
+        return read._replace(seconds=[seconds[place] for place in generator.permutation(len(seconds))])
+
+    model = new_generator(context.load_reader("warm_start").encoder, context.initial_seed)
+    alone, among_others = (
+        drawing(len(pairs), options.denoise_batch_size, seed, "denoise", partial(example, others))
+        for others in (0, OTHER_PASSAGES)
+    )
+
+    def draw(step: int) -> list[Example]:
+        return (alone if 2 * step < options.denoise_steps else among_others)(step)
+
+    learn(context, run, model, draw, options.denoise_steps, options.denoise_learning_rate)
+
+
+def finetune(context: Context, run: StageRun) -> None:
+    """Questions with their passages, found once, or at each step by a query tower that learns, in the index of the warm
+    start."""
+    seed, examples = context.order_seed(run.stage), question_examples(context)
+    system = cast(PassageWriter, context.system)
+    own, objective = system.own, system.objective
+    if objective is None:
+        rows_QK = system.retrieve(context.corpus.questions("train").texts, own.passages).rows_QK
+        examples = with_passages(examples, context.passages, rows_QK)
+        retrieving = {}
+    else:
+        retriever = system.before_finetuning().retriever
+        retriever.embedder.split_towers()
+        retrieving = {"retriever": retriever, "passages": own.passages, "objective": objective}
+    draw = drawing(len(examples), own.batch_size, seed, f"{system.name}-questions", lambda item, _: examples[item])
+    learn(context, run, load_generator(context, "denoise"), draw, own.steps, own.learning_rate, **retrieving)
+
+
+def corrupt(context: Context, run: StageRun) -> None:
+    """Span corruption of the sentences of X and the passages of Z, each text equally often."""
+    sentences, bodies = context.corpus.sentences().tokens, context.passages.bodies
+    encoder = new_reader(context.params, context.vocabulary_size, context.initial_seed).encoder
+
+    def example(item: int, generator: np.random.Generator) -> Example:
+        tokens = sentences[item] if item < len(sentences) else bodies[item - len(sentences)]
+        return corrupt_spans(tokens, context.special, generator)
+
+    count = len(sentences) + len(bodies)
+    options, model = context.options(ClosedBookOptions), new_generator(encoder, context.initial_seed)
+    _learn(context, run, model, count, example, options.corruption_steps)
+
+
+def write_salient_spans(context: Context, run: StageRun) -> None:
+    """Remove a salient span from a sentence of X, to be generated (Roberts et al. 2020)."""
+    sentences = context.sentences()
+    rows = sentences.rows_with_spans()
+
+    def example(item: int, generator: np.random.Generator) -> Example:
+        spans = sentences.salient_spans(int(rows[item]))
+        chosen = int(generator.integers(len(spans)))
+        return blank(sentences.tokens[int(rows[item])], spans[chosen : chosen + 1], context.special)
+
+    options, model = context.options(ClosedBookOptions), load_generator(context, "span_corruption")
+    _learn(context, run, model, len(rows), example, options.salient_span_steps)
+
+
+def answer_questions(context: Context, run: StageRun) -> None:
+    """Questions and their answers."""
+    examples = question_examples(context)
+    options, model = context.options(ClosedBookOptions), load_generator(context, "salient_spans")
+    _learn(context, run, model, len(examples), lambda item, _: examples[item], options.question_steps)
+
+
+def _learn(
+    context: Context,
+    run: StageRun,
+    model: Generator,
+    count: int,
+    example: Callable[[int, np.random.Generator], Example],
+    steps: int,
+) -> None:
+    options = context.options(ClosedBookOptions)
+    draw = drawing(count, options.batch_size, context.order_seed(run.stage), run.stage, example)
+    learn(context, run, model, draw, steps, options.learning_rate)
