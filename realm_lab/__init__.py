@@ -47,7 +47,7 @@ _PUBLIC = {
     "register_reader": "corpus.readers.registry",
     "register_shape": "corpus.readers.json_records",
     "register_source": "corpus.sources",
-    "register_tagger": "corpus.taggers",
+    "register_tagger": "corpus.sources",
     "register_system": "systems.registry",
     "register_tracker": "tracking.mirror",
     "UserError": "errors",

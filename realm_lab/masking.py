@@ -97,7 +97,9 @@ def masking_scheme(choice: Choice) -> Scheme:
 
 
 def check_masking(settings: Pretrain) -> None:
-    """Raise a UserError for an unknown scheme, or for one that fails: it masks one sentence on trial."""
+    """Raise a UserError for an unknown scheme, or for a custom one that fails: it masks one sentence on trial."""
+    if not MASKING_SCHEMES.choose("pretrain.masking", settings.masking).is_own:
+        return
     request = MaskRequest(
         8,
         np.array([[2, 4]], np.int32),

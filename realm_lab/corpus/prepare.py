@@ -13,9 +13,8 @@ from realm_lab.core.files import DiskFull, atomic_directory, digest, digest_file
 from realm_lab.corpus.assembly import Assembly, Progress
 from realm_lab.corpus.pool import ProcessLost
 from realm_lab.corpus.salient_spans import tagger_digest
-from realm_lab.corpus.sources import Source, SourceRequest, corpus_source
+from realm_lab.corpus.sources import Source, SourceRequest, TaggerFolder, corpus_source, corpus_tagger
 from realm_lab.corpus.store import PATCHES_FILE, Manifest
-from realm_lab.corpus.taggers import TaggerFolder, corpus_tagger
 from realm_lab.corpus.text_source import TextSource
 from realm_lab.corpus.vocabulary import load_tokenizer, normaliser_settings, save_tokenizer, tokenizer_digest
 from realm_lab.errors import UserError

@@ -2,6 +2,7 @@
 
 A source is a class that is called with a SourceRequest. One of texts is a subclass of TextSource (text_source.py),
 which cuts, tags and tokenises them; any other yields the rows of a prepared corpus itself, as the toy world does.
+`corpus.tagger` names who finds salient spans: a class that is made in each process that cuts texts, with its options.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from tokenizers import Tokenizer
 from realm_lab.core.plugins import Chosen, Kind
 from realm_lab.corpus.cutting import Asked, Cut
 from realm_lab.corpus.records import Split
-from realm_lab.corpus.salient_spans import MakeTagger
+from realm_lab.corpus.salient_spans import MakeTagger, Tagger
 from realm_lab.corpus.store import Passages
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.parameters import Tokenizer as TokenizerSettings
+from realm_lab.params.sections import Section
 
 PARAMETER = "corpus.source"
 
@@ -100,3 +102,22 @@ def corpus_source(corpus: Corpus) -> Chosen[Callable[..., Source]]:
 def source_options(corpus: Corpus) -> Any:
     """The options of the source, as its model, with their defaults; None: it has none."""
     return corpus_source(corpus).options
+
+
+class TaggerFolder(Section):
+    """Options of tagger model."""
+
+    folder: str
+    """A Hugging Face token-classification folder; docs/data.md describes how to make one."""
+
+
+TAGGERS: Kind[Callable[..., Tagger]] = Kind("tagger", "Class")
+TAGGERS.declare("exact", "realm_lab.corpus.salient_spans:NoTags")
+TAGGERS.declare("rule", "realm_lab.corpus.salient_spans:RuleTagger")
+TAGGERS.declare("model", "realm_lab.models.tagger:read_tagger", TaggerFolder)
+register_tagger = TAGGERS.register  # makes a tagger selectable as `corpus.tagger: NAME`
+
+
+def corpus_tagger(corpus: Corpus) -> Chosen[Callable[..., Tagger]]:
+    """Return the tagger's constructor that `corpus.tagger` names. UserError: there is none, or an option is wrong."""
+    return TAGGERS.choose("corpus.tagger", corpus.tagger)

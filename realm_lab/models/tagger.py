@@ -13,7 +13,7 @@ from typing import Any
 from realm_lab.corpus.dates import find_dates
 from realm_lab.corpus.records import Span
 from realm_lab.corpus.salient_spans import merge_spans
-from realm_lab.corpus.taggers import TaggerFolder
+from realm_lab.corpus.sources import TaggerFolder
 from realm_lab.errors import UserError
 
 OVERLAP = 64  # wordpieces that neighbouring windows share

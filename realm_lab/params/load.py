@@ -230,6 +230,13 @@ def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str
     return flat
 
 
+def own_parameters(params: Params) -> dict[str, Any]:
+    """Return the parameters of a run as one flat dictionary, without the state that it continues."""
+    flat = flatten(params.model_copy(update={"fork": None}))
+    del flat["fork"]
+    return flat
+
+
 def is_divided(key: str, above: str = "") -> bool:
     """True if a mapping below a dotted key holds several parameters. `above`: the enclosing section, with a dot."""
     if above.startswith(f"{OPTIONS}.") and above != f"{OPTIONS}.":

@@ -57,7 +57,8 @@ def refresh_policy(settings: Refresh) -> RefreshPolicy:
 
 def check_refresh(settings: Refresh) -> None:
     """Refuse an unknown policy, or a custom one that fails when it is constructed and called once."""
-    refresh_policy(settings).wants_refresh(Progress(1, 0, 1.0, 0.0, lambda: 1.0))
+    if REFRESH_POLICIES.choose(PARAMETER, settings.policy).is_own:
+        refresh_policy(settings).wants_refresh(Progress(1, 0, 1.0, 0.0, lambda: 1.0))
 
 
 class OwnPolicy:

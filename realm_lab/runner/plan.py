@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.plugins import Choice
-from realm_lab.errors import UserError
+from realm_lab.core.plugins import Choice, import_plugins, load_object
+from realm_lab.errors import UserError, suggestion
 from realm_lab.masking import check_masking
-from realm_lab.metrics import BUILT_IN, METRICS
+from realm_lab.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind
 from realm_lab.params.load import (
     FLAG,
     Origin,
@@ -22,16 +22,16 @@ from realm_lab.params.load import (
     flatten,
     is_known,
     laid_over,
+    own_parameters,
     resolve,
     show,
     unknown_parameter,
 )
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING
+from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING, known_anywhere
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.seeds import seeds_of
-from realm_lab.runner.space import check_metric
+from realm_lab.runner.space import UntilDecided, check_metric
 from realm_lab.runner.study import (
     Cell,
     Place,
@@ -42,11 +42,11 @@ from realm_lab.runner.study import (
     read_study_file,
     value_in_name,
 )
-from realm_lab.runner.study_metrics import figures_of, metrics_of
 from realm_lab.runner.tuning import Tuned, cell_of, trial_name, tune_cell
-from realm_lab.systems.forks import fork_of, own_parameters
+from realm_lab.systems.forks import fork_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of, with_options
+from realm_lab.tracking.computed import COMPUTED, definition
 from realm_lab.tracking.study_record import DEFAULT, TUNE, StudyCell, StudyRecord, StudyRun, write_study_record
 
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
@@ -166,7 +166,7 @@ def plan_study(
     study, common = read_study_file(Path(path), Study), dict(overrides or {})
     source = study.source(params_path or Path(root) / "params.yaml", common.pop("preset", None))
     check_overrides(common)
-    chosen, until = seeds_of(study.seeds, seeds)
+    chosen, until = _seeds_of(study.seeds, seeds)
     given = [_sourced(study, source, cell, common) for cell in cells_of(study)]
     tuning = None if study.tune is None else _tuned(study, given, common, chosen, Path(root) / "runs")
     cells, resolved, sources, plans = [], dict[str, Params](), dict[str, Source](), []
@@ -198,9 +198,9 @@ def plan_study(
             if other != cell:
                 raise _overlap(study, other, cell, base, everywhere)
             runs.append(PlannedRun(cell.name, seed, params, plan, cell.changes))
-    metrics = metrics_of(study)
+    metrics = _metrics_of(study)
     described = study.model_dump(include={"not_run", "note", "tags"}) | {
-        "figures": figures_of(study),
+        "figures": _figures_of(study),
         "metrics": list(dict.fromkeys(metric.name for metric in metrics.values())),
         "delta": {metrics[text].name: value for text, value in study.delta.items()},
         "own_metrics": tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
@@ -305,6 +305,62 @@ def _undecided(plan: StudyPlan, root: Path) -> StudyPlan:
     wanted[plan.baseline.name] = set().union(*wanted.values())
     seeds = tuple(seed for seed in plan.seeds if seed in wanted[plan.baseline.name])
     return replace(plan, seeds=seeds, runs=tuple(run for run in plan.runs if run.seed in wanted[run.cell]))
+
+
+def _figures_of(study: Study) -> tuple[Choice, ...]:
+    """Return the extra figures of a study. UserError: an unknown one."""
+    found = []
+    for place, choice in enumerate(study.figures):
+        with study.at("figures", place):
+            found.append(known_anywhere("figures", choice))
+    return tuple(found)
+
+
+def _metrics_of(study: Study) -> dict[str, Metric]:
+    """Return the definition of each metric of a study, by its name and as the file writes it. The modules of the
+    study's systems and schemes are imported before, since they may register some. UserError: an unknown one, or one
+    named twice."""
+    found: list[Metric] = []
+    for place, choice in enumerate(study.metrics):
+        with study.at("metrics", place):
+            found.append(_metric(choice))
+    study.refuse_twice([metric.name for metric in found], "metrics")
+    named = {choice.name: metric for choice, metric in zip(study.metrics, found, strict=True)}
+    named |= {metric.name: metric for metric in found}
+    for text in study.delta:
+        study.choose(text, named, f"delta: '{text}' is none of the study's metrics", "delta", text)
+    return named
+
+
+def _metric(choice: Choice) -> Metric:
+    """The metric that a study names."""
+    name = choice.name
+    if not choice.options and (name in METRICS or of_kind(name, "results")):
+        return metric(name)
+    entry = load_object("metrics", name) if ":" in name else None
+    if not isinstance(entry, Metric):
+        import_plugins()
+        known = {*METRICS, *COMPUTED}
+        if ":" not in name and name not in COMPUTED:
+            raise UserError(f"metrics: unknown metric '{name}'; {suggestion(name, sorted(known))}")
+        entry = definition("metrics", choice)
+    elif choice.options or entry.source != "results":
+        raise UserError(f"metrics: '{name}' is a realm_lab.Metric, which has no options and is of source 'results'")
+    if METRICS.get(entry.name, entry) != entry:
+        raise UserError(f"metrics: '{name}': another metric is called '{entry.name}'; choose another name")
+    learn([entry])
+    return entry
+
+
+def _seeds_of(given: list[int] | UntilDecided, wanted: int | None) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+    """Return the seeds of a study, and its rule (at least, at most), if it has one and no number is `wanted`."""
+    rule = given if isinstance(given, UntilDecided) else None
+    seeds = given if isinstance(given, list) else [given.first + number for number in range(given.at_most)]
+    if wanted is None:
+        return tuple(seeds), (rule.at_least, rule.at_most) if rule else None
+    if wanted < 1:
+        raise UserError(f"--seeds {wanted}: a study needs at least one; give 1 or more")
+    return (tuple(seeds[:wanted]) if wanted <= len(seeds) else tuple(range(wanted))), None
 
 
 # Extra metrics and figures of the report of the default run.

@@ -169,6 +169,8 @@ def _record(plan: StudyPlan, root: Path) -> None:
 def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
     """Return the plan with only the runs of some cells, several in a text with commas, which names of cells may have,
     too; default: all. UserError: no such cell."""
+    if not named:
+        return plan
     known, wanted = list(dict.fromkeys(cell_of(cell.name) for cell in plan.cells)), set()
     for text in named:
         parts = text.split(",")
@@ -179,8 +181,7 @@ def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
                 raise UserError(f"--cells: study {plan.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
             wanted.add(found)
             parts = parts[found.count(",") + 1 :]
-    runs = (run for run in plan.runs if cell_of(run.cell) in wanted)
-    return replace(plan, runs=tuple(runs)) if wanted else plan
+    return replace(plan, runs=tuple(run for run in plan.runs if cell_of(run.cell) in wanted))
 
 
 def _is_part_of_what_is_done(plan: StudyPlan, root: Path) -> bool:

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 from realm_lab.core.files import digest
 from realm_lab.errors import UserError
-from realm_lab.params.load import OPTIONS, flatten, is_same_or_inside, is_system_option, laid_over, part_of, resolve
+from realm_lab.params.load import (
+    OPTIONS,
+    is_same_or_inside,
+    is_system_option,
+    laid_over,
+    own_parameters,
+    part_of,
+    resolve,
+)
 from realm_lab.params.parameters import Fork, Params
 from realm_lab.systems.registry import Stage, options_of, system_of, with_options
 
@@ -69,13 +77,6 @@ def parent_of(params: Params) -> Params:
     """Return the parameters of the run that a fork continues."""
     assert params.fork is not None
     return resolve(laid_over(own_parameters(params), params.fork.before))
-
-
-def own_parameters(params: Params) -> dict[str, Any]:
-    """Return the parameters of a run as one flat dictionary, without the state that it continues."""
-    flat = flatten(params.model_copy(update={"fork": None}))
-    del flat["fork"]
-    return flat
 
 
 def steps_of(params: Params, system: str) -> int:

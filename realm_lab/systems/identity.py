@@ -20,8 +20,7 @@ from realm_lab.core.files import digest
 from realm_lab.core.plugins import Chosen, Kind, import_plugins, load_object
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers.registry import format_modules
-from realm_lab.corpus.sources import corpus_source
-from realm_lab.corpus.taggers import corpus_tagger
+from realm_lab.corpus.sources import corpus_source, corpus_tagger
 from realm_lab.errors import UserError, suggestion
 from realm_lab.params.checkpoint import check_bert, check_positions, digest_causal, digest_checkpoint
 from realm_lab.params.parameters import Params

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Parameters that name a plug-in -> its kind, which is imported when it is asked for: no stage reaches all plug-ins.
 PARTS = {
     "corpus.source": "realm_lab.corpus.sources:CORPUS_SOURCES",
-    "corpus.tagger": "realm_lab.corpus.taggers:TAGGERS",
+    "corpus.tagger": "realm_lab.corpus.sources:TAGGERS",
     "pretrain.masking": "realm_lab.masking:MASKING_SCHEMES",
     "pretrain.refresh.policy": "realm_lab.retrieval.refresh:REFRESH_POLICIES",
     "pretrain.search.backend": "realm_lab.retrieval.backends:SEARCH_BACKENDS",

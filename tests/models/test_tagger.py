@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from realm_lab.corpus.taggers import TaggerFolder
+from realm_lab.corpus.sources import TaggerFolder
 from realm_lab.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
 from realm_lab.models.tagger import read_tagger
 from tests.factories.errors import refused
