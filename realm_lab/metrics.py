@@ -202,7 +202,7 @@ def chosen_by() -> dict[str, Metric]:
 
 
 def learn(entries: Iterable[Metric]) -> None:
-    """Know the metrics of a user's own that a study was planned with, as its record has them."""
+    """Register the custom metrics of a study from its record."""
     for entry in entries:
         METRICS.setdefault(entry.name, entry)
 

@@ -18,6 +18,8 @@ from typing import IO, Any
 
 from realm_lab.errors import UserError, in_words
 
+LONGEST_BYTES = 200  # a file system takes 255, and temporary neighbours need some
+
 MARK = ".realm_lab"  # in every directory that we wrote as a whole, and may therefore replace
 # How libraries say that a disk is full and lose the number: Rust's, and NumPy's where a write ends before its time.
 FULL = re.compile(rf"os error ({errno.ENOSPC}|{errno.EDQUOT})\)|\d+ requested and \d+ written")
@@ -267,3 +269,19 @@ def _digest_of(path: str, *identity: int) -> str:
     """Return the digest of the file with this inode, size and times."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_name(name: str, also: str = "") -> bool:
+    """True if a name stays in its folder: letters, digits, `.`, `_`, `-` and the characters of `also`, the first
+    a letter, a digit or `_`; and not too long for a file."""
+    return bool(re.fullmatch(rf"\w[\w.{re.escape(also)}-]*", name)) and len(name.encode()) <= LONGEST_BYTES
+
+
+def check_name(name: str, what: str, also: str = "", remedy: str = "change it") -> None:
+    """Refuse an invalid name; the UserError calls it `what`."""
+    if not is_name(name, also):
+        allowed = " ".join([".", "_", *also, "-"])
+        raise UserError(
+            f"{what} '{name}': use letters, digits and {allowed} only, a letter or digit first, at most "
+            f"{LONGEST_BYTES} bytes (it names files); {remedy}"
+        )

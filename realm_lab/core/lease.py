@@ -63,7 +63,7 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """The process that asks."""
+    """Return the owner that stands for the calling process."""
     boot = _boot_time()  # first: older versions of psutil remember it for the start of a process
     return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time(), boot, slurm_job())
 

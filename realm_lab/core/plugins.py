@@ -151,7 +151,6 @@ class Chosen(Generic[Code]):
 
     @property
     def module(self) -> str:
-        """The module that the code is in."""
         return self.target.partition(":")[0]
 
     @property
@@ -171,7 +170,6 @@ class Chosen(Generic[Code]):
         return calling(self.parameter, self.name, self.target) if self.is_own else nullcontext()
 
     def load(self) -> Code:
-        """As `Plugin.load`."""
         return Plugin(self.name, self.target, code=self.code).load()
 
 

@@ -13,7 +13,7 @@ TEXT = 2  # kind of a text or of a message within
 
 
 def fields(message: Any) -> Iterator[tuple[int, Any]]:
-    """(number, value) of each field of a message: whole numbers as int; texts, messages and fixed numbers as bytes."""
+    """Yield (number, value) of each field of a message: whole numbers as int, all else as bytes."""
     if not isinstance(message, bytes):
         raise ValueError
     place = 0

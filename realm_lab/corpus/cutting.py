@@ -50,12 +50,12 @@ class PlacedSpans(NamedTuple):
     labels: list[str]  # of each span
 
     def columns(self) -> dict[str, object]:
-        """As they are stored."""
+        """Return the columns of the store."""
         return {"spans": self.spans, "labels": LABEL_SEPARATOR.join(self.labels)}
 
 
 class _Told(NamedTuple):
-    """A sentence on its way."""
+    """A cut sentence that is not stored yet."""
 
     text: str
     tokens: list[int]

@@ -194,7 +194,7 @@ def is_orqa_dev(question: str) -> bool:
 
 
 def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Counter[str]) -> list[Question]:
-    """At most `maximum` of the questions, evenly spaced over the list, in its order; the rest is counted."""
+    """Return at most `maximum` questions, evenly spaced over the list, in its order; count the others."""
     if maximum is None or len(questions) <= maximum:
         return questions
     dropped["question: not in the sample"] += len(questions) - maximum
@@ -210,6 +210,6 @@ def page_kind(title: str) -> str | None:
 
 
 def _same(names: Iterable[str], others: Iterable[str]) -> set[str]:
-    """Those of the names that are files of the others too, however each is written."""
+    """Return the names of files that are also among the others, even if another path leads there."""
     files = {Path(name).resolve() for name in others}
     return {name for name in names if Path(name).resolve() in files}

@@ -71,7 +71,7 @@ class Question(NamedTuple):
 
     @property
     def named_documents(self) -> tuple[str, ...]:
-        """The documents that it names, relevant or not; a passage and its document."""
+        """Return the documents that it names, relevant or not, and the document of each passage that it names."""
         named = [*self.gold_documents, *(document for document, _ in self.judged)]
         return *named, *filter(None, map(document_of, named))
 

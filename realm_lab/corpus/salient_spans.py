@@ -89,14 +89,14 @@ def rule_tagger(text: str, context: str = "") -> tuple[Span, ...]:
 
 
 class RuleTagger:
-    """The rules as a Tagger: each text by itself."""
+    """Tags each text with the rules."""
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
         return list(map(rule_tagger, texts, contexts))
 
 
 class NoTags:
-    """Finds none: the documents name their spans themselves, or no sentence is trained on."""
+    """Tags nothing: the documents list their spans, or no sentence is used in training."""
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
         return [()] * len(texts)

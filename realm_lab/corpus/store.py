@@ -116,7 +116,7 @@ class TextTable:
         return list(self._table.column(name).take(pa.array(rows, pa.int64())).to_pylist())
 
     def replaced(self, name: str, values: Sequence[str]) -> TextTable:
-        """The same rows, with other values in a column."""
+        """Return the same rows with other values in a column."""
         other = self._table.drop_columns([name]) if name in self._table.column_names else self._table
         return TextTable(other.append_column(name, pa.array(values, pa.string())))
 

@@ -36,7 +36,7 @@ _OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": partial(zst
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line with its line end), streaming."""
+    """Yield (line number from 1, line with its line end)."""
     limit = MAX_LINE_MB * MEGABYTE
     with open_bytes(path) as file:
         number = 0

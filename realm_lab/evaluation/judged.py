@@ -43,7 +43,7 @@ def find_documents(
 
 
 def judged_scores(found: Sequence[str], judged: Judged, passages: Passages) -> tuple[float, float]:
-    """Return nDCG@10 and recall@100 of one question, as `graded_scores`; a document that is not there counts."""
+    """Return nDCG@10 and recall@100 of one question, as `graded_scores`; documents missing in the corpus count."""
     grades: dict[str, int] = {}
     for place, (row, name) in enumerate(zip(judged.rows_J, _documents(passages, judged.rows_J), strict=True)):
         key = str(place) if row == NO_ROW else f"/{name}"

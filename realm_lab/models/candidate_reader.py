@@ -59,7 +59,7 @@ class ContainmentReader(nn.Module):
         self.passages, self._device = passages, device
 
     def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
-        """As in CandidateReader, with one number for all masked words together."""
+        """Read as CandidateReader does, with one number for all masked words together."""
         holds_BK = np.stack([self._holds(one, rows) for one, rows in zip(sentences, rows_BK, strict=True)])
         log_probs_BK = torch.from_numpy(np.where(holds_BK, 0.0, ABSENT_NATS).astype(np.float32)).to(self._device)
         is_read_B1 = torch.ones(len(sentences), 1, dtype=torch.bool, device=self._device)

@@ -84,7 +84,7 @@ def _csv(path: Path) -> list[Row]:
 
 
 def _literal(text: str) -> Any:
-    """A dict that a CSV has as text, as W&B's own example of an export writes it."""
+    """Parse a value that a CSV file has as the text of a Python literal, as exports of W&B have; other text stays."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

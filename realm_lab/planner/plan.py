@@ -245,7 +245,7 @@ def _device_time(hours: float) -> str:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A table whose numbers are flush right."""
+    """Format a table with right-aligned numbers."""
     made = Table(title, box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, justify="right")

@@ -65,7 +65,7 @@ class BoundResults:
         self._read: dict[str, tuple[dict[str, Any], pd.DataFrame]] = {}
 
     def study(self, name: str) -> tuple[dict[str, Any], pd.DataFrame]:
-        """(summary.json, results.csv). UserError: no such report."""
+        """Return (summary.json, results.csv) of a report. UserError: no such report."""
         if name not in self._read:
             folder = expected_folder(self._root, name)
             if not (folder / "results.csv").is_file():
@@ -75,7 +75,7 @@ class BoundResults:
         return self._read[name]
 
     def cells(self, text: str, study: str) -> tuple[str, list[str]]:
-        """(study, cells) of the first word of a query."""
+        """Return (study, cells) of the first word of a query."""
         head, slash, rest = text.partition("/")
         name, cells = (head, rest) if slash else (study, text)
         if not name:
@@ -90,7 +90,7 @@ class BoundResults:
         return name, cells.split("|")
 
     def values(self, query: str, study: str) -> list[tuple[float, str]]:
-        """(value, its name) for each cell that the query names. UserError: there is no such number."""
+        """Return (value, its name) for each cell that the query names. UserError: there is no such number."""
         words = query.split()
         if len(words) < 2:
             raise UserError(f"'{query}' is no query", remedy="write CELL METRIC, CELL METRIC FIELD or CELL FIELD")
@@ -176,7 +176,7 @@ class BoundResults:
 
     @functools.cache  # noqa: B019
     def _reported(self, study: str) -> list[tuple[str, float]]:
-        """(query, value): means of the declared metrics, their findings, then all other means."""
+        """Yield (query, value): means of the declared metrics, their findings, then all other means."""
         summary, results = self.study(study)
         means = results.groupby("cell")[metric_columns(results)].mean()
         declared = [name for name in summary["design"]["metrics"] if name in means]

@@ -84,7 +84,7 @@ def write_patches(study: StudyFrames, folder: Path) -> list[Path]:
 
 
 def commit_of(run: Run) -> str:
-    """Return the commit of the last stage that recorded one; the stages before it may be older and shared."""
+    """Return the commit of the last stage that recorded one, since stages before it may be older and shared."""
     found: Sequence[str] = [env["git_commit"] for env in run.environments.values() if env.get("git_commit")]
     return found[-1] if found else ""
 

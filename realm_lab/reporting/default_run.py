@@ -20,7 +20,7 @@ SHARED = ("corpus_update", "bm25")  # groups of results with separate names: `bm
 
 
 def write_default_outputs(study: StudyFrames, reports: Path) -> None:
-    """All of them; the same runs give the same bytes."""
+    """Write all outputs of the default run; the same runs give the same bytes."""
     presets = sorted({run.record.preset for run in study.runs})
     found = metrics_of(study.record, read_results(results_text(study.results)), presets)
     write_json(reports / "metrics.json", found)

@@ -427,7 +427,7 @@ def by_value(names: list[str]) -> list[str]:
 
 
 def wrapped(title: str, width: int = 36) -> str:
-    """A cell's title as figures have it, whole, in as many lines as it needs."""
+    """Wrap a cell's title for figures, without shortening it."""
     return title if len(title) <= width else textwrap.fill(re.sub(r",(?=[A-Za-z])", ", ", title), width)
 
 

@@ -74,7 +74,7 @@ class StudyFrames:
 
     @property
     def cells(self) -> list[tuple[str, str]]:
-        """(name, title) of the study's cells, the baseline first."""
+        """Return (name, title) of the study's cells, the baseline first."""
         return ordered_cells(self.record)
 
     @property
@@ -111,13 +111,13 @@ class StudyFrames:
         return pd.concat([points[points["metric"] != AGE], _mean_ages(points)], ignore_index=True)
 
     def curves_of(self, stage: str) -> pd.DataFrame:
-        """The same of another stage."""
+        """Return the curves of another stage."""
         parts = [_points(run, stage, self.problems) for run in self.runs if stage in run.stages]
         return pd.DataFrame([point for part in parts for point in part], columns=CURVE_COLUMNS)
 
     @property
     def pretrained(self) -> list[tuple[str, str]]:
-        """(name, title) of the cells with a pre-training that no cell before them has."""
+        """Return (name, title) of the cells with a pre-training that no cell before them has."""
         found: dict[tuple[Path, ...], tuple[str, str]] = {(): ("", "")}
         for name, title in self.cells:
             folders = tuple(run.stages["pretrain"].path for run in self.of(name) if "pretrain" in run.stages)
@@ -131,7 +131,7 @@ class StudyFrames:
 
 
 def ordered_cells(record: StudyRecord) -> list[tuple[str, str]]:
-    """(name, title) of a study's cells, the baseline first."""
+    """Return (name, title) of a study's cells, the baseline first."""
     ordered = sorted(record.cells, key=lambda cell: cell.name != record.baseline)
     return [(cell.name, cell.title) for cell in ordered]
 
@@ -193,7 +193,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """(summary.json, results.csv) of a report whose runs may be elsewhere. UserError: a missing or broken file."""
+    """Read (summary.json, results.csv) of a report whose runs may be elsewhere. UserError: a missing or broken file."""
     try:
         return dict(read_json(folder / "summary.json")), read_results(folder / "results.csv")
     except (OSError, TypeError, ValueError) as error:  # UserErrors and pandas' parser errors are ValueErrors
@@ -273,7 +273,7 @@ def _row(study: str, member: StudyRun, run: Run | None) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Identity, the headline metrics whether measured or not, every other number that some run has, then the rest."""
+    """Order columns: identity, the headline metrics even if not measured, every other number of a run, the rest."""
     fixed = [m.name for m in METRICS.values() if m.headline] + ["device_hours"]
     measured = {name for row in rows for name in row} - {*IDENTITY, *MORE, *fixed}
     known = [name for name in METRICS if name in measured]

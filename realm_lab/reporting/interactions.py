@@ -30,8 +30,8 @@ class Interaction(NamedTuple):
 
 
 def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[Interaction]:
-    """Those of each declared measure of quality and each pair of points besides the baseline's; empty without two
-    axes."""
+    """Return the interactions of each declared measure of quality and each pair of points besides the baseline's;
+    empty without two axes."""
     base = points_of(study, study.cell(study.baseline)) if len(study.axes) == 2 else None
     if base is None:
         return []

@@ -29,7 +29,7 @@ class Sources(NamedTuple):
 
 
 def sources(study: StudyRecord, results: list[MetricResult]) -> list[Sources]:
-    """Those of each metric that varies; empty for any other study, and without two seeds of all cells."""
+    """Return the sources of each metric that varies; empty for any other study, and without two seeds of all cells."""
     changed = [name for cell in study.cells for name in cell.changes]
     is_of_noise = len(study.axes) >= FEWEST and all(name.startswith("streams.") for name in changed)
     if not is_of_noise or any(len(points) < FEWEST for points in study.axes.values()):

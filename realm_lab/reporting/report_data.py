@@ -71,7 +71,7 @@ class Report:
 
     @property
     def cells(self) -> list[tuple[str, str]]:
-        """(name, title), the baseline first."""
+        """Return (name, title) of the cells, the baseline first."""
         return ordered_cells(self.record)
 
     @functools.cached_property
@@ -132,7 +132,7 @@ class Report:
 
     @property
     def comparisons(self) -> dict[str, Any]:
-        """`compared` as summary.json has it."""
+        """Return `compared` in the form of summary.json."""
         return dict(plain(as_json(self.compared)))
 
 

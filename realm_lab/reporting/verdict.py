@@ -77,7 +77,7 @@ def _sentences(**values: Any) -> Verdict:
 
 
 def _sides(found: Sequence[tuple[Finding, str, str]]) -> list[Side]:
-    """(finding, title, value) by kind, in the order of Kind."""
+    """Return (finding, title, value) by kind, in the order of Kind."""
     groups: dict[tuple[Kind, Kind | None], list[tuple[Finding, dict[str, str]]]] = {}
     for finding, title, value in sorted(found, key=lambda one: -abs(one[0].size)):
         way = finding.direction if finding.kind in (Kind.TOO_FEW_SEEDS, Kind.ONE_PAIR) else None

@@ -102,7 +102,6 @@ class OwnIndex:
             raise UserError(problem, parameter=PARAMETER, remedy="add it")
 
     def propose(self, query_BD: Tensor, count: int) -> Tensor:
-        """As the index proposes."""
         with calling(PARAMETER, self._chosen.name, self._chosen.target):
             row_BF = torch.as_tensor(self._index.propose(query_BD, count)).to(query_BD.device)
         sorted_BF = row_BF.sort(1).values if row_BF.ndim == 2 else row_BF[None]

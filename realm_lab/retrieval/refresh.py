@@ -73,7 +73,6 @@ class OwnPolicy:
         check_takes(PARAMETER, f"{chosen.name}.wants_refresh", decide, "now")
 
     def wants_refresh(self, now: Progress) -> bool:
-        """As the policy decides."""
         with calling(PARAMETER, self._chosen.name, self._chosen.target):
             return bool(self._policy.wants_refresh(now))
 
@@ -86,7 +85,6 @@ class Never:
         pass
 
     def wants_refresh(self, now: Progress) -> bool:
-        """No."""
         return False
 
 

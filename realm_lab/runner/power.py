@@ -164,7 +164,7 @@ def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
 
 
 def _metrics(plan: StudyPlan) -> list[str]:
-    """Those of the study's family."""
+    """Return the metrics of the study's family."""
     from realm_lab.reporting.comparison import is_tested
     from realm_lab.reporting.report_data import DEFAULT_METRICS
 
@@ -177,7 +177,7 @@ def _base(plan: StudyPlan, pilot: Pilot) -> str:
 
 
 def _deltas(results: pd.DataFrame, base: str, metrics: Sequence[str]) -> dict[tuple[str, str], dict[int, float]]:
-    """(metric, cell) -> seed -> difference from the baseline."""
+    """Return (metric, cell) -> seed -> difference from the baseline."""
     from realm_lab.reporting.frames import column
 
     found = {}

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
-from realm_lab.core.names import check_name, is_name
+from realm_lab.core.files import check_name, is_name
 from realm_lab.core.plugins import Choice, ChoiceField, import_modules
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion

@@ -141,7 +141,7 @@ def _record_code(context: Context, stage: str) -> None:
 
 
 def main() -> int:
-    """Read a job from standard input; a UserError is one line and code 2."""
+    """Do a job read from standard input. A UserError is printed as one line, with exit code 2."""
     job = json.loads(sys.stdin.readline())
     exit_on_signals()
     gc.freeze()  # keep the imports out of garbage collection, which would take .8 s again and again

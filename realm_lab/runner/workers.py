@@ -92,7 +92,7 @@ class Workers:
                 process.terminate()
 
     def wait(self) -> Outcome:
-        """Wait until all have ended by themselves, however long their checkpoint takes."""
+        """Wait until all have ended, however long their checkpoints take."""
         for process in self._processes:
             process.wait()
         return self.reap()

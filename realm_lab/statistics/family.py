@@ -120,7 +120,7 @@ class Finding(NamedTuple):
 
     @property
     def is_skewed(self) -> bool:
-        """True if the test by itself gives more than 7.5 % false alarms, because of skewed differences."""
+        """True if the uncorrected test gives more than 7.5 % false alarms, because of skewed differences."""
         return self.false_alarms is not None and self.false_alarms > SUSPECT
 
     @property

@@ -105,6 +105,6 @@ def _simulated_effect(seeds: int, tests: int) -> float:
 
 
 def _statistics(deltas: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """Those of `step_down_max_t`: [studies, signs] of one test's deltas [studies, seeds] and signs [seeds, signs]."""
+    """Return `step_down_max_t`'s statistics [studies, signs] of deltas [studies, seeds] and signs [seeds, signs]."""
     found: np.ndarray = np.abs(deltas @ signs) / np.linalg.norm(deltas, axis=1, keepdims=True)
     return found

@@ -109,7 +109,7 @@ class Bm25:
 
     @classmethod
     def of_texts(cls, texts: Sequence[str], analysis: Analysis = PLAIN) -> Bm25:
-        """In memory."""
+        """Build an index in memory."""
         return cls([count_terms(texts, analysis)], analysis)
 
     def search(self, questions: Sequence[str], depth: int) -> Retrieved:

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from realm_lab.core.files import digest, write_json, write_json_lines, write_text
+from realm_lab.core.files import check_name, digest, write_json, write_json_lines, write_text
 from realm_lab.core.launched import cores
-from realm_lab.core.names import check_name
 from realm_lab.core.plugins import Choice
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import input_files, read_documents

@@ -22,8 +22,16 @@ from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 
 from realm_lab.core.energy import EnergyMeter
-from realm_lab.core.files import DiskFull, atomic_write, overwrite_json, read_json, read_object, write_json, write_text
-from realm_lab.core.names import check_name
+from realm_lab.core.files import (
+    DiskFull,
+    atomic_write,
+    check_name,
+    overwrite_json,
+    read_json,
+    read_object,
+    write_json,
+    write_text,
+)
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.params.yaml_file import read_yaml

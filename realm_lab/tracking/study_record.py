@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from realm_lab.core.files import read_json, write_json
-from realm_lab.core.names import check_name
+from realm_lab.core.files import check_name, read_json, write_json
 from realm_lab.core.plugins import ChoiceField
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
@@ -135,7 +134,7 @@ def study_folder(runs: Path, name: str) -> Path:
 
 
 def write_study_record(runs: Path, record: StudyRecord) -> Path:
-    """Write study.json over the one of an earlier plan; the same content changes nothing."""
+    """Replace the study.json of an earlier plan, unless it has the same content."""
     path = study_folder(runs, record.name) / "study.json"
     plain = STUDY_RECORD.dump_python(record, mode="json")
     if not path.exists() or read_json(path) != plain:

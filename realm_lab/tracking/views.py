@@ -240,11 +240,8 @@ def _values(stages: dict[str, StageRun], state: RunState) -> str:
 
 
 def _own_times(state: RunState) -> tuple[int | None, int | None]:
-    """Return the start of the run's first unshared stage, and that plus the time of its unshared stages, without
-    waiting.
-
-    Until then, a shared stage counts, so that the run is visible from its start.
-    """
+    """Return the start of the run's first unshared stage, and the end if its unshared stages had run without a pause.
+    Before the first one has started, shared stages count, so that the run is visible from its start."""
     begun = {name: stage.status for name, stage in state.stages.items() if stage.status.started_at}
     own = [status for name, status in begun.items() if name not in BEGINNINGS] or list(begun.values())
     if not own:
@@ -254,7 +251,7 @@ def _own_times(state: RunState) -> tuple[int | None, int | None]:
 
 
 def _planned(runs: Path, record: RunRecord) -> int:
-    """Return the time when a run was recorded: its start as long as none of its stages has started."""
+    """Return the time when a run was recorded: its start until one of its stages has started."""
     return milliseconds((runs / record.name / "run.json").stat().st_mtime)
 
 

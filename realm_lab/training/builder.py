@@ -40,7 +40,7 @@ COMMAND = (sys.executable, "-m", "realm_lab.training.builder")
 
 
 class ProcessBuilder:
-    """The trainer's side. Among several ranks the first one owns the process; all of them read its results."""
+    """The trainer's end of the builder process. The first rank owns the process, and all ranks read its results."""
 
     def __init__(self, folder: Path, params: Params, corpus: Path, device: torch.device):
         self._folder, self._device = folder, device

@@ -130,7 +130,6 @@ class CollapseWatch:
         )
 
     def state(self) -> dict[str, Tensor]:
-        """For a checkpoint."""
         start = [self._start.get(name, 0.0) for name in START]
         return {
             "watch": torch.tensor([self._since, self._seen], dtype=torch.int64),

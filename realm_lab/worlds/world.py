@@ -205,7 +205,7 @@ class ToyWorld:
         return bodies, restated
 
     def pairs(self, entity: int, version: int, rng: np.random.Generator) -> tuple[list[list[Sentence]], list[Sentence]]:
-        """For each fact a sentence with it and one without, and the fact in its other wording."""
+        """Return for each fact a sentence with it and one without, and the fact in its other wording."""
         subject, kind = self.subject(entity), self.type_of(entity)
         pairs, restated = [], []
         for relation, old, new in self.facts(entity):
@@ -226,7 +226,7 @@ class ToyWorld:
         return subject if self.settings.entities_per_name == 1 else f"{subject} ({self.type_of(entity)})"
 
     def _filler(self, kind: str, entity: int, subject: str, rng: np.random.Generator) -> Sentence:
-        """A sentence that states nothing asked for; nothing in it is salient, for no passage could tell it."""
+        """Return a sentence without a fact that is asked for and without a salient span: no passage has its content."""
         return fill(one_of(FILLERS[kind], rng), {}, s=subject, f=self.subject(self._another(kind, entity, rng)))
 
     @property

@@ -119,7 +119,6 @@ class Drqa(PassageSystem):
 
     @cached_property
     def reader(self) -> DocumentReader:
-        """The trained reader."""
         from realm_lab.models.folders import load_parameters
 
         reader = self.new_reader()

@@ -120,7 +120,6 @@ class LinkedReader(Bm25Passages, ABC):
 
     @cached_property
     def model(self) -> Any:
-        """The trained model."""
         from realm_lab.models.folders import load_parameters
 
         run = self.context.stage(KEPT)

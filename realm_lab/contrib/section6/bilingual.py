@@ -118,7 +118,7 @@ class BilingualSource(ToySource):
 
     @classmethod
     def identity(cls, corpus: Corpus, options: WorldOptions, seed: int) -> dict[str, Any]:
-        """Build the toy world's corpus. UserError: X is Z, and so not in another language."""
+        """Return the inputs of the toy world. UserError: X is Z, and so not in another language."""
         refuse_same(corpus)
         return of_toy(super().identity(corpus, options, seed))
 
@@ -128,7 +128,7 @@ class BilingualSource(ToySource):
 
 
 def refuse_same(corpus: Corpus) -> None:
-    """UserError: X is Z."""
+    """Raise a UserError if X is Z."""
     if corpus.pretrain_corpus == "same":
         remedy = "set corpus.pretrain_corpus to separate"
         problem = f"corpus.source: {corpus.source.name} has another X than Z"

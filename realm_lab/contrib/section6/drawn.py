@@ -96,7 +96,7 @@ class DrawnSource(ToySource):
 
     @classmethod
     def identity(cls, corpus: Corpus, options: WorldOptions, seed: int) -> dict[str, Any]:
-        """Build the toy world's corpus. UserError: X is Z, which has no sentences, or questions take two hops."""
+        """Return the inputs of the toy world. UserError: X is Z, which has no sentences, or questions take two hops."""
         refuse_same(corpus)
         if options.hops != 1:
             raise UserError("corpus.source: drawn has facts of one hop; set hops to 1", parameter="corpus.source.hops")

@@ -43,7 +43,7 @@ class _Triple(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """A triple as people read it."""
+    """A triple with names in place of IRIs."""
 
     number: int  # of its line
     identity: str  # of its subject

@@ -21,7 +21,6 @@ class FileCounts(NamedTuple):
     first_dropped: dict[str, str]  # the id of the first, by reason, if it is known
 
     def lines(self) -> Iterator[str]:
-        """For people."""
         shown = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())
         yield f"{self.name}: {self.format}: {shown}"
         if self.counts.get("questions") == 0:

@@ -198,7 +198,7 @@ def first_record(head: str) -> dict[str, Any]:
 
 
 def _members(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line, member) of a JSON array, decoded one at a time."""
+    """Yield (line, member) of a JSON array, decoded one at a time."""
     text = read_text(path)
     line, counted, place = 1, 0, _blanks(text, _blanks(text, 0) + 1)
     is_closed = text[place : place + 1] == "]"

@@ -69,7 +69,7 @@ def register_reader(name: str, matches: Callable[[Path, str], bool], **reads: An
 
 
 def find_reader(path: Path | str) -> Reader:
-    """The reader for a file, by its name and first characters; an unknown format is a UserError."""
+    """Return the reader for a file, by its name and first characters. UserError: an unknown format."""
     path = Path(path)
     head = "" if is_picture(path) else read_head(path)
     head = parquet_head(path) if head == PARQUET else head
@@ -166,7 +166,7 @@ class _OwnIds:
 
 
 def questions_in(file: InputFile, dropped: Dropped) -> Iterator[Question]:
-    """Every question of one file, as its format reads it."""
+    """Return every question of a file."""
     reader = find_reader(file.path)
     if reader.read_questions is None:
         raise UserError(

@@ -36,7 +36,7 @@ def readable_title(title: str) -> str:
 
 
 def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[tuple[str, Record]]:
-    """(article, paragraph) of a SQuAD file; a paragraph's number is counted within its title, from 0."""
+    """Yield (article, paragraph) of a SQuAD file; a paragraph's number is counted within its title, from 0."""
     path = file.path
     content = parse(read_text(path), path)
     remedy = "expected SQuAD JSON: data[] / title, paragraphs[] / context, qas[] / id, question, answers[] / text"
@@ -76,7 +76,7 @@ def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
 
 
 def _both_versions(record: Record, dropped: Dropped) -> Iterator[Document]:
-    """The earlier version has the id that SQuAD's reader gives the paragraph; the later one ends in LATER."""
+    """Yield a paragraph's earlier version, with the id that SQuAD's reader gives it, and the later, ending in LATER."""
     identity, article = _paragraph_id(record), record.field("title", str)
     title = readable_title(article)
     yield Document(identity, title, record.field("old_context", str), article)

@@ -55,7 +55,7 @@ def _examples(path: Path) -> Iterator[Features]:
 
 
 def _example(data: bytes) -> Features:
-    """Example {1: features {1: [{1: name, 2: {1: bytes {1}, 3: integers {1}}}]}}."""
+    """Return the features of a message Example {1: features {1: [{1: name, 2: {1: bytes {1}, 3: integers {1}}}]}}."""
     found: Features = {}
     for _, features in fields(data):
         for _, entry in fields(features):

@@ -29,7 +29,7 @@ _TREC = re.compile(r"\S+\s+\S+\s+\S+\s+-?\d+")
 
 
 def _rows(path: Path, columns: tuple[int, ...], remedy: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, columns) of an unquoted table."""
+    """Yield (line, columns) of an unquoted table."""
     for number, line in read_lines(path):
         row = line.rstrip("\r\n").split("\t")
         if row == [""]:
@@ -46,7 +46,7 @@ def _collection(file: InputFile, dropped: Dropped) -> Iterator[Document]:
 
 
 def _judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
-    """(line, query, document, relevance)"""
+    """Yield (line, query, document, relevance)."""
     has_header = False
     for number, line in read_lines(path):
         row = line.split("\t" if has_header else None)
@@ -64,7 +64,7 @@ def _judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
 
 
 def _texts(path: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
-    """(id, text) of queries, JSON lines or a table."""
+    """Yield (id, text) of queries, JSON lines or a table."""
     if plain_name(path).endswith(LINE_SUFFIXES):
         for record in records(InputFile(path, plain_name(path), str(path)), QUERIES, dropped):
             yield record.given_id("_id", "id") or record.field("_id", str), record.field("text", str)

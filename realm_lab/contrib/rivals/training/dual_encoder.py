@@ -139,7 +139,7 @@ class DualEncoderTask(ModelsTask):
 
 
 def train_towers(context: Context, run: StageRun) -> None:
-    """Train both towers on the training questions; the reader of the warm start is handed on."""
+    """Train both towers on the training questions, and keep the reader of the warm start."""
     options = context.options(DprOptions)
     questions, passages = context.corpus.questions("train"), context.passages
     answers = context.answer_wordpieces(questions)
