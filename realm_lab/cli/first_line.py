@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-SECONDS = 4.0
+SECONDS = 3.0
 
 
 class _Noting:
