@@ -3,8 +3,10 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import realm_lab
 from realm_lab.api import load_record
 from realm_lab.core.files import read_json
 from realm_lab.reporting.default_run import headline
+from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests.reporting.opened_page import open_page
 from tests.test_readme import copy_of_checkout
@@ -29,12 +32,16 @@ DOCUMENTED = Path(__file__).parents[2] / "docs" / "dvc.md"
 Run = Callable[..., str]
 
 
-def commands_in(folder: Path) -> Run:
-    """run("dvc status") -> what the command prints, in the folder; it must end well."""
+def environment_of(folder: Path) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     author = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     own = {"PATH": path, "PYTHONPATH": str(folder), "DVC_NO_ANALYTICS": "1", "COLUMNS": "200"}
-    environment = os.environ | author | own
+    return os.environ | author | own
+
+
+def commands_in(folder: Path) -> Run:
+    """run("dvc status") -> what the command prints, in the folder; it must end well."""
+    environment = environment_of(folder)
 
     def run(command: str) -> str:
         done = subprocess.run(
@@ -44,6 +51,13 @@ def commands_in(folder: Path) -> Run:
         return done.stdout
 
     return run
+
+
+def complete(folder: Path) -> list[str]:
+    """The keys of the runs that readers of the study `default` have, which must be complete."""
+    found = realm_lab.results("default", folder)
+    assert set(found["status"]) == {"COMPLETE"}
+    return list(found["run_key"])
 
 
 @pytest.fixture(scope="module")
@@ -184,27 +198,49 @@ def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> Non
 @pytest.mark.slow
 def test_readers_follow_params_yaml_through_temp_apply_and_the_checkout_of_an_old_commit(clone: Path) -> None:
     """None of these records the study `default` again."""
-    run = commands_in(clone)
-
-    def keys() -> list[str]:
-        found = realm_lab.results("default", clone)
-        assert set(found["status"]) == {"COMPLETE"}
-        return list(found["run_key"])
-
-    before = keys()
+    run, before = commands_in(clone), complete(clone)
     run("dvc exp run --temp -n aside -S finetune.steps=3")
-    assert keys() == before
+    assert complete(clone) == before
     run("dvc exp apply aside")
-    applied = keys()
+    applied = complete(clone)
     assert set(applied).isdisjoint(before)
     assert load_record("default/realm-s0", clone).run_key in applied
     run("git commit -qam aside")
     run("git checkout -q HEAD~1")
-    assert keys() == before
+    assert complete(clone) == before
     assert load_record("default/realm-s0", clone).run_key in before
     run("git checkout -q -")
-    assert keys() == applied
+    assert complete(clone) == applied
     run("git reset -q --hard HEAD~1")
+
+
+@pytest.mark.slow
+def test_control_c_in_an_experiment_leaves_no_reader_with_its_runs(clone: Path) -> None:
+    run, before = commands_in(clone), complete(clone)
+    known = {*(clone / "runs" / "stages").glob("finetune-*")}
+    command = ["dvc", "exp", "run", "-n", "stopped", "-S", "finetune.steps=100000"]
+    with subprocess.Popen(
+        command, cwd=clone, env=environment_of(clone), stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as experiment:
+        begun: set[Path] = set()
+        while not any(StageRun(folder, "finetune").status().step for folder in begun):
+            assert experiment.poll() is None, "it ended by itself"
+            time.sleep(0.05)
+            begun = {*(clone / "runs" / "stages").glob("finetune-*")} - known
+        os.killpg(experiment.pid, signal.SIGINT)  # as a terminal does
+        said = experiment.communicate(timeout=600)[1]
+    assert experiment.returncode != 0
+    assert "git checkout HEAD -- params.yaml" in said
+    stopped = realm_lab.results("default", clone)
+    assert "PREEMPTED" in set(stopped["status"])
+    assert set(stopped["run_key"]).isdisjoint(before)
+    with pytest.raises(realm_lab.UserError, match="not finished"):
+        realm_lab.load_run("default/realm-s0", clone)
+    run("git checkout HEAD -- params.yaml")
+    assert complete(clone) == before
+    run("dvc repro")
+    assert run("git status --short") == ""
+    assert complete(clone) == before
 
 
 @pytest.mark.slow
