@@ -15,7 +15,7 @@ from realm_lab.statistics.tuning import expected_best
 from realm_lab.statistics.wording import NOTHING, number
 from realm_lab.tracking.study_record import StudyRecord
 
-SAMPLERS = {"tpe": "TPE", "random": "random", "grid": "a grid"}
+SAMPLERS = {"tpe": "TPE", "random": "random", "latin": "a Latin hypercube", "grid": "a grid"}
 OPERATIONS = "training_teraflop"
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from realm_lab.core.seeding import numpy_generator
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, chosen_by
 from realm_lab.params.corpus import Corpus
@@ -69,6 +70,17 @@ class Dimension(Part):
             raise ValueError("a log scale begins above 0 and has no step")
         return self
 
+    def at(self, share: float, is_whole: bool) -> Any:
+        """Return the value at a share of the range or the choices, from 0 to below 1."""
+        if self.low is None or self.high is None:
+            return self.ends[int(share * len(self.ends))]
+        if self.step or is_whole:
+            step = self.step or 1
+            if not self.log:
+                return self.low + step * int(share * (int((self.high - self.low) / step + 1e-9) + 1))
+            return round(self.low * (self.high / self.low) ** share)
+        return self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
+
     @property
     def ends(self) -> list[Any]:
         return [self.low, self.high] if self.choices is None else self.choices
@@ -101,9 +113,9 @@ class Tuning(Part):
     """The quantity to maximise, measured on development data, as in a search. Of equal trials the first one wins."""
     space: Space = Field(default_factory=dict)
     """Space of cells without a separate one, written as in a search."""
-    sampler: Literal["tpe", "random", "grid"] = "tpe"
-    """Optuna sampler that proposes trials, or `grid`: every combination of the choices, which must be as many as the
-    trials."""
+    sampler: Literal["tpe", "random", "latin", "grid"] = "tpe"
+    """Optuna sampler that proposes trials; or `latin`: a Latin hypercube, for few trials; or `grid`: every combination
+    of the choices, which must be as many as the trials."""
 
 
 def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
@@ -113,6 +125,20 @@ def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
             raise UserError(f"'{name}' is a range; list its values as 'choices' for a grid", parameter=name)
     values = [dimension.ends for dimension in space.values()]
     return [dict(zip(space, chosen, strict=True)) for chosen in itertools.product(*values)]
+
+
+def hypercube(space: Mapping[str, Dimension], own: Mapping[str, Any], count: int, draw: int) -> list[dict[str, Any]]:
+    """Return a Latin hypercube sample (McKay, Beckman and Conover 1979, Technometrics 21, section 2): each parameter
+    has one value in each of `count` equal parts of its range, in random order. They depend on the names of the
+    parameters, on `count` and `draw`."""
+    shares = {}
+    for name in space:
+        generator = numpy_generator(draw, "latin", name, count)
+        shares[name] = (generator.permutation(count) + generator.random(count)) / count
+    return [
+        {name: item.at(float(shares[name][number]), isinstance(own[name], int)) for name, item in space.items()}
+        for number in range(count)
+    ]
 
 
 def check_dimension(

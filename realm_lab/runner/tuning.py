@@ -15,13 +15,14 @@ from typing import Any, Literal
 
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.runner.space import Dimension, Tuning, check_dimension, grid, last_stage_for
+from realm_lab.runner.space import Dimension, Tuning, check_dimension, grid, hypercube, last_stage_for
 from realm_lab.systems.identity import Plan
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import StageStates
 
 OPERATIONS = "training_teraflop"
+MOST_HYPERCUBES = 50
 
 TrialState = Literal["pending", "failed", "complete"]
 
@@ -173,6 +174,10 @@ def _proposals(
             )
         yield first
         yield from (point for point in points if point != first)
+    elif tuning.sampler == "latin":
+        yield first
+        for draw in range(MOST_HYPERCUBES):  # the first one, unless trials of it are equal or not valid
+            yield from hypercube(space, own, tuning.trials - 1, draw)
     else:
         from realm_lab.runner.trials import MOST_DRAWS, RANDOM_TRIALS, draws  # brings optuna
 
@@ -193,7 +198,7 @@ def _proposals(
                     "lower tune.trials"
                 )
     if len(found) < tuning.trials:
-        raise UserError(f"only {len(found)} combinations of its grid differ up to the last stage of a trial")
+        raise UserError(f"only {len(found)} combinations of its space differ up to the last stage of a trial")
 
 
 def _trial(

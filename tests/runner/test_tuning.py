@@ -1,5 +1,6 @@
 """`tune` in a study: the same trials for every cell, chosen on development seeds, then the study's own seeds."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from realm_lab.core.files import read_json, write_json
 from realm_lab.params.load import flatten
 from realm_lab.reporting.rendered import stale
 from realm_lab.runner.plan import PlannedRun, StudyPlan
-from realm_lab.runner.space import Dimension
+from realm_lab.runner.space import Dimension, hypercube
 from realm_lab.runner.sweep import find_study
 from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.study_record import read_study_record
@@ -170,3 +171,33 @@ def test_an_edge_is_an_end_of_numbers_or_the_outer_part_of_a_range() -> None:
     assert not Dimension(choices=["never", "always"]).is_edge("never")
     rates = Dimension(low=1e-4, high=1e-2, log=True)
     assert [rates.is_edge(value) for value in (1.1e-4, 1.4e-4, 9e-3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_a_hypercube_has_a_value_in_each_part_of_every_range(count: int) -> None:
+    space = {
+        "rate": Dimension(low=1e-4, high=1e-2, log=True),
+        "share": Dimension(low=0.0, high=1.0),
+        "steps": Dimension(low=10, high=10 + 5 * count - 1),
+        "kind": Dimension(choices=[*"abc"]),
+        "even": Dimension(low=0, high=2 * count - 2, step=2),
+    }
+    own = {"rate": 1e-3, "share": 0.5, "steps": 20, "kind": "a", "even": 2}
+    points = hypercube(space, own, count, 0)
+    assert points == hypercube(space, own, count, 0) != hypercube(space, own, count, 1)
+    assert sorted(int(count * math.log(one["rate"] / 1e-4, 100)) for one in points) == [*range(count)]
+    assert sorted(int(count * one["share"]) for one in points) == [*range(count)]
+    assert sorted((one["steps"] - 10) // 5 for one in points) == [*range(count)]
+    assert sorted(one["even"] for one in points) == [*range(0, 2 * count, 2)]
+    assert {one["kind"] for one in points} == {*"abc"}
+    assert all(value in space[name] for one in points for name, value in one.items())
+
+
+def test_few_trials_of_a_hypercube_are_the_same_for_every_cell_with_that_space(planned: Planned) -> None:
+    plan = planned(tuned("{trials: 4, seeds: [10], sampler: latin, " + TUNE.partition("11], ")[2]))
+    assert plan.tuning is not None
+    rates = [[trial.values[RATE] for trial in cell.trials] for cell in plan.tuning.cells]
+    assert rates[0] == rates[1]
+    assert [int(3 * math.log10(rate / 1e-3)) for rate in sorted(rates[0][1:])] == [0, 1, 2]
+    with refused("only 2 combinations"):
+        planned(tuned("{trials: 3, seeds: [10], sampler: latin, space: {finetune.steps: {choices: [12, 24]}}}"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, pad_texts
@@ -23,9 +24,13 @@ from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood,
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Optimiser
 from realm_lab.retrieval.retriever import Retriever
+from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Draw = Callable[[int], list[Example]]  # the batch of a step, a pure function of its number
+LAST_STEPS = 20  # the loss of a training is averaged over them
+JUDGED_STEPS = 100  # unless it has fewer steps than this, as in a smoke test, which learns nothing on purpose
+HIGH_LOSS = 0.5  # nats of a text that can be copied
 NOISE_DENSITY, MEAN_SPAN_LENGTH = 0.15, 3.0  # T5's (Raffel et al. 2020, section 3.3.4)
 
 
@@ -80,6 +85,40 @@ class GenerationTask(ModelsTask):
             source = self.model.encode(batch, joined)
             log_probs_NT, logits_NS = self.model.target_log_probs(source, text_NT)
         return log_probs_NT, text_NT[:, 1:] != self._special.pad, (logits_NS, source.mask_BS)
+
+
+class CopyingTask(GenerationTask):
+    """The same with texts that can be copied from their passage. A decoder that has not learned to copy is flagged."""
+
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        self._loss_1 = torch.zeros(1, dtype=torch.float64)  # mean of the last steps
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """Run one step and add its loss; no two steps have the same blanks."""
+        values = super().train_step(step)
+        if step >= self.total_steps - LAST_STEPS:
+            self._loss_1 += values["loss"] / min(LAST_STEPS, self.total_steps)
+        self._is_last = step + 1 == self.total_steps
+        return values
+
+    def flags(self) -> tuple[Flag, ...]:
+        """A warning after the last step."""
+        loss = self._loss_1.item()
+        if not self._is_last or self.total_steps < JUDGED_STEPS or loss <= HIGH_LOSS:
+            return ()
+        return (
+            Flag("did_not_train", f"the decoder did not learn to copy: {loss:.2f} nats per text, above {HIGH_LOSS}"),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights, moments and the loss."""
+        return super().tensors() | {"last_loss": self._loss_1}
+
+    def load(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Restore the result of `tensors`."""
+        super().load(tensors, step)
+        self._loss_1 = tensors["last_loss"].cpu().clone()
 
 
 class RetrievingTask(GenerationTask):

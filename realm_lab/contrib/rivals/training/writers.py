@@ -13,6 +13,7 @@ from realm_lab.contrib.rivals.closed_book import ClosedBookOptions
 from realm_lab.contrib.rivals.generative import PassageWriter, WriterOptions, load_generator
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, new_generator, write_generator
 from realm_lab.contrib.rivals.training.generation import (
+    CopyingTask,
     Draw,
     GenerationTask,
     RetrievingTask,
@@ -34,12 +35,18 @@ OTHER_PASSAGES = 3  # besides the one that helps, in `denoise`
 
 
 def learn(
-    context: Context, run: StageRun, model: Generator, draw: Draw, steps: int, learning_rate: float, **retrieving: Any
+    context: Context,
+    run: StageRun,
+    model: Generator,
+    draw: Draw,
+    steps: int,
+    learning_rate: float,
+    task_class: type[GenerationTask] = GenerationTask,
+    **retrieving: Any,
 ) -> None:
     """Train an encoder-decoder on drawn examples, and export it, with the towers of a retriever that is trained too."""
     given = context.params, context.order_seed(run.stage), model.to(context.device), context.special, draw, steps
-    task_class = RetrievingTask if retrieving else GenerationTask
-    task = task_class(*given, learning_rate, **retrieving)
+    task = (RetrievingTask if retrieving else task_class)(*given, learning_rate, **retrieving)
     compile_encoders(context.params, model.encoder)
     train(task, run, context.params.launch, context.device)
 
@@ -64,7 +71,8 @@ def denoise(context: Context, run: StageRun) -> None:
     """Train the warm start's encoder and a new decoder to write a salient span of a sentence, removed there, from a
     passage that can help: the pairs of the reader's warm start. If a pair has no such span, spans of any words are
     used. In the second half of the steps that passage is among others that cannot help. With these from the first step,
-    a decoder of the toy world often did not learn to copy in 600 steps."""
+    a decoder of the toy world often did not learn to copy in 600 steps. There every span is in the passage, and a
+    decoder that does not copy at the end is flagged."""
     options, seed, special = context.options(WriterOptions), context.order_seed(run.stage), context.special
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
@@ -89,7 +97,8 @@ def denoise(context: Context, run: StageRun) -> None:
     def draw(step: int) -> list[Example]:
         return (alone if 2 * step < options.denoise_steps else among_others)(step)
 
-    learn(context, run, model, draw, options.denoise_steps, options.denoise_learning_rate)
+    task_class = CopyingTask if articles else GenerationTask
+    learn(context, run, model, draw, options.denoise_steps, options.denoise_learning_rate, task_class)
 
 
 def finetune(context: Context, run: StageRun) -> None:

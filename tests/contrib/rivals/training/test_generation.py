@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, new_generator, pad_texts, write
-from realm_lab.contrib.rivals.training.generation import GenerationTask, blank, corrupt_spans, drawing
+from realm_lab.contrib.rivals.training.generation import CopyingTask, GenerationTask, blank, corrupt_spans, drawing
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from tests import tiny
@@ -90,3 +90,25 @@ def test_it_learns_by_heart() -> None:
     assert values["loss"] < 0.1
     text_BT, _ = write(task.model.eval(), task.model.encode(join_examples(examples, SPECIAL, 66)), SPECIAL, 3)
     assert text_BT.tolist() == pad_texts([example.target for example in examples], SPECIAL, 64).tolist()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_decoder_that_does_not_copy_is_flagged(resumed: bool) -> None:
+    examples = [Example(np.array([5, 4]), (), np.array([5 + number])) for number in range(4)]  # the same text for all
+    draw = drawing(4, 4, 0, "test", lambda item, _: examples[item])
+
+    def task(steps: int) -> CopyingTask:
+        return CopyingTask(tiny.params(), 0, new_model(), SPECIAL, draw, steps, 5e-3)
+
+    short, long = task(99), task(100)
+    losses = [short.train_step(step)["loss"] for step in range(99)]
+    assert short.flags() == (), "too few steps to be judged"
+    losses = [long.train_step(step)["loss"] for step in range(90)]
+    assert long.flags() == ()
+    if resumed:
+        saved = {name: value.clone() for name, value in long.tensors().items()}
+        long = task(100)
+        long.load(saved, 90)
+    losses += [long.train_step(step)["loss"] for step in range(90, 100)]
+    [flag] = long.flags()
+    assert (flag.name, f"{np.mean(losses[-20:]):.2f} nats" in flag.text) == ("did_not_train", True)
