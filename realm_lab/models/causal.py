@@ -5,7 +5,7 @@ left    {passage}\\n{sentence up to the end of its last mask}: every masked word
 infill  {passage}\\n{sentence with ____ for each mask}\\n{masked texts}: the text to the right of a mask is read as well
 The null document gives the same prompt without the passage. A folder or GGUF file is opened by transformers.
 
-Both forms begin with the passage, and a causal model's states of it do not depend on what follows. So on a CPU a
+Both forms start with the passage, and a causal model's states of it do not depend on what follows. So on a CPU a
 passage is read once, and its keys and values are the start of every prompt that has it.
 """
 
@@ -32,7 +32,7 @@ TOKENS_AT_ONCE = 768  # of prompts that are read together; on a CPU more are slo
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 Spans = Sequence[tuple[int, int]]
-Tokens = tuple[list[int], list[int]]  # the ids of a prompt, and the places of the scored ones
+Tokens = tuple[list[int], list[int]]  # the ids of a prompt, and the positions of the scored ones
 
 
 class Prompt(NamedTuple):
@@ -118,7 +118,7 @@ class CausalModel:
 
     @torch.inference_mode()
     def begin(self, texts: Sequence[str]) -> list[Begun]:
-        """Read texts that prompts begin with."""
+        """Read texts that prompts start with."""
         tokens = [self._tokenizer(text)["input_ids"] for text in texts]
         begun: dict[int, Begun] = {}
         for group in _groups([len(ids) for ids in tokens]):
@@ -135,7 +135,7 @@ class CausalModel:
     def score(self, prompts: Sequence[Prompt], begun: Sequence[Begun | None] = ()) -> tuple[Tensor, Tensor]:
         """Return log p of the answer of each prompt after all text before it, float32 [N], and whether each token of
         the answer is the most likely one, bool [N]; on the CPU. A token counts if one of its characters is in the
-        answer. `begun` has the start of each prompt where it has been read."""
+        answer. `begun` has the start of each prompt if it has been read."""
         tokens = [self._tokens(prompt) for prompt in prompts]
         starts = begun or [None] * len(prompts)
         befores = [_shared(one, *found) for one, found in zip(starts, tokens, strict=True)]
@@ -167,7 +167,7 @@ class CausalModel:
     def _read(
         self, tokens: Sequence[Tokens], starts: Sequence[Begun | None], befores: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Read some prompts, each after as many tokens of its start as `befores` says.
+        """Read some prompts, each after `befores` tokens of its start.
 
         Returns, per scored token: the prompt's number, log p, and whether no token is more likely.
         """
@@ -205,7 +205,7 @@ def _padded(ids: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _shared(start: Begun | None, ids: list[int], scored: list[int]) -> int:
-    """Count the tokens of a start that a prompt begins with; the last one before the answer is read again, since the
+    """Count the tokens of a start that a prompt starts with. The last one before the answer is read again, since the
     answer is predicted from it."""
     if start is None:
         return 0
