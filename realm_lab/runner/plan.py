@@ -23,7 +23,6 @@ from realm_lab.params.load import (
     is_known,
     laid_over,
     own_parameters,
-    resolve,
     show,
     unknown_parameter,
 )
@@ -173,11 +172,8 @@ def plan_study(
     for cell, mine in given:
         choice = tuning.choice(cell.name) if tuning else {}
         cells.append(cell._replace(overrides=laid_over(laid_over(cell.overrides, common), choice)))
-        mine = mine.under(choice)
-        with mine.blamed():
-            resolved[cell.name] = resolve(mine.values)
-            check_parts(resolved[cell.name])
-        sources[cell.name] = mine
+        sources[cell.name] = mine.under(choice)
+        resolved[cell.name] = sources[cell.name].resolved(check_parts)
     for cell in cells:
         if cell.fork:
             resolved[cell.name] = fork_of(resolved[cell.name], resolved[cell.fork.parent], cell.fork.step)
@@ -275,17 +271,13 @@ def _tuned(
             if name in cell.places or name in common:
                 message = f"'{name}' is set for cell '{cell.name}' and is in its space; keep one"
                 raise study.problem(message, *at, name)
-        with source.blamed():
-            base = resolve(source.values)
+        base = source.resolved()
         with study.at("tune", "metric"):
             check_metric(tune.metric, base.corpus)
         known = with_options(flatten(base), space)
 
         def make(values: Mapping[str, Any], cell: Cell = cell, source: Source = source) -> tuple[Params, list[Plan]]:
-            tried = source.under(values)
-            with tried.blamed():
-                params = resolve(tried.values)
-                check_parts(params)
+            params = source.under(values).resolved(check_parts)
             return params, [plan_run(params, cell.system, seed) for seed in tune.seeds]
 
         with study.at(*at, prefix=f"cell '{cell.name}': "):
