@@ -245,7 +245,7 @@ def _device_time(hours: float) -> str:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """Format a table with right-aligned numbers."""
+    """Return an empty table with columns aligned to the right."""
     made = Table(title, box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, justify="right")
