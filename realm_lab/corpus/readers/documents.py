@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from realm_lab.corpus.readers.inputs import InputFile, is_picture
+from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import (
     LINE_SUFFIXES,
     Record,
@@ -18,8 +18,7 @@ from realm_lab.corpus.readers.json_records import (
     register_shape,
 )
 from realm_lab.corpus.readers.registry import Dropped, register_reader
-from realm_lab.corpus.readers.squad import readable_title
-from realm_lab.corpus.records import PICTURE, Document, Span
+from realm_lab.corpus.records import Document, Span
 from realm_lab.corpus.salient_spans import merge_spans
 from realm_lab.corpus.text_files import HEAD_BYTES, plain_name, read_head, read_lines
 from realm_lab.errors import UserError
@@ -191,11 +190,3 @@ register_shape(
     documents=_extracted,
     matches=lambda path, fields: path.name.startswith("wiki_") or "revid" in fields,
 )
-
-
-def _picture(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    title = readable_title(file.path.stem)
-    yield Document(file.name, title, "", title, PICTURE, str(file.path))
-
-
-register_reader("picture", lambda path, head: is_picture(path), read_documents=_picture)
