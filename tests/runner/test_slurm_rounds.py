@@ -1,0 +1,134 @@
+"""On a real SLURM: studies that submit more than once, because they are tuned, stop by themselves, or have forks."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.runner.schedule import make_launcher
+from realm_lab.runner.sweep import Request, sweep
+from realm_lab.tracking.ledger import verify
+from realm_lab.tracking.run_dir import StageRun, read_run_record, stage_folder
+from realm_lab.tracking.state import UNFINISHED, JobState
+from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder
+from tests import tiny
+from tests.slurm_cluster.cluster import Cluster
+from tests.slurm_cluster.project import Project, wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+
+SHORT = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "finetune.steps": 2}
+FORKS = {
+    "question": "When does the null document matter?",
+    "baseline": "realm",
+    "seeds": [0],
+    "set": {
+        **SHORT,
+        "pretrain.masking": "slow_masks:slowly",
+        "pretrain.steps": 24,
+        "launch.checkpoint_interval_seconds": 1,
+    },
+    "cells": {
+        "realm": {},
+        "late": {"fork": {"from": "realm", "step": 20}, "set": {"pretrain.null_document": "off"}},
+        "same": {"fork": {"from": "realm", "step": 20}},
+    },
+    "metrics": ["recall_at_5"],
+}
+ROUNDS = {
+    "question": "Which seeds does a tuned study take?",
+    "baseline": "warm_start",
+    "seeds": {"until": "decided", "at_least": 2, "at_most": 6},
+    "tune": {"trials": 2, "seeds": [10], "space": {"finetune.steps": {"choices": [12, 6]}}},
+    "set": {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2},
+    "cells": {
+        "warm_start": {"system": "warm_start"},
+        "longer": {"system": "warm_start", "set": {"warm_start.embedder.steps": 6}},
+    },
+    "metrics": ["recall_at_5"],
+    "delta": {"recall_at_5": 0.6},
+}
+
+
+def jobs(project: Project) -> dict[str, JobState]:
+    """The states of the jobs that the study, or its trials, have now."""
+    plan = project.plan().next
+    return make_launcher("slurm", plan.launcher, project.root, plan.name).poll()
+
+
+def submit(project: Project, **options: Any) -> None:
+    assert sweep(Request(project.study, project.root, launcher="slurm", **options)) == 0
+
+
+def wait_for_jobs(project: Project) -> None:
+    wait_until(lambda: not {job.state for job in jobs(project).values()} & {*UNFINISHED}, "the jobs have ended", 600)
+
+
+def record(project: Project, name: str = "study") -> StudyRecord:
+    return read_study_record(study_folder(project.root / "runs", name) / "study.json")
+
+
+def outcomes(project: Project, name: str = "study") -> dict[tuple[str, int], Any]:
+    """Cell and seed -> the stages of its run with everything that equal runs share to the bit."""
+    runs, found = project.root / "runs", {}
+    for run in record(project, name).runs:
+        stages = read_run_record(runs / run.run / "run.json").stages
+        found[run.cell, run.seed] = {name: tiny.outcome(StageRun(runs / path, name)) for name, path in stages.items()}
+    return found
+
+
+def inline(folder: Path, study: dict[str, Any]) -> Project:
+    project = Project(folder, study)
+    assert sweep(Request(project.study, project.root, launcher="inline")) == 0
+    return project
+
+
+def assert_honest(project: Project) -> None:
+    """The ledger holds."""
+    assert verify(project.root)[1] == []
+
+
+def test_forks_of_a_state_whose_job_was_killed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path / "project", FORKS)
+    monkeypatch.chdir(project.root)
+    submit(project)
+    plan = project.plan().of("late")[0].plan
+    state = StageRun(stage_folder(project.root / "runs", "pretrain@20", plan.key("pretrain@20")), "pretrain@20")
+    wait_until(lambda: state.status().step >= 3, "the shared steps are under way", 600)
+    os.kill(state.status().pid, signal.SIGKILL)
+    expected = inline(tmp_path / "inline", FORKS)  # meanwhile
+    project.quick()
+    wait_for_jobs(project)
+    assert sorted(job.state for job in jobs(project).values()) == ["CANCELLED"] * 2 + ["COMPLETE", "FAILED"]
+    submit(project, follow=True)
+    assert state.status().attempt == 2
+    assert outcomes(project) == outcomes(expected)
+    assert_honest(project)
+
+
+def test_a_tuned_study_goes_on_from_round_to_round(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path / "project", ROUNDS)
+    monkeypatch.chdir(project.root)
+    submit(project)
+    cluster.ask("scancel", next(job.job for job in jobs(project).values() if job.state in UNFINISHED))
+    expected = inline(tmp_path / "inline", ROUNDS)  # meanwhile
+    wait_for_jobs(project)
+    assert not project.plan().tuning.is_done  # type: ignore[union-attr]
+    submit(project)  # the trials of the cancelled job again
+    wait_for_jobs(project)
+    submit(project)  # the first seeds, with the choice
+    wait_for_jobs(project)
+    assert [run.seed for run in record(project).runs] == [0, 1] * 2
+    submit(project, follow=True)  # the others, one after another
+    assert record(project).seeds == record(expected).seeds
+    assert len(record(project).seeds) > 2
+    assert record(project).tuning == record(expected).tuning
+    assert outcomes(project, "tune-study") == outcomes(expected, "tune-study")
+    assert outcomes(project) == outcomes(expected)
+    assert_honest(project)
