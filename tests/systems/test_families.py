@@ -23,6 +23,15 @@ from tests.models.families import FAMILIES, write_family
 from tests.systems.test_resuming import interrupted_once
 
 SIZES = {"model.hidden_size": 32, "model.layers": 3, "model.heads": 2, "model.intermediate_size": 48}
+FEW: dict[str, Any] = {
+    "corpus.source": {"name": "toy", "world": "easy", "entities": 80, "articles": 200},
+    "warm_start.reader.steps": 2,
+    "warm_start.embedder.steps": 2,
+    "pretrain.steps": 9,  # a refresh
+    "finetune.steps": 3,
+    "evaluate.cloze_sentences": 8,
+    "evaluate.questions": 12,
+}
 LENGTHS = {"corpus.passage_length": 80, "corpus.sentence_length": 56}  # more pieces than the world's own words have
 
 
@@ -37,7 +46,7 @@ def make_project(root: Path, family: str) -> Path:
     """Write a project with an encoder and a study of one run; its params.yaml."""
     path = root / "params.yaml"
     path.write_text("preset: smoke\n")
-    given = write(root / "encoder", family, load(path)) | LENGTHS | {"launch.threads": 1}
+    given = write(root / "encoder", family, load(path)) | LENGTHS | FEW | {"launch.threads": 1}
     path.write_text(json.dumps({"preset": "smoke", **nested(given)}))
     study = {"question": "Does it run?", "seeds": [0], "baseline": "only", "cells": {"only": {"system": "realm"}}}
     (root / "experiments").mkdir()
@@ -46,8 +55,9 @@ def make_project(root: Path, family: str) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_smoke_goes_the_whole_way(tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_goes_the_whole_way(tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = make_project(tmp_path, family)
     assert main(["sweep", "one", "--launcher", "inline", "--root", str(tmp_path)]) == 0
     for verb in (["ask", "who ?"], ["fill", "it is in [MASK] ."]):
