@@ -7,7 +7,7 @@ line of params.yaml that is not empty overrides the preset.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,9 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
 
     UserError: one line naming the key, the nearest valid one, and the line of the file, or the override.
     """
-    return read_source(path, overrides).resolved()
+    source = read_source(path, overrides)
+    with source.blamed():
+        return resolve(source.values)
 
 
 class Origin(NamedTuple):
@@ -65,13 +67,6 @@ class Source(NamedTuple):
     def under(self, values: Mapping[str, Any], *layers: Layer, otherwise: Origin | None = None) -> Source:
         """Return it with others on top."""
         return Source(laid_over(self.values, values), (*layers, *self.layers), otherwise or self.otherwise)
-
-    def resolved(self, check: Callable[[Params], None] = lambda params: None) -> Params:
-        """Validate the values as parameters, and check them; errors have the origin of the parameter at fault."""
-        with self.blamed():
-            params = resolve(self.values)
-            check(params)
-        return params
 
     @contextmanager
     def blamed(self) -> Iterator[None]:

@@ -23,6 +23,7 @@ from realm_lab.params.load import (
     is_known,
     laid_over,
     own_parameters,
+    resolve,
     show,
     unknown_parameter,
 )
@@ -172,8 +173,11 @@ def plan_study(
     for cell, mine in given:
         choice = tuning.choice(cell.name) if tuning else {}
         cells.append(cell._replace(overrides=laid_over(laid_over(cell.overrides, common), choice)))
-        sources[cell.name] = mine.under(choice)
-        resolved[cell.name] = sources[cell.name].resolved(check_parts)
+        mine = mine.under(choice)
+        with mine.blamed():
+            resolved[cell.name] = resolve(mine.values)
+            check_parts(resolved[cell.name])
+        sources[cell.name] = mine
     for cell in cells:
         if cell.fork:
             resolved[cell.name] = fork_of(resolved[cell.name], resolved[cell.fork.parent], cell.fork.step)
@@ -271,13 +275,17 @@ def _tuned(
             if name in cell.places or name in common:
                 message = f"'{name}' is set for cell '{cell.name}' and is in its space; keep one"
                 raise study.problem(message, *at, name)
-        base = source.resolved()
+        with source.blamed():
+            base = resolve(source.values)
         with study.at("tune", "metric"):
             check_metric(tune.metric, base.corpus)
         known = with_options(flatten(base), space)
 
         def make(values: Mapping[str, Any], cell: Cell = cell, source: Source = source) -> tuple[Params, list[Plan]]:
-            params = source.under(values).resolved(check_parts)
+            tried = source.under(values)
+            with tried.blamed():
+                params = resolve(tried.values)
+                check_parts(params)
             return params, [plan_run(params, cell.system, seed) for seed in tune.seeds]
 
         with study.at(*at, prefix=f"cell '{cell.name}': "):
