@@ -1,4 +1,4 @@
-"""Training of an encoder-decoder: the log-likelihood of texts, alone or with a trained dense retriever (RAG, and
+"""Training of an encoder-decoder: the log-likelihood of texts, by itself or with a trained dense retriever (RAG, and
 attention distillation); and the texts of pre-training without retrieval."""
 
 # Shapes: B examples, K passages, N = B * K, T wordpieces of a text behind [CLS], S states of a source, L positions
