@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from realm_lab.contrib.rivals.drqa import Drqa
@@ -142,5 +142,5 @@ def train_reader(context: Context, run: StageRun) -> None:
     train(task, run, context.params.launch, context.device)
     trained = {example.question for example in examples}
     counts = {"examples": len(examples), "questions_without_example": len(questions) - len(trained)}
-    weights = dict(reader.named_parameters())
+    weights: dict[str, Tensor] = dict(reader.named_parameters())
     end_stage(run, lambda folder: write_tensors(folder / "model.safetensors", weights), counts)

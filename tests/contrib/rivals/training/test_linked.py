@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.contrib.rivals.linked import Example
 from realm_lab.contrib.rivals.models.linked import PairEncoder, PathModel
-from realm_lab.contrib.rivals.training.linked import Example, LinkedTask
+from realm_lab.contrib.rivals.training.linked import LinkedTask
 from realm_lab.core.seeding import epoch_order
 from realm_lab.models.encoder import Encoder
 from realm_lab.models.inputs import join
