@@ -110,7 +110,9 @@ def draw(sketch: Sketch, *, is_paper: bool = False) -> Drawing | None:
             return None
         file, small = io.BytesIO(), io.BytesIO()
         figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-        image = Image.open(file).convert("RGB").quantize(PALETTE_COLOURS, dither=Image.Dither.NONE)
+        image = Image.open(file).convert("RGB")
+        # The usual method, median cut, merges the colours of thin lines on a crowded figure.
+        image = image.quantize(PALETTE_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         image.save(small, format="PNG", optimize=True)
         files = {"png": small.getvalue()}
         if is_paper:

@@ -1,13 +1,16 @@
 """Parts of a report by hand: axes, drift, names in figures, and Table 3."""
 
+import io
 import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
 
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.compare import Side, axes_of
@@ -17,6 +20,7 @@ from realm_lab.reporting.figures import (
     COLOURS,
     Panel,
     Sketch,
+    bands_figure,
     by_value,
     canvas,
     curves_figure,
@@ -267,3 +271,18 @@ def test_differences_of_cells_with_long_names_fit_into_their_figure() -> None:
             shown = text.get_window_extent()
             assert figure.bbox.y0 <= shown.y0
             assert shown.y1 <= figure.bbox.y1
+
+
+def test_each_line_of_a_crowded_figure_keeps_its_colour_in_the_png(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PNG has few colours. Thin lines over many bands must not lose theirs, as two of this study did."""
+    monkeypatch.setattr("realm_lab.reporting.figures.DOTS_PER_INCH", 150)
+    root = Path(__file__).resolve().parents[2]
+    found = pd.read_csv(root / "reports/reference/random_masks_rates/curves.csv")
+    cells = [(name, name) for name in found["cell"].unique()]
+    panels = [Panel(name) for name in found["metric"].unique()]
+    drawing = draw(Sketch("curves", "", "", lambda: bands_figure(found, panels, cells)))
+    assert drawing is not None
+    pixels = np.asarray(Image.open(io.BytesIO(drawing.files["png"])).convert("RGB")).reshape(-1, 3).astype(int)
+    for colour in COLOURS[: len(cells)]:
+        wanted = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+        assert np.abs(pixels - wanted).max(1).min() <= 4, colour
