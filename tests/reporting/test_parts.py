@@ -274,7 +274,7 @@ def test_differences_of_cells_with_long_names_fit_into_their_figure() -> None:
 
 
 def test_each_line_of_a_crowded_figure_keeps_its_colour_in_the_png(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The PNG has few colours. Thin lines over many bands must not lose theirs, as two of this study did."""
+    """The PNG has few colours. Thin lines over many bands must keep their colours, unlike two of this study before."""
     monkeypatch.setattr("realm_lab.reporting.figures.DOTS_PER_INCH", 150)
     root = Path(__file__).resolve().parents[2]
     found = pd.read_csv(root / "reports/reference/random_masks_rates/curves.csv")
