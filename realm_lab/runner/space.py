@@ -114,7 +114,7 @@ class Tuning(Part):
     space: Space = Field(default_factory=dict)
     """Space of cells without a separate one, written as in a search."""
     sampler: Literal["tpe", "random", "latin", "grid"] = "tpe"
-    """Optuna sampler that proposes trials; or `latin`: a Latin hypercube, for few trials; or `grid`: every combination
+    """Optuna sampler that proposes trials, or `latin` (a Latin hypercube, for few trials), or `grid`: every combination
     of the choices, which must be as many as the trials."""
 
 
