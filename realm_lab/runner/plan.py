@@ -31,7 +31,8 @@ from realm_lab.params.parameters import Params
 from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING, known_anywhere
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.space import UntilDecided, check_metric
+from realm_lab.runner.seeds import UntilDecided
+from realm_lab.runner.space import check_metric
 from realm_lab.runner.study import (
     Cell,
     Place,

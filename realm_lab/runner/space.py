@@ -1,5 +1,4 @@
-"""The seeds of a study, a list or a rule; and the spaces of parameters that a search, or `tune` in a study, tries, with
-the measure that may choose among them."""
+"""Spaces of parameters that a search, or `tune` in a study, tries, and the measure that may choose among them."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.errors import UserError
@@ -16,34 +15,9 @@ from realm_lab.metrics import CURVES, chosen_by
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.load import show
 from realm_lab.runner.launchers import Part
-from realm_lab.statistics.paired import EXACT_SEEDS, FEWEST_SEEDS
+from realm_lab.runner.seeds import SeedList
 
-MOST_SEEDS = EXACT_SEEDS  # for a rule: all signs of this many are counted
 EDGE_SHARE = 0.05  # of a range, at each end
-
-SeedList = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
-
-
-class UntilDecided(Part):
-    """Seeds that are taken one after another, until the first metric of every cell is decided."""
-
-    until: Literal["decided"]
-    at_least: Annotated[int, Field(ge=2, le=MOST_SEEDS)]
-    at_most: Annotated[int, Field(ge=FEWEST_SEEDS, le=MOST_SEEDS)]
-    first: Annotated[int, Field(ge=0)] = 0
-
-    @model_validator(mode="after")
-    def _in_order(self) -> UntilDecided:
-        if self.at_least > self.at_most:
-            raise ValueError(f"at_least is {self.at_least}, more than at_most, {self.at_most}; lower it")
-        return self
-
-
-LIST, RULE = "a list", "a rule"  # kinds of `seeds`, which pydantic puts into the location of an error
-SeedsOrRule = Annotated[
-    Annotated[SeedList, Tag(LIST)] | Annotated[UntilDecided, Tag(RULE)],
-    Discriminator(lambda given: RULE if isinstance(given, dict | UntilDecided) else LIST),
-]
 
 
 class Dimension(Part):

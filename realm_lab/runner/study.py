@@ -36,7 +36,8 @@ from realm_lab.params.load import (
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
-from realm_lab.runner.space import LIST, RULE, Dimension, SeedList, SeedsOrRule, Space, Tuning, UntilDecided
+from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule, UntilDecided
+from realm_lab.runner.space import Dimension, Space, Tuning
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.study_record import StudyFork
