@@ -37,8 +37,8 @@ def realm_lab(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def refused(done: subprocess.CompletedProcess[str], package: str, extra: str) -> None:
-    errors = [line for line in done.stderr.splitlines() if "error:" in line]
-    assert (done.returncode, len(errors)) == (2, 1), done.stderr
+    lines = [line for line in done.stderr.splitlines() if "loading libraries" not in line]  # of a busy machine
+    assert (done.returncode, len(lines)) == (2, 1), done.stderr
     assert package in done.stderr
     assert f"pip install 'realm_lab[{extra}]'" in done.stderr
 

@@ -85,8 +85,14 @@ def test_a_start_that_was_read_before_changes_no_number(family: str, tmp_path: P
         for prompt in whole
     ]
     assert {id(one) for one in begun} == {id(one) for one in [*starts, None]}
+    read: list[int] = []  # tokens of each call, without padding of the starts
+    model._model.register_forward_pre_hook(
+        lambda _, args, given: read.append(given["input_ids"].numel()), with_kwargs=True
+    )
     log_probs_N, likeliest_N = model.score(whole, begun)
+    continued, read[:] = sum(read), []
     expected_N, expected_likeliest_N = model.score(whole)
+    assert continued < 0.8 * sum(read), "a start is not read again"
     torch.testing.assert_close(log_probs_N, expected_N, rtol=1e-5, atol=1e-5)
     assert torch.equal(likeliest_N, expected_likeliest_N)
 

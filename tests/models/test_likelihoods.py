@@ -86,6 +86,7 @@ def test_each_pair_is_read_once_by_whoever_asks_first(made: Made) -> None:
 
 
 def test_states_of_passages_are_stored_while_the_disk_has_room(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(likelihoods, "SPARED", 0)
     sentences = [made.masked(0, "Ankara"), made.masked(1, "Lima")]
     first = made.reader().read(sentences, ROWS).log_probs_BK
     folder = made.store / IDENTITY.key[:12]

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from realm_lab.reporting.default_run import headline
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests.reporting.opened_page import open_page
+from tests.slurm_cluster.project import wait_until
 from tests.test_readme import copy_of_checkout
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
@@ -229,11 +229,13 @@ def test_control_c_in_an_experiment_leaves_no_reader_with_its_runs(clone: Path) 
     with subprocess.Popen(
         command, cwd=clone, env=environment_of(clone), stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as experiment:
-        begun: set[Path] = set()
-        while not any(StageRun(folder, "finetune").status().step for folder in begun):
+
+        def is_training() -> bool:
             assert experiment.poll() is None, "it ended by itself"
-            time.sleep(0.05)
             begun = {*(clone / "runs" / "stages").glob("finetune-*")} - known
+            return any(StageRun(folder, "finetune").status().step for folder in begun)
+
+        wait_until(is_training, "fine-tuning is under way", 600)
         os.killpg(experiment.pid, signal.SIGINT)  # as a terminal does
         said = experiment.communicate(timeout=600)[1]
     assert experiment.returncode != 0

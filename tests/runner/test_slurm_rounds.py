@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,26 @@ ROUNDS = {
 }
 
 
+Submitted = Callable[[dict[str, Any]], Project]
+
+
 def jobs(project: Project) -> dict[str, JobState]:
     """The states of the jobs that the study, or its trials, have now."""
     plan = project.plan().next
     return make_launcher("slurm", plan.launcher, project.root, plan.name).poll()
+
+
+@pytest.fixture
+def submitted(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
+    """A project with a study whose first jobs are submitted, in the working folder."""
+
+    def make(study: dict[str, Any]) -> Project:
+        project = Project(tmp_path / "project", study)
+        monkeypatch.chdir(project.root)
+        submit(project)
+        return project
+
+    return make
 
 
 def submit(project: Project, **options: Any) -> None:
@@ -90,12 +107,8 @@ def assert_honest(project: Project) -> None:
     assert verify(project.root)[1] == []
 
 
-def test_forks_of_a_state_whose_job_was_killed(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = Project(tmp_path / "project", FORKS)
-    monkeypatch.chdir(project.root)
-    submit(project)
+def test_forks_of_a_state_whose_job_was_killed(submitted: Submitted, tmp_path: Path) -> None:
+    project = submitted(FORKS)
     plan = project.plan().of("late")[0].plan
     state = StageRun(stage_folder(project.root / "runs", "pretrain@20", plan.key("pretrain@20")), "pretrain@20")
     wait_until(lambda: state.status().step >= 3, "the shared steps are under way", 600)
@@ -110,12 +123,8 @@ def test_forks_of_a_state_whose_job_was_killed(
     assert_honest(project)
 
 
-def test_a_tuned_study_goes_on_from_round_to_round(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = Project(tmp_path / "project", ROUNDS)
-    monkeypatch.chdir(project.root)
-    submit(project)
+def test_a_tuned_study_goes_on_from_round_to_round(submitted: Submitted, cluster: Cluster, tmp_path: Path) -> None:
+    project = submitted(ROUNDS)
     cluster.ask("scancel", next(job.job for job in jobs(project).values() if job.state in UNFINISHED))
     expected = inline(tmp_path / "inline", ROUNDS)  # meanwhile
     wait_for_jobs(project)
