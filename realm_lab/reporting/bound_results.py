@@ -176,7 +176,7 @@ class BoundResults:
 
     @functools.cache  # noqa: B019
     def _reported(self, study: str) -> list[tuple[str, float]]:
-        """Yield (query, value): means of the declared metrics, their findings, then all other means."""
+        """Return (query, value): means of the declared metrics, their findings, then all other means."""
         summary, results = self.study(study)
         means = results.groupby("cell")[metric_columns(results)].mean()
         declared = [name for name in summary["design"]["metrics"] if name in means]
