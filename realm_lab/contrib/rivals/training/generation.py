@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, pad_texts
@@ -28,8 +27,7 @@ from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Draw = Callable[[int], list[Example]]  # the batch of a step, a pure function of its number
-LAST_STEPS = 20  # the loss of a training is averaged over them
-JUDGED_STEPS = 100  # unless it has fewer steps than this, as in a smoke test, which learns nothing on purpose
+JUDGED_STEPS = 100  # a training with fewer steps is not flagged, as in a smoke test, which learns nothing on purpose
 HIGH_LOSS = 0.5  # nats of a text that can be copied
 NOISE_DENSITY, MEAN_SPAN_LENGTH = 0.15, 3.0  # T5's (Raffel et al. 2020, section 3.3.4)
 
@@ -90,35 +88,20 @@ class GenerationTask(ModelsTask):
 class CopyingTask(GenerationTask):
     """The same with texts that can be copied from their passage. A decoder that has not learned to copy is flagged."""
 
-    def __init__(self, *given: Any):
-        super().__init__(*given)
-        self._loss_1 = torch.zeros(1, dtype=torch.float64)  # mean of the last steps
+    _loss = 0.0  # of the last step
 
     def train_step(self, step: int) -> dict[str, float]:
-        """Run one step and add its loss; no two steps have the same blanks."""
+        """Run one step; no two steps have the same blanks."""
         values = super().train_step(step)
-        if step >= self.total_steps - LAST_STEPS:
-            self._loss_1 += values["loss"] / min(LAST_STEPS, self.total_steps)
-        self._is_last = step + 1 == self.total_steps
+        self._loss = values["loss"] if step + 1 == self.total_steps else 0.0
         return values
 
     def flags(self) -> tuple[Flag, ...]:
         """A warning after the last step."""
-        loss = self._loss_1.item()
-        if not self._is_last or self.total_steps < JUDGED_STEPS or loss <= HIGH_LOSS:
+        if self.total_steps < JUDGED_STEPS or self._loss <= HIGH_LOSS:
             return ()
-        return (
-            Flag("did_not_train", f"the decoder did not learn to copy: {loss:.2f} nats per text, above {HIGH_LOSS}"),
-        )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Weights, moments and the loss."""
-        return super().tensors() | {"last_loss": self._loss_1}
-
-    def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore the result of `tensors`."""
-        super().load(tensors, step)
-        self._loss_1 = tensors["last_loss"].cpu().clone()
+        text = f"the decoder did not learn to copy: {self._loss:.2f} nats per text, above {HIGH_LOSS}"
+        return (Flag("did_not_train", text),)
 
 
 class RetrievingTask(GenerationTask):

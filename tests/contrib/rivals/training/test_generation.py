@@ -92,23 +92,17 @@ def test_it_learns_by_heart() -> None:
     assert text_BT.tolist() == pad_texts([example.target for example in examples], SPECIAL, 64).tolist()
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_decoder_that_does_not_copy_is_flagged(resumed: bool) -> None:
+def test_a_decoder_that_does_not_copy_is_flagged() -> None:
     examples = [Example(np.array([5, 4]), (), np.array([5 + number])) for number in range(4)]  # the same text for all
     draw = drawing(4, 4, 0, "test", lambda item, _: examples[item])
 
-    def task(steps: int) -> CopyingTask:
-        return CopyingTask(tiny.params(), 0, new_model(), SPECIAL, draw, steps, 5e-3)
+    def losses(task: CopyingTask) -> list[float]:
+        return [task.train_step(step)["loss"] for step in range(task.total_steps)]
 
-    short, long = task(99), task(100)
-    losses = [short.train_step(step)["loss"] for step in range(99)]
+    short, long = (CopyingTask(tiny.params(), 0, new_model(), SPECIAL, draw, steps, 5e-3) for steps in (99, 100))
+    losses(short)
     assert short.flags() == (), "too few steps to be judged"
-    losses = [long.train_step(step)["loss"] for step in range(90)]
     assert long.flags() == ()
-    if resumed:
-        saved = {name: value.clone() for name, value in long.tensors().items()}
-        long = task(100)
-        long.load(saved, 90)
-    losses += [long.train_step(step)["loss"] for step in range(90, 100)]
+    last = losses(long)[-1]
     [flag] = long.flags()
-    assert (flag.name, f"{np.mean(losses[-20:]):.2f} nats" in flag.text) == ("did_not_train", True)
+    assert (flag.name, f"{last:.2f} nats" in flag.text) == ("did_not_train", True)
