@@ -42,11 +42,11 @@ RESULTS = [
         ],
     ),
     (
-        "SQuAD: recall@5",
+        "News: recall@5",
         [
-            ("real_recall", "realm", "REALM"),
-            ("real_recall", "longer", "more Inverse Cloze Task"),
-            ("real_recall", "warm_start", "warm start"),
+            ("real_news_clozes", "realm", "REALM"),
+            ("real_news_clozes", "untouched", "untouched encoder"),
+            ("real_news_clozes", "bm25", "BM25"),
         ],
     ),
 ]

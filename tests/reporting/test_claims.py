@@ -176,7 +176,7 @@ LIES = [
     (README, r"retriever \.219", "retriever .291"),
     (README, r"names and dates \.725, random tokens \.209", "names and dates .209, random tokens .725"),
     (README, r"costs a little", "gains a little"),
-    (README, r"recall@5 \.619, versus \.649", "recall@5 .649, versus .619"),
+    (README, r"a little: \.619, versus \.649", "a little: .649, versus .619"),
     (README, r"significantly lower for all 4", "significantly higher for all 4"),
     (README, r"lower for all 4 others", "lower for all 5 others"),
     (README, r"On eight fresh seeds", "On six fresh seeds"),
