@@ -215,9 +215,9 @@ def main():
     study = Path("experiments") / f"{asked.name}.yaml"
     if MODEL.exists() and not study.exists() and asked.name != "news":
         study.parent.mkdir(exist_ok=True)
-        study.write_text(
-            MODEL.read_text(encoding="utf-8").replace("data/news/", f"data/{asked.name}/"), encoding="utf-8"
-        )
+        settings = MODEL.read_text(encoding="utf-8").split("\nquestion:", 1)[1]  # what is before is about the news
+        text = f"# {MODEL.name} on data/{asked.name}; its first lines explain the cells.\nquestion:{settings}"
+        study.write_text(text.replace("data/news/", f"data/{asked.name}/"), encoding="utf-8")
         print(f"{study}: run it with `realm-lab sweep {asked.name}`")
 
 
