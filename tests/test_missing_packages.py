@@ -37,9 +37,8 @@ def realm_lab(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def refused(done: subprocess.CompletedProcess[str], package: str, extra: str) -> None:
-    *before, last = done.stderr.splitlines()
-    assert done.returncode == 2, done.stderr
-    assert all(line.endswith((": starting", "reading the project")) for line in before), done.stderr  # if it is slow
+    last = done.stderr.splitlines()[-1]  # a slow machine says before it what starts
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert package in last
     assert f"pip install 'realm_lab[{extra}]'" in last
 

@@ -34,7 +34,7 @@ from realm_lab.runner.tuning import cell_of
 from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, StageStates, State, at_work, run_state
-from realm_lab.tracking.study_record import TUNE, check_study_name, read_study_record, study_folder
+from realm_lab.tracking.study_record import TUNE, StudyRun, check_study_name, read_study_record, study_folder
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
@@ -142,7 +142,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
     is_recorded = request.seeds is not None and _is_part_of_what_is_done(whole, root)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
     if not is_recorded:  # the plan comes first
-        note_plan(root / "runs", study_record(whole, root), request.path, _counts(whole, root)["COMPLETE"])
+        note_plan(root / "runs", study_record(whole, root), request.path, _with_results(whole, root))
     if launcher.detached and tasks:
         before = latest_jobs(root, plan.name)
         try:
@@ -186,14 +186,28 @@ def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
 
 def _is_part_of_what_is_done(plan: StudyPlan, root: Path) -> bool:
     """True if the study is recorded with more seeds, and all of its runs are complete."""
-    runs = root / "runs"
-    path = study_folder(runs, plan.name) / "study.json"
-    recorded = read_study_record(path).runs if path.exists() else ()
+    recorded = _recorded(plan, root)
     more = {(run.cell, run.seed, run.run_key) for run in recorded}
-    files = [runs / run.run / "run.json" for run in recorded]
     return {(run.cell, run.seed, run.run_key) for run in plan.runs} < more and all(
-        file.exists() and run_state(runs, read_run_record(file)).state == "COMPLETE" for file in files
+        _is_complete(run, root) for run in recorded
     )
+
+
+def _with_results(plan: StudyPlan, root: Path) -> int:
+    """Count the complete runs of the study: planned ones, and others that it had when it was recorded last."""
+    planned = {run.run_key for run in plan.runs}
+    others = [run for run in _recorded(plan, root) if run.run_key not in planned]
+    return _counts(plan, root)["COMPLETE"] + sum(_is_complete(run, root) for run in others)
+
+
+def _recorded(plan: StudyPlan, root: Path) -> tuple[StudyRun, ...]:
+    path = study_folder(root / "runs", plan.name) / "study.json"
+    return read_study_record(path).runs if path.exists() else ()
+
+
+def _is_complete(run: StudyRun, root: Path) -> bool:
+    file = root / "runs" / run.run / "run.json"
+    return file.exists() and run_state(root / "runs", read_run_record(file)).state == "COMPLETE"
 
 
 def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[str]]:

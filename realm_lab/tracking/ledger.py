@@ -9,12 +9,13 @@ A line is an object with `before` (SHA-256 of the line before, "" in the first),
     verdict   the findings, if they are not those of the verdict before
 
 A line that was edited or deleted breaks the chain at the next one. The last lines are protected by the files that they
-describe: the study's record, its file, its results, and the hash of its first plan in its report.
+describe: the study's record, its file, its results, and the hash of its plan in its report.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -61,7 +62,8 @@ class Problem(NamedTuple):
 
 
 def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> None:
-    """Add the plan of a study, if it is not the one that was noted last. `complete`: its runs that have results."""
+    """Add the plan of a study, if it is not the one that was noted last. `complete`: runs of it, or of the plan before,
+    that have results."""
     with exclusive(runs / NAME) as ledger:
         assert ledger is not None  # we waited
         lines = _whole_lines(ledger, runs / NAME)
@@ -102,17 +104,19 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
 
 
 def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
-    """Return the report's fields about the plan: line and hash of the first one, how many runs had results then, and
-    every deviation since; None if no plan was noted."""
+    """Return the report's fields about the plan: line and hash of the last one before any result, or of the first one
+    if runs had results already, how many had, and every deviation since; None if no plan was noted."""
     path = runs / NAME
     lines = [line for line in read_ledger(path) if line.fields["study"] == study] if path.exists() else []
     first = next((line for line in lines if line.fields["kind"] == "plan"), None)
     if first is None:
         return None
+    unseen = itertools.takewhile(lambda line: line.fields["kind"] != "look" and not line.fields.get("complete"), lines)
+    plan = ([first] + [line for line in unseen if line.fields["kind"] == "plan"])[-1]
     return {
-        "line": first.number,
-        "hash": first.hash[:HASH_CHARACTERS],
-        "complete": first.fields["complete"],
+        "line": plan.number,
+        "hash": plan.hash[:HASH_CHARACTERS],
+        "complete": plan.fields["complete"],
         "deviations": [str(one) for one in deviations(lines)],
     }
 

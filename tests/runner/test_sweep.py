@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -186,6 +187,20 @@ def test_the_plan_is_noted_before_the_runs(done: Path) -> None:
     assert lines[0].fields["at"] < min(starts)
     plan = read_json(done / "reports" / "mini" / "summary.json")["plan"]
     assert plan == {"line": 1, "hash": lines[0].hash[:16], "complete": 0, "deviations": []}
+
+
+def test_results_that_no_report_has_shown_count_for_a_changed_plan(done: Path, tmp_path: Path) -> None:
+    root = tmp_path / "changed"
+    shutil.copytree(done, root)
+    shutil.rmtree(root / "reports")
+    ledger = root / "runs" / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().splitlines(keepends=True)[0])  # as if it had been stopped before its report
+    study = root / "experiments" / "mini.yaml"
+    study.write_text(study.read_text().replace("finetune.steps: 2", "finetune.steps: 3"))
+    assert sweep_here(root) == 0
+    lines, problems = verify(root)
+    assert [line.fields["complete"] for line in lines if line.fields["kind"] == "plan"] == [0, 3]
+    assert {problem.line for problem in problems} == {2}
 
 
 def test_results_are_those_of_the_runs(done: Path) -> None:

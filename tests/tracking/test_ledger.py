@@ -156,6 +156,17 @@ def test_deviations_are_changes_after_a_look(project: Project) -> None:
     ]
 
 
+def test_a_report_names_the_last_plan_before_any_result(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    for seeds in (6, 7, 8):
+        project.plan(record_of(seeds), f"seeds: {seeds}")
+    project.look()
+    project.plan(record_of(9), "nine", complete=8)
+    told = plan_of(project.runs, "s")
+    assert told is not None
+    assert (told["line"], told["complete"], len(told["deviations"])) == (3, 0, 1)
+
+
 def test_a_plan_after_the_runs_says_so(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.plan(record_of(8), complete=5)
