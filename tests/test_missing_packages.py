@@ -37,7 +37,7 @@ def realm_lab(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def refused(done: subprocess.CompletedProcess[str], package: str, extra: str) -> None:
-    last = done.stderr.splitlines()[-1]  # a slow machine says before it what starts
+    last = done.stderr.splitlines()[-1]  # before it a slow machine prints what starts
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert package in last
     assert f"pip install 'realm_lab[{extra}]'" in last
