@@ -93,10 +93,11 @@ OLDEST := .venv-oldest
 OLDEST_STAMP := $(OLDEST)/.installed-$(FOLDER)
 setup-oldest: $(OLDEST_STAMP)
 
+# Without pip's cache: the lowest PyTorch comes with CUDA, and its gigabytes would lie on the disk twice.
 $(OLDEST_STAMP): pyproject.toml constraints-oldest.txt
 	@test -e $@ || rm -rf $(OLDEST)
 	@test -d $(OLDEST) || { python=$$(command -v $(PYTHON) python3.11 | head -n 1); $(call make_venv,$(OLDEST)); }
-	@set -o pipefail; $(OLDEST)/bin/python -m pip install --progress-bar off --disable-pip-version-check \
+	@set -o pipefail; $(OLDEST)/bin/python -m pip install --progress-bar off --disable-pip-version-check --no-cache-dir \
 	  -c constraints-oldest.txt -e ".[platform,faiss]" pytest pytest-xdist hypothesis ir-measures | $(PROGRESS)
 	@touch $@
 
