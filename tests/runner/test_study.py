@@ -50,7 +50,6 @@ REAL = (
     "real_news_clozes",
     "real_news_swap",
     "real_questions",
-    "real_questions_rates",
     "two_sources",
 )
 OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
