@@ -30,6 +30,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import NULL
+from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.flops import PretrainingFlops
@@ -67,6 +68,7 @@ class PretrainTask:
         evaluation: Evaluation,
         probe: ReaderProbe | None = None,
         builder: ProcessBuilder | None = None,
+        at_end: Callable[[], Tensor] | None = None,  # embeds the passages with the final weights, for later stages too
     ):
         settings = params.pretrain
         self.seed, self._params, self._settings = seed, params, settings
@@ -74,7 +76,7 @@ class PretrainTask:
         self.total_steps = settings.steps
         self.evaluation_interval_steps = params.evaluate.interval_steps
         self.watch_interval_steps = settings.watch.interval_steps
-        self._evaluation, self._probe = evaluation, probe
+        self._evaluation, self._probe, self._at_end = evaluation, probe, at_end
         self._maximised = training_objective("pretrain.objective", settings.objective)
         self._policy = CandidatePolicy.of(settings)
         self._policy.check(len(retriever.passages))
@@ -209,7 +211,8 @@ class PretrainTask:
     def evaluate(self, step: int) -> dict[str, float]:
         """Measure utility, likelihood and zero-shot recall on held-out text, with a fresh index."""
         fresh = self.retriever.searching_exactly()
-        fresh.refresh(step)
+        at_end = self._at_end if step == self.total_steps else None
+        fresh.adopt(IndexGeneration(at_end(), step) if at_end else self._index.fresh(step))
         values = self._evaluation(fresh, self.reader) | self._index.measure(fresh)
         self._watch.update(step, values)
         return values

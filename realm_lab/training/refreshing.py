@@ -56,6 +56,7 @@ class RefreshedIndex:
         self._retriever, self._probe, self._cost_N = retriever, probe, cost_N
         self._moves, self._builder = moves, builder
         self._pending: dict[int, Pending] = {}  # by the step of its weights, ascending
+        self._fresh: IndexGeneration | None = None  # of the current weights, until the next step
         self._refreshes = 0  # indexes that came into use after the first
         self.refresh_flops = self._training_flops = 0.0  # floating-point operations so far
         self._age_sum, self._steps = 0.0, 0
@@ -72,7 +73,8 @@ class RefreshedIndex:
                     self._ask(step)
             due = [asked for asked in self._pending if asked + self._delay_steps <= step]
             if due:
-                self._use(due[-1])
+                self._use(due[-1], step)
+            self._fresh = None
         self._busy_seconds += time.monotonic() - started
 
     def after_step(self, flops: float) -> None:
@@ -103,7 +105,18 @@ class RefreshedIndex:
             if self._builder is not None:
                 self._builder.submit(step, embedder or current)
 
-    def _use(self, step: int) -> None:
+    def fresh(self, step: int) -> IndexGeneration:
+        """Return the index of the current weights, after `step` finished steps. It is made once, for an evaluation and
+        a refresh after the same step."""
+        index = self._retriever.index
+        assert index is not None
+        if index.step == step:
+            return index
+        if self._fresh is None:
+            self._fresh = IndexGeneration(self._retriever.embed_passages(), step)
+        return self._fresh
+
+    def _use(self, step: int, now: int) -> None:
         """Search the index of the weights of `step` from now on; older refreshes are forgotten."""
         asked, index = self._pending[step], self._retriever.index
         assert index is not None
@@ -111,7 +124,9 @@ class RefreshedIndex:
             index = index._replace(step=step)
         elif self._builder is not None:
             index = IndexGeneration(self._builder.wait(step), step)
-        else:  # no copy was kept where the current weights are still those of `step`
+        elif step == now:
+            index = self.fresh(step)
+        else:
             index = IndexGeneration(self._retriever.embed_passages(embedder=asked.embedder), step)
         self._retriever.adopt(index, asked.embedder if self._retriever.stale_queries else None)
         self._made_at, self._refreshes = asked.asked_at, self._refreshes + 1

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from realm_lab.errors import UserError
+from realm_lab.retrieval.index import Embedded
 from realm_lab.retrieval.retriever import Retriever
+from realm_lab.systems.context import open_run
 from realm_lab.training import builder
 from realm_lab.training.pretrain import PretrainTask
 from tests import tiny
@@ -122,6 +125,26 @@ def test_a_killed_run_resumes_to_the_same_bits(
     assert tiny.outcome(tiny.run("pretrain", often, root)) == expected
 
 
+def test_the_passages_are_embedded_once_for_each_weights(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refreshes after steps 3, 6 and 9, evaluations after 0, 6 and 12; later stages find the vectors of the end."""
+    chosen = settings("interval", **{"pretrain.refresh.interval_steps": 3})
+    original, made = Retriever.embed_passages, list[int]()
+
+    def counted(self: Retriever, rows_U: Any = None, embedder: Any = None) -> Any:
+        made.extend([1] * (rows_U is None))
+        return original(self, rows_U, embedder)
+
+    monkeypatch.setattr(Retriever, "embed_passages", counted)
+    found = by_name(tiny.metrics(tiny.run("pretrain", chosen, root)))
+    assert found["refreshes"][-1] == len(made) == 3
+    context = open_run(chosen, root, 0, "realm")
+    embedder, _ = context.load_embedder("pretrain")
+    before = Embedded.passages
+    stored_ND = context.embeddings(embedder).as_tensor()
+    assert Embedded.passages == before
+    assert torch.equal(stored_ND, original(Retriever(embedder, context.passages, context.inputs)))
+
+
 @pytest.mark.parametrize("policy", ["interval", "delayed", "drift", "budget"])
 def test_a_backend_is_built_anew_whenever_vectors_change(start: Path, policy: str) -> None:
     """FAISS Flat finds what exact search finds, so that a run differs where it searches vectors of before."""
@@ -177,7 +200,7 @@ def test_a_builder_process_changes_no_bit(
     monkeypatch.setattr(Retriever, "embed_passages", noted)
     run = tiny.run("pretrain", settings(policy, **query, **{"launch.builder": "process"}), root)
     assert tiny.outcome(run) == expected
-    assert len(embedded) == 3  # for the evaluations; the first index is in the store, the trainer itself refreshes none
+    assert len(embedded) == 1  # for the evaluation after step 6; the store has the first index and the last
     assert not (run.path / "index").exists()  # it served its purpose, as the checkpoints did
 
 

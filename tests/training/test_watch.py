@@ -183,13 +183,15 @@ def test_a_loss_of_retrieval_is_flagged_after_the_patience_and_at_the_end(
 
 def test_every_evaluation_is_looked_at() -> None:
     found = iter([START, START | {"recall_at_5": LOST}])
-    fresh = SimpleNamespace(refresh=lambda step: None)
+    fresh = SimpleNamespace(adopt=lambda index: None)
     task: Any = SimpleNamespace(
         retriever=SimpleNamespace(searching_exactly=lambda: fresh),
         reader=None,
         _evaluation=lambda retriever, reader: next(found),
-        _index=SimpleNamespace(measure=lambda retriever: {"index_overlap": 1.0}),
+        _index=SimpleNamespace(measure=lambda retriever: {"index_overlap": 1.0}, fresh=lambda step: None),
         _watch=CollapseWatch(500, 8),
+        _at_end=None,
+        total_steps=8,
     )
     for step in (0, 8):
         PretrainTask.evaluate(task, step)

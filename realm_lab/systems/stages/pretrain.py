@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from contextlib import ExitStack, closing
 
+from torch import Tensor
+
 from realm_lab.corpus.vocabulary import wordpieces_by_id
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
@@ -38,10 +40,13 @@ def pretrain(context: Context, run: StageRun) -> None:
         approximate=approximate_search(params.pretrain.search, seed),
     )
     retriever.null_offset = null_offset
+
+    def stored() -> Tensor:
+        return context.embeddings(embedder).as_tensor(context.device)
+
     # The first index, with the initial weights, shared with other runs and the evaluation.
-    vectors_ND = context.embeddings(embedder).as_tensor(context.device)
     snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
-    retriever.adopt(IndexGeneration(vectors_ND, 0), snapshot)
+    retriever.adopt(IndexGeneration(stored(), 0), snapshot)
     probe = ReaderProbe(params, context.sentences("cloze_dev"), context.passages, context.special, seed)
     refreshes = params.pretrain.refresh.policy.name != "never" and params.pretrain.train_document_tower
     measured = context.pretraining_reader(reader)
@@ -63,6 +68,7 @@ def pretrain(context: Context, run: StageRun) -> None:
             lambda found, _: measure(found, measured),
             probe,
             builder,
+            stored,
         )
         train(task, run, params.launch, context.device)
     finish(context, run, reader, embedder, retriever.null_offset)
