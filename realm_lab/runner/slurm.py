@@ -160,7 +160,7 @@ class SlurmLauncher:
         environment = [
             f'export PYTHONPATH={quote(code)}"${{PYTHONPATH:+:$PYTHONPATH}}"',
             # PYTHONSAFEPATH: `python -m` does not look into the folder of submission, where code may have moved on.
-            "export PYTHONSAFEPATH=1 TOKENIZERS_PARALLELISM=false",
+            "export PYTHONSAFEPATH=1 TOKENIZERS_PARALLELISM=false TQDM_DISABLE=1",
             f"export OMP_NUM_THREADS={options.cpus_per_task}",
             "unset RANK WORLD_SIZE",
             # the address for the ranks of a job to connect

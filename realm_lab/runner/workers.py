@@ -51,7 +51,8 @@ class Workers:
         further ranks)."""
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", **place}
+        quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}  # bars of libraries fill a log
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), **quiet, **place}
         if gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         self._processes: list[subprocess.Popen[str]] = []
