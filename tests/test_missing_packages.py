@@ -52,6 +52,7 @@ def test_a_run_needs_none_of_them(project: Path) -> None:
     refused(realm_lab(project, "pretrain", "--set", "pretrain.search.backend=faiss_flat"), "faiss-cpu", "faiss")
 
 
+@pytest.mark.slow
 def test_one_line_names_the_extra(project: Path) -> None:
     refused(realm_lab(project, "init", "new"), "dvc", "platform")
     assert not (project / "new").exists()
@@ -66,6 +67,7 @@ def test_the_blocked_packages_are_those_of_the_extras() -> None:
     assert {name.removesuffix("-cpu") for name in wanted} == set(MISSING)
 
 
+@pytest.mark.slow
 def test_slurm_needs_submitit(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "sbatch").write_text("#!/bin/sh\nexit 0\n")
     (project / "sbatch").chmod(0o755)

@@ -146,6 +146,7 @@ CHANGED: dict[str, set[str]] = {
 }
 
 
+@pytest.mark.slow
 def test_the_code_of_a_part_is_in_the_keys_of_its_runs(project: Path, installed: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(installed, copy)

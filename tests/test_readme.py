@@ -127,6 +127,7 @@ def run_blocks(page: str, marks: set[str], folder: Path) -> None:
         assert done.returncode == 0, f"{page}, line {block.line}: exit code {done.returncode}\n{done.stdout[-4000:]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_fast_blocks_run(page: str, tmp_path: Path) -> None:
     copy_of_checkout(tmp_path)

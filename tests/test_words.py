@@ -25,5 +25,6 @@ def test_code_is_not_read_as_prose(tmp_path: Path) -> None:
     assert sorted(line for text in words.texts(module) for line, _, _ in words.findings(text)) == [3, 7]
 
 
+@pytest.mark.slow
 def test_the_checked_files_follow_the_rules() -> None:
     assert words.check(words.checked()) == []

@@ -263,6 +263,7 @@ def start(body: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["[print('x' * 1000) for _ in range(1000)]", "print('a line still in the buffer')"])
 def test_a_reader_that_went_away_is_no_error(project: Path, body: str) -> None:
     process = start(f"sys.stderr.write(sys.stdin.readline()); {body}", project)

@@ -128,6 +128,7 @@ except UserError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_tells_the_others_why() -> None:
     failure = 'raise UserError("out of memory; lower the batch")'
     outcomes = run_ranks(FAILING.format(failure=failure, then="summed(2.0)"))
@@ -137,6 +138,7 @@ def test_a_rank_that_fails_tells_the_others_why() -> None:
     assert outcomes[0][1] == [expected]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others_at_once() -> None:
     failure = "os.kill(os.getpid(), signal.SIGKILL)"
     outcomes = run_ranks(FAILING.format(failure=failure, then="summed(2.0)"))

@@ -46,6 +46,7 @@ def album(tmp_path: Path) -> Path:
     return tmp_path / "album"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_folder_of_pictures_is_part_of_the_knowledge(
     album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int

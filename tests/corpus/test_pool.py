@@ -76,6 +76,7 @@ def make(tmp_path: Path) -> Make:
 SAME = {"corpus.pretrain_corpus": "same", "corpus.files.pretrain": []}
 
 
+@pytest.mark.slow
 def test_one_process_and_three_give_the_same_bytes(files: dict[str, Any], make: Make, tmp_path: Path) -> None:
     one = make("one", files, workers=1)
     make("three", files, workers=3)
@@ -151,6 +152,7 @@ def test_a_killed_process_and_an_error_in_one_are_told(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_was_cut_before_a_stop_is_not_cut_again(
     files: dict[str, Any], make: Make, flagged: Path, tmp_path: Path, workers: int

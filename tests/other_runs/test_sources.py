@@ -54,6 +54,7 @@ def test_trackio(samples: Path) -> None:
     expect_the_verdict(read_runs(str(samples / "trackio" / "optimisers.db")))
 
 
+@pytest.mark.slow
 def test_mlflow(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of the Hydra sample, logged with MLflow; a second experiment must be distinguished from the first."""
     from mlflow import MlflowClient

@@ -77,6 +77,7 @@ def hub() -> Iterator[http.server.ThreadingHTTPServer]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_fetched_once(hub: http.server.ThreadingHTTPServer, tmp_path: Path) -> None:
     """With the sizes of its config.json, without what is no safetensors file; the second time without the network."""
 

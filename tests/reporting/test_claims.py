@@ -228,6 +228,7 @@ def test_our_texts_hold(results: BoundResults) -> None:
     assert check(ROOT, [], results).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "truth", "lie"), LIES)
 def test_a_planted_lie_is_found(checkout: Path, results: BoundResults, name: str, truth: str, lie: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")

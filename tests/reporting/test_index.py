@@ -35,6 +35,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_all(root)
 
 
+@pytest.mark.slow
 def test_it_is_the_same_from_what_is_committed_alone(page: Path, tmp_path: Path) -> None:
     shutil.copytree(page.parent, tmp_path / "reports", ignore=shutil.ignore_patterns("index.html"))
     assert write_index(tmp_path / "reports").read_bytes() == page.read_bytes()
@@ -71,6 +72,7 @@ def test_a_report_without_a_run_hides_no_reference(page: Path, tmp_path: Path) -
     assert 'href="masks/report.md"' not in text
 
 
+@pytest.mark.slow
 def test_the_committed_page_is_that_of_the_committed_reports(tmp_path: Path) -> None:
     shutil.copytree(
         REPORTS, tmp_path / "reports", ignore=shutil.ignore_patterns("index.html", "report.html", "compare")

@@ -29,6 +29,7 @@ def test_other_scripts_are_kept_with_a_note_on_the_engine() -> None:
     assert "XeLaTeX" not in table([{"cell": "größe ≥ 4 — ✓"}], "caption", "label")
 
 
+@pytest.mark.slow
 def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: StudyRecord) -> None:
     cells = (replace(study.cells[0], title="50 % \\of {REALM}_1 & $x$ ✓"), *study.cells[1:])
     write_study_record(tmp_path / "runs", replace(study, cells=cells))

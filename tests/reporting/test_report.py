@@ -252,6 +252,7 @@ def test_what_was_not_run_and_what_holds_in_every_cell_is_said(tmp_path: Path, s
     assert re.search(r"\| closed book +\| too much \\\| text to read +\|", rows)
 
 
+@pytest.mark.slow
 def test_a_study_may_have_figures_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
     own = tuple(Choice(f"tests.reporting.test_report:{name}") for name in ("toy_figure", "broken_figure", "missing"))
     write_study_record(tmp_path / "runs", replace(study, figures=own))
@@ -265,6 +266,7 @@ def test_a_study_may_have_figures_of_its_own(tmp_path: Path, study: StudyRecord)
     assert not (tmp_path / "reports/table/figures/toy_figure.png").exists(), "a drawing of ours without data goes"
 
 
+@pytest.mark.slow
 def test_a_smaller_report_never_replaces_a_more_complete_one(
     tmp_path: Path, study: StudyRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -311,6 +313,7 @@ def test_without_runs_everything_stays(tmp_path: Path, study: StudyRecord) -> No
         write_all(tmp_path / "elsewhere")
 
 
+@pytest.mark.slow
 def test_the_default_run_leaves_its_metrics_and_curves(tmp_path: Path) -> None:
     study = make_default(tmp_path / "runs")
     write_study_record(tmp_path / "runs", replace(study, metrics=()))  # as in the default plan

@@ -140,6 +140,7 @@ def test_a_prepared_corpus_that_was_cut_off(complaint: Complain, project: Path, 
     assert said in complaint("pretrain")
 
 
+@pytest.mark.slow
 def test_a_worker_says_it_as_well(complaint: Complain, project: Path) -> None:
     (project / "cut.json.gz").write_bytes(gzip.compress(json.dumps(SQUAD).encode())[:-200])
     line = complaint("prepare", *knowledge("train.json, cut.json.gz"))

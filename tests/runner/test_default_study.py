@@ -81,6 +81,7 @@ READERS: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_after_an_experiment_every_reader_has_the_runs_of_params_yaml(after_an_experiment: Path, reader: str) -> None:
     root, wanted = after_an_experiment, keys_of(tiny.params())
@@ -120,6 +121,7 @@ def test_a_verb_that_reads_writes_nothing_into_runs(
         assert [run["run_key"] for run in json.loads(printed)["runs"]] == keys_of(tiny.params())
 
 
+@pytest.mark.slow
 def test_the_report_is_that_of_params_yaml(root: Path) -> None:
     before = files(root)
     assert main(["--root", str(root), "report", "default"]) == 0

@@ -59,6 +59,7 @@ def test_a_parent_that_is_done_is_trained_again_only_to_the_step(
     assert [task.stages for task in alone] == [("pretrain@8", "pretrain", *TUNE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["", "early"])  # all at once; or first only a fork
 def test_every_step_is_done_once(write: Callable[..., Path], tmp_path: Path, first: str) -> None:
     project = tmp_path / "project"

@@ -47,6 +47,7 @@ def power(
     return dict(json.loads(printed)) if "--json" in more else {"text": printed}
 
 
+@pytest.mark.slow
 def test_a_report_of_the_study_gives_spread_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave_report(tmp_path, "study", DELTAS)
     found = power(tmp_path, capsys, "--json")

@@ -39,6 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_a_committed_report_is_as_its_data_and_this_code_give_it(folder: Path) -> None:
     assert stale(folder) == [], f"`realm-lab report {folder.name}` renders it again"

@@ -133,6 +133,7 @@ SlurmLauncher(SlurmOptions(additional={"hold": True}), Path(given["root"]), "fro
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_does_not_see_what_is_edited(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

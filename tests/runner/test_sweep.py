@@ -189,6 +189,7 @@ def test_the_plan_is_noted_before_the_runs(done: Path) -> None:
     assert plan == {"line": 1, "hash": lines[0].hash[:16], "complete": 0, "deviations": []}
 
 
+@pytest.mark.slow
 def test_results_that_no_report_has_shown_count_for_a_changed_plan(done: Path, tmp_path: Path) -> None:
     root = tmp_path / "changed"
     shutil.copytree(done, root)

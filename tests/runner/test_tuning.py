@@ -46,6 +46,7 @@ def tuned(tune: str = TUNE, cells: str = CELLS) -> str:
     return f"tune: {tune}\n{cells}"
 
 
+@pytest.mark.slow
 def test_cells_are_tuned_and_then_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = make_project(tmp_path, STUDY)
     arguments = ["sweep", "mini", "--root", str(root), "--launcher", "inline"]
@@ -106,6 +107,7 @@ def outcome(planned: Planned, root: Path, in_order: Callable[[list[PlannedRun]],
     return plan.tuning.as_data()
 
 
+@pytest.mark.slow
 def test_trials_and_choice_do_not_depend_on_the_order_of_the_runs(planned: Planned, tmp_path: Path) -> None:
     at_once = outcome(planned, tmp_path, lambda runs: runs)
     for folder in (tmp_path / "runs" / "stages").iterdir():

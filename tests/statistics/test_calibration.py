@@ -94,6 +94,7 @@ def test_drawing_seeds_again_would_exaggerate() -> None:
     assert false_alarms(truth).corrected.any(1).mean() < 0.09
 
 
+@pytest.mark.slow
 def test_null_studies_of_eight_cells_and_two_metrics() -> None:
     """A small part of benchmarks/false_alarms.py: normal, and with the skewness of the committed studies."""
     normal, recorded = simulated(300)

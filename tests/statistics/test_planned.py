@@ -43,6 +43,7 @@ def test_too_few_seeds_detect_nothing() -> None:
     assert detectable_differences(pilot(8, 1), [None], Rule(8, 8)) == [None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skew", [0.0, 2.0])
 def test_the_detectable_difference_is_detected_in_80_percent(skew: float) -> None:
     """In new studies, by the report's own test; the first of four correlated comparisons moves."""

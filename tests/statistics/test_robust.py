@@ -22,6 +22,7 @@ def test_the_interquartile_mean_is_scipys(count: int) -> None:
     assert (moved.value, *moved.interval) == pytest.approx((found.value, *found.interval))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "heavy"), [(8, False), (8, True), (20, False), (20, True)])
 def test_the_interval_of_the_interquartile_mean_covers_the_truth(count: int, heavy: bool) -> None:
     generator = np.random.default_rng(count)

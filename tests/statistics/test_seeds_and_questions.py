@@ -40,6 +40,7 @@ def test_it_is_the_analysis_of_variance_of_crossed_effects() -> None:
     assert seeds_and_questions_interval(blocks) == pytest.approx((mean - half, mean + half))
 
 
+@pytest.mark.slow
 def test_it_covers_the_truth_for_other_seeds_and_questions() -> None:
     generator, studies = np.random.default_rng(2), 600
     sizes = generator.integers(1, 5, 40)

@@ -57,6 +57,7 @@ def write_documents(path: Path, passages: Any, change: dict[int, str] | None = N
     return path
 
 
+@pytest.mark.slow
 def test_the_second_version_as_files_gives_what_the_stage_measured(
     line: Line, context: Context, tmp_path: Path
 ) -> None:

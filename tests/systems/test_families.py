@@ -66,6 +66,7 @@ def test_it_goes_the_whole_way(tmp_path: Path, family: str, capsys: pytest.Captu
         assert json.loads(capsys.readouterr().out)["candidates"]
 
 
+@pytest.mark.slow
 def test_it_resumes_in_the_same_bits(tmp_path: Path) -> None:
     few = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "pretrain.steps": 8}
     often = {"launch.checkpoint_interval_seconds": 2, "warm_start.embedder.initial_encoder": "checkpoint"}

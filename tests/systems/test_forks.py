@@ -111,6 +111,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 SLOW = [pytest.param(change, marks=pytest.mark.slow) for change in list(CHANGES)[3:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [*list(CHANGES)[:3], *SLOW])
 def test_a_fork_trains_with_its_change_from_its_step_on(whole: Path, tmp_path: Path, change: str) -> None:
     before, after = CHANGES[change]

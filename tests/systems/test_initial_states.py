@@ -57,6 +57,7 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.slow
 def test_each_name_gives_the_models_it_names(line: Path, context: Make) -> None:
     readers = {stage: read_reader(model(line, stage, "reader"), 16) for stage in ("warm_start", "pretrain")}
     retrievers = {stage: read_embedder(model(line, stage, "embedder"))[0] for stage in readers}

@@ -34,6 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_negatives_hold_no_answer_and_come_back_as_the_negatives_of_dpr(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     METRICS.pop("answer_length", None)
 
 
+@pytest.mark.slow
 def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "own", "--launcher", "inline"]) == 0
     study = read_study_record(project / "runs" / "studies" / "own" / "study.json")

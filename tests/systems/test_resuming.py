@@ -62,6 +62,7 @@ def interrupted_once(at: int) -> Iterator[list[int]]:
         yield done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "stage", "own"), STAGES)
 def test_killed_it_ends_in_the_same_bits(
     whole: Path, tmp_path: Path, system: str, stage: str, own: dict[str, Any]

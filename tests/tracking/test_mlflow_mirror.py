@@ -147,6 +147,7 @@ def test_a_mirror_with_nothing_new_does_not_open_the_store(runs: Path, monkeypat
             assert mirror(runs) == nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grows", [False, True])
 def test_killed_at_any_call_the_next_mirror_ends_with_the_same_content(
     runs: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch, grows: bool

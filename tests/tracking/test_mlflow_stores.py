@@ -84,6 +84,7 @@ def test_mirrors_at_once_make_the_database_and_one_run_each(tmp_path: Path) -> N
     assert set(shown.content(runs)) == {"realm-s0", "realm-s1"}
 
 
+@pytest.mark.slow
 def test_a_mirror_that_dies_while_it_makes_the_tables_leaves_a_file_to_begin_with(
     tmp_path: Path,
 ) -> None:

@@ -78,6 +78,7 @@ REFRESHES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "how"),
     [

@@ -222,6 +222,7 @@ disconnect()
 """
 
 
+@pytest.mark.slow
 def test_each_bucket_is_exchanged_in_order_once_its_gradients_are_whole() -> None:
     """The rank without the second matrix starts with the third, and cannot continue."""
     there = [False, True, True, True, True]  # parameters that no rank used have none

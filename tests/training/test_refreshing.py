@@ -83,6 +83,7 @@ def test_the_age_of_the_index_is_what_the_policy_says(start: Path, policy: str) 
     assert found["refreshes"][-1] == swaps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [0.3, 0.6, 1.0])
 def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path, bound: float) -> None:
     """The watch looks at the index before the check does, and writes down what it sees."""
@@ -145,6 +146,7 @@ def test_the_passages_are_embedded_once_for_each_weights(root: Path, monkeypatch
     assert torch.equal(stored_ND, original(Retriever(embedder, context.passages, context.inputs)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["interval", "delayed", "drift", "budget"])
 def test_a_backend_is_built_anew_whenever_vectors_change(start: Path, policy: str) -> None:
     """FAISS Flat finds what exact search finds, so that a run differs where it searches vectors of before."""
@@ -178,6 +180,7 @@ def test_an_approximate_search_is_measured_and_evaluation_is_exact(start: Path) 
         assert found[name] == expected[name], name  # misses of an approximate search are no staleness
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "search"),
     [
@@ -207,6 +210,7 @@ def test_a_builder_process_changes_no_bit(
 BROKEN = "import sys; sys.stdin.readline(); sys.exit(3)"
 
 
+@pytest.mark.slow
 def test_a_command_begins_a_builder(start: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A builder gets nothing of the trainer's job except SLURM's address, so that `srun` asks for a separate node."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
@@ -225,6 +229,7 @@ def test_a_builder_that_cannot_begin_is_a_user_error(root: Path) -> None:
         tiny.run("pretrain", settings("delayed", **{"launch.builder": "no-such-run --nodes=1"}), root)
 
 
+@pytest.mark.slow
 def test_a_builder_that_fails_ends_the_run_which_resumes(
     start: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

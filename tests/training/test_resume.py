@@ -122,6 +122,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 SLOW = [pytest.param(variant, marks=pytest.mark.slow) for variant in list(VARIANTS)[1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [next(iter(VARIANTS)), *SLOW])
 def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
     params = tiny.params(RANDOM | VARIANTS[variant])
@@ -131,6 +132,7 @@ def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
     assert_resumes(line, "pretrain", params, root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [20, 26])  # in the second of three attempts of 4 steps, and in the second step after
 def test_attempts_of_the_warm_start_resume(line: Line, step: int) -> None:
     params = tiny.params(RANDOM | {"warm_start.embedder.steps": 16, "warm_start.embedder.attempts": 3})
@@ -140,6 +142,7 @@ def test_attempts_of_the_warm_start_resume(line: Line, step: int) -> None:
     assert_resumes(line, "warm_start", params, root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", TASKS)
 def test_killed_after_the_last_step_before_the_models_are_written(line: Line, stage: str) -> None:
     params = tiny.params(RANDOM | {"launch.checkpoint_interval_seconds": 10_000})

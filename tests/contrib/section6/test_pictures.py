@@ -41,6 +41,7 @@ def stages(whole: Whole, name: str) -> list[Path]:
     return sorted((whole.root / "runs" / "stages").glob(f"{name}-*"))
 
 
+@pytest.mark.slow
 def test_examples_hold_the_pictures_and_the_pages_show_them(drawn: Whole) -> None:
     found = [json.loads((path / "eval" / "explorer.json").read_text()) for path in stages(drawn, "evaluate")]
     shown = [c["picture"] for examples in found for e in examples for c in e["candidates"] if not c["is_null"]]

@@ -88,6 +88,7 @@ def counted(cache: Path, port: int, *names: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.slow
 def test_a_file_and_a_folder_are_fetched_once_and_counted(port: int, tmp_path: Path) -> None:
     names = [f"hf-dataset://org/name/{inside}" for inside in ("en", "questions/dev.jsonl")]
     first = counted(tmp_path, port, *names)

@@ -27,6 +27,7 @@ def results(whole: Whole) -> dict[str, Any]:
     return whole.results("dpr")
 
 
+@pytest.mark.slow
 def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert results["questions"] == 12
     assert results["recall_at_20"] == results["recall_at_20_finetuned"]  # its towers do not learn while the reader does

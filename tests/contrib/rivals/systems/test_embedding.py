@@ -40,6 +40,7 @@ def results(whole: Whole, folder: Path) -> dict[str, Any]:
     return whole.results("embedding")
 
 
+@pytest.mark.slow
 def test_it_goes_the_whole_way(
     whole: Whole, results: dict[str, Any], capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

@@ -8,6 +8,7 @@ from realm_lab.contrib.rivals.writing import Written, answer_of
 from tests.whole import Whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fid", "rag"])
 def test_it_goes_the_whole_way(whole: Whole, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     results = whole.results(name)

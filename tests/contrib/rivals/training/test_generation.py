@@ -92,6 +92,7 @@ def test_it_learns_by_heart() -> None:
     assert text_BT.tolist() == pad_texts([example.target for example in examples], SPECIAL, 64).tolist()
 
 
+@pytest.mark.slow
 def test_a_decoder_that_does_not_copy_is_flagged() -> None:
     examples = [Example(np.array([5, 4]), (), np.array([5 + number])) for number in range(4)]  # the same text for all
     draw = drawing(4, 4, 0, "test", lambda item, _: examples[item])
