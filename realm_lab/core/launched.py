@@ -33,6 +33,15 @@ def launched() -> Place:
     return Place(int(os.environ[rank]), int(os.environ[size]), local_rank, *where)
 
 
+def own_package() -> dict[str, str]:
+    """Return variables that make `python -m realm_lab...` run the package of this process, though the working folder
+    may hold another one."""
+    root, given = Path(__file__).resolve().parents[2], os.environ.get("PYTHONPATH")
+    roots = [] if root.name in ("site-packages", "dist-packages") else [str(root)]  # it is found there anyway
+    paths = [*roots, *([given] if given else [])]
+    return {"PYTHONSAFEPATH": "1"} | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
+
+
 def slurm_job() -> str:
     """The SLURM job of this process in SLURM's notation: 17, or 17_3 in an array; "" outside of one.
     (SLURM_JOB_ID of an element may be the number of the whole array.)"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from realm_lab.core.files import read_json
+from realm_lab.core.launched import own_package
 from realm_lab.errors import UserError, suggestion
 from realm_lab.runner.launchers import LauncherSettings, on_cluster
 from realm_lab.runner.on_finish import call, message
@@ -320,13 +322,14 @@ def mirroring(request: Request, root: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "realm_lab", "mirror", "--root", str(root)]
     if request.params_path is not None:
         command += ["--params", str(request.params_path)]
-    mirror = subprocess.Popen([*command, "--follow"], stdout=subprocess.DEVNULL, process_group=0)
+    environment = os.environ | own_package()
+    mirror = subprocess.Popen([*command, "--follow"], stdout=subprocess.DEVNULL, env=environment, process_group=0)
     try:
         yield
     finally:
         mirror.terminate()
         mirror.wait()
-    subprocess.run(command, check=False)
+    subprocess.run(command, env=environment, check=False)
 
 
 def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]) -> int:

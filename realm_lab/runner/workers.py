@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from realm_lab.core.launched import own_package
 from realm_lab.tracking.run_dir import StageRun
 
 GRACE_SECONDS = 20.0  # for the other processes of a run after one has failed
@@ -52,7 +53,7 @@ class Workers:
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
         quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}  # bars of libraries fill a log
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), **quiet, **place}
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), **quiet, **place, **own_package()}
         if gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         self._processes: list[subprocess.Popen[str]] = []

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.core.files import seen
+from realm_lab.core.launched import own_package
 from realm_lab.core.process import limit_threads, on_first_rank, pick_device, ranks
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.corpus.vocabulary import load_tokenizer, special_ids
@@ -56,7 +57,7 @@ class ProcessBuilder:
         own = {name: value for name, value in os.environ.items() if not (begin and OF_JOB.match(name))}
         command, pipe = (*begin, *COMMAND, json.dumps(job)), subprocess.PIPE
         try:
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=own)
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=own | own_package())
         except OSError as error:
             raise UserError(f"launch.builder: {command[0]}: {error.strerror}") from None
 

@@ -59,6 +59,17 @@ def test_a_job_comes_with_its_share_of_the_machine(program: Any, monkeypatch: py
     assert everything["CUDA_VISIBLE_DEVICES"] == "4,5,6"
 
 
+def test_a_worker_runs_this_package_wherever_it_starts(tmp_path: Path) -> None:
+    other = tmp_path / "realm_lab" / "runner"
+    other.mkdir(parents=True)
+    for path in (other.parent / "__init__.py", other / "__init__.py"):
+        path.touch()
+    (other / "worker.py").write_text("raise SystemExit('another package')")
+    outcome = Workers(JOB | {"stages": None}, threads=1, log=Path("log.txt")).wait()
+    assert "another package" not in outcome.text
+    assert "realm_lab" in outcome.text  # this package fails at such a job
+
+
 def test_ranks_meet_at_one_port(program: Any, tmp_path: Path) -> None:
     program(TELL)
     log = tmp_path / "logs" / "task.txt"
