@@ -48,7 +48,6 @@ def system_of(root: Path, name: str) -> Any:
     return context_of(root, name, QUICK).system
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_it_goes_the_whole_way(root: Path, name: str) -> None:
     params = tiny.params(QUICK)
