@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import datetime
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ def parse_yaml(text: str, source: object, kind: str = "rt") -> Any:
     """
     try:
         _check_plain(text, source)
-        document = YAML(typ=kind, pure=True).load(text)
+        document = _loaded(text, kind)
         _check_names(document, source)
         return document
     except YAMLError as error:
@@ -72,6 +73,11 @@ def parse_yaml(text: str, source: object, kind: str = "rt") -> Any:
         line = number if "\n" in text else None
         problem = f"a value cannot be read ({cut(str(error), 200)})"
         raise UserError(problem, "put text in quotes", path=source, line=line) from None
+
+
+@functools.lru_cache(maxsize=256)  # a study reads params.yaml for each cell and trial; nobody changes a document
+def _loaded(text: str, kind: str) -> Any:
+    return YAML(typ=kind, pure=True).load(text)
 
 
 def _is_unreadable(lines: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import importlib.metadata
 import platform
@@ -66,6 +67,7 @@ def patch_between(first: str, second: str) -> str | None:
     return _git("diff", first, second, *CODE)
 
 
+@functools.cache
 def version(package: str) -> str | None:
     """Return the installed version of a package; None if it is not installed."""
     try:

@@ -252,10 +252,10 @@ class Permutation:
 
 
 def syllables() -> list[str]:
-    words = template_words()
+    starts = {word[:3] for word in template_words()}
     consonants, vowels = "bdfgklmnprstvz", "aeiou"
     every = [a + v + b for a in consonants for v in vowels for b in consonants]
     # A syllable that starts a word of the templates would let WordPiece split a name elsewhere.
-    free = [text for text in every if not any(word.startswith(text) for word in words)]
+    free = [text for text in every if text not in starts]
     order = numpy_generator(0, "toy-language", "syllables").permutation(len(free))[: 2 * SYLLABLES]
     return [free[index] for index in order]
