@@ -83,7 +83,7 @@ reference: setup  ## make your results of STUDY the committed reference results 
 	@$(VENV)/bin/python -c 'from realm_lab.reporting.index import write_index; print(write_index("reports/reference"))'
 
 test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
-	@$(VENV)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(ARGS)
+	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 # One process more than cores: a fifth of the time of the slow tests is waiting, for SLURM, locks and ends of processes.
 test-all: setup-dev  ## run all tests, the slow ones too

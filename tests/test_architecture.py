@@ -161,6 +161,7 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
+@pytest.mark.slow
 def test_reports_and_tracking_start_without_torch() -> None:
     modules = [
         *modules_of("errors", "params", "tracking", "reporting"),

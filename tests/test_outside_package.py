@@ -185,6 +185,7 @@ def others(request, generator): ...
 """
 
 
+@pytest.mark.slow
 def test_each_wrong_use_is_one_line_that_names_file_and_line(project: Path, installed: Path) -> None:
     (project / "again.py").write_text(AGAIN)
     for number, (replaced, _) in enumerate(WRONG.values()):

@@ -155,6 +155,7 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
         take(tmp_path, "a", limit_seconds=LIMIT)
 
 
+@pytest.mark.slow
 def test_of_many_processes_one_gets_it(tmp_path: Path) -> None:
     """All start from a dead holder's lease, at the same time."""
     take(tmp_path, "a", limit_seconds=LIMIT)

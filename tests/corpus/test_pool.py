@@ -174,6 +174,7 @@ def test_what_was_cut_before_a_stop_is_not_cut_again(
     assert not [*tmp_path.glob(".*")], "what was kept is gone"
 
 
+@pytest.mark.slow
 def test_few_runs_are_held_at_a_time(tmp_path: Path) -> None:
     read = 0
 

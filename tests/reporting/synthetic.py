@@ -13,6 +13,7 @@ from typing import Any
 from realm_lab.core.files import digest, write_json, write_text
 from realm_lab.core.plugins import Choice
 from realm_lab.params import load as config
+from realm_lab.reporting.report import write_study_report
 from realm_lab.runner.plan import DEFAULT_FIGURES as FIGURES
 from realm_lab.tracking.code_record import CodeStates, stages_of_record
 from realm_lab.tracking.run_dir import RunRecord, write_run_record
@@ -127,6 +128,11 @@ def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     found = json.loads(path.read_text())
     change(found)
     path.write_text(json.dumps(found))
+
+
+def report(root: Path, name: str = "table") -> str:
+    """Write the report of a study, and return its text."""
+    return (write_study_report(root, name) / "report.md").read_text(encoding="utf-8")
 
 
 def write_stage(folder: Path, stage: str, key: str, cell: str, seed: int, place: int) -> None:

@@ -224,6 +224,7 @@ def results() -> BoundResults:
     return BoundResults(ROOT)
 
 
+@pytest.mark.slow
 def test_our_texts_hold(results: BoundResults) -> None:
     assert check(ROOT, [], results).problems == []
 

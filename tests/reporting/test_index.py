@@ -16,6 +16,8 @@ from realm_lab.tracking.study_record import write_study_record
 from tests.reporting import synthetic
 from tests.reporting.opened_page import open_page
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script> & \"q\" 'r'"
 REPORTS = Path(__file__).resolve().parents[2] / "reports" / "reference"
 COMMITTED = sorted(
@@ -24,7 +26,7 @@ COMMITTED = sorted(
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory: pytest.TempPathFactory, undrawn: None) -> Path:
     """The page of a project with a default run, a study whose texts are hostile, and a report made by hand."""
     root = tmp_path_factory.mktemp("project")
     synthetic.make_default(root / "runs")

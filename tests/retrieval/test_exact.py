@@ -149,6 +149,7 @@ def test_a_copy_is_made_of_large_matrices_where_that_is_fast(monkeypatch: pytest
     assert ExactSearch(normal(ROWS - 1, SIZE))._copy is None
 
 
+@pytest.mark.slow
 def test_bytes_are_read_only_where_their_sums_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     command = "import torch; from realm_lab.retrieval.reduced import fast_kind; print(fast_kind(torch.device('cpu')))"
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}  # sums of two products are cut off at 16 bits there

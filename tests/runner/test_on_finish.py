@@ -25,6 +25,7 @@ cells:
 CONTENT = {"study": "masking", "verdict": "No difference: größe ≥ 4."}
 
 
+@pytest.mark.slow
 def test_a_study_calls_once_when_it_ends_and_not_when_nothing_is_new(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

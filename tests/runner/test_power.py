@@ -95,6 +95,7 @@ tune: {{trials: 3, seeds: [10, 11], space: {{finetune.reader.learning_rate: {{lo
 """
 
 
+@pytest.mark.slow
 def test_trials_come_before_the_seeds_of_a_study_that_is_tuned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +120,7 @@ FORKED = """
 metrics:"""
 
 
+@pytest.mark.slow
 def test_steps_before_a_fork_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave_report(tmp_path, "study", {**DELTAS, "late": DELTAS["long"]})
     found = power(tmp_path, capsys, "--json", cells=CELLS.replace("\nmetrics:", FORKED))

@@ -54,6 +54,7 @@ def test_a_committed_report_asks_the_question_of_its_study(folder: Path) -> None
         assert (record.question, {cell.name: cell.title for cell in record.cells}) == (study.question, titles)
 
 
+@pytest.mark.slow
 def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "table/realm", "table/no_null", "--root", str(made)]) == 0  # its page is no report
     assert main(["reproduce", "--root", str(made)]) == 0

@@ -55,6 +55,7 @@ def test_trials_are_cells_of_a_study_and_plain_data(tmp_path: Path) -> None:
     assert read_json(folder / "trials.json") == owner.as_data()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_no_more_trials_at_a_time_than_allowed(tmp_path: Path, parallel: int) -> None:
     launcher = FakeLauncher(tmp_path)
@@ -63,7 +64,7 @@ def test_no_more_trials_at_a_time_than_allowed(tmp_path: Path, parallel: int) ->
     assert len(trials_of(owner)) == 6
 
 
-@pytest.mark.parametrize("parallel", [1, 3])
+@pytest.mark.parametrize("parallel", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_killed_owner_loses_nothing_and_trains_nothing_twice(tmp_path: Path, parallel: int) -> None:
     """Killed again and again, also while it writes a line of the journal."""
     text, parts = f"{SPACE}parallel: {parallel}\n", 0
@@ -87,6 +88,7 @@ def test_a_killed_owner_loses_nothing_and_trains_nothing_twice(tmp_path: Path, p
     assert len(stages) == len({str(value) for value in values})
 
 
+@pytest.mark.slow
 def test_finished_runs_are_only_read(tmp_path: Path) -> None:
     """Also when the journal is gone; the same seed proposes the same trials."""
     before = trials_of(search(tmp_path))
@@ -113,6 +115,7 @@ def test_the_hopeless_are_pruned_and_stay_so(tmp_path: Path) -> None:
     assert again.submitted == []
 
 
+@pytest.mark.slow
 def test_the_baseline_is_never_pruned(tmp_path: Path) -> None:
     def worst(params: Params, seed: int) -> float:
         return 0.0 if params.pretrain.refresh.interval_steps == 5 else score(params, seed)
@@ -122,6 +125,7 @@ def test_the_baseline_is_never_pruned(tmp_path: Path) -> None:
     assert (trials[0]["values"][INTERVAL], trials[0]["state"]) == (5, "complete")
 
 
+@pytest.mark.slow
 def test_failed_trials_count_and_can_be_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fails(params: Params) -> bool:
         return params.pretrain.retriever.learning_rate != 5e-4
@@ -242,6 +246,7 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
             plan_search(path, tmp_path, params_path=PARAMETERS, overrides={name: value})
 
 
+@pytest.mark.slow
 def test_no_measure_of_test_data_pays_a_search(tmp_path: Path) -> None:
     allowed = ", ".join(chosen_by())
     assert "exact_match_dev" in allowed

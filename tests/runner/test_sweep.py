@@ -335,6 +335,7 @@ def test_two_sweeps_at_once_do_nothing_twice(done: Path, tmp_path: Path) -> None
     assert outcomes(root) == outcomes(done)
 
 
+@pytest.mark.slow
 def test_a_failure_stops_what_needs_it_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_job_comes_with_its_share_of_the_machine(program: Any, monkeypatch: py
     assert everything["CUDA_VISIBLE_DEVICES"] == "4,5,6"
 
 
+@pytest.mark.slow
 def test_a_worker_runs_this_package_wherever_it_starts(tmp_path: Path) -> None:
     other = tmp_path / "realm_lab" / "runner"
     other.mkdir(parents=True)

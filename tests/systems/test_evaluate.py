@@ -131,6 +131,7 @@ def test_bm25_with_a_reader_learns_from_what_bm25_finds(project: Project, capsys
     assert printed.err.startswith("realm-lab: error: dpr: ")
 
 
+@pytest.mark.slow
 def test_a_reader_that_was_never_fine_tuned_answers_nothing(tmp_path: Path) -> None:
     params = tiny.params({"finetune.steps": 0, "pretrain.steps": 2})
     tiny.prepare(params, tmp_path, "warm_start", "pretrain", "finetune")

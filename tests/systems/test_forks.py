@@ -28,7 +28,6 @@ LINKED = {
 OWN = {"system_options": OPTIONS | LINKED | {name: OPTIONS[name] | {"denoise_steps": 8} for name in ("fid", "rag")}}
 import_plugins()
 FORKED = [name for name in sorted(SYSTEMS) if system_of(name).pretraining()]
-QUICK = ("realm", "closed_book")
 
 
 def outcome(run: StageRun) -> Any:
@@ -70,7 +69,7 @@ def expected(system: str, params: Params, root: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    "system", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FORKED]
+    "system", [pytest.param(name, marks=[] if name == "realm" else pytest.mark.slow) for name in FORKED]
 )
 def test_a_fork_that_changes_nothing_equals_its_parent(whole: Path, tmp_path: Path, system: str) -> None:
     params = tiny.params(SHORT | OWN)
@@ -82,6 +81,7 @@ def test_a_fork_that_changes_nothing_equals_its_parent(whole: Path, tmp_path: Pa
     assert plan_run(fork, system, 0).key(stage_of(system)) != plan_run(params, system, 0).key(stage_of(system))
 
 
+@pytest.mark.slow
 def test_a_state_of_other_code_is_not_continued(whole: Path, tmp_path: Path) -> None:
     params = tiny.params(SHORT)
     root = tiny.prepare(params, elsewhere(whole, tmp_path / "forked", "realm"), "warm_start")

@@ -150,6 +150,7 @@ def test_every_reader_gets_the_same_span_head(context: Make) -> None:
         assert all(torch.equal(value, heads[0][name]) for name, value in head.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reader", "retriever"), [("warm_start", "previous"), ("previous", "warm_start")])
 def test_the_ablation_of_encoder_and_retriever(line: Path, context: Make, reader: str, retriever: str) -> None:
     params = tiny.params({"finetune.initial_reader": reader, "finetune.initial_retriever": retriever})

@@ -20,6 +20,7 @@ def system(whole: Whole) -> System:
     return whole.context("orqa").system
 
 
+@pytest.mark.slow
 def test_it_fixes_what_its_paper_defines(system: System) -> None:
     given, own = system.context.params.finetune, system.params.finetune
     assert (given.softmax, given.early_loss_candidates) == ("factored", 0)

@@ -63,6 +63,7 @@ def judgements(context: Context) -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.slow
 def test_ir_measures_finds_our_recall_and_reciprocal_ranks(
     context: Context, results: dict[str, Any], path: Path
 ) -> None:

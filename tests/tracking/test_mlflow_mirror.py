@@ -95,6 +95,7 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     assert {"run.json", "params.yaml", "pretrain/config.yaml", "evaluate/eval/predictions.jsonl"} <= set(run["files"])
 
 
+@pytest.mark.slow
 def test_a_run_is_created_by_who_ran_its_last_stage_and_a_study_by_all(runs: Path) -> None:
     _, old, broken = made_runs.make_runs(runs, systems=("realm",), seeds=(0, 1, 2))
     for folder in old.stages.values():  # as older code left it
@@ -109,6 +110,7 @@ def test_a_run_is_created_by_who_ran_its_last_stage_and_a_study_by_all(runs: Pat
     assert shown.content(runs, kind="study")["default"]["tags"]["mlflow.user"] == "ada, charles"
 
 
+@pytest.mark.slow
 def test_many_mirrors_leave_the_same_database_and_a_deleted_one_is_built_again(runs: Path) -> None:
     made_runs.make_runs(runs, seeds=(0,))
     empty = (runs.parent / "mlflow.db").read_bytes()
@@ -277,6 +279,7 @@ def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_
     assert mirror(runs).updated == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "mlflow_status", "ended", "last"),
     [
@@ -344,6 +347,7 @@ def test_broken_files_are_named_and_the_others_are_shown(runs: Path) -> None:
     assert other.name in {path.name for path in runs.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:
     made_runs.make_runs(runs, seeds=(0,))
     record = made_runs.make_run(runs, "realm", 0, study=None)
@@ -356,6 +360,7 @@ def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:
     assert run["points"] == twin["points"]
 
 
+@pytest.mark.slow
 def test_what_a_study_no_longer_has_is_shown_as_unplanned(runs: Path) -> None:
     first, second = made_runs.make_runs(runs, systems=("realm",))
     view = Mirror(runs, shown.opener(runs, default_uri(runs)))  # one that follows
@@ -377,6 +382,7 @@ def test_what_a_study_no_longer_has_is_shown_as_unplanned(runs: Path) -> None:
     assert shown.content(runs, "unplanned") == {}
 
 
+@pytest.mark.slow
 def test_two_folders_of_runs_share_a_store_without_touching_each_other(runs: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere" / "runs"
     made_runs.make_runs(runs, systems=("realm",), seeds=(0,))

@@ -130,6 +130,7 @@ def test_the_trained_model_is_a_logged_model_that_transformers_opens(
     assert len(shown.logged_models(runs)) == 1
 
 
+@pytest.mark.slow
 def test_the_model_of_the_best_run_by_a_development_measure_is_registered_once(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def test_the_retriever_learns_from_a_table_that_runs_share(line: Path, monkeypat
     assert len(list(line.glob(PAIRS))) == 1
 
 
+@pytest.mark.slow
 def test_evaluation_measures_utility_by_it(line: Path) -> None:
     params = chosen(line, {"finetune.steps": 0})
     for stage in tiny.STAGES:

@@ -57,6 +57,7 @@ def test_two_processes_do_what_one_does(prepared: Path, tmp_path: Path) -> None:
     assert tiny.files(root / "models" / "warm_start" / "s0") == tiny.files(two.path / "model")
 
 
+@pytest.mark.slow
 def test_the_gradient_of_all_ranks_is_that_of_the_batch(prepared: Path, tmp_path: Path) -> None:
     """One step of each phase without Adam's division, which would hide a wrong normaliser or a missing negative."""
     params = tiny.params(UNEVEN | {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 1})

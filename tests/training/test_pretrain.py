@@ -48,7 +48,7 @@ def losses(rows: list[dict[str, Any]]) -> list[float]:
 
 
 @pytest.mark.parametrize("marginal", ["example", "token"])
-@pytest.mark.parametrize("micro_batch", [1, 3])
+@pytest.mark.parametrize("micro_batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_micro_batch_changes_no_number(
     line: Path, monkeypatch: pytest.MonkeyPatch, micro_batch: int, marginal: str
 ) -> None:

@@ -101,16 +101,12 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path, bou
     assert found["refresh_operations"][-1] > 0  # only the checks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "how", "kills"),
     [
-        ("delayed beyond the next", "inline", (1, 4, 7, 10)),
-        *(
-            pytest.param(policy, "inline", (1, 4, 7, 10), marks=pytest.mark.slow)
-            for policy in POLICIES
-            if policy != "delayed beyond the next"
-        ),
-        pytest.param("delayed beyond the next", "process", (5, 8), marks=pytest.mark.slow),
+        *((policy, "inline", (1, 4, 7, 10)) for policy in POLICIES),
+        ("delayed beyond the next", "process", (5, 8)),
     ],
 )
 def test_a_killed_run_resumes_to_the_same_bits(
@@ -161,6 +157,7 @@ def test_a_backend_is_built_anew_whenever_vectors_change(start: Path, policy: st
     assert max(by_name(metrics)["refreshes"]) > 0
 
 
+@pytest.mark.slow
 def test_an_approximate_search_is_measured_and_evaluation_is_exact(start: Path) -> None:
     change: dict[str, Any] = {"pretrain.search.backend": {"name": "ivf_flat", "nlist": 64, "nprobe": 1}}
     change |= {"evaluate.questions": 12, "evaluate.cloze_sentences": 8}

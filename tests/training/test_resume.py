@@ -83,8 +83,9 @@ def assert_resumes(line: Line, stage: str, params: Params, root: Path) -> None:
 # the change of phase, and at the last step.
 KILLS = [
     *(("warm_start", step) for step in (2, 3, 13)),
-    *(("pretrain", step) for step in (0, 5, 11)),
-    ("finetune", 8),
+    ("pretrain", 5),
+    *(pytest.param("pretrain", step, marks=pytest.mark.slow) for step in (0, 11)),
+    pytest.param("finetune", 8, marks=pytest.mark.slow),
 ]
 
 
@@ -162,6 +163,7 @@ def test_killed_after_the_last_step_before_the_models_are_written(line: Line, st
     assert_resumes(line, stage, params, root)
 
 
+@pytest.mark.slow
 def test_a_broken_newest_checkpoint_costs_steps_and_nothing_else(line: Line) -> None:
     params = tiny.params(RANDOM)
     root = line.elsewhere("pretrain", params)

@@ -27,6 +27,7 @@ def outcome(root: Path, stage: str, given: dict[str, Any], *before: str) -> tupl
     return {name: weights for name, weights in models.items() if name.endswith(".safetensors")}, metrics
 
 
+@pytest.mark.slow
 def test_the_initial_weights_are_of_one_stream_and_the_training_data_of_the_other(root: Path) -> None:
     same, drawn = {"streams.order": {"warm_start": 1}}, {"streams.initialisation": 1}
     initial, _ = outcome(root, "warm_start", UNTRAINED)
@@ -38,6 +39,7 @@ def test_the_initial_weights_are_of_one_stream_and_the_training_data_of_the_othe
     assert trained[0] != trained[1]
 
 
+@pytest.mark.slow
 def test_another_order_of_pretraining_starts_from_the_same_state(root: Path) -> None:
     (weights, rows), (others, other_rows) = (
         outcome(root, "pretrain", {"streams.order": {"pretrain": number}}, "warm_start") for number in (0, 1)

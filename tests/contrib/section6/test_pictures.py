@@ -23,9 +23,17 @@ PICTURES = {
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """A study of REALM among pictures, made."""
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A project with a corpus of pictures."""
     whole = Whole(tmp_path_factory.mktemp("drawn"))
+    tiny.prepare(load(whole.root / "params.yaml", PICTURES), whole.root)
+    return whole
+
+
+@pytest.fixture(scope="module")
+def drawn(prepared: Whole) -> Whole:
+    """A study of REALM among pictures, made."""
+    whole = prepared
     cells = {"pictures": {"set": PICTURES}, "process": {"set": {**PICTURES, "pretrain.refresh.delay_steps": 1}}}
     study: dict[str, Any] = {"question": "Does it see?", "seeds": [0], "baseline": "pictures", "cells": cells}
     study |= {
@@ -56,6 +64,7 @@ def test_examples_hold_the_pictures_and_the_pages_show_them(drawn: Whole) -> Non
     assert '<img class="picture" src="data:image/jpeg;base64,' in page
 
 
+@pytest.mark.slow
 def test_what_was_trained_is_read_again_with_its_projection_of_pixels(drawn: Whole, tmp_path: Path) -> None:
     folder = stages(drawn, "pretrain")[0] / "model" / "embedder"
     embedder, null_offset = read_embedder(folder)
@@ -76,10 +85,10 @@ def test_a_model_of_text_is_no_model_of_pictures(tmp_path: Path) -> None:
         read_initial_embedder(tmp_path, tiny.params({"model.pictures": True}), 700, 0)
 
 
-def test_systems_and_models_that_read_text_alone_say_so(drawn: Whole) -> None:
-    params = load(drawn.root / "params.yaml", PICTURES)
+def test_systems_and_models_that_read_text_alone_say_so(prepared: Whole) -> None:
+    params = load(prepared.root / "params.yaml", PICTURES)
     with pytest.raises(UserError, match=r"system bm25_reader reads text alone, and the knowledge corpus has pictures"):
-        _ = open_run(params, drawn.root, 0, "bm25_reader").corpus
-    blind = load(drawn.root / "params.yaml", {**PICTURES, "model.pictures": False})
+        _ = open_run(params, prepared.root, 0, "bm25_reader").corpus
+    blind = load(prepared.root / "params.yaml", {**PICTURES, "model.pictures": False})
     with pytest.raises(UserError, match=r"the knowledge corpus has pictures; set model.pictures to true"):
-        _ = open_run(blind, drawn.root, 0, "realm").corpus
+        _ = open_run(blind, prepared.root, 0, "realm").corpus

@@ -154,6 +154,7 @@ DROPPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="no real data: name its folder in REALM_LAB_DATA")
 @pytest.mark.parametrize(("name", "kind", "expected"), [(name, *row) for name, row in REAL.items()], ids=REAL)
 def test_real_files(name: str, kind: str, expected: dict[str, int]) -> None:

@@ -15,6 +15,7 @@ def results(whole: Whole) -> dict[str, Any]:
     return whole.results("bm25_dpr_reader")
 
 
+@pytest.mark.slow
 def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert results["questions"] == 12
     assert results["recall_at_20"] == results["bm25"]["recall_at_20"]
@@ -27,6 +28,7 @@ def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: py
     assert len(whole.ask("bm25_dpr_reader", capsys)["candidates"]) == 5
 
 
+@pytest.mark.slow
 def test_it_answers_from_the_passage_that_it_selects(whole: Whole, results: dict[str, Any]) -> None:
     system = whole.context("bm25_dpr_reader").system
     texts = system.context.corpus.questions("test").texts[:12]
@@ -42,6 +44,7 @@ def test_it_answers_from_the_passage_that_it_selects(whole: Whole, results: dict
     assert [answer.text for answer in again] == [answer.text for answer in answers]  # the retriever has no say
 
 
+@pytest.mark.slow
 def test_it_finds_less_where_a_question_has_other_words_than_the_passage(whole: Whole, results: dict[str, Any]) -> None:
     context = whole.context("bm25_dpr_reader")
     questions = context.corpus.questions("test")

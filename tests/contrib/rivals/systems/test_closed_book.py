@@ -13,6 +13,7 @@ def results(whole: Whole) -> dict[str, Any]:
     return whole.results("closed_book")
 
 
+@pytest.mark.slow
 def test_it_goes_the_whole_way(results: dict[str, Any]) -> None:
     assert results["questions"] == 12
     assert 0 <= results["exact_match"] <= 1
@@ -24,6 +25,7 @@ def test_it_goes_the_whole_way(results: dict[str, Any]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_it_does_not_follow_a_corpus_update(whole: Whole, results: dict[str, Any]) -> None:
     system = whole.context("closed_book").system
     questions = system.context.corpus.questions("test").texts
@@ -35,6 +37,7 @@ def test_it_does_not_follow_a_corpus_update(whole: Whole, results: dict[str, Any
     )
 
 
+@pytest.mark.slow
 def test_ask_answers_without_passages_and_refuses_some(
     whole: Whole, results: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,7 @@ def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: py
     assert len(whole.ask("dpr", capsys)["candidates"]) == 5
 
 
+@pytest.mark.slow
 def test_its_towers_learn_in_their_stage_alone(whole: Whole, results: dict[str, Any]) -> None:
     context = whole.context("dpr")
     assert context.trained() == "dpr"
@@ -53,6 +54,7 @@ def test_its_towers_learn_in_their_stage_alone(whole: Whole, results: dict[str, 
     assert all(value.equal(readers[1][part]) for part, value in readers[0].items())
 
 
+@pytest.mark.slow
 def test_a_reader_on_a_fixed_retriever_has_no_early_loss(tmp_path: Path) -> None:
     """It would train nothing, and be asked for more passages than there are."""
     short = {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 0, "finetune.steps": 2}
@@ -85,6 +87,7 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
             assert other[name] == pytest.approx(value, rel=1e-4, abs=1e-5), (row["step"], name)
 
 
+@pytest.mark.slow
 def test_without_any_passage_with_an_answer_it_says_so(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     context = whole.context("dpr")
     questions = context.corpus.questions("train")

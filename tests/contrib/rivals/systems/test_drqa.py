@@ -25,6 +25,7 @@ def system_of(whole: Whole) -> Drqa:
     return system
 
 
+@pytest.mark.slow
 def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert results["questions"] == 12
     assert results["recall_at_20"] > 0
@@ -36,6 +37,7 @@ def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: py
     assert len(whole.ask("drqa", capsys)["candidates"]) == 5
 
 
+@pytest.mark.slow
 def test_all_passages_of_the_best_articles_are_read(whole: Whole, results: dict[str, Any]) -> None:
     system = system_of(whole)
     texts = system.context.corpus.questions("test").texts[:6]
@@ -48,6 +50,7 @@ def test_all_passages_of_the_best_articles_are_read(whole: Whole, results: dict[
         assert system.retrieve([text], 3).rows_QK[0].tolist() == found[:3]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_spans_of_all_passages_compare_by_start_plus_end(whole: Whole, results: dict[str, Any]) -> None:
     system = system_of(whole)
@@ -67,6 +70,7 @@ def test_spans_of_all_passages_compare_by_start_plus_end(whole: Whole, results: 
         assert (source.row, source.wordpieces) == best[1:]
 
 
+@pytest.mark.slow
 def test_a_question_that_finds_nothing_has_an_empty_answer(whole: Whole, results: dict[str, Any]) -> None:
     system = system_of(whole)
     nothing, something = system.answer(["who was it ?", system.context.corpus.questions("test").texts[0]])

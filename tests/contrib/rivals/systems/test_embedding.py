@@ -54,6 +54,7 @@ def test_it_goes_the_whole_way(
     assert capsys.readouterr().err == "realm-lab: error: system embedding fills no blanks\n"
 
 
+@pytest.mark.slow
 def test_it_finds_what_the_folder_finds_nearest(whole: Whole, results: dict[str, Any], folder: Path) -> None:
     context = whole.context("embedding")
     encoder = SentenceEncoder(folder, "mean", True, torch.device("cpu"))
@@ -68,6 +69,7 @@ def test_it_finds_what_the_folder_finds_nearest(whole: Whole, results: dict[str,
     assert (beyond.rows_QK[:, -2:] == -1).all()
 
 
+@pytest.mark.slow
 def test_the_passages_are_embedded_once(whole: Whole, results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     system = whole.context("embedding").system
     assert isinstance(system, Embedding)
@@ -75,6 +77,7 @@ def test_the_passages_are_embedded_once(whole: Whole, results: dict[str, Any], m
     assert len(system.vectors_ND) == len(system.passages)
 
 
+@pytest.mark.slow
 def test_the_content_of_the_folder_counts_and_its_place_does_not(folder: Path, tmp_path: Path) -> None:
     def stages(place: Path, **own: Any) -> dict[str, str]:
         params = tiny.params({"system_options": {"embedding": {"folder": str(place)} | own}})
@@ -145,6 +148,7 @@ def test_the_folder_decides_how_vectors_are_made_unless_the_parameters_do(
     assert (options.pooling, options.normalise) == expected
 
 
+@pytest.mark.slow
 def test_the_pooling_of_the_folder_is_in_the_key(folder: Path, tmp_path: Path) -> None:
     def stages(**own: Any) -> dict[str, str]:
         own = {"folder": str(tmp_path / "bge")} | own

@@ -10,6 +10,7 @@ from tests import tiny
 from tests.whole import Whole
 
 
+@pytest.mark.slow
 def test_it_goes_the_whole_way(whole: Whole, capsys: pytest.CaptureFixture[str]) -> None:
     results = whole.results("hard_em")
     assert results["questions"] == 12

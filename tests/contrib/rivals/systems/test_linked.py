@@ -48,6 +48,7 @@ def system_of(root: Path, name: str) -> Any:
     return context_of(root, name, QUICK).system
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_it_goes_the_whole_way(root: Path, name: str) -> None:
     params = tiny.params(QUICK)
@@ -62,6 +63,7 @@ def test_it_goes_the_whole_way(root: Path, name: str) -> None:
     assert all(1 <= len(row["retrieved"]) <= params.finetune.candidates for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_an_answer_is_a_span_of_the_passage_that_it_names(root: Path, name: str) -> None:
     system = system_of(root, name)

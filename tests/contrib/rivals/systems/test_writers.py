@@ -23,12 +23,14 @@ def test_it_goes_the_whole_way(whole: Whole, name: str, capsys: pytest.CaptureFi
     assert sum(candidate["probability"] for candidate in answered["candidates"]) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_both_begin_with_the_same_stages(whole: Whole) -> None:
     fid, rag = (whole.context(name).plan.stages for name in ("fid", "rag"))
     assert fid["denoise"] == rag["denoise"]
     assert fid["finetune"] != rag["finetune"]
 
 
+@pytest.mark.slow
 def test_the_query_tower_of_rag_learns_alone(whole: Whole) -> None:
     whole.results("rag")
     context = whole.context("rag")
@@ -41,6 +43,7 @@ def test_the_query_tower_of_rag_learns_alone(whole: Whole) -> None:
     assert not before["query_projection.weight"].equal(after["query_projection.weight"])
 
 
+@pytest.mark.slow
 def test_a_written_answer_is_from_the_likeliest_passage_that_holds_it(whole: Whole) -> None:
     whole.results("fid")
     context = whole.context("fid")

@@ -99,6 +99,7 @@ def test_the_loss_is_that_of_start_and_end() -> None:
     assert task.train_step(1)["loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_it_learns_to_read_the_value_of_a_key_that_it_has_not_met_there() -> None:
     world, other = World(2000, 1), World(100, 2)
     task, reader = make_task(world)
