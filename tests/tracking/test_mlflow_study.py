@@ -91,6 +91,7 @@ def test_a_group_has_a_name_for_people_and_colors_that_differ(runs: Path, count:
     assert len({saved_view.color(group, cell.name) for cell in study.cells}) == count + 1  # and that of the baseline
 
 
+@pytest.mark.slow
 def test_tags_and_the_note_of_a_study_are_those_of_its_runs_until_it_has_others(runs: Path) -> None:
     made_runs.make_runs(runs, systems=("realm",), seeds=(0,))
     study = Studies(runs).read("default")

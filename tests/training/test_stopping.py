@@ -164,6 +164,7 @@ def test_a_signal_in_the_last_step_is_for_whoever_goes_on(stage: StageRun) -> No
     assert load_newest(stage.path / "checkpoints") is not None
 
 
+@pytest.mark.slow
 def test_a_preempted_stage_says_so(tmp_path: Path) -> None:
     chosen = tiny.params({"pretrain.steps": 5, "model.dropout": 0.1})
     line = tiny.prepare(chosen, tmp_path)

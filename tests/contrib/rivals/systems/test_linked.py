@@ -76,6 +76,7 @@ def test_an_answer_is_a_span_of_the_passage_that_it_names(root: Path, name: str)
                 assert candidate.text
 
 
+@pytest.mark.slow
 def test_paths_are_found_along_links_and_read_as_one_text(root: Path) -> None:
     system: PathRetriever = system_of(root, "path_retriever")
     asked = AskedQuestions.of_split(system.context, "test").texts[:8]
@@ -97,6 +98,7 @@ def test_paths_are_found_along_links_and_read_as_one_text(root: Path) -> None:
     assert any(len(path.rows) == 2 for paths in system.found(asked) for path in paths)
 
 
+@pytest.mark.slow
 def test_a_graph_is_its_seeds_and_what_they_link_to(root: Path) -> None:
     system: GraphRetriever = system_of(root, "graph_retriever")
     for question in AskedQuestions.of_split(system.context, "test").texts[:5]:
@@ -113,6 +115,7 @@ def test_a_graph_is_its_seeds_and_what_they_link_to(root: Path) -> None:
         assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.slow
 def test_gold_paths_are_learned_and_what_holds_the_answer_is_no_negative(root: Path) -> None:
     context = system_of(root, "path_retriever").context
     questions = context.corpus.questions("train")
@@ -131,6 +134,7 @@ def test_gold_paths_are_learned_and_what_holds_the_answer_is_no_negative(root: P
                 assert path[1] in linked_to
 
 
+@pytest.mark.slow
 def test_without_gold_a_path_is_the_best_passage_with_the_answer(root: Path) -> None:
     for name in SYSTEMS:
         system = system_of(root, name)
@@ -188,6 +192,7 @@ def test_both_find_the_second_passage_that_a_single_hop_does_not(small: tuple[Pa
     assert found["gold_recall_at_5"] > single["gold_recall_at_5"] + 0.1, (found, single)
 
 
+@pytest.mark.slow
 def test_its_retriever_must_have_been_trained(root: Path, tmp_path: Path) -> None:
     other = context_of(root, "path_retriever", QUICK | {"finetune.reader.learning_rate": 1e-5}).system
     assert isinstance(other, LinkedReader)

@@ -82,6 +82,7 @@ def test_micro_batches_give_the_same_step() -> None:
         assert by_two.train_step(step)["loss"] == pytest.approx(at_once.train_step(step)["loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_it_learns_by_heart() -> None:
     examples = random_examples(12, 0)
     task = task_on(examples, 80)

@@ -55,6 +55,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_paper(
         torch.testing.assert_close(gradient, task.reader.get_parameter(name).grad, atol=2e-5, rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_it_learns_to_select_the_passage(system: TinySystem, found: Found) -> None:
     """Retrieval scores play no part: they are not numbers here."""
     task = make_task(system, found)
