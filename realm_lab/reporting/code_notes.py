@@ -28,12 +28,13 @@ def code_notes(study: StudyFrames) -> list[str]:
 
 
 def mixed_code(study: StudyFrames) -> list[str]:
-    """A sentence if different versions of modules computed different runs, which makes their comparison unfair."""
+    """A sentence if different versions of modules computed different runs, which makes their comparison unfair. An
+    accepted change makes no other version."""
     used = _used(study)
     versions: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))  # module -> digest -> cells
     for run in study.runs:
         for one in used.get(run.name, ()):
-            for module, found in (one.record.modules if one.record else {}).items():
+            for module, found in (one.record.known if one.record else {}).items():
                 versions[module][found].add(run.cell)
     mixed = {module: digests for module, digests in versions.items() if len(digests) > 1}
     if not mixed:

@@ -98,6 +98,13 @@ def test_runs_of_different_code_are_a_confound(tmp_path: Path, study: StudyRecor
     summary = read_json(tmp_path / "reports" / "table" / "summary.json")
     assert ["realm_lab.metrics" in text for text in summary["confounds"]] == [True]
     assert ["realm_lab.metrics" in text for text in summary["code"]] == [True]
+    accepted = {"modules": {"realm_lab.metrics": "new"}, "before": "", "by": "me", "at": 0.0}
+    for seed in (0, 1, 2):
+        path = stage_folder(tmp_path / "runs", study, "no_null", seed, "evaluate") / "code.json"
+        edit(path, lambda found: found.update(accepted=[accepted]))
+    write_study_report(tmp_path, "table")
+    summary = read_json(tmp_path / "reports" / "table" / "summary.json")
+    assert (summary["confounds"], any("by me" in text for text in summary["code"])) == ([], True)
 
 
 def test_a_study_of_corpora_is_not_blamed_for_them(tmp_path: Path) -> None:
