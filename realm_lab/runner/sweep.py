@@ -141,7 +141,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
         settle_code(plan.runs, root, plan.last_stage, check=lambda: launcher.check(tasks_left()))
     tasks = tasks_left()
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
-    is_recorded = request.seeds is not None and _is_part_of_what_is_done(whole, root)
+    is_recorded = request.seeds is not None and _is_part_of_the_plan(whole, root)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
     if not is_recorded:  # the plan comes first
         note_plan(root / "runs", study_record(whole, root), request.path, _with_results(whole, root))
@@ -186,13 +186,10 @@ def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
     return replace(plan, runs=tuple(run for run in plan.runs if cell_of(run.cell) in wanted))
 
 
-def _is_part_of_what_is_done(plan: StudyPlan, root: Path) -> bool:
-    """True if the study is recorded with more seeds, and all of its runs are complete."""
-    recorded = _recorded(plan, root)
-    more = {(run.cell, run.seed, run.run_key) for run in recorded}
-    return {(run.cell, run.seed, run.run_key) for run in plan.runs} < more and all(
-        _is_complete(run, root) for run in recorded
-    )
+def _is_part_of_the_plan(plan: StudyPlan, root: Path) -> bool:
+    """True if the study is recorded with these runs and others."""
+    recorded = {(run.cell, run.seed, run.run_key) for run in _recorded(plan, root)}
+    return {(run.cell, run.seed, run.run_key) for run in plan.runs} < recorded
 
 
 def _with_results(plan: StudyPlan, root: Path) -> int:

@@ -122,16 +122,24 @@ def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
 
 
 def deviations(lines: list[Line]) -> list[Deviation]:
-    """Return deviations in the lines of one study: every change after the first look, or after runs that the plan found
-    complete."""
-    found, seen = [], False
+    """Return deviations in the lines of one study: every change after the first look, or after runs that a plan found
+    complete. A plan that was replaced before any look, and before another run was complete, does not count."""
+    looks = [line.number for line in lines if line.fields["kind"] == "look"]
+    kept: list[Line] = []
+    last: Line | None = None
     for line in lines:
-        kind = line.fields["kind"]
-        if kind == "plan" and (seen or line.fields["complete"]):
-            for change, name in line.fields["changes"]:
-                found.append(Deviation(line.number, change, name, not change.endswith("added")))
-        seen = seen or kind == "look"
-    return found
+        is_plan = line.fields["kind"] == "plan"
+        known = last.fields["complete"] if last and kept else 0
+        if last and (line.fields["kind"] == "look" or (is_plan and line.fields["complete"] > known)):
+            kept.append(last)
+        last = line if is_plan else last
+    kept += [last] if last else []
+    return [
+        Deviation(now.number, change, name, not change.endswith("added"))
+        for before, now in itertools.pairwise(kept)
+        if now.fields["complete"] or (looks and looks[0] < now.number)
+        for change, name in _changes(before.fields, now.fields)
+    ]
 
 
 def read_ledger(path: Path) -> list[Line]:

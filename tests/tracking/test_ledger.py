@@ -156,6 +156,20 @@ def test_deviations_are_changes_after_a_look(project: Project) -> None:
     ]
 
 
+def test_a_plan_that_was_taken_back_before_any_run_is_no_deviation(project: Project) -> None:
+    project.plan(record_of(2), "2", complete=8)
+    project.plan(record_of(8), "8", complete=8)
+    lines = [line for line in read_ledger(project.path) if line.fields["study"] == "s"]
+    assert [line.fields["kind"] for line in lines[-2:]] == ["plan", "plan"]
+    assert deviations(lines) == []
+    project.plan(record_of(2), "2", complete=8)
+    project.look(results="cell,seed\na,2\n")
+    project.plan(record_of(8), "8", complete=8)
+    lines = [line for line in read_ledger(project.path) if line.fields["study"] == "s"]
+    changed = [*(("seed dropped", seed) for seed in "234567"), *(("seed added", seed) for seed in "234567")]
+    assert [(one.change, one.name) for one in deviations(lines)] == changed, "the two seeds were looked at"
+
+
 def test_a_report_names_the_last_plan_before_any_result(tmp_path: Path) -> None:
     project = Project(tmp_path)
     for seeds in (6, 7, 8):
