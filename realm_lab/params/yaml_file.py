@@ -75,7 +75,7 @@ def parse_yaml(text: str, source: object, kind: str = "rt") -> Any:
         raise UserError(problem, "put text in quotes", path=source, line=line) from None
 
 
-@functools.lru_cache(maxsize=256)  # a study reads params.yaml for each cell and trial; nobody changes a document
+@functools.lru_cache(maxsize=32)  # a study reads params.yaml for each cell and trial; nobody changes a document
 def _loaded(text: str, kind: str) -> Any:
     return YAML(typ=kind, pure=True).load(text)
 
