@@ -16,8 +16,6 @@ from realm_lab.tracking.study_record import write_study_record
 from tests.reporting import synthetic
 from tests.reporting.opened_page import open_page
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script> & \"q\" 'r'"
 REPORTS = Path(__file__).resolve().parents[2] / "reports" / "reference"
 COMMITTED = sorted(
