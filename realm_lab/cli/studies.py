@@ -33,7 +33,7 @@ def add_studies(add: Add, add_inspect: Add) -> None:
     sweep.add_argument("--axis", action="append", default=[], dest="axes", metavar="KEY=VALUE,...", help=text)
     text = "with --axis: the study's name; its file experiments/NAME.yaml is written, to keep and to run again"
     sweep.add_argument("--name", metavar="NAME", help=text)
-    text = "number of seeds to run: the study's first N, or 0 to N-1 if it has fewer"
+    text = "run only the first N seeds of the study; with --axis: seeds 0 to N-1"
     sweep.add_argument("--seeds", type=positive, metavar="N", help=text)
     text = "run only these cells of the study, with commas between them"
     sweep.add_argument("--cells", action="append", default=[], metavar="CELL,...", help=text)

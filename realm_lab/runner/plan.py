@@ -155,19 +155,18 @@ def plan_study(
     root: Path,
     *,
     params_path: Path | None = None,
-    seeds: int | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> StudyPlan:
     """Plan the study of a file in the project `root`; nothing is written.
 
-    Cells change the parameters of `params_path` (default: the project's params.yaml). `seeds`: only the first ones
-    of the study; 0, 1, ... if the study has fewer. `overrides` (dotted name -> value; `preset` too) hold for every
-    cell and override the study. UserError: the study or a cell's parameters are wrong, or two cells are one run.
+    Cells change the parameters of `params_path` (default: the project's params.yaml). `overrides` (dotted name ->
+    value; `preset` too) hold for every cell and override the study. UserError: the study or a cell's parameters are
+    wrong, or two cells are one run.
     """
     study, common = read_study_file(Path(path), Study), dict(overrides or {})
     source = study.source(params_path or Path(root) / "params.yaml", common.pop("preset", None))
     check_overrides(common)
-    chosen, until = _seeds_of(study.seeds, seeds)
+    chosen, until = _seeds_of(study.seeds)
     given = [_sourced(study, source, cell, common) for cell in cells_of(study)]
     tuning = None if study.tune is None else _tuned(study, given, common, chosen, Path(root) / "runs")
     cells, resolved, sources, plans = [], dict[str, Params](), dict[str, Source](), []
@@ -353,15 +352,11 @@ def _metric(choice: Choice) -> Metric:
     return entry
 
 
-def _seeds_of(given: list[int] | UntilDecided, wanted: int | None) -> tuple[tuple[int, ...], tuple[int, int] | None]:
-    """Return the seeds of a study, and its rule (at least, at most), if it has one and no number is `wanted`."""
-    rule = given if isinstance(given, UntilDecided) else None
-    seeds = given if isinstance(given, list) else [given.first + number for number in range(given.at_most)]
-    if wanted is None:
-        return tuple(seeds), (rule.at_least, rule.at_most) if rule else None
-    if wanted < 1:
-        raise UserError(f"--seeds {wanted}: a study needs at least one; give 1 or more")
-    return (tuple(seeds[:wanted]) if wanted <= len(seeds) else tuple(range(wanted))), None
+def _seeds_of(given: list[int] | UntilDecided) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+    """Return the seeds of a study, and its rule (at least, at most), if it has one."""
+    if isinstance(given, list):
+        return tuple(given), None
+    return tuple(given.first + number for number in range(given.at_most)), (given.at_least, given.at_most)
 
 
 # Extra metrics and figures of the report of the default run.

@@ -80,13 +80,11 @@ def show_power(request: Request) -> int:
     """Print the detectable differences and the cost. UserError: no runs to take the spread from."""
     root = Path(request.root)
     with patience(f"study {Path(request.path).stem}: reading its runs and simulating"):
-        plan = plan_study(
-            request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
-        )
+        plan = plan_study(request.path, root, params_path=request.params_path, overrides=request.overrides)
         plan = replace(plan, runs=plan.runs or plan.untuned)
         pilot = find_pilot(plan, root, request.pilot)
         until = plan.described.get("until")
-        rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, len(plan.seeds)})]
+        rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, request.seeds or len(plan.seeds)})]
         planned = plan_power(plan, pilot, rules)
         shown = {run.cell for run in part_of(plan, request.cells).runs}
         hours = _hours(plan, pilot, root)

@@ -105,7 +105,6 @@ def _planned(request: Request) -> StudyPlan:
         request.path,
         request.root,
         params_path=request.params_path,
-        seeds=request.seeds,
         overrides=request.overrides,
     )
 
@@ -117,7 +116,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
         whole = _planned(request)
         if whole.tuning and not request.dry_run:
             whole = _of_this_code(whole, request)
-    plan = part_of(whole.next, request.cells)
+    plan = part_of(whole.next, request.cells, request.seeds if whole.next is whole else None)
     launcher = request.launcher_for(plan.launcher, plan.name)
     if request.dry_run:
         if request.as_json:
@@ -141,10 +140,9 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
         settle_code(plan.runs, root, plan.last_stage, check=lambda: launcher.check(tasks_left()))
     tasks = tasks_left()
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
-    is_recorded = request.seeds is not None and _is_part_of_the_plan(whole, root)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
-    if not is_recorded:  # the plan comes first
-        note_plan(root / "runs", study_record(whole, root), request.path, _with_results(whole, root))
+    # The plan comes first.
+    note_plan(root / "runs", study_record(whole, root), request.path, _with_results(whole, root))
     if launcher.detached and tasks:
         before = latest_jobs(root, plan.name)
         try:
@@ -154,8 +152,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
                 _record(whole, root)
             raise
         say(f"submitted {_count(len(tasks), 'task')}")
-    if not is_recorded:
-        _record(whole, root)
+    _record(whole, root)
     if launcher.detached:
         has_ended = request.follow or not tasks
         return _follow(launcher, tasks, plan, request, root), whole if has_ended else None
@@ -168,9 +165,14 @@ def _record(plan: StudyPlan, root: Path) -> None:
     record_study(plan, root)
 
 
-def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
+def part_of(plan: StudyPlan, named: Sequence[str], seeds: int | None = None) -> StudyPlan:
     """Return the plan with only the runs of some cells, several in a text with commas, which names of cells may have,
-    too; default: all. UserError: no such cell."""
+    too; default: all. `seeds`: only those of the first ones. UserError: no such cell, or not so many seeds."""
+    if seeds is not None:
+        most = plan.described["until"][1] if "until" in plan.described else len(plan.seeds)
+        if seeds > most:
+            raise UserError(f"--seeds {seeds}: study {plan.name} has {most}; add seeds to its file")
+        plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed in plan.seeds[:seeds]))
     if not named:
         return plan
     known, wanted = list(dict.fromkeys(cell_of(cell.name) for cell in plan.cells)), set()
@@ -184,12 +186,6 @@ def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
             wanted.add(found)
             parts = parts[found.count(",") + 1 :]
     return replace(plan, runs=tuple(run for run in plan.runs if cell_of(run.cell) in wanted))
-
-
-def _is_part_of_the_plan(plan: StudyPlan, root: Path) -> bool:
-    """True if the study is recorded with these runs and others."""
-    recorded = {(run.cell, run.seed, run.run_key) for run in _recorded(plan, root)}
-    return {(run.cell, run.seed, run.run_key) for run in plan.runs} < recorded
 
 
 def _with_results(plan: StudyPlan, root: Path) -> int:

@@ -45,11 +45,9 @@ def try_study(request: Request) -> int:
     """Run the study small and print what a whole run of each cell takes; 1 where a run failed. UserError: as `sweep`
     refuses the study."""
     root = Path(request.root)
-    whole = plan_study(
-        request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
-    )
+    whole = plan_study(request.path, root, params_path=request.params_path, overrides=request.overrides)
     every = replace(whole, runs=whole.known_runs)
-    whole = part_of(every, request.cells)
+    whole = part_of(every, request.cells, request.seeds)
     parents = {cell.fork.parent for cell in whole.cells if cell.fork and whole.of(cell.name)}
     tried = part_of(every, (*request.cells, *parents)) if request.cells else every
     folder = root / "runs" / "try"

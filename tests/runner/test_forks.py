@@ -10,6 +10,7 @@ from realm_lab.errors import UserError
 from realm_lab.runner.housekeeping import unneeded
 from realm_lab.runner.plan import StudyPlan
 from realm_lab.runner.preview import cost_of_forks
+from realm_lab.runner.sweep import part_of
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.tracking.run_dir import StageRun, read_run_records
 from realm_lab.tracking.state import StageStates
@@ -30,7 +31,7 @@ TUNE = ("finetune", "evaluate")
 
 
 def test_shared_steps_are_tasks_of_their_own(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
-    plan = planned(STUDY, seeds=1)
+    plan = part_of(planned(STUDY), (), seeds=1)
     tasks = tasks_of(plan.runs, StageStates(tmp_path / "runs"))
     assert [(task.stages, task.cells) for task in tasks] == [
         (("prepare", "warm_start", "pretrain@4"), ("realm", "late", "early", "same")),
@@ -49,7 +50,7 @@ def test_shared_steps_are_tasks_of_their_own(planned: Callable[..., StudyPlan], 
 def test_a_parent_that_is_done_is_trained_again_only_to_the_step(
     planned: Callable[..., StudyPlan], tmp_path: Path
 ) -> None:
-    plan = planned(STUDY, seeds=1)
+    plan = part_of(planned(STUDY), (), seeds=1)
     for stage in ("prepare", "warm_start", "pretrain", *TUNE):
         leave(tmp_path, plan.of("realm")[0], stage, "COMPLETE")
     leave(tmp_path, plan.of("late")[0], "pretrain", "COMPLETE")

@@ -14,10 +14,11 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
-from realm_lab.runner.plan import PlannedRun, plan_study, record_study
+from realm_lab.runner.plan import PlannedRun, plan_study, record_study, study_record
 from realm_lab.runner.slurm_queue import Queued, SubmittedJob, jobs_of_stages, record_jobs
 from realm_lab.runner.status import study_status
 from realm_lab.runner.stopping import sweeping
+from realm_lab.tracking.ledger import note_plan, read_ledger
 from realm_lab.tracking.run_lease import writing
 from tests.runner.conftest import leave
 
@@ -196,7 +197,7 @@ def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -
     assert [study["study"] for study in json.loads(capsys.readouterr().out)] == ["far", "new"]
 
 
-def test_fewer_seeds_of_a_planned_study_are_part_of_it(root: Path) -> None:
+def test_fewer_seeds_are_a_part_of_the_study(root: Path) -> None:
     """To drop seeds, a user edits the file."""
     path = root / "experiments" / "far.yaml"
     path.write_text(path.read_text().replace("seeds: [0]", "seeds: [0, 1]"))
@@ -209,8 +210,12 @@ def test_fewer_seeds_of_a_planned_study_are_part_of_it(root: Path) -> None:
     assert len(study_status("far", root)["runs"]) == 12
     assert "6 of 12 runs complete" in (root / "reports" / "far" / "report.md").read_text()
     shutil.rmtree(root / "runs" / "studies" / "far")
-    assert main([*sweep, "--force"]) == 0
-    assert len(study_status("far", root)["runs"]) == 6, "nothing more was planned"
+    (root / "runs" / "ledger.jsonl").unlink()
+    assert main([*sweep, "--force"]) == 0, "as the first command"
+    assert len(study_status("far", root)["runs"]) == 12
+    note_plan(root / "runs", study_record(plan, root), path, complete=6)  # as a sweep of all seeds does
+    lines = read_ledger(root / "runs" / "ledger.jsonl")
+    assert [line.fields["kind"] for line in lines].count("plan") == 1, "both seeds were planned from the start"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

@@ -13,6 +13,7 @@ from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.search_file import Pruning, Search
 from realm_lab.runner.space import Tuning
 from realm_lab.runner.study import Cell, CellEntry, Study, cells_of, read_study_file, value_in_name
+from realm_lab.runner.sweep import part_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import read_run_record
@@ -333,11 +334,13 @@ def test_what_params_yaml_changes_in_every_cell_is_told(write: Write, tmp_path: 
         plan_study(write(B + "{set: {pretrain.masking: random_span}}\n"), tmp_path)
 
 
-@pytest.mark.parametrize(("wanted", "seeds"), [(None, (4, 2)), (1, (4,)), (2, (4, 2)), (4, (0, 1, 2, 3))])
-def test_seeds_of_the_command_line(write: Write, wanted: int | None, seeds: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("wanted", "seeds"), [(None, (4, 2)), (1, (4,)), (2, (4, 2))])
+def test_the_first_seeds_are_a_part_of_the_study(write: Write, wanted: int | None, seeds: tuple[int, ...]) -> None:
     path = write(CELLS, head="question: q\nseeds: [4, 2]\n")
-    plan = plan_study(path, path.parent, params_path=tiny.PARAMETERS, seeds=wanted)
-    assert [run.seed for run in plan.of("token")] == list(seeds) == list(plan.seeds)
+    plan = plan_study(path, path.parent, params_path=tiny.PARAMETERS)
+    assert tuple(run.seed for run in part_of(plan, (), wanted).of("token")) == seeds
+    with refused("--seeds 3", "2"):
+        part_of(plan, (), 3)
 
 
 @pytest.mark.parametrize(
