@@ -167,7 +167,7 @@ def _record(plan: StudyPlan, root: Path) -> None:
 
 def part_of(plan: StudyPlan, named: Sequence[str], seeds: int | None = None) -> StudyPlan:
     """Return the plan with only the runs of some cells, several in a text with commas, which names of cells may have,
-    too; default: all. `seeds`: only those of the first ones. UserError: no such cell, or not so many seeds."""
+    too; default: all. `seeds`: only those of the first ones. UserError: no such cell, or fewer seeds than that."""
     if seeds is not None:
         most = plan.described["until"][1] if "until" in plan.described else len(plan.seeds)
         if seeds > most:
