@@ -11,7 +11,7 @@ import pandas as pd
 
 from realm_lab.core.files import atomic_write, write_json
 from realm_lab.metrics import CURVES
-from realm_lab.reporting.frames import StudyFrames, metric_columns, ordered_cells, read_results, results_text
+from realm_lab.reporting.frames import UPDATES, StudyFrames, metric_columns, ordered_cells, read_results, results_text
 from realm_lab.reporting.report_data import plain
 from realm_lab.tracking.study_record import StudyRecord
 
@@ -42,7 +42,7 @@ def metrics_of(record: StudyRecord, results: pd.DataFrame, presets: Sequence[str
     names = metric_columns(results)
     for cell, _ in ordered_cells(record):
         mine = results[results["cell"] == cell]
-        found[cell] = _means(mine, {name: name for name in names if name.partition(".")[0] not in SHARED})
+        found[cell] = _means(mine, {name: name for name in names if name.partition(".")[0] not in (*SHARED, UPDATES)})
     for group in SHARED:
         columns = {name.partition(".")[2]: name for name in names if name.startswith(f"{group}.")}
         measured = [results[results["cell"] == cell] for cell, _ in reversed(ordered_cells(record))]

@@ -29,6 +29,8 @@ IDENTITY = ("study", "cell", "seed", "run_key", "status")
 MORE = ("engine_version", "collapsed", "flags", "not_measured")
 TEXTS = ("study", "cell", "run_key", "status", "flags", "not_measured", "metric")
 AGE = "index_staleness_steps"
+UPDATES = "corpus_updates"  # folder of a run, and first part of its columns
+SIDES = ("old", "new")
 WHOLE: dict[str, Any] = {"seed": int, "step": int, "seeds": int, "collapsed": int, "engine_version": "Int64"}
 NotMeasured = Mapping[str, Mapping[str, str]]  # cell -> part of the evaluation -> why
 CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
@@ -231,11 +233,25 @@ def _read_run(runs: Path, study: StudyRecord, member: StudyRun, problems: list[s
             run.values.update(run_values(stages))
             computed, failures = computed_values(study.own_metrics, stages)
             run.values.update(computed)
+            run.values.update(_updates(runs / member.run))
             problems += [failure for failure in failures if failure not in problems]
             run.not_measured.update([*stages.values()][-1].results().get("not_measured") or {})
     except (UserError, OSError, TypeError, ValueError, AttributeError) as error:
         problems.append(relative(error, runs))
     return run
+
+
+def _updates(run: Path) -> dict[str, float]:
+    """Return the means of the run's corpus updates by `corpus_updates.UPDATE.GROUP.SIDE.MEASURE`; a group is one of
+    blanks, or `questions`."""
+    found: dict[str, float] = {}
+    for path in sorted((run / UPDATES).glob("*/result.json")):
+        result = read_json(path)
+        groups = {group: {side: blanks[side] for side in SIDES} for group, blanks in result.get("clozes", {}).items()}
+        if asked := result.get("questions"):
+            groups["questions"] = {side: asked[f"{side}_corpus"] for side in SIDES}
+        found.update(scalars({UPDATES: {path.parent.name: groups}}))
+    return found
 
 
 def _points(run: Run, stage: str, problems: list[str]) -> list[tuple[Any, ...]]:

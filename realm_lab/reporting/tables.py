@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,13 +12,13 @@ import pandas as pd
 
 from realm_lab.params.load import show
 from realm_lab.reporting.comparison import MetricResult, points_of
-from realm_lab.reporting.frames import column, ordered_cells, summarise
+from realm_lab.reporting.frames import SIDES, UPDATES, column, ordered_cells, summarise
 from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.noise import Sources
 from realm_lab.reporting.rendering import mean_sd, words
 from realm_lab.reporting.report_data import Report
 from realm_lab.reporting.tuned import tuning_rows
-from realm_lab.statistics.paired import holm
+from realm_lab.statistics.paired import compare, holm, step_down_max_t
 from realm_lab.statistics.wording import (
     MINUS,
     NOTHING,
@@ -71,6 +72,16 @@ CORPUS_UPDATE = {
     "corpus_update.unchanged_exact_match_after": "after",
 }
 
+UPDATED = {  # measure of a corpus update: its title and digits
+    "log_likelihood": ("log p(y|x), nats", 2),
+    "utility": ("utility, nats", 2),
+    "answer_retrieved": ("a candidate has the answer", 3),
+    "exact_match": ("exact match", 3),
+    "follows": ("follows the new version", 3),
+    "stays": ("stays with the old", 3),
+    "wrong": ("wrong", 3),
+}
+
 TITLES = {  # of `other_rows`
     "interactions": "Interactions of the two axes",
     "sources": "Sources of the variance",
@@ -81,6 +92,7 @@ TITLES = {  # of `other_rows`
     "changes": "Cells",
     "tuning": "Tuning",
     "corpus_update": "Answers after the corpus was replaced, without training",
+    "corpus_updates": "Finished runs with another corpus, without training",
     "not_measured": "Not measured",
     "not_run": "Not run",
 }
@@ -224,6 +236,22 @@ def group_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]], columns:
     return rows
 
 
+def update_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]]) -> Rows:
+    """Return a row for each measure of each corpus update of a cell: both corpora, the change, and its p, corrected for
+    all rows."""
+    groups = dict.fromkeys(name.rsplit(".", 2)[0] for name in map(str, results) if name.startswith(f"{UPDATES}."))
+    rows, changes = [], []
+    for (name, title), group, (measure, (heading, digits)) in itertools.product(cells, groups, UPDATED.items()):
+        before, after = (column(results, name, f"{group}.{side}.{measure}") for side in SIDES)
+        if found := compare(after, before):
+            row = {"cell": title, "update": group.partition(".")[2], "measure": heading, "seeds": str(len(found.seeds))}
+            row |= {"old": _mean(before, 1, digits), "new": _mean(after, 1, digits)}
+            shown = f" [{interval(found.interval, digits)}]" if len(found.seeds) > 2 else ""
+            rows.append(row | {"new − old [95 %]": f"{signed(found.mean, digits)}{shown}"})
+            changes.append(found.by_seed)
+    return [row | {"p": number(p)} for row, p in zip(rows, step_down_max_t(changes), strict=True)] if rows else []
+
+
 def collapse_rows(report: Report) -> Rows:
     """Each cell with the baseline: rates of collapse, and the first metric where neither collapsed; empty if no run
     collapsed."""
@@ -301,6 +329,7 @@ def other_rows(report: Report) -> dict[str, Rows]:
         "changes": change_rows(report.record),
         "tuning": tuning_rows(report.record),
         "corpus_update": group_rows(results, cells, CORPUS_UPDATE),
+        "corpus_updates": update_rows(results, cells),
         "not_measured": [
             {"cell": title, "part": part, "why": reason}
             for name, title in cells

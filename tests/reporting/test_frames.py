@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from realm_lab.core.files import write_json
 from realm_lab.reporting import tables
 from realm_lab.reporting.figures import COLOURS
 from realm_lab.reporting.figures_training import retrieval_utility
@@ -25,7 +26,7 @@ from realm_lab.reporting.study_figures import study_curves
 from realm_lab.statistics.wording import NOTHING, number, signed
 from realm_lab.tracking.study_record import StudyRecord
 from tests.factories.errors import refused
-from tests.reporting.synthetic import edit, exact_match, run_json, stage_folder
+from tests.reporting.synthetic import edit, exact_match, report, run_json, stage_folder
 
 GONE = 2**22 + 1  # no process has this number
 
@@ -64,6 +65,27 @@ def test_a_run_is_a_row_with_every_number_of_it(tmp_path: Path, study: StudyReco
     assert column(frames.results, "realm", "corpus_update.follows")[0] == 0.95
     assert column(frames.results, "realm", "no_such_metric") == {}
     assert frames.of("realm")[0].values["recall_at_5"] == 0.475
+
+
+def test_corpus_updates_of_its_runs_are_a_table_of_the_study(tmp_path: Path, study: StudyRecord) -> None:
+    for seed, change in enumerate((1.0, 2.0, 4.5)):
+        folder = run_json(tmp_path / "runs", study, "realm", seed).parent / "corpus_updates" / "v1.1"
+        sides = {"old": {"log_likelihood": -9.0, "exact_match": 0.5}, "new": {"log_likelihood": change - 9.0}}
+        shares = {side: {"follows": share, "stays": 1 - share} for side, share in (("old", 0.0), ("new", 0.25))}
+        asked = {f"{side}_corpus": found for side, found in shares.items()}
+        write_json(folder / "result.json", {"clozes": {"only": sides | {"difference": {}}}, "questions": asked})
+    frames = load_study(tmp_path / "runs", "table")
+    only = "corpus_updates.v1.1.only"
+    assert column(frames.results, "realm", f"{only}.new.log_likelihood") == {0: -8.0, 1: -7.0, 2: -4.5}
+    rows = tables.update_rows(frames.results, frames.cells)
+    assert [(row["update"], row["old"], row["new"], row["p"]) for row in rows] == [
+        ("v1.1.only", "−9.00", "−6.50", "0.250"),  # the largest p of three seeds with one sign, 2 / 2^3
+        ("v1.1.questions", "0.000", "0.250", "0.250"),
+        ("v1.1.questions", "1.000", "0.750", "0.250"),
+    ]
+    half = 4.302653 * math.sqrt(3.25 / 3)  # Student's t with two degrees of freedom, and the variance
+    assert rows[0]["new − old [95 %]"] == f"+2.50 [{signed(2.5 - half, 2)} to {signed(2.5 + half, 2)}]"
+    assert "Finished runs with another corpus" in report(tmp_path)
 
 
 def test_cells_that_share_a_stage_both_have_its_curves_and_it_is_drawn_once(tmp_path: Path, study: StudyRecord) -> None:
