@@ -73,7 +73,7 @@ class Ragged:
 
     @classmethod
     def of(cls, offsets: np.ndarray, values: np.ndarray) -> Ragged:
-        """Lists in memory."""
+        """Make lists that are in memory."""
         made = cls.__new__(cls)
         made.offsets, made.values = offsets, values
         return made

@@ -194,7 +194,8 @@ def show(module: nn.Module, patches: Tensor | None) -> None:
 
 
 def initialise_blocks(blocks: nn.ModuleList, into_residual: Sequence[str], generator: torch.Generator) -> None:
-    """Return matrices of blocks; `into_residual` selects the ones that write into the residual stream."""
+    """Draw the matrices of blocks from N(0, 1/fan_in), and set their biases to 0. `into_residual` names the matrices
+    that write into the residual stream, which are scaled by 1/sqrt(their number)."""
     for module in blocks.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, 0.0, module.in_features**-0.5, generator=generator)

@@ -65,7 +65,7 @@ class Source(NamedTuple):
     otherwise: Origin
 
     def under(self, values: Mapping[str, Any], *layers: Layer, otherwise: Origin | None = None) -> Source:
-        """Return it with others on top."""
+        """Return this source with other `values` on top."""
         return Source(laid_over(self.values, values), (*layers, *self.layers), otherwise or self.otherwise)
 
     @contextmanager

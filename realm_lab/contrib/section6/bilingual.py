@@ -89,7 +89,7 @@ class BilingualWorld(ToyWorld):
         return self._of_knowledge(first, second), restated
 
     def _of_knowledge(self, first: list[Item], second: list[Item]) -> list[Item]:
-        """Return, of an entity's passages in the two languages, those in Z."""
+        """Return an entity's passages that are in Z, of the two languages."""
         return {"first": first, "second": second, "both": first + second}[self._language]
 
     def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
