@@ -70,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         verb = parser.verbs()[options.verb]
         verb.error(_unknown(unknown, options, verb))
+    if arguments is None and not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # bars of libraries fill a log
     slow = f"{PROGRAM} {options.verb}: loading libraries and reading the project"
     try:
         with first_line(slow) if arguments is None else nullcontext():  # not where Python called this
