@@ -236,7 +236,7 @@ def _read_run(runs: Path, study: StudyRecord, member: StudyRun, problems: list[s
             run.values.update(_updates(runs / member.run))
             problems += [failure for failure in failures if failure not in problems]
             run.not_measured.update([*stages.values()][-1].results().get("not_measured") or {})
-    except (UserError, OSError, TypeError, ValueError, AttributeError) as error:
+    except (UserError, OSError, TypeError, ValueError, AttributeError, KeyError) as error:
         problems.append(relative(error, runs))
     return run
 

@@ -9,6 +9,7 @@ import pytest
 
 from realm_lab.core.files import write_json
 from realm_lab.reporting import tables
+from realm_lab.reporting.default_run import metrics_of
 from realm_lab.reporting.figures import COLOURS
 from realm_lab.reporting.figures_training import retrieval_utility
 from realm_lab.reporting.frames import (
@@ -77,6 +78,7 @@ def test_corpus_updates_of_its_runs_are_a_table_of_the_study(tmp_path: Path, stu
     frames = load_study(tmp_path / "runs", "table")
     only = "corpus_updates.v1.1.only"
     assert column(frames.results, "realm", f"{only}.new.log_likelihood") == {0: -8.0, 1: -7.0, 2: -4.5}
+    assert "corpus_updates" not in str(metrics_of(frames.record, frames.results, [])), "metrics.json has fixed keys"
     rows = tables.update_rows(frames.results, frames.cells)
     assert [(row["update"], row["old"], row["new"], row["p"]) for row in rows] == [
         ("v1.1.only", "−9.00", "−6.50", "0.250"),  # the largest p of three seeds with one sign, 2 / 2^3

@@ -1,5 +1,6 @@
 """`tune` in a study: the same trials for every cell, chosen on development seeds, then the study's own seeds."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,8 @@ def test_cells_are_tuned_and_then_compared(tmp_path: Path, capsys: pytest.Captur
     arguments = ["sweep", "mini", "--root", str(root), "--launcher", "inline"]
     assert main([*arguments, "--dry-run"]) == 0
     assert "4 trials are left, each of 2 runs; then 4 runs" in capsys.readouterr().out
+    assert main([*arguments, "--seeds", "1", "--dry-run", "--json"]) == 0
+    assert {run["seed"] for run in json.loads(capsys.readouterr().out)} == {10, 11}, "a choice needs every trial"
     assert main(arguments) == 0
     runs = root / "runs"
     record = read_study_record(runs / "studies" / "mini" / "study.json")
