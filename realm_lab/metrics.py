@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 Source = Literal["results", "curve", "run"]
 Split = Literal["test", "dev", "train", ""]
-Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM25"]
+Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM25"]  # of an evaluation, in its order
 
 
 @dataclass(frozen=True)

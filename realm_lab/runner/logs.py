@@ -99,6 +99,8 @@ def _event(row: Mapping[str, Any], before: Mapping[str, Any], total: int) -> str
         known = [name for name in row if name in CURVES and CURVES[name].split == "dev"]
         known.sort(key=lambda name: (not CURVES[name].headline, [*CURVES].index(name)))
         names = known or [name for name in row if name not in ("step", "time")]
+        if not names:  # a part of the evaluation
+            return step
         values = ", ".join(f"{name} {_number(row[name])}" for name in names[:SHOWN])
         return f"{step}: {'evaluation' if known else 'watch'}: {values}"
     steps = row["step"] - before.get("step", row["step"])

@@ -5,16 +5,19 @@ It is a sweep in a separate project, ROOT/runs/try, which links all files of thi
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from realm_lab.core.durations import duration
 from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
+from realm_lab.metrics import Part
 from realm_lab.params.load import OPTIONS, flatten
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.runner.study import Cell
@@ -183,16 +186,15 @@ def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> floa
     finished.
 
     A training takes its start and end, its steps (the quickest one of pre-training has no refresh), its
-    evaluations and its refreshes. Evaluation takes time for each question. The estimate is about right, or too long.
+    evaluations and its refreshes. The estimate is about right, or too long.
     """
     found = StageRun(stage_folder(runs, stage, tried.plan.key(stage)), stage)
     if not found.is_complete():
         return None
     wall, sizes, small = found.status().wall_seconds, _sizes(run), _sizes(tried)
     if stage == "evaluate":
-        asked = found.results().get("questions", QUESTIONS)
         prepared = StageRun(stage_folder(runs, "prepare", tried.plan.corpus_key), "prepare").results()["counts"]
-        return float(wall * max(1.0, min(sizes["evaluate.questions"], prepared["questions_test"]) / asked))
+        return wall + _more_evaluation([row["time"] for row in found.metrics.rows()], sizes, small, prepared)
     before, small_before = _steps_before(stage, run), _steps_before(stage, tried)
     if small_before:
         state = f"{stage}{AT}{small_before}"
@@ -224,6 +226,30 @@ def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> floa
             expected = (whole_steps - before) / run.params.pretrain.refresh.interval_steps
             seconds += each * (expected - refreshed)
     return float(seconds)
+
+
+def _more_evaluation(
+    times: Sequence[float], sizes: Mapping[str, int], small: Mapping[str, int], prepared: Mapping[str, int]
+) -> float:
+    """Estimate the additional seconds of a whole evaluation, from the times at which the parts of the small one ended.
+
+    Answers take time for each question, the system's own measurements for each held-out sentence. Retrieval and BM25
+    read all passages and all questions, each in as much time.
+    """
+    kept = {"evaluate.questions": "questions_test", "evaluate.cloze_sentences": "cloze_test"}
+    (asked, asked_small), (read, read_small) = (
+        [max(1, min(values[name], prepared[split])) for values in (sizes, small)] for name, split in kept.items()
+    )
+    searching = (prepared["passages"] + asked) / (prepared["passages"] + asked_small)
+    ratios: dict[Part, float] = {
+        "retrieval": searching,
+        "own measurements": read / read_small,
+        "answers": asked / asked_small,
+        "corpus update": asked / asked_small,
+        "BM25": searching,
+    }
+    parts = zip(get_args(Part), itertools.pairwise(times), strict=True)
+    return sum((ratios[part] - 1.0) * (end - start) for part, (start, end) in parts)
 
 
 def _steps_before(stage: str, run: PlannedRun) -> int:

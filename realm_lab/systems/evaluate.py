@@ -89,12 +89,15 @@ def evaluate(context: Context, run: StageRun) -> None:
         "BM25": bm25,
     }
     run.start(len(parts))
+    run.metrics.truncate_after(-1)
+    run.metrics.log(0, {})
     for number, (name, measure) in enumerate(parts.items(), 1):
         try:
             measure()
         except Unsupported as reason:
             results.setdefault("not_measured", {})[name] = str(reason)
         run.heartbeat(number, force=True)
+        run.metrics.log(number, {})  # the time of each part, for `sweep --try`
     if "regex" in test.kinds:
         results |= {f"patterns_{kind}": count for kind, count in test.patterns.counts().items()}
         write_json_lines(folder / "patterns.jsonl", (problem._asdict() for problem in test.patterns.problems))

@@ -16,6 +16,7 @@ from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_st
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.sweep import part_of
 from realm_lab.runner.try_out import STEPS, _expected, _seconds, _small
+from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import stage_folder
 from tests.runner.conftest import PARAMETERS, STAGES, leave
 from tests.runner.made_search import SPACE, write_search
@@ -205,6 +206,21 @@ def test_a_whole_run_takes_what_its_parts_took(planned: Planned, tmp_path: Path)
     assert _seconds("pretrain", run, tried, tmp_path / "runs") == pytest.approx(expected)
 
 
+def test_an_evaluation_embeds_the_passages_once(planned: Planned, tmp_path: Path) -> None:
+    """20 of 320 questions and 4 of 12 sentences took 10 s: 6 s to search 980 passages, 1 s for the sentences, 2 s for
+    the answers, and 0.5 s for BM25."""
+    sizes = "{{evaluate.questions: {}, evaluate.cloze_sentences: {}}}"
+    studies = [f"baseline: a\ncells: {{a: {{set: {sizes.format(*some)}}}}}\n" for some in ((9999, 90), (20, 4))]
+    run, tried = (planned(study).runs[0] for study in studies)
+    counts = {"questions_test": 320, "cloze_test": 12, "passages": 980}
+    write_json(leave(tmp_path, tried, "prepare", "COMPLETE") / "results.json", {"counts": counts})
+    folder = leave(tmp_path, tried, "evaluate", "COMPLETE", wall_seconds=10.0)
+    rows = [{"step": step, "time": 100.0 + spent} for step, spent in enumerate((0.0, 6.0, 7.0, 9.0, 9.0, 9.5))]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = 6.5 * (1300 / 1000 - 1) + 1.0 * (12 / 4 - 1) + 2.0 * (320 / 20 - 1)
+    assert _seconds("evaluate", run, tried, tmp_path / "runs") == pytest.approx(10.0 + more)
+
+
 def test_pauses_before_forks_are_no_refreshes(planned: Planned, tmp_path: Path) -> None:
     """A start of 2 s for each part, steps of 1 s, a refresh of 3 s before each odd step but the first, and an
     evaluation of 1 s at either end; an hour passes before each part is continued."""
@@ -217,7 +233,9 @@ def test_pauses_before_forks_are_no_refreshes(planned: Planned, tmp_path: Path) 
     for run in small.runs:
         for stage in ("prepare", "warm_start", "finetune", "evaluate"):
             folder = leave(tried, run, stage, "COMPLETE", wall_seconds=1.0)
-            write_json(folder / "results.json", {"counts": {"questions_test": 12}, "questions": 12})
+            write_json(folder / "results.json", {"counts": {"questions_test": 12, "cloze_test": 9, "passages": 50}})
+            for part in range(6 if stage == "evaluate" else 0):
+                MetricLog(folder / "metrics.jsonl").log(part, {})
 
     def trained(cell: str, stage: str, continued: set[int], steps: int, wall_seconds: float) -> None:
         time = 100.0
