@@ -1,10 +1,10 @@
-"""A table of log-likelihoods by a frozen causal language model: each pair of a sentence and a passage is read once, and
-then looked up by every run.
+"""A table of log-likelihoods by a frozen causal language model: each pair of a sentence and a passage's text is read
+once, and then looked up by every run of any corpus.
 
-<store>/<key[:12]>/identity.json   corpus, model and prompt; written first
+<store>/<key[:12]>/identity.json   model and prompt; written first
                    pairs.bin       records of PAIR, appended whole
                    append.lock     held by the process that appends
-                   states/ROW.safetensors  the model's states of a passage, on a CPU (`models/causal.py`)
+                   states/PASSAGE.safetensors  the model's states of a passage, on a CPU (`models/causal.py`)
 
 If two processes read a pair at the same time, the first result counts for both, so that a resumed run finds
 the same numbers. The folder may be deleted, and is filled again when needed.
@@ -41,13 +41,12 @@ from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.tracking.run_dir import KEY_LENGTH
 
-FORMAT = 1
-PAIR = np.dtype([("sentence", "<u8"), ("passage", "<i4"), ("log_prob", "<f4"), ("is_likeliest", "<u4")])
+FORMAT = 2
+PAIR = np.dtype([("sentence", "<u8"), ("passage", "<u8"), ("log_prob", "<f4"), ("is_likeliest", "<u4")])
 READ_AT_ONCE = 128  # pairs between two writes to the disk
 SPARED = 10 * 2**30  # bytes of the disk that stored states leave free
-NO_PASSAGE = -1
 
-Pair = tuple[int, int]  # the hash of a masked sentence, and the row of a passage or NO_PASSAGE
+Pair = tuple[int, int]  # the hashes of a masked sentence, and of the text of a passage, "" for none
 Asked = tuple[str, Spans]  # a text with its answer, and the characters of the answer
 
 
@@ -62,7 +61,6 @@ class Found(NamedTuple):
 class Identity:
     """Inputs that make two tables the same; not the device."""
 
-    corpus_digest: str
     checkpoint: str  # digest of its files
     form: str
     precision: str
@@ -138,22 +136,22 @@ class States:
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def find(self, row: int) -> Begun | None:
+    def find(self, body: str) -> Begun | None:
         """Return the states of a passage, mapped from the disk; None if they are not there."""
-        path = self._path(row)
+        path = self._path(body)
         return Begun(**load_file(path)) if path.exists() else None
 
-    def add(self, row: int, begun: Begun) -> None:
+    def add(self, body: str, begun: Begun) -> None:
         """Store the states of a passage."""
-        with atomic_write(self._path(row), "wb") as file:
+        with atomic_write(self._path(body), "wb") as file:
             file.write(save({name: tensor.contiguous() for name, tensor in begun._asdict().items()}))
 
     def has_room(self) -> bool:
         """True while the disk has more than SPARED bytes free."""
         return shutil.disk_usage(self._folder.parent).free > SPARED
 
-    def _path(self, row: int) -> Path:
-        return self._folder / f"{row}.safetensors"
+    def _path(self, body: str) -> Path:
+        return self._folder / f"{text_key(body):016x}.safetensors"
 
 
 class CausalReader(nn.Module):
@@ -197,39 +195,44 @@ class CausalReader(nn.Module):
 
     def found(self, asked: Sequence[Asked], rows_BK: np.ndarray) -> list[list[Found]]:
         """Return the entries of each text under its candidates; missing ones are read."""
-        keys = [sentence_key(*one) for one in asked]
-        rows_BK = np.maximum(rows_BK, NO_PASSAGE)
-        pairs = [[(key, int(row)) for row in rows] for key, rows in zip(keys, rows_BK, strict=True)]
+        bodies = {row: self._body(row) for row in np.unique(rows_BK).tolist()}
+        passages = {row: text_key(body) for row, body in bodies.items()}
+        sentences = [sentence_key(*one) for one in asked]
+        pairs = [[(key, passages[row]) for row in rows] for key, rows in zip(sentences, rows_BK.tolist(), strict=True)]
         known = self._table.find([pair for row in pairs for pair in row])
-        missing = {pair: asked[number] for number, row in enumerate(pairs) for pair in row if pair not in known}
+        missing = {
+            pair: (bodies[row], asked[number])
+            for number, rows in enumerate(rows_BK.tolist())
+            for pair, row in zip(pairs[number], rows, strict=True)
+            if pair not in known
+        }
         texts = list(missing.items())
         for start in range(0, len(texts), READ_AT_ONCE):
-            known |= self._read_new(texts[start : start + READ_AT_ONCE])
+            known |= self._read_new(dict(texts[start : start + READ_AT_ONCE]))
         return [[known[pair] for pair in row] for row in pairs]
 
-    def _read_new(self, some: Sequence[tuple[Pair, Asked]]) -> dict[Pair, Found]:
+    def _read_new(self, some: Mapping[Pair, tuple[str, Asked]]) -> dict[Pair, Found]:
         """Read pairs and add them to the table."""
         make = FORMS[self._form]
-        prompts = [make(self._body(row), text, spans) for (_, row), (text, spans) in some]
-        begun = self._begun(sorted({row for (_, row), _ in some})) if self._model.continues else {}
-        log_probs_N, likeliest_N = self._model.score(prompts, [begun.get(row) for (_, row), _ in some])
-        read = zip((pair for pair, _ in some), log_probs_N.tolist(), likeliest_N.tolist(), strict=True)
+        prompts = [make(body, text, spans) for body, (text, spans) in some.values()]
+        begun = self._begun(sorted({body for body, _ in some.values()} - {""})) if self._model.continues else {}
+        log_probs_N, likeliest_N = self._model.score(prompts, [begun.get(body) for body, _ in some.values()])
+        read = zip(some, log_probs_N.tolist(), likeliest_N.tolist(), strict=True)
         self._table.add({pair: Found(*found) for pair, *found in read})
-        return self._table.find([pair for pair, _ in some])
+        return self._table.find(list(some))
 
-    def _begun(self, rows: Sequence[int]) -> dict[int, Begun]:
-        """Return the model's states of passages that have text: stored ones, and others, which are read and stored
-        while the disk has room."""
-        bodies = {row: body for row in rows if (body := self._body(row))}
-        begun = {row: found for row in bodies if (found := self._table.states.find(row))}
-        new = [row for row in bodies if row not in begun] if self._table.states.has_room() else []
-        for row, one in zip(new, self._model.begin([f"{bodies[row]}\n" for row in new]), strict=True):
-            self._table.states.add(row, one)
-            begun[row] = one
+    def _begun(self, bodies: Sequence[str]) -> dict[str, Begun]:
+        """Return the model's states of passages: stored ones, and others, which are read and stored while the disk has
+        room."""
+        begun = {body: found for body in bodies if (found := self._table.states.find(body))}
+        new = [body for body in bodies if body not in begun] if self._table.states.has_room() else []
+        for body, one in zip(new, self._model.begin([f"{body}\n" for body in new]), strict=True):
+            self._table.states.add(body, one)
+            begun[body] = one
         return begun
 
     def _body(self, row: int) -> str:
-        return "" if row == NO_PASSAGE else str(self.passages.text.row(row)["body"])
+        return "" if row < 0 else str(self.passages.text.row(row)["body"])
 
     def spans(self, sentence: MaskedSentence) -> list[tuple[int, int]]:
         """Return the masked characters, [first, end), neighbouring wordpieces together."""
@@ -261,5 +264,9 @@ def passage_reader(params: Params, reader: AnyReader, passages: Passages, specia
 
 def sentence_key(text: str, spans: Spans) -> int:
     """Return a 64-bit hash of a sentence and its masks."""
-    described = repr((text, [(int(first), int(end)) for first, end in spans])).encode()
-    return int.from_bytes(hashlib.blake2b(described, digest_size=8).digest(), "little")
+    return text_key(repr((text, [(int(first), int(end)) for first, end in spans])))
+
+
+def text_key(text: str) -> int:
+    """Return a 64-bit hash of a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -121,9 +121,9 @@ class Context(CorpusContext):
         settings, precision = self.params.pretrain, self.params.model.precision
         if settings.causal_checkpoint is None:
             return reader
-        checkpoint, (passages, corpus_digest, _) = Path(settings.causal_checkpoint), knowledge or self.knowledge
+        checkpoint, (passages, *_) = Path(settings.causal_checkpoint), knowledge or self.knowledge
         code = digest(code_reader(self.runs).reached([causal.__name__]))
-        identity = TableIdentity(corpus_digest, digest_causal(checkpoint), settings.causal_form, precision, code)
+        identity = TableIdentity(digest_causal(checkpoint), settings.causal_form, precision, code)
         table = Likelihoods(self.runs / "likelihoods", identity, self.params.launch.other_code == "accept")
         load = partial(causal.CausalModel, checkpoint, precision, self.device)
         return CausalReader(passages, self.tokenizer, settings.causal_form, table, load, self.device)

@@ -88,7 +88,7 @@ def test_a_causal_language_model_measures_the_answer(system: TinySystem, tmp_pat
     items, _ = cloze_items(questions_from(system, [4, 17, 33]), system.tokenizer, system.special, 24)
     bodies = dict(zip(system.passages.text.column("id"), system.passages.text.column("body"), strict=True))
     model = CausalModel(write_causal_folder(tmp_path / "causal", list(bodies.values())), "float32", torch.device("cpu"))
-    table = Likelihoods(tmp_path, Identity("corpus", "model", "left", "float32", "code"))
+    table = Likelihoods(tmp_path, Identity("model", "left", "float32", "code"))
     causal = CausalReader(system.passages, system.tokenizer, "left", table, lambda: model, torch.device("cpu"))
     args = (params, system.built_retriever())
     by_bert = read_cloze_items(*args, system.reader, system.tokenizer, system.special, items)
