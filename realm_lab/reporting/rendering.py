@@ -67,13 +67,19 @@ def escape_markdown(value: Any) -> Markup:
 def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """A Markdown table of rows with the same keys (what a row lacks is a dash), columns of numbers flush right.
 
-    One wider than a page becomes several, each with the first column.
+    One wider than a page becomes several, each with the first columns that make its rows distinct.
     """
-    first, *others = dict.fromkeys(name for row in rows for name in row)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    keys = next((count for count in range(1, len(names)) if _are_distinct(rows, names[:count])), 1)
+    first, others = names[:keys], names[keys:]
     parts = max(1, math.ceil(len(others) / MOST_COLUMNS))
     width = max(1, math.ceil(len(others) / parts))
-    split = [[first, *others[start : start + width]] for start in range(0, max(1, len(others)), width)]
+    split = [[*first, *others[start : start + width]] for start in range(0, max(1, len(others)), width)]
     return Markup("\n\n".join(_pipe_table(rows, names) for names in split))
+
+
+def _are_distinct(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> bool:
+    return len({tuple(row.get(name) for name in names) for row in rows}) == len(rows)
 
 
 def _pipe_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:

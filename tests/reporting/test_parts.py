@@ -31,7 +31,7 @@ from realm_lab.reporting.figures_differences import other_differences_figure
 from realm_lab.reporting.figures_training import quality_over_drift
 from realm_lab.reporting.frames import StudyFrames, column
 from realm_lab.reporting.interactions import interactions
-from realm_lab.reporting.rendering import html
+from realm_lab.reporting.rendering import MOST_COLUMNS, html, pipe_table
 from realm_lab.reporting.report_data import Report
 from realm_lab.reporting.study_figures import sketches, styles_of
 from realm_lab.reporting.tables import axes_rows, interaction_rows, other_title
@@ -69,6 +69,16 @@ def frames(record: StudyRecord, curves: pd.DataFrame | None = None) -> StudyFram
     study.__dict__["curves"] = pd.DataFrame(columns=CURVE) if curves is None else curves
     study.__dict__["pretrained"] = []
     return study
+
+
+@pytest.mark.parametrize(("rows", "keys"), [([("a", 0), ("b", 0)], 1), ([("a", 0), ("a", 1)], 2), ([("a", 0)] * 2, 1)])
+def test_the_rows_of_each_part_of_a_wide_table_differ(rows: list[tuple[str, int]], keys: int) -> None:
+    numbers = {f"n{place}": str(place) for place in range(2 * MOST_COLUMNS)}
+    parts = pipe_table([{"cell": cell, "seed": str(seed)} | numbers for cell, seed in rows]).split("\n\n")
+    heads = [[name.strip() for name in part.splitlines()[0].strip("|").split("|")] for part in parts]
+    assert len(heads) > 1
+    assert all(head[:keys] == ["cell", "seed"][:keys] for head in heads)
+    assert [name for head in heads for name in head[keys:]] == ["cell", "seed", *numbers][keys:], "each column once"
 
 
 def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
