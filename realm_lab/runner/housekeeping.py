@@ -12,6 +12,7 @@ from typing import Any
 from realm_lab.core.files import is_ours, read_json
 from realm_lab.corpus.store import UPDATED
 from realm_lab.errors import UserError
+from realm_lab.params.checkpoint import digest_causal
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.stopping import sweepers
@@ -84,8 +85,10 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     digests = {read_json(path)["digest"] for path in manifests}
     digests |= {f"{known}{UPDATED}" for known in digests}
     manifests = [path for store in ("embeddings", "bm25") for path in sorted(runs.glob(f"{store}/*/manifest.json"))]
-    published = [path.parent / "identity.json" for path in manifests] + sorted(runs.glob("likelihoods/*/identity.json"))
-    return folders + [path.parent for path in published if read_json(path)["corpus_digest"] not in digests]
+    published = [path.parent / "identity.json" for path in manifests]
+    folders += [path.parent for path in published if read_json(path)["corpus_digest"] not in digests]
+    tables, models = sorted(runs.glob("likelihoods/*/identity.json")), _causal_models(Path(root), kept)
+    return folders + [path.parent for path in tables if read_json(path)["checkpoint"] not in models]
 
 
 def remove(folder: Path) -> None:
@@ -104,6 +107,13 @@ def size_of(folder: Path) -> int:
 def _stages(run: RunRecord) -> set[str]:
     folders = {Path(folder).name for folder in run.stages.values()} | {f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}"}
     return folders | ({run.inputs["state"]} if "state" in run.inputs else set())
+
+
+def _causal_models(root: Path, kept: Sequence[RunRecord]) -> set[str]:
+    """Return the digests of the causal language models of runs, of those that are still there."""
+    named = {run.params["pretrain"].get("causal_checkpoint") for run in kept if "pretrain" in run.params}
+    paths = [root / name for name in named if name]
+    return {digest_causal(path) for path in paths if path.exists()}
 
 
 def _reported(reports: Path, forget: Sequence[str]) -> set[str]:

@@ -104,9 +104,15 @@ def test_containment_trains_without_a_reader_and_is_measured_with_one(line: Path
     assert after["reader/model.safetensors"] == before["reader/model.safetensors"]
 
 
-def test_the_table_goes_with_its_corpus(line: Path) -> None:
-    table = next(line.glob(PAIRS)).parent
-    assert table in unneeded(line)  # no study names the runs, and nothing needs the corpus
+def test_the_table_goes_with_the_runs_that_read_it(line: Path) -> None:
+    from realm_lab.systems.identity import plan_run, record_run
+
+    table, report = next(line.glob(PAIRS)).parent, line / "reports" / "mine" / "results.csv"
+    assert table in unneeded(line)
+    record = record_run(line / "runs", plan_run(chosen(line), "realm", 0), chosen(line))
+    report.parent.mkdir(parents=True)
+    report.write_text(f"run_key\n{record.run_key}\n")
+    assert table not in unneeded(line)
 
 
 @pytest.mark.parametrize("change", [{"pretrain.train_reader": True}, {"pretrain.marginal": "token"}])
