@@ -87,8 +87,7 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     manifests = [path for store in ("embeddings", "bm25") for path in sorted(runs.glob(f"{store}/*/manifest.json"))]
     published = [path.parent / "identity.json" for path in manifests]
     folders += [path.parent for path in published if read_json(path)["corpus_digest"] not in digests]
-    tables, models = sorted(runs.glob("likelihoods/*/identity.json")), _causal_models(Path(root), kept)
-    return folders + [path.parent for path in tables if read_json(path)["checkpoint"] not in models]
+    return folders + _unread_tables(Path(root), kept)
 
 
 def remove(folder: Path) -> None:
@@ -109,11 +108,16 @@ def _stages(run: RunRecord) -> set[str]:
     return folders | ({run.inputs["state"]} if "state" in run.inputs else set())
 
 
-def _causal_models(root: Path, kept: Sequence[RunRecord]) -> set[str]:
-    """Return the digests of the causal language models of runs, of those that are still there."""
+def _unread_tables(root: Path, kept: Sequence[RunRecord]) -> list[Path]:
+    """Find tables of likelihoods by causal language models that no run has; none if the model of a run is gone, since
+    its table is then not known."""
     named = {run.params["pretrain"].get("causal_checkpoint") for run in kept if "pretrain" in run.params}
     paths = [root / name for name in named if name]
-    return {digest_causal(path) for path in paths if path.exists()}
+    if not all(path.exists() for path in paths):
+        return []
+    models = {digest_causal(path) for path in paths}
+    tables = sorted((root / "runs").glob("likelihoods/*/identity.json"))
+    return [path.parent for path in tables if read_json(path)["checkpoint"] not in models]
 
 
 def _reported(reports: Path, forget: Sequence[str]) -> set[str]:

@@ -13,7 +13,7 @@ from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence, mask
 from realm_lab.models import likelihoods
 from realm_lab.models.causal import CausalModel, left_prompt
-from realm_lab.models.likelihoods import PAIR, CausalReader, Found, Identity, Likelihoods
+from realm_lab.models.likelihoods import PAIR, CausalReader, Found, Identity, Likelihoods, text_key
 from realm_lab.retrieval.rows import ABSENT, NULL
 from tests.corpus.preparing import write_passages
 from tests.models.causal_folder import write_causal_folder
@@ -100,7 +100,8 @@ def test_states_of_passages_are_stored_while_the_disk_has_room(made: Made, monke
     sentences = [made.masked(0, "Ankara"), made.masked(1, "Lima")]
     first = made.reader().read(sentences, ROWS).log_probs_BK
     folder = made.store / IDENTITY.key[:12]
-    assert len([*folder.glob("states/*.safetensors")]) == 3
+    names = {f"{text_key(text):016x}.safetensors" for _, text in TEXTS}
+    assert {path.name for path in (folder / "states").iterdir()} == names
     folder.joinpath("pairs.bin").unlink()
     assert torch.equal(made.reader().read(sentences, ROWS).log_probs_BK, first), "as stored"
     monkeypatch.setattr(likelihoods, "SPARED", float("inf"))

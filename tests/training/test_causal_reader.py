@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
 from realm_lab.models import causal
 from realm_lab.models.candidate_reader import ABSENT_NATS
@@ -113,6 +114,11 @@ def test_the_table_goes_with_the_runs_that_read_it(line: Path) -> None:
     report.parent.mkdir(parents=True)
     report.write_text(f"run_key\n{record.run_key}\n")
     assert table not in unneeded(line)
+    (line / "causal").rename(line / "moved")
+    assert table not in unneeded(line), "its run is there, and may find its model again"
+    (line / "moved").rename(line / "causal")
+    write_json(table.parent / "other" / "identity.json", {"checkpoint": "another model"})
+    assert table.parent / "other" in unneeded(line)
 
 
 @pytest.mark.parametrize("change", [{"pretrain.train_reader": True}, {"pretrain.marginal": "token"}])
