@@ -254,12 +254,13 @@ def on_first_rank(work: Callable[[], Any]) -> Any:
 
 
 def announce_failure(error: BaseException) -> None:
-    """Publish an error so that the other ranks can report it when their next exchange fails."""
+    """Publish an error so that the other ranks can report it when their next exchange fails. The first one is kept:
+    those that follow are of ranks that this one has failed."""
     if isinstance(error, RankLost):
         return
     with suppress(RuntimeError):  # the rank that kept the store is gone: there is no one left to tell
         if _Group.store is not None:
-            _Group.store.set("failure", f"rank {launched().rank}: {_line(error)}")
+            _Group.store.compare_set("failure", "", f"rank {launched().rank}: {_line(error)}")
 
 
 @contextmanager

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from realm_lab.core.digests import write_digests
 from realm_lab.core.files import write_json
 from realm_lab.core.lease import exclusive
 
 REMEDY = "delete the folder, it is built again when it is needed"
+
+
+def write_once(path: Path, value: Any) -> None:
+    """Write a JSON file unless it is there. Only one of a machine's processes writes it: on some shared file systems a
+    file that is replaced while another process opens it seems to be gone."""
+    if not path.exists():
+        with exclusive(path.with_suffix(".lock")):
+            if not path.exists():
+                write_json(path, value)
 
 
 def in_shards(folder: Path, count: int, write: Callable[[int], None]) -> None:

@@ -29,8 +29,9 @@ from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from realm_lab.core.files import DiskFull, atomic_write, digest, is_disk_full, read_json, write_json
+from realm_lab.core.files import DiskFull, atomic_write, digest, is_disk_full, read_json
 from realm_lab.core.lease import exclusive
+from realm_lab.core.shards import write_once
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.errors import UserError
@@ -80,8 +81,7 @@ class Likelihoods:
         self._folder = store / identity.key[:KEY_LENGTH]
         if accepts_other_code and not (self._folder / "identity.json").exists():
             self._folder = _of_other_code(store, identity) or self._folder
-        if not (self._folder / "identity.json").exists():
-            write_json(self._folder / "identity.json", asdict(identity))
+        write_once(self._folder / "identity.json", asdict(identity))
         self._path, self._known, self._read = self._folder / "pairs.bin", dict[Pair, Found](), 0
         self.states = States(self._folder / "states")
 

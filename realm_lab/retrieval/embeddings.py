@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from realm_lab.core.digests import check_file
-from realm_lab.core.files import DiskFull, digest, is_disk_full, read_json, write_json
-from realm_lab.core.shards import REMEDY, in_shards, publish
+from realm_lab.core.files import DiskFull, digest, is_disk_full, read_json
+from realm_lab.core.shards import REMEDY, in_shards, publish, write_once
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import PARTS, Embedder
@@ -176,8 +176,7 @@ class EmbeddingStore:
         """Publish a matrix whose rows [R] `embed` computes as float32 [R, D], shard by shard. UserError: a row is not
         finite, the disk is full, or the folder holds another matrix."""
         folder = self._folder(identity)
-        if not (folder / "identity.json").exists():
-            write_json(folder / "identity.json", asdict(identity))
+        write_once(folder / "identity.json", asdict(identity))
         _check(folder, identity)
         firsts = range(0, identity.rows, shard_rows)
 

@@ -28,8 +28,8 @@ import Stemmer
 import torch
 
 from realm_lab.core.digests import damage
-from realm_lab.core.files import atomic_write, digest, read_json, write_json
-from realm_lab.core.shards import REMEDY, in_shards, publish
+from realm_lab.core.files import atomic_write, digest, read_json
+from realm_lab.core.shards import REMEDY, in_shards, publish, write_once
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.systems.registry import Retrieved
@@ -173,8 +173,7 @@ class Bm25Store:
         identity = described | {"bm25s": bm25s.__version__, "format": FORMAT, "code": code}
         key = digest(identity)
         folder = self.folder / key[:KEY_LENGTH]
-        if not (folder / "identity.json").exists():
-            write_json(folder / "identity.json", identity)
+        write_once(folder / "identity.json", identity)
         if read_json(folder / "identity.json") != identity:
             raise UserError("BM25 of something else than asked for", REMEDY, path=folder)
         firsts = range(0, len(passages), SHARD_ROWS)

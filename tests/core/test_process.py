@@ -132,25 +132,33 @@ try:
 except UserError as error:
     announce_failure(error)
     say(str(error))
+    {after}
     disconnect(failed=True)
     sys.exit(2)
+"""
+AGAIN = """
+    try:
+        summed(3.0)
+    except UserError as error:
+        say(str(error))
 """
 
 
 @pytest.mark.slow
 def test_a_rank_that_fails_tells_the_others_why() -> None:
     failure = 'raise UserError("out of memory; lower the batch")'
-    outcomes = run_ranks(FAILING.format(failure=failure, then="summed(2.0)"))
+    code = FAILING.format(failure=failure, then="summed(2.0)", after=AGAIN.strip())
+    outcomes = run_ranks(code, 2)
     assert [code for code, _, _ in outcomes] == [2, 2]
-    assert outcomes[1][1] == ["out of memory; lower the batch"]
     expected = "another process of this run has ended: rank 1: out of memory; lower the batch; run again to resume"
-    assert outcomes[0][1] == [expected]
+    assert outcomes[0][1] == [expected, expected], "what a rank says for that reason does not hide the reason"
+    assert outcomes[1][1][0] == "out of memory; lower the batch"
 
 
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others_at_once() -> None:
     failure = "os.kill(os.getpid(), signal.SIGKILL)"
-    outcomes = run_ranks(FAILING.format(failure=failure, then="summed(2.0)"))
+    outcomes = run_ranks(FAILING.format(failure=failure, then="summed(2.0)", after=""))
     assert [code for code, _, _ in outcomes] == [2, -9]
     assert outcomes[0][1][0].startswith("another process of this run has ended: killed, or out of reach (")
 

@@ -1,5 +1,6 @@
 """The causal reader against transformers' own loss, one prompt at a time."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,9 @@ def test_a_likely_answer_is_the_likeliest(folder: Path) -> None:
     assert model.score([prompt])[1].item() == retokenised
 
 
+@pytest.mark.skipif(
+    "ATEN_CPU_CAPABILITY" in os.environ, reason="torch lays bfloat16 out for the processor, not for this capability"
+)
 def test_bfloat16_is_near(folder: Path) -> None:
     exact, _ = CausalModel(folder, "float32", CPU).score(prompts())
     rough, _ = CausalModel(folder, "bfloat16", CPU).score(prompts())
