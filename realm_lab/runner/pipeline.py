@@ -19,7 +19,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
 from realm_lab.runner.other_code import settle_code
-from realm_lab.runner.plan import StudyPlan, default_plan, record_study
+from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_study
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
@@ -74,6 +74,9 @@ def run(stage: str, plan: StudyPlan, root: Path) -> None:
         say(f"study {name}: {stage.replace('_', '-')} is complete")
     if name == DEFAULT:
         _publish(stage, plan, root)
+    elif stage != "prepare":
+        for folder in sorted({_model(stage, run, root) for run in runs if _keeps_model(stage, run)}):
+            say(f"reader and embedder: {folder}")
 
 
 @contextmanager
@@ -184,20 +187,28 @@ def _export_models(stage: str, plan: StudyPlan, root: Path) -> None:
     target = root / "models" / stage
     shared = {run.seed: {other.plan.key(stage) for other in runs if other.seed == run.seed} for run in runs}
     for run in runs:
-        if system_of(run.plan.system).stage(stage).keeps != "model":
+        if not _keeps_model(stage, run):
             continue
-        source = stage_folder(root / "runs", stage, run.plan.key(stage))
+        source = _model(stage, run, root)
         is_shared = len(shared[run.seed]) == 1 < sum(other.seed == run.seed for other in runs)
         folder = target / (f"s{run.seed}" if is_shared else f"{run.plan.system}-s{run.seed}")
         wanted.add(folder.name)
-        if not (source / "model").exists():
-            raise UserError(
-                "the results of a finished stage are gone", f"delete {source} and run again", path=source / "model"
-            )
-        if not _is_copy(folder, source / "model", "manifest.json"):
+        if not source.exists():
+            remedy = f"delete {source.parent} and run again"
+            raise UserError("the results of a finished stage are gone", remedy, path=source)
+        if not _is_copy(folder, source, "manifest.json"):
             with atomic_directory(folder) as scratch:
-                shutil.copytree(source / "model", scratch, dirs_exist_ok=True)
+                shutil.copytree(source, scratch, dirs_exist_ok=True)
     _remove_others(target, wanted)
+
+
+def _keeps_model(stage: str, run: PlannedRun) -> bool:
+    return system_of(run.plan.system).stage(stage).keeps == "model"
+
+
+def _model(stage: str, run: PlannedRun, root: Path) -> Path:
+    """Return the folder with the models of a stage."""
+    return stage_folder(root / "runs", stage, run.plan.key(stage)) / "model"
 
 
 def _export_records(stage: str, plan: StudyPlan, root: Path) -> None:
