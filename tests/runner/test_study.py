@@ -51,6 +51,7 @@ REAL = (
     "real_news_clozes",
     "real_news_swap",
     "real_questions",
+    "real_answers",
     "two_sources",
 )
 OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
