@@ -6,8 +6,10 @@ The digits are the same as in realm_lab's reports: each metric times each cell i
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -204,10 +206,11 @@ def judge_rows(
     are_whole = all(_is_whole(row.values.get(pair)) for row in rows)
     for row in rows:
         for name in (cell, pair):
-            if row.values.get(name) is None or str(row.values[name]).strip() == "":
+            given = row.values.get(name)
+            if given is None or str(given).strip() == "" or (isinstance(given, float) and math.isnan(given)):
                 raise UserError(f"{row.where}: no {name}", remedy="fill it in, or delete the run from the table")
         shared = row.values[pair]
-        key = str(row.values[cell]), int(float(shared)) if are_whole else str(shared)
+        key = str(row.values[cell]), (_whole(shared) if are_whole else str(shared))
         if key in runs:
             raise UserError(
                 f"{row.where}: {cell} {key[0]} and {pair} {key[1]} are also in {runs[key].where}",
@@ -276,9 +279,18 @@ def _is_done(row: Row) -> bool:
 
 def _is_whole(value: Any) -> bool:
     try:
-        return float(value).is_integer()
-    except (TypeError, ValueError, OverflowError):
+        _whole(value)
+    except (TypeError, ValueError, ArithmeticError):
         return False
+    return True
+
+
+def _whole(value: Any) -> int:
+    """The exact whole number of "3", "3.0" or 3.0, also beyond the digits of a float; ValueError for others."""
+    found = Decimal(str(value).strip())
+    if found != found.to_integral_value():
+        raise ValueError(value)
+    return int(found)
 
 
 def _finite(values: Mapping[Any, float | None]) -> dict[Any, float]:
@@ -287,14 +299,16 @@ def _finite(values: Mapping[Any, float | None]) -> dict[Any, float]:
 
 def _metric(name: str, table: Mapping[str, Mapping[Any, float | None]]) -> Metric:
     """Return realm_lab's metric of that name if all values are within its bounds (another's f1 may be a percentage),
-    else one without direction or bounds, with three digits of the widest range of a cell."""
+    else one without direction or bounds. Its digits resolve the median deviation from the median: one diverged run
+    hides no difference."""
     values = [value for cells in table.values() for value in cells.values() if value is not None]
+    middle = statistics.median(values) if values else 0.0
+    spread = statistics.median([abs(value - middle) for value in values if value != middle] or [0.0])
+    place = -math.floor(math.log10(spread)) if spread else None  # of the first digit of the spread
     known = METRICS.get(name)
     if known and all((known.low is None or known.low <= v) and (known.high is None or v <= known.high) for v in values):
-        return known
-    spread = max(values) - min(values) if values else 0.0
-    digits = min(max(2 - math.floor(math.log10(spread)), 0), 8) if spread else 3
-    return Metric(name, name, digits=digits, better="")
+        return replace(known, digits=max(known.digits, place or 0))
+    return Metric(name, name, digits=3 if place is None else max(place + 2, 0), better="")
 
 
 def _mean(values: Mapping[Any, float]) -> float | None:

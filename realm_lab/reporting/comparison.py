@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -183,7 +184,7 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
             both = done.get(cell, set()) & done.get(study.baseline, set())
             seeds = list(itertools.takewhile(both.__contains__, sorted(study.seeds)))
             # a seed whose runs lack this metric is no evidence
-            tests[name, cell] = [values[s] - base[s] if s in values and s in base else 0.0 for s in seeds]
+            tests[name, cell] = [values[s] - base[s] if s in values and s in base else math.nan for s in seeds]
     bounds = {key: study.delta[key[0]] for key in tests if key[0] in study.delta}
     groups = {key: key[1] for key in tests}
     return decide(tests, bounds, groups, [key for key in tests if key[0] == first], Rule(*study.until))
@@ -265,20 +266,25 @@ class AxisEffect(NamedTuple):
 
 def points_of(study: StudyRecord, cell: StudyCell) -> dict[str, str] | None:
     """Axis -> point of a cell that the axes made; None for any other."""
-    parts = set(cell.name.split(","))
-    found = {}
-    for axis, points in study.axes.items():
-        short = axis.rsplit(".", 1)[-1]
-        point = next((p for p in points if {p, f"{short}={p}", f"{axis}={p}"} & parts), None)
-        if point is None:
-            return None
-        found[axis] = point
-    return found or None
+    return _matched(cell.name, [*study.axes.items()]) or None
+
+
+def _matched(name: str, axes: Sequence[tuple[str, Collection[str]]]) -> dict[str, str] | None:
+    """The point of each axis in a name, which has them in the order of the axes; None: it is not made of them."""
+    if not axes:
+        return None if name else {}
+    (axis, points), *others = axes
+    for point in points:
+        for part in (point, f"{axis.rsplit('.', 1)[-1]}={point}", f"{axis}={point}"):
+            if f"{name},".startswith(f"{part},") and (rest := _matched(name[len(part) + 1 :], others)) is not None:
+                return {axis: point} | rest
+    return None
 
 
 def axis_effects(study: StudyRecord, metric: Metric, values: Mapping[str, Mapping[int, float]]) -> list[AxisEffect]:
-    """Every point of every axis but the baseline's; `values`: cell -> seed -> value. Empty without several axes."""
-    base = points_of(study, study.cell(study.baseline)) if len(study.axes) > 1 else None
+    """Every point of every axis but the baseline's; `values`: cell -> seed -> value. Empty without several axes, and
+    for seeds until decided: p would have to be corrected for the looks."""
+    base = points_of(study, study.cell(study.baseline)) if len(study.axes) > 1 and not study.until else None
     if base is None:
         return []
     rows: list[dict[str, Any]] = []

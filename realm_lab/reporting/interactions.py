@@ -31,8 +31,8 @@ class Interaction(NamedTuple):
 
 def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[Interaction]:
     """Return the interactions of each declared measure of quality and each pair of points besides the baseline's;
-    empty without two axes."""
-    base = points_of(study, study.cell(study.baseline)) if len(study.axes) == 2 else None
+    empty without two axes, and for seeds until decided."""
+    base = points_of(study, study.cell(study.baseline)) if len(study.axes) == 2 and not study.until else None
     if base is None:
         return []
     first, second = study.axes

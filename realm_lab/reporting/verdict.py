@@ -15,6 +15,8 @@ from realm_lab.statistics.family import Finding, Kind
 from realm_lab.statistics.wording import bound, number, percent, signed
 from realm_lab.tracking.study_record import StudyRecord
 
+FEW = {2: "two", 3: "three", 4: "four", 5: "five"}  # seeds that are too few
+
 
 class Verdict(NamedTuple):
     """`lead`: one sentence that answers the question; `rest`: further sentences."""
@@ -26,14 +28,28 @@ class Verdict(NamedTuple):
         return f"{self.lead} {self.rest}".rstrip()
 
 
+class Member(NamedTuple):
+    """A cell, a point or an interaction, in words."""
+
+    title: str
+    value: str
+    amount: float  # what `value` shows
+
+
 class Side(NamedTuple):
-    """Findings of one kind, and of one direction if there are too few seeds."""
+    """Findings of one kind; if there are too few seeds, also of one direction and number of seeds."""
 
     kind: Kind
     direction: Kind | None  # that all seeds agree on
-    members: list[dict[str, str]]  # title and value, the strongest first
-    seeds: int
+    members: list[Member]  # the strongest first
+    seeds: int  # the most that one has
     bound: str  # the difference that does not matter
+
+    @property
+    def range(self) -> tuple[str, str]:
+        """The lowest and the highest value."""
+        ordered = sorted(self.members, key=lambda member: member.amount)
+        return ordered[0].value, ordered[-1].value
 
 
 def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
@@ -46,8 +62,14 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
     digits, base_cell = first.metric.digits, study.cell(study.baseline)
     effects = axis_effects(study, first.metric, {cell.cell.name: cell.values for cell in first.cells})
     others = [cell for cell in first.cells if cell is not first.baseline]
-    compared = [(cell.finding, cell.cell.title, number(cell.mean, digits)) for cell in others if cell.finding]
+    compared = [
+        (cell.finding, Member(cell.cell.title, number(cell.mean, digits), cell.mean))
+        for cell in others
+        if cell.finding and cell.mean is not None
+    ]
+    sides = _sides(compared)
     mine = [one for one in interactions(study, results) if one.metric == first.metric]
+    judged = [(effect.finding, effect.point) for effect in effects] or [(one, member.title) for one, member in compared]
     return _sentences(
         answered=True,
         metric=first.metric.title,
@@ -55,16 +77,17 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
         are_systems=all(cell.cell.system != base_cell.system for cell in others),
         baseline=base_cell.title,
         mean=number(first.baseline.mean, digits),
-        sides=_sides(compared),
+        sides=sides,
+        few=[FEW[seeds] for seeds in sorted({side.seeds for side in sides if side.kind is Kind.TOO_FEW_SEEDS} - {1})],
         cells=len(others),
         gaps=[{"title": cell.cell.title, "gap": cell.gap, "why": cell.reason} for cell in others if cell.gap],
         skewed=[
-            {"title": cell.cell.title, "value": percent(cell.finding.false_alarms)}
-            for cell in others
-            if cell.finding and cell.finding.is_significant and cell.finding.is_skewed
+            {"title": title, "value": percent(finding.false_alarms)}
+            for finding, title in judged
+            if finding.is_significant and finding.is_skewed
         ],
         axes=[_axis(study, axis, effects) for axis in study.axes] if effects else [],
-        interactions=_sides([(one.finding, *_effect(study, one)) for one in mine]),
+        interactions=_sides([(one.finding, _effect(study, one)) for one in mine]),
         elsewhere=[] if effects else _elsewhere(results),
     )
 
@@ -76,32 +99,28 @@ def _sentences(**values: Any) -> Verdict:
     return Verdict(lead, " ".join(rest))
 
 
-def _sides(found: Sequence[tuple[Finding, str, str]]) -> list[Side]:
-    """Return (finding, title, value) by kind, in the order of Kind."""
-    groups: dict[tuple[Kind, Kind | None], list[tuple[Finding, dict[str, str]]]] = {}
-    for finding, title, value in sorted(found, key=lambda one: -abs(one[0].size)):
-        way = finding.direction if finding.kind in (Kind.TOO_FEW_SEEDS, Kind.ONE_PAIR) else None
-        groups.setdefault((finding.kind, way), []).append((finding, {"title": title, "value": value}))
+def _sides(found: Sequence[tuple[Finding, Member]]) -> list[Side]:
+    """Return findings by kind, in the order of Kind."""
+    groups: dict[tuple[int, str, int], list[tuple[Finding, Member]]] = {}
     order = [*Kind]
-    return [
-        Side(
-            kind,
-            way,
-            [member for _, member in members],
-            max(finding.seeds for finding, _ in members),
-            bound(members[0][0]),
-        )
-        for (kind, way), members in sorted(
-            groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1] or "~")
-        )
-    ]
+    for finding, member in sorted(found, key=lambda one: -abs(one[0].size)):
+        way, seeds = "", 0
+        if finding.kind in (Kind.TOO_FEW_SEEDS, Kind.ONE_PAIR):
+            way, seeds = finding.direction or "~", -finding.seeds
+        groups.setdefault((order.index(finding.kind), way, seeds), []).append((finding, member))
+    sides = []
+    for (_, same_way, _), members in sorted(groups.items()):
+        first, seeds = members[0][0], max(finding.seeds for finding, _ in members)
+        direction = first.direction if same_way else None
+        sides.append(Side(first.kind, direction, [member for _, member in members], seeds, bound(first)))
+    return sides
 
 
-def _effect(study: StudyRecord, one: Interaction) -> tuple[str, str]:
-    """Name and value of an interaction."""
+def _effect(study: StudyRecord, one: Interaction) -> Member:
+    """Describe an interaction."""
     digits = one.metric.digits
     where = f"{one.first} at {words([*study.axes][1])} {one.second}"
-    return where, f"{signed(one.here, digits)} instead of {signed(one.at_base, digits)}"
+    return Member(where, f"{signed(one.here, digits)} instead of {signed(one.at_base, digits)}", one.here)
 
 
 def _elsewhere(results: list[MetricResult]) -> list[dict[str, Any]]:
@@ -125,5 +144,7 @@ def _axis(study: StudyRecord, axis: str, effects: list[AxisEffect]) -> dict[str,
     """Describe the effect of one axis, averaged over the others."""
     mine = [effect.finding for effect in effects if effect.axis == axis]
     digits = mine[0].metric.digits if mine else 3
-    compared = [(e.finding, e.point, signed(e.finding.size, digits)) for e in effects if e.axis == axis]
+    compared = [
+        (e.finding, Member(e.point, signed(e.finding.size, digits), e.finding.size)) for e in effects if e.axis == axis
+    ]
     return {"name": words(axis), "sides": _sides(compared)}

@@ -135,7 +135,8 @@ def skewed(
         known = deltas[~np.isnan(deltas[:, test]), test]
         values = stats.pearson3.ppf(stats.norm.cdf(grid), skewness(known))
         scores[..., test] = np.interp(scores[..., test], grid, values)
-    scores[..., lengths <= TIED] = 0.0  # a test whose differences are all equal finds nothing without an effect
+    # a test whose differences are all equal finds nothing without an effect
+    scores[..., lengths <= TIED * np.nanmax(np.abs(deltas), axis=0)] = 0.0
     if new_seeds is None:
         scores[:, np.isnan(deltas)] = 0.0  # as `step_down_max_t` counts what a test lacks
     return scores

@@ -188,7 +188,7 @@ def judge(
     alike = {
         key: equivalence_p(comparison.deltas, largest[metric.name])
         for key, (metric, comparison) in found.items()
-        if metric.name in largest and len(comparison.deltas) > 1
+        if metric.name in largest and len(comparison.deltas) >= FEWEST_FOR_SPREAD
     }
     equivalence = dict(zip(alike, holm([*alike.values()]), strict=True))
     return {

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize, stats
 
-from realm_lab.statistics.intervals import LEVEL, SEED
+from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD, LEVEL, SEED
 from realm_lab.statistics.paired import FEWEST_SEEDS, signs
 
 POWER = 0.8
@@ -57,10 +57,15 @@ def needed_seeds(deltas: Sequence[float] | np.ndarray, tests: int) -> int | None
 
 
 def equivalence_p(deltas: Sequence[float] | np.ndarray, largest: float) -> float:
-    """p of "the true difference is `largest` or more, in one direction or the other": two one-sided paired t-tests."""
-    margin = largest - abs(float(np.mean(deltas)))
-    error = float(np.std(deltas, ddof=1)) / math.sqrt(len(deltas))
-    return float(stats.t.sf(margin / error, len(deltas) - 1)) if error else float(margin <= 0)
+    """p of "the true difference is `largest` or more, in one direction or the other": two one-sided paired t-tests.
+    1 for fewer than three seeds: two shares of questions are often equal by chance, without any spread. NaN is no
+    seed."""
+    known = np.asarray(deltas)[~np.isnan(deltas)]
+    if len(known) < FEWEST_FOR_SPREAD:
+        return 1.0
+    margin = largest - abs(float(np.mean(known)))
+    error = float(np.std(known, ddof=1)) / math.sqrt(len(known))
+    return float(stats.t.sf(margin / error, len(known) - 1)) if error else float(margin <= 0)
 
 
 @functools.cache

@@ -64,7 +64,8 @@ def decide(
 ) -> Decisions[Key]:
     """Replay every look that the data allow.
 
-    `tests`: the differences of each comparison in the order of the seeds, as many as are known. `bounds`: comparison
+    `tests`: the differences of each comparison in the order of the seeds, as many as are known; NaN: a seed whose runs
+    lack the metric. `bounds`: comparison
     -> the largest difference that does not matter. `groups`: comparison -> its cell; a cell stops when its
     comparisons in `deciding` are decided. The same data give the same decisions, however they came about.
     """
@@ -109,7 +110,7 @@ class _Family(Generic[Key]):
         added = {}
         for key, deltas in self._tests.items():
             if groups[key] in going:
-                values = np.asarray(deltas[:seeds])
+                values = np.nan_to_num(deltas[:seeds])
                 length = np.linalg.norm(values)
                 added[key] = np.abs(flips @ (values / (length or 1.0)))
             else:

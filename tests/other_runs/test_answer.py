@@ -100,6 +100,30 @@ def test_a_percentage_is_not_cut_to_our_bounds() -> None:
     assert math.isinf(finding.span)
 
 
+def test_seeds_beyond_the_digits_of_a_float_differ() -> None:
+    """Seeds of 64 bits, as numpy's SeedSequence gives them."""
+    seeds = {"a": (2**60, 2**60 + 300), "b": (2**60 + 1, f"{2**60 + 300}.0")}
+    rows = [{"cell": c, "seed": seed, "acc": 0.5} for c, given in seeds.items() for seed in given]
+    finding = realm_lab.verdict(rows, metric="acc", baseline="a").metrics[0].cells[1].finding
+    assert finding is not None
+    assert finding.comparison.seeds == (2**60 + 300,)
+
+
+@pytest.mark.parametrize(("metric", "scale"), [("loss", 1.0), ("loss", 1e-9), ("wall_seconds", 0.1)])
+def test_a_significant_difference_is_printed(metric: str, scale: float) -> None:
+    """Also next to a run that diverged, in a small unit, and finer than realm_lab's digits of this metric."""
+    values = {"a": BASE, "b": BETTER, "c": (1e7, *BETTER[1:])}
+    rows = [
+        {"cell": c, "seed": seed, metric: value * scale}
+        for c, given in values.items()
+        for seed, value in enumerate(given)
+    ]
+    answer = realm_lab.verdict(rows, metric=metric, baseline="a")
+    row = answer.rows(answer.metrics[0])[1]
+    assert row["finding"] == "higher"
+    assert float(row["difference"]) == pytest.approx(0.1035 * scale, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("rows", "more", "words"),
     [
@@ -111,6 +135,7 @@ def test_a_percentage_is_not_cut_to_our_bounds() -> None:
         ([{"cell": "a", "seed": 1, "acc": "good"}], {}, ("row 0", "'good'")),
         ([{"cell": "a", "seed": 1, "acc": 1.0}] * 2, {}, ("row 1", "row 0")),
         ([{"cell": "a", "seed": None, "acc": 1.0}], {}, ("row 0", "seed")),
+        ([{"cell": "a", "seed": math.nan, "acc": 1.0}], {}, ("row 0", "seed")),
         ([{"cell": "b", "seed": 1, "acc": 1.0}], {}, ("--baseline", "'a'")),
         ([{"cell": "a", "seed": 1, "acc": "nan"}], {}, ("'a'", "acc")),
         ([], {}, ("no runs",)),

@@ -144,6 +144,27 @@ def test_equivalence_is_corrected_over_all_that_is_looked_at() -> None:
     assert kinds == [Kind.EQUIVALENT, Kind.INCONCLUSIVE]
 
 
+def test_the_verdict_of_an_unfinished_study() -> None:
+    """Cells with six, five, three and one seed; the others' values are missing."""
+    none, values = float("nan"), {"a": (*WIDE[:6], *[float("nan")] * 2)}
+    for name, seeds in (("b", 5), ("c", 3), ("d", 1)):
+        values[name] = (*(0.1 + 0.01 * seed for seed in range(seeds)), *[none] * (8 - seeds))
+    record, results = study_of({"exact_match": values})
+    answer = verdict(record, compare_cells(record, results, record.metrics))
+    for words in ("B (0.620) in all 5 seeds", "C (0.610) in all 3 seeds", "D (0.600) with one seed"):
+        assert f"higher for {words}" in answer.lead
+    assert answer.rest == "Three or five seeds are too few for a significance test."
+
+
+def test_the_verdict_has_the_range_of_all_others() -> None:
+    shifts = {"a": 0.0901, "b": -0.0701, "c": 0.01, "d": -0.02}
+    values = {name: tuple(shift + 2 * delta for delta in WIDE) for name, shift in shifts.items()}
+    record, results = study_of({"exact_match": values})
+    means = results.groupby("cell")["exact_match"].mean().drop("realm")
+    lead = verdict(record, compare_cells(record, results, record.metrics)).lead
+    assert f"for all 4 others ({means.min():.3f} to {means.max():.3f})" in lead
+
+
 def test_the_verdict_tells_equivalence_from_too_little_data() -> None:
     record, results = study_of({"exact_match": {"a": NARROW, "b": WIDE}}, delta={"exact_match": 0.02})
     found = compare_cells(record, results, record.metrics)

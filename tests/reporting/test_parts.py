@@ -85,6 +85,10 @@ def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
     record = product()
     assert points_of(record, record.cells[3]) == {"refresh": "never", RATE: "0.001"}
     assert points_of(record, StudyCell("warm", "warm start only", "warm_start", {})) is None
+    twice = replace(record, axes={"a.rate": ("low", "high"), "b.rate": ("low", "high")})
+    for name in ("low,high", "rate=low,b.rate=high"):
+        assert points_of(twice, StudyCell(name, name, "realm", {})) == {"a.rate": "low", "b.rate": "high"}
+    assert points_of(twice, StudyCell("low,high,high", "", "realm", {})) is None
     study = frames(record)
     values = {cell.name: column(study.results, cell.name, "exact_match") for cell in record.cells}
     metric = METRICS["exact_match"]

@@ -57,7 +57,8 @@ def test_symmetric_differences_keep_the_nominal_level_and_skewed_ones_do_not() -
     collapsed = np.array([0.0, 0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -1.0])
     assert calibrated(collapsed[:, None]).alone[0].rate > SUSPECT
     assert calibrated(-collapsed[:, None]).alone[0].rate > SUSPECT
-    assert calibrated(1000 * collapsed[:, None]) == calibrated(collapsed[:, None]), "free of scale"
+    for scale in (1000, 1e-9):
+        assert calibrated(scale * collapsed[:, None]) == calibrated(collapsed[:, None]), "free of scale"
     assert calibrate([dict.fromkeys(range(5), 0.1)]) is None, "five seeds never find anything"
 
 

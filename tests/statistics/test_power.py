@@ -92,7 +92,9 @@ def test_equivalence_is_two_one_sided_t_tests() -> None:
     assert equivalence_p(deltas, 0.3) == pytest.approx(max(below, above))
     low, high = t_interval(deltas, 0.9)
     assert equivalence_p(deltas, max(-low, high)) == pytest.approx(0.05)
-    assert (equivalence_p([0.0, 0.0], 0.1), equivalence_p([0.2, 0.2], 0.1)) == (0.0, 1.0)
+    assert (equivalence_p([0.0] * 3, 0.1), equivalence_p([0.2] * 3, 0.1)) == (0.0, 1.0)
+    assert equivalence_p([0.01, 0.01], 0.1) == 1.0, "two equal differences show no spread"
+    assert equivalence_p([*deltas, math.nan], 0.3) == equivalence_p(deltas, 0.3)
 
 
 def test_alike_questions_of_a_cluster_widen_the_interval() -> None:

@@ -69,5 +69,7 @@ def test_a_decided_cell_takes_no_more_seeds_and_equivalence_decides_too() -> Non
     found = decided(tests, Rule(4, 8), dict.fromkeys(tests, 0.1))
     assert found.stopped == {"far": 6, "near": 4}
     assert found.wanted == {"far": 6, "near": 4, "noise": 8}
+    lacks = tests | {("m", "near"): [0.001, *[float("nan")] * 7]}
+    assert decided(lacks, Rule(4, 8), dict.fromkeys(tests, 0.1)).stopped == {"far": 6}, "one value is no equivalence"
     waiting = decided({key: values[:5] for key, values in tests.items()}, Rule(4, 8), dict.fromkeys(tests, 0.1))
     assert (waiting.seeds, waiting.wanted) == (5, {"far": 6, "near": 4, "noise": 6})
