@@ -140,7 +140,7 @@ _CURVES = (
     _share("null_probability", "p(null document)", "curve", "train", "", 3, ""),
     Metric("score_spread", "spread of the top scores", "curve", "train", "", 2, ""),
     _share("gold_among_candidates", "gold passage among the candidates", "curve", "train"),
-    Metric("index_staleness_steps", "age of the index", "curve", "", "steps", 1, ""),
+    Metric("index_staleness_steps", "age of the index", "curve", "", "steps", 1, "", low=0.0),
     _share("index_overlap", "overlap of stale and fresh top k", "curve", "train", "", 3, ""),
     _share("index_overlap_sampled", "overlap of stale and fresh top k, sampled", "curve", "train", "", 3, ""),
     _share("prior_shift", "shift of p(z|x) by staleness", "curve", "train", "", 3, "down"),

@@ -40,12 +40,13 @@ DASHES = ("-", "--", ":", "-.")
 WIDTH_INCHES = 7.6
 PAPER_INCHES = (3.25, 6.75)  # one column, and the whole text, of the usual two-column styles
 BEHIND = {"facecolor": PAPER, "alpha": 0.75, "pad": 0.4, "edgecolor": "none"}  # names over dots
-TITLE_CHARACTERS = 72  # of all panels in a row
+TITLE_CHARACTERS = 64  # of all panels in a row
 DOTS_PER_INCH = 150
 PALETTE_COLOURS = 96  # of the PNG, which makes it a third as large; lines and letters have few
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "figure.figsize": (WIDTH_INCHES, 3.0),
+    "figure.dpi": DOTS_PER_INCH,  # text is measured as it is drawn
     "pdf.fonttype": 42,  # TrueType, which publishers ask for
     "svg.fonttype": "none",  # text as text
     "svg.hashsalt": "realm_lab",
@@ -260,8 +261,8 @@ def plane_figure(
     for _, name, _ in reversed(present):  # the baseline on top
         mine, colour = spots[spots["cell"] == name], colours.get(name, BLUE)
         place.plot(mine["x"], mine["y"], "o", markersize=3, alpha=0.3, color=colour, markeredgewidth=0)
-        place.plot(*means[name], "o", markersize=6.5, color=colour)
-    place.set(xlabel=axes[0], ylabel=axes[1])
+        place.plot(*means[name], "o", markersize=6.5, color=colour, zorder=4)  # above names and their lines
+    place.set(xlabel=axes[0], ylabel=wrapped(axes[1], 30))
     place.grid(visible=True)
     place.margins(0.08)
     _bound(place, metric)
@@ -269,7 +270,7 @@ def plane_figure(
         _label_ends(figure, place, ends)
     runs = [*spots[["x", "y"]].itertuples(index=False, name=None)]
     named = [(names[name], means[name]) for _, name, _ in present if names[name]]
-    _label_points(figure, place, named, [*means.values(), *runs])
+    _label_points(figure, place, named, [*means.values()], runs)
     return figure
 
 
@@ -332,18 +333,30 @@ def _label_ends(figure: Figure, place: Axes, ends: Mapping[str, tuple[float, flo
 
 
 def _label_points(
-    figure: Figure, place: Axes, named: Sequence[tuple[str, tuple[float, float]]], points: Sequence[tuple[float, float]]
+    figure: Figure,
+    place: Axes,
+    named: Sequence[tuple[str, tuple[float, float]]],
+    means: Sequence[tuple[float, float]],
+    runs: Sequence[tuple[float, float]],
 ) -> None:
-    """Write each name next to its point, where it hides the least of all points and other names."""
+    """Write each name next to its mean, where it hides the least of all runs and other names, and no other mean."""
     figure.draw_without_rendering()
     scale, inside = figure.dpi / 72, np.array([place.get_window_extent().extents])
-    corners = np.asarray(place.transData.transform(points))
-    taken = np.hstack([corners - 4, corners + 4])  # a row for each: left, bottom, right, top
+
+    def boxes(points: Sequence[tuple[float, float]], radius: float) -> np.ndarray:
+        """A row for each point: left, bottom, right, top; the radius is in points of the font."""
+        middle = np.asarray(place.transData.transform(points)).reshape(-1, 2)
+        return np.hstack([middle - radius * scale, middle + radius * scale])
+
+    taken = boxes(runs, 2.5)
     for name, at in sorted(named, key=lambda one: one[1]):
         line = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
         how: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "arrowprops": line, "bbox": BEHIND}
         note = place.annotate(wrapped(name, 26), at, (0, 0), annotation_clip=False, **how)
         size, start = Text.get_window_extent(note).size, np.asarray(place.transData.transform(at))
+        others = boxes(
+            [mean for mean in means if mean != at], 8.0
+        )  # a name near another mean would seem to be its name
         tried = []
         for distance, (right, up) in itertools.product((6, 15, 26), itertools.product((1, -1, 0), (0, 1, -1))):
             if right or up:
@@ -351,7 +364,8 @@ def _label_points(
                 low = start + scale * np.array(offset) + (np.array([right, up]) - 1) / 2 * size
                 box = np.hstack([low, low + size])
                 outside = size[0] * size[1] - _hidden(box, inside)
-                tried.append((_hidden(box, taken) + 10 * outside + 2 * distance, offset, (right, up), box))
+                hidden = (_hidden(box, taken) + 10 * outside + 10 * _hidden(box, others)) / scale**2
+                tried.append((hidden + distance, offset, (right, up), box))
         _, offset, (right, up), box = min(tried, key=lambda one: one[0])
         note.set(position=offset, ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up])
         note.set_in_layout(False)

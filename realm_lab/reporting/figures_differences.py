@@ -46,7 +46,13 @@ def differences_figure(result: MetricResult) -> Any:
 
 def other_differences_figure(results: Sequence[MetricResult]) -> Any:
     """The differences of several metrics next to each other."""
-    drawn = [(result.metric.title, [cell for cell in result.cells if cell.finding]) for result in results]
+    drawn = [
+        (
+            ", ".join(filter(None, (result.metric.title, result.metric.unit))),
+            [cell for cell in result.cells if cell.finding],
+        )
+        for result in results
+    ]
     drawn = [(title, cells) for title, cells in drawn if cells]
     if not drawn:
         return None

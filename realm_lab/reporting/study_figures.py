@@ -65,6 +65,8 @@ def sketches(report: Report) -> list[Sketch]:
         known = set(report.curves["metric"])
         panels = [panel_of(name) for name in OVER_TIME if name in known]
         text = f"Over pre-training: mean over the seeds, with a band from the lowest to the highest ({seeds})."
+        if "recall_at_5" in known:
+            text += " Recall is of development questions."
         if "index_staleness_steps" in known:
             text += " The age of the index is the mean over all steps since the point before."
         alt = f"Curves of {', '.join(curve(panel.metric).title for panel in panels)} over the steps of pre-training"
@@ -140,11 +142,10 @@ def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
 
 
 def panel_of(name: str, **given: Any) -> Panel:
-    """A panel of a registered curve; shares are drawn from 0 to 1."""
+    """A panel of a registered curve, within the bounds of its values."""
     known = curve(name)
-    if known.low is not None and known.high is not None:
-        given = {"low": known.low, "high": known.high + 0.03 * known.span} | given
-    return Panel(name, **given)
+    high = None if known.high is None else known.high + 0.03 * known.span
+    return Panel(name, **{"low": known.low, "high": high} | given)
 
 
 def _differences(record: StudyRecord, shown: Sequence[MetricResult], name: str, seeds: str) -> list[Sketch]:
