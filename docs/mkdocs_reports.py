@@ -38,7 +38,7 @@ def notebook_page(notebook):
 
 
 def on_page_markdown(markdown, page, **_):
-    """Point links to ../reports/, which are right on GitHub, into the site.
+    """Point links to ../reports/ and to the notebook, which are right on GitHub, into the site.
 
     Reports have no sidebars but links to the other results, and the search does not find them. Equations in $$ become
     MathML, which needs no script.
@@ -52,4 +52,4 @@ def on_page_markdown(markdown, page, **_):
     markdown = re.sub(
         r"^\$\$\n?(.+?)\n?\$\$$", lambda m: convert(m[1], "block"), markdown, flags=re.MULTILINE | re.DOTALL
     )
-    return markdown.replace("](../reports/", "](reports/")
+    return markdown.replace("](../reports/", "](reports/").replace("](tour.ipynb)", "](tour.md)")

@@ -2,8 +2,8 @@
 
     python examples/xquad_questions.py data/raw/xquad
 
-writes data/raw/xquad/questions.jsonl from the files xquad.LANGUAGE.json beside it. A question knows its English
-paragraph, so that recall of that paragraph can be measured for each language.
+writes data/raw/xquad/questions.jsonl from the files xquad.LANGUAGE.json in the same folder. A question names its
+English paragraph, so that recall of that paragraph can be measured for each language.
 """
 
 from __future__ import annotations
