@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
 
+T = TypeVar("T")
 _ATEN = torch.ops.aten
 _FORMULAS = flop_registry | {  # the kernel of processors is not in PyTorch's own table
     _ATEN._scaled_dot_product_flash_attention_for_cpu: flop_registry[_ATEN._scaled_dot_product_flash_attention],
@@ -44,3 +46,10 @@ def uncounted() -> Iterator[None]:
         yield
     finally:
         FlopCount.paused = False
+
+
+def computed_again(work: Callable[..., T], *given: Any) -> T:
+    """Return the result of `work` without holding its activations: the backward pass computes it again, with the same
+    dropout. It is counted once."""
+    found: T = checkpoint(work, *given, use_reentrant=False, context_fn=lambda: (nullcontext(), uncounted()))
+    return found

@@ -15,6 +15,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 
@@ -300,6 +301,15 @@ def encode_inside(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[list[
         tokenizer.pre_tokenizer = before
     rests = encode_batch_plain(tokenizer, ["".join(words[1:]) for words in cut])
     return [[*own, first.ids + rest.ids] for own, first, rest in zip(found, firsts, rests, strict=True)]
+
+
+def answer_wordpieces(
+    tokenizer: Tokenizer, special: SpecialIds, answers: Sequence[Sequence[str]]
+) -> list[list[np.ndarray]]:
+    """The wordpieces of each answer of each question, without answers with an unknown word, which would match any other
+    unknown word."""
+    pieces = (chain.from_iterable(encode_inside(tokenizer, texts)) for texts in answers)
+    return [[np.array(ids, np.int64) for ids in found if special.unk not in ids] for found in pieces]
 
 
 def encode_around_blanks(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from realm_lab.core.flop import computed_again
 from realm_lab.core.process import autocast, to_device
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -54,9 +54,9 @@ class ContainmentReader(nn.Module):
     """A control without a language model: log p(y|z,x) is 0 if the passage contains the masked wordpieces in sequence
     (each run of them, if there are several), and ABSENT_NATS otherwise."""
 
-    def __init__(self, passages: Passages, device: torch.device):
+    def __init__(self, passages: Passages, special: SpecialIds, device: torch.device):
         super().__init__()
-        self.passages, self._device = passages, device
+        self.passages, self._special, self._device = passages, special, device
 
     def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
         """Read as CandidateReader does, with one number for all masked words together."""
@@ -70,6 +70,8 @@ class ContainmentReader(nn.Module):
         return self.read(sentences, rows_B[:, None]).log_probs_BK[:, 0] == 0.0
 
     def _holds(self, sentence: MaskedSentence, rows_K: np.ndarray) -> np.ndarray:
+        if self._special.unk in sentence.targets:  # two unknown words are not the same word
+            return np.zeros(len(rows_K), bool)
         breaks = np.flatnonzero(np.diff(sentence.positions) > 1) + 1
         runs = np.split(sentence.targets, breaks)
         holds_K: np.ndarray = np.logical_and.reduce([holds_answer(self.passages.bodies, rows_K, [run]) for run in runs])
@@ -163,6 +165,5 @@ class CandidateReader:
     def _held(self, work: Callable[..., Tensor], *given: object) -> Tensor:
         """Return the result of `work`; its activations are held for the backward pass, or computed once more there."""
         if self._recompute and torch.is_grad_enabled():
-            again: Tensor = checkpoint(work, *given, use_reentrant=False)
-            return again
+            return computed_again(work, *given)
         return work(*given)

@@ -90,6 +90,13 @@ class Embedder(nn.Module):
         """Return Embed_doc(z), float32 [B, D]."""
         return self._embed("document", batch)
 
+    def scale_scores(self, factor: float) -> None:
+        """Multiply f(x, z) by a factor through the last layer of the query tower; both towers get its root if they
+        share that layer. Cosine scores stay."""
+        last = self.query_projection if self.query_norm is None else self.query_norm
+        for parameter in last.parameters():
+            parameter.data.mul_(factor**0.5 if self.head.share_projection else factor)
+
     def _embed(self, tower: str, batch: Batch) -> Tensor:
         encoder, pooler, projection, norm = (getattr(self, f"{tower}_{part}") for part in PARTS)
         if self._head.pooling == "mean":  # of all wordpieces; sentence encoders know one segment

@@ -147,8 +147,8 @@ class InverseCloze(Section):
     initial_encoder: Literal["reader", "checkpoint", "scratch"] = "checkpoint"
     """Initial Transformers of the towers (Lee: BERT)."""
     query_scale: Annotated[float, Field(gt=0.0)] = 1.0
-    """Factor on W_input after the Inverse Cloze Task: the temperature at the start of REALM. Cosine scores have
-    score_temperature instead and ignore it."""
+    """Factor on f(x, z) after the Inverse Cloze Task, applied to W_input: the temperature at the start of REALM. Cosine
+    scores have score_temperature instead and ignore it."""
 
 
 class WarmStart(Section):

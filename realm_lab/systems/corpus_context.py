@@ -20,9 +20,9 @@ from realm_lab.corpus.recurring import only_recurring
 from realm_lab.corpus.store import Passages, PreparedCorpus, Questions, Sentences
 from realm_lab.corpus.vocabulary import (
     SpecialIds,
+    answer_wordpieces,
     encode_around_blanks,
     encode_batch_plain,
-    encode_inside,
     load_tokenizer,
     special_ids,
 )
@@ -118,10 +118,8 @@ class CorpusContext:
         return [tuple(encoding.ids) for encoding in encode_batch_plain(self.tokenizer, texts)]
 
     def answer_wordpieces(self, questions: Questions) -> list[list[np.ndarray]]:
-        """Return the wordpieces of each answer of each question, leaving out answers with an unknown word, which would
-        match any other unknown word."""
-        pieces = (chain.from_iterable(encode_inside(self.tokenizer, texts)) for texts in questions.answers)
-        return [[np.array(ids, np.int64) for ids in found if self.special.unk not in ids] for found in pieces]
+        """Return the wordpieces of each answer of each question, without answers with an unknown word."""
+        return answer_wordpieces(self.tokenizer, self.special, questions.answers)
 
     def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:
         """Return questions as a query tower reads them, cut to its length; its two special tokens are added later. A

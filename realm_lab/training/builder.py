@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,8 @@ def _place(folder: Path, step: int) -> Path:
 
 def serve(job: dict[str, Any]) -> None:
     """Run the builder's side: embed each requested step until the input ends."""
+    for name in (signal.SIGUSR1, signal.SIGUSR2):  # SLURM warns all processes; the trainer stops in time, and ends this
+        signal.signal(name, signal.SIG_IGN)
     params, folder = Params(**job["params"]), Path(job["folder"])
     limit_threads(job["threads"])
     corpus = PreparedCorpus(Path(job["corpus"]))

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
+from realm_lab.core.flop import computed_again
 from realm_lab.core.process import autocast, share, summed, to_device
 from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import Questions
-from realm_lab.corpus.vocabulary import SpecialIds, encode_inside
+from realm_lab.corpus.vocabulary import SpecialIds, answer_wordpieces
 from realm_lab.errors import UserError
 from realm_lab.models.inputs import Batch, join, length_groups
 from realm_lab.models.objectives import training_objective
@@ -98,10 +98,7 @@ class FinetuneTask(ModelsTask):
                     f"parameter 'finetune.{name}' is {getattr(self._settings, name)}, but the knowledge corpus has "
                     f"only {len(retriever.passages)} passages; lower it"
                 )
-        self._answers = [
-            [np.array(ids, np.int64) for forms in encode_inside(tokenizer, answers) for ids in forms]
-            for answers in questions.answers
-        ]
+        self._answers = answer_wordpieces(tokenizer, special, questions.answers)
         self._order = epoch_order(len(questions), seed, "finetune-questions")
         embedder, learns = retriever.embedder, self._settings.train_query_tower
         assert not (learns and embedder.share_towers), "the document tower would be trained too"
@@ -130,20 +127,23 @@ class FinetuneTask(ModelsTask):
             values["early_answerable_fraction"] = early / len(chosen)
         if not count:
             return values
-        reader_sum, early_sum, marginal_sum = summed(*self._backward(found, query_BD, useful, int(count)))
+        sums = self._backward(found, query_BD, useful, int(count))
+        stepped = self._models.step(step)  # first: gradients may be under way between the ranks
+        reader_sum, early_sum, marginal_sum = summed(*sums)
         values |= {"loss": -(reader_sum + early_sum) / count, "loss_reader": -reader_sum / count}
         if settings.early_loss_candidates:
             values["loss_early"] = -early_sum / count
         if answerable:
             values["marginal_log_likelihood"] = marginal_sum / answerable
-        return values | self._models.step(step)
+        return values | stepped
 
     def _find(self, numbers: np.ndarray) -> tuple[Found, Tensor]:
         """Retrieve passages for some training questions, and return their vectors [B, D] as well."""
         settings = self._settings
-        size = max(settings.candidates, settings.early_loss_candidates)
+        early = settings.early_loss_candidates
+        size = max(settings.candidates, early)
         if not len(numbers):  # more ranks than questions
-            return Found([], np.empty((0, size), np.int64), [], np.empty((0, size), bool)), torch.empty(0)
+            return Found([], np.empty((0, size), np.int64), [], np.empty((0, early), bool)), torch.empty(0)
         queries = [self._questions.tokens[int(number)] for number in numbers]
         query_BD = self.retriever.embed_queries(queries)
         rows_BC = self.retriever.find(query_BD, size)
@@ -151,12 +151,8 @@ class FinetuneTask(ModelsTask):
             [self._spans(int(row), int(number), len(query)) for row in rows[: settings.candidates]]
             for rows, number, query in zip(rows_BC, numbers, queries, strict=True)
         ]
-        early_BC = np.zeros((len(numbers), 0), bool)
-        if settings.early_loss_candidates:
-            bodies = self.retriever.passages.bodies
-            early_BC = np.stack(
-                [holds_answer(bodies, rows, self._answers[int(n)]) for rows, n in zip(rows_BC, numbers, strict=True)]
-            )
+        bodies, pairs = self.retriever.passages.bodies, zip(rows_BC[:, :early], numbers, strict=True)
+        early_BC = np.stack([holds_answer(bodies, rows, self._answers[int(n)]) for rows, n in pairs])
         return Found(queries, rows_BC, spans, early_BC), query_BD
 
     def _spans(self, row: int, number: int, query_length: int) -> Spans:
@@ -205,7 +201,7 @@ class FinetuneTask(ModelsTask):
             marginal_B = marginal_B.index_put((answerable,), of_answerable)
         if settings.early_loss_candidates:
             held_BC = to_device(found.early_BC, score_BC.device)
-            log_early_B = early_log_likelihood(score_BC, held_BC)
+            log_early_B = early_log_likelihood(score_BC[:, : held_BC.shape[1]], held_BC)
         return objective_B, log_early_B, marginal_B
 
     def _read(self, found: Found) -> tuple[Tensor, Tensor]:
@@ -230,7 +226,7 @@ class FinetuneTask(ModelsTask):
             marked_NLW = mark_answers([flat[read[i]] for i in group], [len(f) + 2 for f in firsts], shape)
             marked_NLW = to_device(marked_NLW, device)
             if self._params.launch.recompute and self._settings.train_reader:
-                parts.append(checkpoint(self._read_group, batch.to(device), marked_NLW, use_reentrant=False))
+                parts.append(computed_again(self._read_group, batch.to(device), marked_NLW))
             else:
                 parts.append(self._read_group(batch.to(device), marked_NLW))
         at = (to_device(read[np.concatenate(groups)], device),)

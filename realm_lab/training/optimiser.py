@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -165,6 +165,12 @@ class GradientSum:
                     parameter.grad = found.view_as(parameter)
 
 
+def _heads_first(named: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
+    """The reader's heads before its encoder: no stage uses all of them, and a bucket with one that has no gradient
+    would hold up the exchange of all later ones."""
+    return [named[name] for name in sorted(named, key=lambda name: name.startswith("encoder."))]
+
+
 class TrainedModels:
     """A reader and an embedder, with an optimiser for each that trains."""
 
@@ -198,7 +204,7 @@ class TrainedModels:
         """Forget the gradients."""
         for optimiser in self.optimisers:
             optimiser.zero_grad()
-        parameters = [parameter for optimiser in self.optimisers[::-1] for parameter in optimiser.named.values()]
+        parameters = [each for optimiser in self.optimisers[::-1] for each in _heads_first(optimiser.named)]
         self._sum = GradientSum(parameters)
 
     def backward(self, result: Tensor, gradient: Tensor | None = None, *, last: bool = True) -> None:

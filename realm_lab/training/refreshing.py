@@ -107,11 +107,11 @@ class RefreshedIndex:
 
     def fresh(self, step: int) -> IndexGeneration:
         """Return the index of the current weights, after `step` finished steps. It is made once, for an evaluation and
-        a refresh after the same step."""
+        a refresh after the same step, and not at all if nothing moves."""
         index = self._retriever.index
         assert index is not None
-        if index.step == step:
-            return index
+        if index.step == step or not self._moves:
+            return index._replace(step=step)
         if self._fresh is None:
             self._fresh = IndexGeneration(self._retriever.embed_passages(), step)
         return self._fresh

@@ -133,8 +133,8 @@ class WarmStartTask:
             self._models.backward(loss, last=group is groups[-1])
             right_P = (log_probs_PV.argmax(-1) == targets_P) & (targets_P != self._special.unk)
             sums_2 += torch.stack([loss.detach(), right_P.sum()])
+        values = self._models.step(step)  # first: gradients may be under way between the ranks
         total, right = summed(*sums_2.tolist())
-        values = self._models.step(step)
         return {"loss": total, "loss_mlm": total, "accuracy_mlm": right / count, **values}
 
     def _begin_embedder(self, attempt: int) -> None:
@@ -206,8 +206,8 @@ class WarmStartTask:
         loss = functional.cross_entropy(score_BG, target_B, reduction="sum") / size
         self._models.backward(loss)
         right_here = (score_BG.argmax(1) == target_B).sum()
-        total, right = summed(*torch.stack([loss.detach(), right_here]).tolist())
         values = self._models.step(step)
+        total, right = summed(*torch.stack([loss.detach(), right_here]).tolist())
         return {"loss": total, "loss_ict": total, "accuracy_ict": right / size, **values}
 
     def flags(self) -> tuple[Flag, ...]:
@@ -215,10 +215,10 @@ class WarmStartTask:
         return self._flags
 
     def finish(self) -> None:
-        """After the last step, set the temperature of the retriever (W_input scaled by query_scale)."""
+        """After the last step, set the temperature of the retriever by query_scale."""
         if not self._settings.embedder.steps:
             self._begin_embedder(-1)
-        self.embedder.query_projection.weight.data.mul_(self._settings.embedder.query_scale)
+        self.embedder.scale_scores(self._settings.embedder.query_scale)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return weights of both, the moments of the present phase, and the accuracy of each attempt."""

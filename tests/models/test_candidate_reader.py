@@ -147,9 +147,11 @@ def test_containment_is_of_each_run_of_masked_wordpieces(system: TinySystem) -> 
     one = MaskedSentence(query, np.array([1, 2]), body[1:3])
     reversed_ = MaskedSentence(query, np.array([1, 2]), body[1:3][::-1])
     apart = MaskedSentence(query, np.array([1, 4, 5]), np.array([body[0], *body[2:4]]))
-    reader = ContainmentReader(system.passages, torch.device("cpu"))
+    reader = ContainmentReader(system.passages, system.special, torch.device("cpu"))
     rows = np.array([[3, NULL, ABSENT]] * 3)
     expected = [[0.0, ABSENT_NATS, ABSENT_NATS], [ABSENT_NATS] * 3, [0.0, ABSENT_NATS, ABSENT_NATS]]
     assert body[1] != body[2]
     assert reader.read([one, reversed_, apart], rows).log_probs_BK.tolist() == expected
     assert reader.restores([one, reversed_], np.array([3, 3])).tolist() == [True, False]
+    unknown = ContainmentReader(system.passages, system.special._replace(unk=int(body[1])), torch.device("cpu"))
+    assert unknown.read([one], rows[:1]).log_probs_BK.tolist() == [[ABSENT_NATS] * 3], "it may be any other word"

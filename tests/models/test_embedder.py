@@ -164,6 +164,18 @@ def test_splitting_changes_no_number_and_ends_the_sharing(head: EmbedderShape) -
     assert not torch.allclose(embedder.embed_queries(batch), before[0])
 
 
+@pytest.mark.parametrize("head", [head for head in HEADS if head.score_scale != "cosine"])
+def test_scores_are_scaled_whatever_the_last_layer_is(head: EmbedderShape) -> None:
+    embedder, batch = noisy(head), make_batch()
+
+    def scores() -> Tensor:
+        return (embedder.embed_queries(batch) @ embedder.embed_documents(batch).T).detach()
+
+    before = scores()
+    embedder.scale_scores(0.25)
+    torch.testing.assert_close(scores(), 0.25 * before, rtol=1e-5, atol=1e-6)
+
+
 def test_a_learned_null_starts_with_the_score_0_and_learns() -> None:
     embedder = noisy(EmbedderShape(SIZE))
     assert "null_vector" not in embedder.state_dict()

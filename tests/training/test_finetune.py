@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from realm_lab.core.seeding import epoch_order
+from realm_lab.corpus.vocabulary import answer_wordpieces
 from realm_lab.errors import UserError
 from realm_lab.models.inputs import join
+from realm_lab.training import optimiser
 from realm_lab.training.finetune import FinetuneTask
-from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.training.optimiser import GradientSum, ScheduledAdamW
 from tests.tiny_system import TinySystem
 
 SEED, BATCH, PASSAGES, EARLY, WIDTH = 5, 8, 12, 40, 3
@@ -246,6 +248,38 @@ def test_where_the_reader_selects_the_query_tower_has_the_early_loss_alone(
     assert 0 < values["loss"] < 100
     assert "reader.selection.weight" in found
     assert any(name.startswith("embedder") for name in found) == bool(early)
+
+
+def test_heads_that_are_not_used_are_exchanged_last(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buckets go from the last parameter to the first, each once its gradients are there."""
+    order: list[nn.Parameter] = []
+
+    def noted(parameters: list[nn.Parameter]) -> GradientSum:
+        order.extend(parameters)
+        return GradientSum([])
+
+    monkeypatch.setattr(optimiser, "GradientSum", noted)
+    task = make_task(system, train_query_tower=False)
+    order.clear()
+    task.train_step(0)
+    encoder = set(task.reader.encoder.parameters())
+    unused = [place for place, each in enumerate(order) if each.grad is None]
+    assert unused
+    assert max(unused) < min(place for place, each in enumerate(order) if each in encoder)
+
+
+def test_an_unknown_word_is_no_answer(system: TinySystem) -> None:
+    """The same piece stands for every unknown word of a passage."""
+    known = system.corpus.questions("train").answers[0][0]
+    [found] = answer_wordpieces(system.tokenizer, system.special, [["\U000131a3", known]])
+    assert [system.tokenizer.decode(ids.tolist()) for ids in found] == [known]
+
+
+def test_the_early_loss_has_as_many_passages_as_it_names(system: TinySystem) -> None:
+    """Also if the reader reads more."""
+    values = [make_task(system, candidates=read, early_loss_candidates=6).train_step(0) for read in (6, PASSAGES)]
+    assert values[0]["loss_early"] == pytest.approx(values[1]["loss_early"], rel=1e-6)
+    assert values[0]["early_answerable_fraction"] == values[1]["early_answerable_fraction"] > 0
 
 
 def test_a_loss_that_is_not_finite_moves_nothing(system: TinySystem) -> None:

@@ -2,6 +2,7 @@
 nothing."""
 
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,13 @@ def test_the_passages_are_embedded_once_for_each_weights(root: Path, monkeypatch
     stored_ND = context.embeddings(embedder).as_tensor()
     assert Embedded.passages == before
     assert torch.equal(stored_ND, original(Retriever(embedder, context.passages, context.inputs)))
+    made.clear()
+    tiny.run(
+        "pretrain",
+        settings("interval", **{f"pretrain.train_{tower}_tower": False for tower in ("query", "document")}),
+        root,
+    )
+    assert made == [], "no weights of documents move"
 
 
 @pytest.mark.slow
@@ -198,6 +206,13 @@ def test_a_builder_process_changes_no_bit(
         return embed(self, rows_U, embedder)
 
     monkeypatch.setattr(Retriever, "embed_passages", noted)
+    wait = builder.ProcessBuilder._wait
+
+    def warned(self: builder.ProcessBuilder, step: int) -> None:
+        wait(self, step)
+        self._process.send_signal(signal.SIGUSR2)  # type: ignore[union-attr]  # as SLURM warns all processes of a job
+
+    monkeypatch.setattr(builder.ProcessBuilder, "_wait", warned)
     run = tiny.run("pretrain", settings(policy, **query, **{"launch.builder": "process"}), root)
     assert tiny.outcome(run) == expected
     assert len(embedded) == 1  # for the evaluation after step 6; the store has the first index and the last

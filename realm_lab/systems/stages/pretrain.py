@@ -50,7 +50,9 @@ def pretrain(context: Context, run: StageRun) -> None:
     probe = ReaderProbe(params, context.sentences("cloze_dev"), context.passages, context.special, seed)
     refreshes = params.pretrain.refresh.policy.name != "never" and params.pretrain.train_document_tower
     measured = context.pretraining_reader(reader)
-    trained = ContainmentReader(context.passages, context.device) if params.pretrain.containment else measured
+    trained: AnyReader = measured
+    if params.pretrain.containment:
+        trained = ContainmentReader(context.passages, context.special, context.device)
     measure = development_metrics(context)
     with ExitStack() as stack:
         builder = None

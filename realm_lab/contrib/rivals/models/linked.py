@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
+from realm_lab.core.flop import computed_again
 from realm_lab.core.process import autocast
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -53,7 +53,7 @@ class PairEncoder:
         for group in groups:
             batch = join([queries[i] for i in group], [bodies[i] for i in group], self._special, self._longest)
             if self._launch.recompute and torch.is_grad_enabled():
-                parts.append(checkpoint(self._first, batch.to(self._device), use_reentrant=False))
+                parts.append(computed_again(self._first, batch.to(self._device)))
             else:
                 parts.append(self._first(batch.to(self._device)))
         return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(groups))).to(self._device)]
