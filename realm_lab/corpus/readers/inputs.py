@@ -75,15 +75,19 @@ def files_of(name: Path | str, split: Split | None = None) -> list[Path]:
         return [folder]
     if (folder / QRELS).is_dir():
         return [_beir(folder, f"{QRELS}/{split}.tsv" if split else CORPUS)]
-    extracted = sorted(found for found in folder.rglob("wiki_*") if found.is_file())
+    extracted = sorted(
+        found
+        for found in folder.rglob("wiki_*")
+        if found.is_file() and not is_picture(found) and found.suffix != ".parquet"
+    )
     tables = sorted(folder.rglob("*.parquet")) or sorted(folder.rglob(f"*{TFRECORD}*")) if not extracted else []
     files = extracted or tables or sorted(filter(is_picture, folder.rglob("*")))
     if not files:
         raise UserError("is a folder without wiki_*, Parquet or image files", "name the files in it", path=name)
     if folders := sorted({file.parent.name for file in tables})[1:]:
         raise UserError("holds several data sets", f"name one of its folders, such as {folders[0]}", path=name)
-    splits = {one: [file for file in files if file.name.startswith(names)] for one, names in SPLIT_NAMES.items()}
-    if split and not splits[split] and any(own and own != files for own in splits.values()):
+    splits = {one: [file for file in tables if file.name.startswith(names)] for one, names in SPLIT_NAMES.items()}
+    if split and not splits[split] and any(own and own != tables for own in splits.values()):
         has = ", ".join(one for one, own in splits.items() if own)
         raise UserError(f"has no split '{split}' (it has {has})", "name a file", path=name)
     files = splits[split or "train"] or files
@@ -125,9 +129,12 @@ def is_picture(path: Path) -> bool:
 
 
 def digest_input(name: Path | str, *splits: Split | None) -> str:
-    """Return SHA-256 of an input's bytes, wherever they are: of the `splits` that are read of it, or as without any.
-    The judgements of a BEIR folder are not among them."""
+    """Return SHA-256 of an input's bytes, wherever they are, and of the names of pictures, which are their titles: of
+    the `splits` that are read of it, or as without any. The judgements of a BEIR folder are not among them."""
     folder = dataset(name) if is_dataset(name) else Path(name)
     read = splits if splits and not (folder / QRELS).is_dir() else (None,)
-    digests = [digest_file(path) for path in dict.fromkeys(path for split in read for path in files_of(name, split))]
+    digests = [
+        digest([path.name, digest_file(path)]) if is_picture(path) else digest_file(path)
+        for path in dict.fromkeys(path for split in read for path in files_of(name, split))
+    ]
     return digests[0] if len(digests) == 1 else digest(digests)

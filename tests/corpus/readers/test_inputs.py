@@ -65,6 +65,18 @@ def test_questions_of_a_folder_are_those_of_their_split(tmp_path: Path) -> None:
     assert [file.path for file in input_files(alone.parent, split="test")] == [alone]
 
 
+def test_pictures_are_all_read_under_any_name_and_renaming_changes_the_digest(tmp_path: Path) -> None:
+    for name in ("train.png", "wiki_flag.png", "a/Oslo.jpg"):
+        put(tmp_path / name, name)
+    assert titles(tmp_path) == ["Oslo", "train", "wiki flag"]
+    before, alone = digest_input(tmp_path), digest_input(tmp_path / "train.png")
+    (tmp_path / "train.png").rename(tmp_path / "trains.png")
+    assert digest_input(tmp_path) != before
+    assert digest_input(tmp_path / "trains.png") != alone
+    pages(tmp_path / "wiki_table.parquet", "A")
+    assert titles(tmp_path) == ["A"]
+
+
 def test_what_is_missing_from_a_folder_is_said(tmp_path: Path) -> None:
     with refused("without wiki_*", path=tmp_path, remedy="name the files in it"):
         input_files(tmp_path)
