@@ -173,6 +173,8 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
             text=[{"paragraph": KILT_PAGE["text"]}]), "kilt_knowledge",
         [Document("7", "Oslo", "A city.\nOld.", "Oslo")]),
     "hotpotqa": ("h.json", json.dumps([HOTPOT]).encode(), "hotpotqa", HOTPOT_DOCUMENTS),
+    "2wikimultihopqa": ("dev.jsonl", lines(HOTPOT | {"context": [["Oslo", ["In Norway.", "A city.", ""]]]}), "hotpotqa",
+        HOTPOT_DOCUMENTS[:1]),
     "natural_questions": ("nq.jsonl.gz", gzip.compress(lines(NQ)), "natural_questions",
         [Document("Oslo (city)", "Oslo (city)", "Oslo\nOslo\nA city .\na < b c", "Oslo (city)")]),
     "pyserini": ("c.jsonl", lines({"id": "d1", "contents": "A"}, {"docid": 2, "contents": "B"},
