@@ -291,6 +291,19 @@ ASKED: dict[str, tuple[Any, ...]] = {
 # fmt: on
 
 
+@pytest.mark.parametrize("case", ["marked_texts", "salient_span_wikipedia", "natural_questions", "hotpotqa"])
+@pytest.mark.parametrize("form", ["lines", "array", "marked"])
+def test_a_format_is_known_by_keys_behind_a_long_text(tmp_path: Path, case: str, form: str) -> None:
+    name, content, kind, expected = TEXTS[case]
+    data = gzip.decompress(content) if name.endswith(".gz") else content
+    records = json.loads(data) if data.startswith(b"[") else [json.loads(line) for line in data.splitlines()]
+    records = [{"long": LONG, **record} for record in records]
+    content = lines(*records) if form == "lines" else json.dumps(records, indent=2).encode()
+    path = put(tmp_path / name.partition(".")[0], b"\xef\xbb\xbf" * (form == "marked") + content)
+    assert find_reader(path).name == kind
+    assert [document.spans for document in read_documents(input_files(path))] == [one.spans for one in expected]
+
+
 @pytest.mark.parametrize("case", ASKED)
 def test_questions(tmp_path: Path, case: str) -> None:
     name, content, kind, expected, dropped = ASKED[case]
