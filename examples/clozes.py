@@ -128,13 +128,15 @@ def sentence_words(text, span):
 
 
 def maskable(item, having):
-    """The spans of an item that other groups have, each with enough words before it in its sentence."""
+    """The spans of an item that other groups have, each once in it and with enough words before it in its sentence."""
     text, found = item.text, []
     for start, end, _ in item.spans:
-        if len(having[text[start:end].lower()]) - 1 in RECURS:
+        span = text[start:end]
+        if len(having[span.lower()]) - 1 in RECURS:
+            same = re.finditer(rf"(?<!\w){re.escape(span)}(?!\w)", text, re.IGNORECASE)
             words = sentence_words(text, (start, end))
             before = sum(stop <= start for _, stop in words)
-            if WORDS_BEFORE <= before < len(words):
+            if WORDS_BEFORE <= before < len(words) and all(match.start() == start for match in same):
                 found.append((start, end))
     return found
 

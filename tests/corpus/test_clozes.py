@@ -1,4 +1,4 @@
-"""examples/clozes.py: clozes of any text, and a study that replaces no other."""
+"""examples/clozes.py: clozes of any text, which do not hold their own answer, and a study that replaces no other."""
 
 import importlib.util
 import json
@@ -27,13 +27,17 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ("text", "is_maskable"),
     [
         ("Then they both left Oslo by ship.", True),
+        ("Then they both left Oslo by ship. Some went back to OSLO.", False),
+        ("Then they both left Oslo by ship. Oslov is far.", True),  # another word
         ("They left Oslo by ship.", False),  # a reader needs three words before it
         ("Then , they left Oslo .", True),
         ("Then , they - Oslo .", False),  # two words, and marks
         ("The two from-Oslo left.", False),  # no word ends before it but two
     ],
 )
-def test_a_span_is_masked_with_words_before_it(example: Any, text: str, is_maskable: bool) -> None:
+def test_a_span_is_masked_if_it_is_once_in_the_item_with_words_before_it(
+    example: Any, text: str, is_maskable: bool
+) -> None:
     start = text.index("Oslo")
     item = Document("a", "", text, "a", spans=(Span(start, start + 4, "link"),))
     found = example.maskable(item, {"oslo": {1, 2}})
