@@ -213,6 +213,8 @@ def _run_stage(options: argparse.Namespace) -> None:
 
 def _run_prepare(options: argparse.Namespace) -> int | None:
     if not options.count:
+        if options.json:
+            raise UserError("--json belongs to --count; give it")
         _run_stage(options)
         return None
     from realm_lab.corpus.readers import count_inputs

@@ -141,6 +141,30 @@ def test_a_run_that_is_named_has_its_own_parameters(more: list[str], capsys: pyt
     assert capsys.readouterr().err.count("--params, --preset, --set, --seed and --system") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate", "--seed", "0"], "--seed belongs to --corpus or --run-file; give one of them"),
+        (["evaluate", "--system", "orqa"], "--system belongs to --corpus or --run-file; give one of them"),
+        (["evaluate", "--run", "realm-s0"], "--run belongs to --corpus or --run-file; give one of them"),
+        (["evaluate", "--out", "x"], "--out belongs to --predictions; give it"),
+        (["evaluate", "--corpus", "z", "--out", "x"], "--out belongs to --predictions; leave it out"),
+        (["evaluate", "--predictions", "p", "--run", "r"], "--run belongs to --corpus or --run-file; leave it out"),
+        (["evaluate", "--predictions", "p", "--seed", "0"], "--seed belongs to --corpus or --run-file; leave it out"),
+        (["evaluate", "--predictions", "p", "--corpus-old", "z"], "--corpus-old belongs to --corpus; leave it out"),
+        (["evaluate", "--predictions", "p", "--cloze", "a=b"], "--cloze belongs to --corpus; leave it out"),
+        (["evaluate", "--predictions", "p", "--name", "n"], "--name belongs to --corpus; leave it out"),
+        (["prepare", "--json"], "--json belongs to --count; give it"),
+    ],
+)
+def test_an_option_without_its_other_is_refused(
+    arguments: list[str], said: str, stages: Stages, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    assert capsys.readouterr().err == f"realm-lab: error: {said}\n"
+    assert stages.calls == []
+
+
 @pytest.mark.parametrize("verb", ["prepare", "warm-start", "pretrain", "finetune", "evaluate"])
 def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -> None:
     assert cli.main([verb, "--root", str(project)]) == 0
