@@ -165,6 +165,33 @@ def test_an_option_without_its_other_is_refused(
     assert stages.calls == []
 
 
+def test_relative_inputs_are_in_the_project_and_paths_of_the_command_line_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "z.jsonl").write_text('{"id": "d", "title": "T", "text": "A text."}\n')
+    corpus = "{source: files, tagger: rule, pretrain_corpus: same, "
+    corpus += "files: {knowledge: [z.jsonl], questions_test: [q.jsonl]}}"
+    (project / "params.yaml").write_text(f"preset: smoke\ncorpus: {corpus}\n")
+    (project / "q.jsonl").write_text('{"question": "who", "answer": "Ann"}\n')
+    (tmp_path / "more.yaml").write_text((project / "params.yaml").read_text())
+    shown = []
+    for folder, options in (
+        (project, []),
+        (tmp_path, ["--root", "project"]),
+        (tmp_path, ["--root", "project", "--params", "more.yaml"]),
+    ):
+        monkeypatch.chdir(folder)
+        assert cli.main(["prepare", "--dry-run", *options]) == 0, capsys.readouterr().err
+        shown.append(capsys.readouterr().out)
+        assert Path.cwd() == folder
+    assert shown[0] == shown[1], "with the same keys"
+    (tmp_path / "here.txt").write_text("A text.")
+    assert cli.main(["prepare", "--count", "here.txt", "--root", "project"]) == 0
+    assert "documents 1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("verb", ["prepare", "warm-start", "pretrain", "finetune", "evaluate"])
 def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -> None:
     assert cli.main([verb, "--root", str(project)]) == 0
