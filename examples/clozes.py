@@ -12,7 +12,7 @@ data/NAME/questions_test.jsonl    clozes: items with [MASK] for a span that othe
 data/NAME/questions_dev.jsonl     clozes made in the same way from further items, for choices such as a learning rate
 data/NAME/knowledge.jsonl         the items that are left; one span is marked in some of them, which pre-training masks
 data/NAME/knowledge_random.jsonl  the same with a random span of as many words marked in the same sentence
-experiments/NAME.yaml             real_news_clozes.yaml with these files, if there is no such study yet
+experiments/NAME.yaml             real_news_clozes.yaml with these files; another study of this name is an error
 
 Items are copies if they share 40 % of the runs of four words of the shorter one; copies share an article, so that
 `pretrain.exclude_trivial: article` never retrieves a copy of the item that a query comes from.
@@ -118,26 +118,35 @@ def sentence_start(text, place):
     return max(text.rfind(mark, 0, place) + len(mark) if mark in text[:place] else 0 for mark in (". ", "? ", "! "))
 
 
+def sentence_words(text, span):
+    """The start and end of each word of a span's sentence."""
+    first = sentence_start(text, span[0])
+    ends = [text.find(mark, span[1]) for mark in (". ", "? ", "! ")]
+    last = min((end for end in ends if end >= 0), default=len(text.rstrip(".")))
+    words = re.finditer(r"\w[\w'’.,-]*\w|\w", text[first:last])
+    return [(first + word.start(), first + word.end()) for word in words]
+
+
 def maskable(item, having):
-    """The spans of an item that other groups have, each with enough words before it in its sentence."""
-    text = item.text
-    return [
-        (start, end)
-        for start, end, _ in item.spans
-        if len(having[text[start:end].lower()]) - 1 in RECURS
-        and len(text[sentence_start(text, start) : start].split()) >= WORDS_BEFORE
-    ]
+    """The spans of an item that other groups have, each once in it and with enough words before it in its sentence."""
+    text, found = item.text, []
+    for start, end, _ in item.spans:
+        span = text[start:end]
+        if len(having[span.lower()]) - 1 in RECURS:
+            same = re.finditer(rf"(?<!\w){re.escape(span)}(?!\w)", text, re.IGNORECASE)
+            words = sentence_words(text, (start, end))
+            before = sum(stop <= start for _, stop in words)
+            if WORDS_BEFORE <= before < len(words) and all(match.start() == start for match in same):
+                found.append((start, end))
+    return found
 
 
 def random_span(text, span, generator):
     """A span of as many words as the given one, anywhere in its sentence after the first words."""
-    first = sentence_start(text, span[0])
-    ends = [text.find(mark, span[1]) for mark in (". ", "? ", "! ")]
-    last = min((end for end in ends if end >= 0), default=len(text.rstrip(".")))
-    words = [match.span() for match in re.finditer(r"\w[\w'’.,-]*\w|\w", text[first:last])]
+    words = sentence_words(text, span)
     count = min(len(text[slice(*span)].split()), len(words) - WORDS_BEFORE)
     start = generator.randrange(WORDS_BEFORE, len(words) - count + 1)
-    return first + words[start][0], first + words[start + count - 1][1]
+    return words[start][0], words[start + count - 1][1]
 
 
 def take_clozes(items, group, taken, spared, count, generator):
@@ -164,6 +173,17 @@ def questions_of(clozes, having):
     ]
 
 
+def study_of(name):
+    """The file and the text of the study of `name`; UserError: there is another one."""
+    path = Path("experiments") / f"{name}.yaml"
+    settings = MODEL.read_text(encoding="utf-8").split("\nquestion:", 1)[1]  # what is before is about the news
+    text = f"# {MODEL.name} on data/{name}; its first lines explain the cells.\nquestion:{settings}"
+    text = text.replace("data/news/", f"data/{name}/")
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise UserError("another study", "choose another --name", path=path)
+    return path, text
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", required=True)
@@ -173,6 +193,7 @@ def main():
     parser.add_argument("--test", type=int, default=600, help="test clozes, at most and at most a tenth of the items")
     parser.add_argument("--dev", type=int, default=600, help="development clozes, the same")
     asked = parser.parse_args()
+    study = study_of(asked.name) if MODEL.exists() and asked.name != "news" else None
     register_shape(
         "linked_texts", {"text", "links"}, "{id, title, text, links: [[start, end, title]]}", documents=linked
     )
@@ -212,13 +233,11 @@ def main():
         at_random.append(given | {"spans": [[*span, "random"] for span in drawn]})
     write(folder / "knowledge.jsonl", marked)
     write(folder / "knowledge_random.jsonl", at_random)
-    study = Path("experiments") / f"{asked.name}.yaml"
-    if MODEL.exists() and not study.exists() and asked.name != "news":
-        study.parent.mkdir(exist_ok=True)
-        settings = MODEL.read_text(encoding="utf-8").split("\nquestion:", 1)[1]  # what is before is about the news
-        text = f"# {MODEL.name} on data/{asked.name}; its first lines explain the cells.\nquestion:{settings}"
-        study.write_text(text.replace("data/news/", f"data/{asked.name}/"), encoding="utf-8")
-        print(f"{study}: run it with `realm-lab sweep {asked.name}`")
+    if study:
+        path, text = study
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"{path}: run it with `realm-lab sweep {asked.name}`")
 
 
 if __name__ == "__main__":

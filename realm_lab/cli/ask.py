@@ -41,9 +41,9 @@ def add_asking(add: Add) -> None:
 
 def _run_ask(options: argparse.Namespace) -> None:
     """Print one system's answer, or those of several in turn; one without an answer does not stop the others."""
-    systems = options.system.split(",")
-    if len(systems) == 1:
-        return _ask(options, systems[0])
+    systems = (options.system or "").split(",")
+    if options.finished or len(systems) == 1:
+        return _ask(options, options.system)
     failed = []
     for system in systems:
         if not options.json:
@@ -56,7 +56,7 @@ def _run_ask(options: argparse.Namespace) -> None:
         raise UserError("; ".join(failed))
 
 
-def _ask(options: argparse.Namespace, system: str) -> None:
+def _ask(options: argparse.Namespace, system: str | None) -> None:
     answer(opened(options, system), options.question, options.k, options.retriever, as_json=options.json)
 
 

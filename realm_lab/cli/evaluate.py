@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from realm_lab.corpus.records import Question
 
 NAMED = 10  # ids that a message names; --json has them all
+INSTEAD = ("predictions", "corpus", "run_file")  # options that replace the stage
+ONLY_WITH = {  # option -> those of them that it is for; "": the stage
+    "questions": ("predictions", "corpus"),
+    "json": ("predictions", "corpus"),
+    "out": ("predictions",),
+    "corpus_old": ("corpus",),
+    "cloze": ("corpus",),
+    "name": ("corpus", ""),
+    "finished": ("corpus", "run_file"),
+    "seed": ("corpus", "run_file"),
+    "system": ("corpus", "run_file"),
+}
 
 
 def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
@@ -53,24 +65,27 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
 
 def evaluate_other(options: argparse.Namespace) -> bool:
     """Run the options' action instead of the stage; False if they ask for the stage itself."""
-    given = [name for name in ("predictions", "corpus", "run_file") if getattr(options, name)]
+    given = [name for name in INSTEAD if getattr(options, name)]
     if given and options.dry_run:
         raise UserError("--dry-run is for the stage alone; leave it out")
     if len(given) > 1:
-        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UserError(f"{names} are different things; give one")
+        raise UserError(f"{' and '.join(map(_flag, given))} are different things; give one")
+    for name, owners in ONLY_WITH.items():
+        value = getattr(options, name)
+        is_given = value not in (None, (), []) and value is not False  # a seed may be 0
+        if is_given and not {*owners}.intersection(given or [""]):
+            flags = [_flag(owner) for owner in owners if owner]
+            remedy = "leave it out" if given else "give one of them" if len(flags) > 1 else "give it"
+            raise UserError(f"{_flag(name)} belongs to {' or '.join(flags)}; {remedy}")
     if options.predictions:
         _score_file(options)
-        return True
-    others = () if options.corpus else ("questions", "out", "corpus_old", "cloze", "json")
-    for name in others:
-        if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')} belongs to --predictions or --corpus; give one of them")
-    if options.finished and not given:
-        raise UserError("--run belongs to --corpus or --run-file; give one of them")
-    if given:
+    elif given:
         _ask_run(options)
     return bool(given)
+
+
+def _flag(name: str) -> str:
+    return f"--{'run' if name == 'finished' else name.replace('_', '-')}"
 
 
 def _ask_run(options: argparse.Namespace) -> None:

@@ -101,7 +101,7 @@ def add_which(options: argparse._ActionsContainer) -> None:
     """--seed and --system."""
     text = "seed of the run to ask (default: the first of the parameters)"
     options.add_argument("--seed", type=int, metavar="N", help=text)
-    options.add_argument("--system", default="realm", metavar="NAME", help="system of the run to ask (default: realm)")
+    options.add_argument("--system", metavar="NAME", help="system of the run to ask (default: realm)")
 
 
 def add_named(options: argparse._ActionsContainer) -> None:
@@ -110,12 +110,13 @@ def add_named(options: argparse._ActionsContainer) -> None:
     options.add_argument("--run", dest="finished", metavar="RUN", help=text)  # `run` is the function of the command
 
 
-def opened(options: argparse.Namespace, system: str) -> Context:
+def opened(options: argparse.Namespace, system: str | None) -> Context:
     """Open the finished run that --run names, or that of the parameters. UserError: both are given, or there is
     none."""
     if options.finished:
-        if options.params or options.preset or options.overrides or options.seed is not None:
-            raise UserError("--run names a run with its parameters; leave out --params, --preset, --set and --seed")
+        if options.params or options.preset or options.overrides or options.system or options.seed is not None:
+            names = "--params, --preset, --set, --seed and --system"
+            raise UserError(f"--run names a run with its parameters; leave out {names}")
         from realm_lab.api import load_run
 
         return load_run(options.finished, options.root).context

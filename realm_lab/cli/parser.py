@@ -11,10 +11,10 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, contextmanager, nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
@@ -39,6 +39,7 @@ from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.serve import add_serve
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mine, add_mirror, add_tools
+from realm_lab.core.hub import is_dataset
 from realm_lab.errors import UserError, nearest, suggestion
 
 PROGRAM = "realm-lab"
@@ -48,6 +49,8 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
+MAY_BE_PATHS = ("study", "search", "profile", "runs", "count")  # arguments that are text: a name, or a path
+ELSEWHERE = ("init", "verdict")  # commands that read no project
 INSTEAD = {"rm": "gc", "ls": "runs", "list": "runs", "run": "sweep", "all": "sweep", "train": "pretrain"}
 
 STAGES = {
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars of libraries fill a log
     slow = f"{PROGRAM} {options.verb}: loading libraries and reading the project"
     try:
-        with first_line(slow) if arguments is None else nullcontext():  # not where Python called this
+        with first_line(slow) if arguments is None else nullcontext(), _in_project(options):  # no line within Python
             code = options.run(options)
         sys.stdout.flush()  # a reader that went away is noticed here, not when the interpreter exits
     except UserError as error:
@@ -91,6 +94,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"unexpected {type(error).__name__}: {_one_line(error)}; run again with --debug for the traceback"
         return _fail(options, EXIT_UNEXPECTED, message)
     return code or 0
+
+
+@contextmanager
+def _in_project(options: argparse.Namespace) -> Iterator[None]:
+    """Work in the project folder, where relative paths in parameters start; those on the command line start here."""
+    if options.verb in ELSEWHERE or not options.root.is_dir() or options.root.resolve() == Path.cwd():
+        yield
+        return
+    for name, value in vars(options).items():
+        setattr(options, name, _from_here(name, value))
+    with chdir(options.root):
+        yield
+
+
+def _from_here(name: str, value: Any) -> Any:
+    """Return the value of an option with absolute paths."""
+    if isinstance(value, list | tuple):
+        return [_from_here(name, one) for one in value]
+    if isinstance(value, str) and name in MAY_BE_PATHS:
+        path = Path(value)
+        is_path = path.is_file() or (path.is_dir() and ("/" in value or name == "count"))
+    else:
+        is_path = isinstance(value, Path)
+    return type(value)(Path(value).absolute()) if is_path and not is_dataset(value) else value
 
 
 class Parser(argparse.ArgumentParser):
@@ -213,6 +240,8 @@ def _run_stage(options: argparse.Namespace) -> None:
 
 def _run_prepare(options: argparse.Namespace) -> int | None:
     if not options.count:
+        if options.json:
+            raise UserError("--json belongs to --count; give it")
         _run_stage(options)
         return None
     from realm_lab.corpus.readers import count_inputs

@@ -33,7 +33,10 @@ from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus, Files
 from realm_lab.params.sections import identity_values
 
-FILE_ROLES = ("knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test")
+FILE_ROLES: dict[str, Split | None] = {  # and the split that is read of each
+    **dict.fromkeys(("knowledge", "knowledge_updated", "pretrain")),
+    **{f"questions_{split}": split for split in SPLITS},
+}
 
 
 class FilesCorpus(TextSource):
@@ -59,18 +62,21 @@ class FilesCorpus(TextSource):
         files, described = corpus.files, identity_values(corpus.files)
         if not files.holds_out_dev:
             described.pop("dev_split")  # it splits nothing
-        roles = {path: role for role in FILE_ROLES for path in getattr(files, role)}
-        for path, role in roles.items():
-            if not is_dataset(path) and not Path(path).exists():
-                name = f"corpus.files.{role}"
-                raise UserError(f"{name}: {path}: no such file", "check the path", parameter=name)
+        splits: dict[str, list[Split | None]] = {}
+        for role, split in FILE_ROLES.items():
+            for path in getattr(files, role):
+                if not is_dataset(path) and not Path(path).exists():
+                    name = f"corpus.files.{role}"
+                    raise UserError(f"{name}: {path}: no such file", "check the path", parameter=name)
+                splits.setdefault(path, []).append(split)
         found = super().identity(corpus, options, seed) | {"corpus": {"files": described}}
-        found["files"] = {path: digest_input(path) for path in sorted(roles)}
+        found["files"] = {path: digest_input(path, *splits[path]) for path in sorted(splits)}
         if judging := dict(_judgements(files)):
             found["judgements"] = judging
-        if custom := custom_formats(input_files(*roles)):
+        read = [file for role, split in FILE_ROLES.items() for file in input_files(*getattr(files, role), split=split)]
+        if custom := custom_formats(read):
             found["formats"] = custom
-        if any(file.is_renamed for role in FILE_ROLES for file in input_files(*getattr(files, role))):
+        if any(file.is_renamed for file in read):
             found["ids"] = "of files that share a name"
         return found
 

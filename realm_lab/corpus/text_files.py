@@ -8,6 +8,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +31,7 @@ MEGABYTE = 1 << 20
 PARQUET = "PAR1"  # the head of a Parquet file
 TFRECORD = ".tfrecord"  # in the name of such a file; its first bytes show nothing
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
+_RECORD = re.compile(r"\s*(?:\[\s*)?(?=\{)")
 _WINDOW = {
     zstd.DecompressionParameter.window_log_max: 31
 }  # 2 GiB, the most that can be read; the library's default is 27
@@ -68,8 +71,8 @@ def plain_name(path: Path) -> str:
 
 
 def read_head(path: Path) -> str:
-    """About the first 65,000 characters; a file without any text is a UserError. PARQUET of a Parquet file, and
-    TFRECORD of one that is named so."""
+    """About the first 65,000 characters, or a first JSON record of up to MAX_LINE_MB; a file without any text is a
+    UserError. PARQUET of a Parquet file, and TFRECORD of one that is named so."""
     with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
     if head.startswith(PARQUET.encode()):
@@ -82,7 +85,21 @@ def read_head(path: Path) -> str:
     head = head.removeprefix(b"\xef\xbb\xbf")
     if not head.strip():
         raise UserError("the file is empty", "fetch or write it again", path=path)
-    return head.decode("utf-8", errors="ignore")
+    text = head.decode("utf-8", errors="ignore")
+    if not _RECORD.match(text) or _record_end(text):
+        return text
+    with open_bytes(path) as file:
+        longer = file.read(MAX_LINE_MB * MEGABYTE).decode("utf-8", errors="ignore").removeprefix("\ufeff")
+    return longer[: _record_end(longer)] or text
+
+
+def _record_end(text: str) -> int:
+    """The end of the JSON record that a text starts with, also in an array; 0 if it is cut off or damaged."""
+    start = _RECORD.match(text)
+    try:
+        return json.JSONDecoder().raw_decode(text, start.end())[1] if start else 0
+    except (ValueError, RecursionError):
+        return 0
 
 
 def _decode(data: bytes, path: Path, line: int) -> str:

@@ -28,7 +28,7 @@ from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.corpus_context import CorpusContext
-from realm_lab.systems.identity import plan_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.systems.registry import System, system_of, with_options
 from realm_lab.tracking.code_record import code_reader
 from realm_lab.tracking.run_dir import KEY_LENGTH, read_run_records
@@ -163,7 +163,8 @@ def embedding_store(root: Path) -> EmbeddingStore:
     return EmbeddingStore(root / "runs" / "embeddings")
 
 
-def open_run(params: Params, root: Path, seed: int | None, system: str) -> Context:
-    """Open a run by its system and seed, by default the first seed of the parameters."""
+def open_run(params: Params, root: Path, seed: int | None, system: str | None) -> Context:
+    """Open a run by its system and seed, by default REALM and the first seed of the parameters."""
     limit_threads(params.launch.threads)
-    return Context(params, plan_run(params, system, params.seeds[0] if seed is None else seed), root)
+    seed = params.seeds[0] if seed is None else seed
+    return Context(params, plan_run(params, system or DEFAULT_SYSTEMS[-1], seed), root)

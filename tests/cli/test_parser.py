@@ -133,10 +133,63 @@ def test_a_wrong_command_line_leaves_with_2(
     assert len(printed.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("more", [["--set", "pretrain.steps=3"], ["--preset", "smoke"], ["--seed", "0"]])
+@pytest.mark.parametrize(
+    "more", [["--set", "pretrain.steps=3"], ["--preset", "smoke"], ["--seed", "0"], ["--system", "orqa,realm"]]
+)
 def test_a_run_that_is_named_has_its_own_parameters(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ask", "Who?", "--run", "realm-s0", *more]) == 2
-    assert "--params, --preset, --set and --seed" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("--params, --preset, --set, --seed and --system") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate", "--seed", "0"], "--seed belongs to --corpus or --run-file; give one of them"),
+        (["evaluate", "--system", "orqa"], "--system belongs to --corpus or --run-file; give one of them"),
+        (["evaluate", "--run", "realm-s0"], "--run belongs to --corpus or --run-file; give one of them"),
+        (["evaluate", "--out", "x"], "--out belongs to --predictions; give it"),
+        (["evaluate", "--corpus", "z", "--out", "x"], "--out belongs to --predictions; leave it out"),
+        (["evaluate", "--predictions", "p", "--run", "r"], "--run belongs to --corpus or --run-file; leave it out"),
+        (["evaluate", "--predictions", "p", "--seed", "0"], "--seed belongs to --corpus or --run-file; leave it out"),
+        (["evaluate", "--predictions", "p", "--corpus-old", "z"], "--corpus-old belongs to --corpus; leave it out"),
+        (["evaluate", "--predictions", "p", "--cloze", "a=b"], "--cloze belongs to --corpus; leave it out"),
+        (["evaluate", "--predictions", "p", "--name", "n"], "--name belongs to --corpus; leave it out"),
+        (["prepare", "--json"], "--json belongs to --count; give it"),
+    ],
+)
+def test_an_option_without_its_other_is_refused(
+    arguments: list[str], said: str, stages: Stages, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    assert capsys.readouterr().err == f"realm-lab: error: {said}\n"
+    assert stages.calls == []
+
+
+def test_relative_inputs_are_in_the_project_and_paths_of_the_command_line_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "z.jsonl").write_text('{"id": "d", "title": "T", "text": "A text."}\n')
+    corpus = "{source: files, tagger: rule, pretrain_corpus: same, "
+    corpus += "files: {knowledge: [z.jsonl], questions_test: [q.jsonl]}}"
+    (project / "params.yaml").write_text(f"preset: smoke\ncorpus: {corpus}\n")
+    (project / "q.jsonl").write_text('{"question": "who", "answer": "Ann"}\n')
+    (tmp_path / "more.yaml").write_text((project / "params.yaml").read_text())
+    shown = []
+    for folder, options in (
+        (project, []),
+        (tmp_path, ["--root", "project"]),
+        (tmp_path, ["--root", "project", "--params", "more.yaml"]),
+    ):
+        monkeypatch.chdir(folder)
+        assert cli.main(["prepare", "--dry-run", *options]) == 0, capsys.readouterr().err
+        shown.append(capsys.readouterr().out)
+        assert Path.cwd() == folder
+    assert shown[0] == shown[1], "with the same keys"
+    (tmp_path / "here.txt").write_text("A text.")
+    assert cli.main(["prepare", "--count", "here.txt", "--root", "project"]) == 0
+    assert "documents 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", ["prepare", "warm-start", "pretrain", "finetune", "evaluate"])

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from farmhash import Fingerprint64
 
@@ -217,3 +219,15 @@ def test_a_corpus_says_whether_it_has_development_questions(files: Files) -> Non
         ({"dev_split": "none", "questions_dev": ["d"]}, True),
     ):
         assert Corpus(files=files.model_copy(update=update)).has_dev_questions is there
+
+
+def test_the_key_of_a_corpus_follows_the_split_that_is_read_of_a_folder(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        table = pa.table({"question": [split], "answer": [["x"]]})
+        pq.write_table(table, tmp_path / f"{split}-00000-of-00001.parquet")
+    (tmp_path / "z.txt").write_text("A text.", encoding="utf-8")
+    corpus = Corpus(files=Files(knowledge=[str(tmp_path / "z.txt")], questions_test=[str(tmp_path)]))
+    before = FilesCorpus.identity(corpus, None, 0)
+    assert [question.question for question in FilesCorpus(asked_of(corpus)).known_questions("test", set())] == ["test"]
+    pq.write_table(pa.table({"question": ["new"], "answer": [["x"]]}), tmp_path / "test-00000-of-00001.parquet")
+    assert FilesCorpus.identity(corpus, None, 0) != before

@@ -119,7 +119,8 @@ def test_a_failure_leaves_the_file_that_was_there(
         (["--system", "dpr", "--seed", "7"], "seed 7: no corpus is prepared for it; the parameters have the seeds 0"),
         (["--system", "frequent:Frequent"], "system frequent retrieves no passages"),
         (["--corpus", "x"], "--corpus and --run-file are different things; give one"),
-        (["--json"], "--json belongs to --predictions or --corpus; give one of them"),
+        (["--json"], "--json belongs to --predictions or --corpus; leave it out"),
+        (["--name", "mine"], "--name belongs to --corpus; leave it out"),
     ],
 )
 def test_what_cannot_be_written_is_one_line(

@@ -17,7 +17,8 @@ from realm_lab.errors import UserError
 
 CORPUS, QRELS = "corpus.jsonl", "qrels"  # of a BEIR folder
 PICTURES = (".png", ".jpg", ".jpeg")
-_SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(\.parquet|\.gz)?$")
+SPLIT_NAMES: dict[Split, tuple[str, ...]] = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
+_SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(?:-[0-9a-f]+)?(\.parquet|\.gz)?$")
 
 
 class InputFile(NamedTuple):
@@ -67,21 +68,29 @@ def _name(path: Path, length: int) -> str:
 
 
 def files_of(name: Path | str, split: Split | None = None) -> list[Path]:
-    """The files that an input names, in their order; of Parquet with several splits those of `train`. A BEIR folder
-    is its documents, or its judgements of a split of questions."""
+    """The files that an input names, in their order; of Parquet with several splits those of `split`, or of `train`. A
+    BEIR folder is its documents, or its judgements of a split of questions."""
     folder = dataset(name) if is_dataset(name) else Path(name)
     if not folder.is_dir():
         return [folder]
     if (folder / QRELS).is_dir():
         return [_beir(folder, f"{QRELS}/{split}.tsv" if split else CORPUS)]
-    extracted = sorted(found for found in folder.rglob("wiki_*") if found.is_file())
+    extracted = sorted(
+        found
+        for found in folder.rglob("wiki_*")
+        if found.is_file() and not is_picture(found) and found.suffix != ".parquet"
+    )
     tables = sorted(folder.rglob("*.parquet")) or sorted(folder.rglob(f"*{TFRECORD}*")) if not extracted else []
     files = extracted or tables or sorted(filter(is_picture, folder.rglob("*")))
     if not files:
         raise UserError("is a folder without wiki_*, Parquet or image files", "name the files in it", path=name)
     if folders := sorted({file.parent.name for file in tables})[1:]:
         raise UserError("holds several data sets", f"name one of its folders, such as {folders[0]}", path=name)
-    files = [file for file in files if file.name.startswith("train")] or files
+    splits = {one: [file for file in tables if file.name.startswith(names)] for one, names in SPLIT_NAMES.items()}
+    if split and not splits[split] and any(own and own != tables for own in splits.values()):
+        has = ", ".join(one for one, own in splits.items() if own)
+        raise UserError(f"has no split '{split}' (it has {has})", "name a file", path=name)
+    files = splits[split or "train"] or files
     shards = [match for file in files if (match := _SHARD.match(file.name))]
     if shards and len(shards) < sum({match[1]: int(match[2]) for match in shards}.values()):
         raise UserError(f"only {len(shards)} shards of {int(shards[0][2])} are there", "fetch the rest", path=name)
@@ -119,7 +128,13 @@ def is_picture(path: Path) -> bool:
     return path.suffix.lower() in PICTURES
 
 
-def digest_input(name: Path | str) -> str:
-    """Return SHA-256 of an input's bytes, wherever they are."""
-    digests = [digest_file(path) for path in files_of(name)]
+def digest_input(name: Path | str, *splits: Split | None) -> str:
+    """Return SHA-256 of an input's bytes, wherever they are, and of the names of pictures, which are their titles: of
+    the `splits` that are read of it, or as without any. The judgements of a BEIR folder are not among them."""
+    folder = dataset(name) if is_dataset(name) else Path(name)
+    read = splits if splits and not (folder / QRELS).is_dir() else (None,)
+    digests = [
+        digest([path.name, digest_file(path)]) if is_picture(path) else digest_file(path)
+        for path in dict.fromkeys(path for split in read for path in files_of(name, split))
+    ]
     return digests[0] if len(digests) == 1 else digest(digests)

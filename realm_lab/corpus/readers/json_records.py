@@ -170,7 +170,7 @@ def records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]:
                 yield Record(file, number, parse(line_text, path, number), remedy, dropped, number)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=1)  # all formats ask about the same head, which may be long
 def first_record(head: str) -> dict[str, Any]:
     """Return the visible part of the first JSON record in a file's head; a value that is cut off is empty."""
     text = head.lstrip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -85,9 +85,18 @@ def _hotpot_documents(record: Record, dropped: Dropped) -> Iterator[Document]:
     for number, paragraph in enumerate(_pairs(record, "context", "sentences"), 1):
         match paragraph:
             case [str(title), [*sentences]] if all(isinstance(sentence, str) for sentence in sentences):
-                yield Document(title, title, "".join(sentences), title)
+                yield Document(title, title, _joined(sentences), title)
             case _:
                 raise record.error(f"context {number} is not [title, [sentences]]")
+
+
+def _joined(sentences: Sequence[str]) -> str:
+    """Join sentences: HotpotQA's start with a blank, 2WikiMultihopQA's do not."""
+    text = ""
+    for sentence in sentences:
+        is_glued = bool(text and sentence) and not (text[-1].isspace() or sentence[0].isspace())
+        text += " " * is_glued + sentence
+    return text
 
 
 def _hotpot_question(record: Record, dropped: Dropped) -> Iterator[Question]:

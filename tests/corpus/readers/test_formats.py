@@ -173,6 +173,8 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
             text=[{"paragraph": KILT_PAGE["text"]}]), "kilt_knowledge",
         [Document("7", "Oslo", "A city.\nOld.", "Oslo")]),
     "hotpotqa": ("h.json", json.dumps([HOTPOT]).encode(), "hotpotqa", HOTPOT_DOCUMENTS),
+    "2wikimultihopqa": ("dev.jsonl", lines(HOTPOT | {"context": [["Oslo", ["In Norway.", "A city.", ""]]]}), "hotpotqa",
+        HOTPOT_DOCUMENTS[:1]),
     "natural_questions": ("nq.jsonl.gz", gzip.compress(lines(NQ)), "natural_questions",
         [Document("Oslo (city)", "Oslo (city)", "Oslo\nOslo\nA city .\na < b c", "Oslo (city)")]),
     "pyserini": ("c.jsonl", lines({"id": "d1", "contents": "A"}, {"docid": 2, "contents": "B"},
@@ -257,9 +259,9 @@ ASKED: dict[str, tuple[Any, ...]] = {
         {"question: no answer": 1}),
     "triviaqa": ("dev.json", json.dumps(TRIVIA).encode(), "triviaqa",
         [Question("tc_1", "What?", ("Oslo", "Christiania", "the city"), None)], {"question: no answer": 1}),
-    "triviaqa_of_the_hub": ("v.parquet", parquet(question=["What?"], question_id=["tc_1"],
-            answer=[{"aliases": ["Oslo", "Christiania"], "value": "Oslo"}]), "triviaqa_records",
-        [Question("tc_1", "What?", ("Oslo", "Christiania"), None)], {}),
+    "triviaqa_of_the_hub": ("v.parquet", parquet(question=["What?", "Who?"], question_id=["tc_1", "tc_2"],
+            answer=[{"aliases": ["Oslo", "Christiania"], "value": "Oslo"}, {"aliases": [], "value": "<unk>"}]),
+        "triviaqa_records", [Question("tc_1", "What?", ("Oslo", "Christiania"), None)], {"question: no answer": 1}),
     "webquestions": ("main.json", b'[\n {"qId": "w4", "answers": ["Bahamian dollar"], "qText": "what money?"}\n]',
         "webquestions", [Question("w4", "what money?", ("Bahamian dollar",), None)], {}),
     "curated_trec": ("CuratedTrec.txt", lines({"question": "When?", "answer": ["Sept?(ember)? "]}), "curated_trec",
@@ -287,6 +289,19 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "cloze": ("cloze.jsonl", lines(CLOZE), "cloze", [Question("c", "In [MASK].", ("Oslo",), "n1")], {}),
 }
 # fmt: on
+
+
+@pytest.mark.parametrize("case", ["marked_texts", "salient_span_wikipedia", "natural_questions", "hotpotqa"])
+@pytest.mark.parametrize("form", ["lines", "array", "marked"])
+def test_a_format_is_known_by_keys_behind_a_long_text(tmp_path: Path, case: str, form: str) -> None:
+    name, content, kind, expected = TEXTS[case]
+    data = gzip.decompress(content) if name.endswith(".gz") else content
+    records = json.loads(data) if data.startswith(b"[") else [json.loads(line) for line in data.splitlines()]
+    records = [{"long": LONG, **record} for record in records]
+    content = lines(*records) if form == "lines" else json.dumps(records, indent=2).encode()
+    path = put(tmp_path / name.partition(".")[0], b"\xef\xbb\xbf" * (form == "marked") + content)
+    assert find_reader(path).name == kind
+    assert [document.spans for document in read_documents(input_files(path))] == [one.spans for one in expected]
 
 
 @pytest.mark.parametrize("case", ASKED)

@@ -2,6 +2,7 @@
 
 import bz2
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from realm_lab.corpus.readers import Dropped, digest_input, input_files, read_documents, read_questions
 from realm_lab.corpus.readers.json_records import DOCUMENT_IDS, QUESTION_IDS
+from realm_lab.corpus.records import SPLITS
 from tests.factories.errors import refused
 
 
@@ -47,6 +49,34 @@ def test_a_folder_in_the_layout_of_the_hub(tmp_path: Path, folder: str) -> None:
     assert titles(tmp_path) == ["A", "B", "C"]
 
 
+def test_questions_of_a_folder_are_those_of_their_split(tmp_path: Path) -> None:
+    names = {"train": "train-00000-of-00001", "dev": "validation-00000-of-00001", "test": "test-00000-of-00001"}
+    for split in ("train", "dev"):
+        pages(tmp_path / f"{names[split]}.parquet", split)
+    with refused("no split 'test' (it has train, dev)", path=tmp_path):
+        input_files(tmp_path, split="test")
+    first = digest_input(tmp_path, "train")
+    pages(tmp_path / f"{names['test']}.parquet", "test")
+    for split in SPLITS:
+        assert [file.path.stem for file in input_files(tmp_path, split=split)] == [names[split]]
+    assert digest_input(tmp_path) == digest_input(tmp_path, None, "train") == first
+    assert len({first, digest_input(tmp_path, "test"), digest_input(tmp_path, "train", "test")}) == 3
+    alone = pages(tmp_path / "alone" / "train-00000-of-00001.parquet", "only")
+    assert [file.path for file in input_files(alone.parent, split="test")] == [alone]
+
+
+def test_pictures_are_all_read_under_any_name_and_renaming_changes_the_digest(tmp_path: Path) -> None:
+    for name in ("train.png", "wiki_flag.png", "a/Oslo.jpg"):
+        put(tmp_path / name, name)
+    assert titles(tmp_path) == ["Oslo", "train", "wiki flag"]
+    before, alone = digest_input(tmp_path), digest_input(tmp_path / "train.png")
+    (tmp_path / "train.png").rename(tmp_path / "trains.png")
+    assert digest_input(tmp_path) != before
+    assert digest_input(tmp_path / "trains.png") != alone
+    pages(tmp_path / "wiki_table.parquet", "A")
+    assert titles(tmp_path) == ["A"]
+
+
 def test_what_is_missing_from_a_folder_is_said(tmp_path: Path) -> None:
     with refused("without wiki_*", path=tmp_path, remedy="name the files in it"):
         input_files(tmp_path)
@@ -54,6 +84,10 @@ def test_what_is_missing_from_a_folder_is_said(tmp_path: Path) -> None:
     pages(tmp_path / "en" / "train-00002-of-00003.parquet", "C")
     with refused("only 2 shards of 3", path=tmp_path):
         input_files(tmp_path)
+    pages(tmp_path / "old" / "en" / "train-00000-of-00002-1a2b3c4d5e6f7a8b.parquet", "A")
+    with refused("only 1 shards of 2", path=tmp_path / "old"):
+        input_files(tmp_path / "old")
+    shutil.rmtree(tmp_path / "old")
     pages(tmp_path / "de" / "train-00000-of-00001.parquet", "A")
     with refused("such as en", path=tmp_path):
         input_files(tmp_path)
