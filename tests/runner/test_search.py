@@ -236,6 +236,8 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
     path = write_search(tmp_path, SPACE + "set: {pretrain.steps: 10}\npreset: toy\n")
     plan = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"preset": "smoke", "pretrain.steps": 8})
     assert (plan.base.preset, plan.base.pretrain.steps, plan.runs("", {})[0].params.pretrain.steps) == ("smoke", 8, 8)
+    section = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"pretrain": {"steps": 8}})
+    assert section.base == tiny.params({"preset": "toy", "pretrain.steps": 8})
     for name, value, word, where in (
         (RATE, 1e-3, f"'{RATE}'", path),
         ("pretrain.stps", 3, "'pretrain.steps'", "--set pretrain.stps"),

@@ -364,6 +364,13 @@ def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planne
     assert message in str(caught.value)
 
 
+def test_a_section_on_the_command_line_is_its_parameters(planned: Planned) -> None:
+    plan = planned(CELLS, overrides={"pretrain": {"steps": 7}})
+    assert plan.of("realm")[0].params == tiny.params({"pretrain.steps": 7})
+    with refused("cell 'token' changes 'pretrain.masking'"):
+        planned(CELLS, overrides={"pretrain": {"masking": "random_span"}})
+
+
 def test_a_record_says_what_was_planned(planned: Planned, tmp_path: Path) -> None:
     plan = planned("not_run: {closed book: too much text to read}\n" + CELLS)
     record = record_study(plan, tmp_path)
