@@ -94,6 +94,7 @@ REFUSALS = [
     (GOOD + "metrics: [8]\n", 7, "write NAME"),
     (GOOD + "not_run: {8: no time}\n", 7, "in quotes"),
     (GOOD + "launcher: {slurm: {partition: 2024}}\n", 7, "in quotes"),
+    (B + "\n    space: {pretrain.steps: {choices: [2, 3]}}\n", 7, "no 'tune'"),
     # launchers
     (GOOD + "launcher: {slrum: {}}\n", 7, "'slurm'"),
     (GOOD + "launcher: {default: cloud}\n", 7, "launcher.default must be 'inline', 'local' or 'slurm'"),
