@@ -112,6 +112,7 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
     return {
         "question": plan.question,
         "preset": plan.runs[0].params.preset,
+        "plugins": plan.runs[0].params.plugins,
         "seeds": [plan.seeds[0]],
         "set": common | {"launch.log_interval_steps": 1},
         "baseline": cells[0].name,

@@ -285,6 +285,10 @@ def test_a_tried_study_leaves_the_project_its_corpus_alone(tmp_path: Path, capsy
     assert not (tmp_path / "runs" / "studies").exists()
 
 
+def test_a_tried_study_imports_the_plug_ins_of_the_whole(planned: Planned) -> None:
+    assert _small(planned("plugins: [tests.tiny]\n" + STUDY))["plugins"] == ["tests.tiny"]
+
+
 def test_a_cell_of_axes_is_named_once(planned: Planned, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(AXES)
     show_plan(plan, tmp_path)
