@@ -174,6 +174,15 @@ def test_what_is_not_finite_and_what_is_no_combination_fails(tmp_path: Path) -> 
     assert "share_projection: true needs share_towers: true" in str(found[False, True][1])
 
 
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_values_over_other_sentences_are_not_ranked_together(tmp_path: Path, has_journal: bool) -> None:
+    search(tmp_path, SPACE, trials=1)
+    if not has_journal:
+        (tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl").unlink()
+    with refused("evaluate.cloze_sentences = 8, not 9"):
+        search(tmp_path, SPACE + "set: {evaluate.cloze_sentences: 9}\n", trials=2)
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
         sweeping(tmp_path, "search-mine", alone=True),

@@ -17,6 +17,7 @@ from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.reproduce import _take_choices
 from realm_lab.runner.space import Dimension, hypercube
 from realm_lab.runner.sweep import find_study
+from realm_lab.systems.identity import open_stage
 from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.study_record import read_study_record
 from tests.factories.errors import refused
@@ -163,6 +164,21 @@ def test_what_would_be_unfair_is_refused_with_its_place(planned: Planned, tune: 
     with refused(field) as caught:
         planned(tuned(tune, cells))
     assert caught.value.line
+
+
+def test_trials_are_not_chosen_by_curves_over_other_sentences(planned: Planned, tmp_path: Path) -> None:
+    space = "{pretrain.candidates: {choices: [5, 6]}}"
+    text = tuned(
+        f"{{trials: 2, seeds: [10], metric: retrieval_utility, space: {space}}}",
+        "baseline: realm\ncells: {realm: {}}\n",
+    )
+    for run in pending(planned(text)):
+        open_stage(tmp_path / "runs", run.plan, "pretrain", run.params)
+        for stage in ("prepare", "warm_start", "pretrain"):
+            leave(tmp_path, run, stage, "COMPLETE")
+    planned(text)
+    with refused("evaluate.cloze_sentences = 8, not 9"):
+        planned("set: {evaluate.cloze_sentences: 9}\n" + text)
 
 
 AXES = "baseline: {pretrain.steps: 4}\naxes: {pretrain.steps: [4, 6]}\n"
