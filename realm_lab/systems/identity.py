@@ -42,6 +42,7 @@ from realm_lab.tracking.run_dir import (
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 PREPARE = "realm_lab.systems.prepare"
+SPAN_SIZE = 256  # the paper's; a narrower model usually has as much as its width
 # Entries in the keys of runs besides the name of a plug-in, whichever it is: options of refresh policies, at these
 # values for another policy, and of backends.
 BESIDE: dict[str, dict[str, Any]] = {
@@ -224,6 +225,9 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
     """Return the parameters that distinguish runs, with the content of the folders and source files that the run uses
     instead of their names."""
     values = identity_values(params)
+    span_size = params.finetune.span_hidden_size
+    if span_size != min(params.model.hidden_size, SPAN_SIZE):  # as neutral: older runs keep their keys
+        values["model"]["span_hidden_size"] = span_size  # the head of masked words is drawn after that of spans
     values.pop("system_options", None)  # those of other systems do not matter
     if own := identity_values(options_of(params, system), f"system_options.{system}"):
         values["system_options"] = own
