@@ -219,6 +219,8 @@ def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[st
         holder = next((holder for holder in holders if holder is not None), None)
         if live:
             left.append(f"{task.title}: {live.state.lower()} as job {live.job}")
+            if task.name not in jobs or jobs[task.name].state not in UNFINISHED:  # no job does its last stage
+                blocking.add(task.name)
         elif holder or blocking & set(task.after):
             why = Reason(Cause.TAKEN, str(holder.owner)) if holder else Reason(Cause.WAITS, "one of these")
             left.append(f"{task.title}: {why}")
