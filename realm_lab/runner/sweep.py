@@ -346,10 +346,18 @@ def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]
         say(lead)
     say(f"study {plan.name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
     is_news = tasks or before != read_summary(folder)["coverage"]
-    if plan.on_finish and request.on_finish and is_news:
+    if plan.on_finish and request.on_finish and is_news and not _wants_seeds(plan, request):
         if problem := call(plan.on_finish, message(plan.name, folder, {str(s): n for s, n in counts.items()}), root):
             say(problem)
     return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
+
+
+def _wants_seeds(plan: StudyPlan, request: Request) -> bool:
+    """True if the sweep of a study that takes seeds until it is decided continues with more."""
+    if "until" not in plan.described or _counts(plan, Path(request.root)).keys() != {"COMPLETE"}:
+        return False
+    wanted = part_of(_planned(request), request.cells, request.seeds)
+    return not {run.run_key for run in wanted.runs} <= {run.run_key for run in plan.runs}
 
 
 def _finish_trials(plan: StudyPlan, request: Request, root: Path) -> int:
