@@ -178,7 +178,7 @@ class InlineLauncher(Schedule):
     """Runs one task after another in this process: each `poll` does one. A single process computes every batch."""
 
     name = "inline"
-    at_once = 1
+    at_once: int | None = 1
 
     def poll(self) -> dict[str, JobState]:
         """Run the next task to its end, and return the states of all. SystemExit, KeyboardInterrupt: a signal stopped
