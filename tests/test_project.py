@@ -14,22 +14,11 @@ from realm_lab.core.files import write_json, write_text
 from realm_lab.params.load import flatten, load
 from realm_lab.params.reference_page import render_params_yaml
 from realm_lab.params.yaml_file import parse_yaml
-from realm_lab.runner.project import TEMPLATE, project_pipeline
 from realm_lab.tracking.run_dir import RunRecord, StageRun, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 from tests import tiny
 
 REPOSITORY = Path(__file__).parents[1]
-
-
-def test_the_pipeline_of_a_project_is_that_of_the_checkout_without_the_code() -> None:
-    checkout = parse_yaml((REPOSITORY / "dvc.yaml").read_text(), "dvc.yaml", "safe")
-    project = parse_yaml(project_pipeline((TEMPLATE / "pipeline.yaml").read_text()), "dvc.yaml", "safe")
-    parameters = project["stages"].pop("parameters")
-    assert parameters["deps"] == ["params.yaml"]
-    assert parameters["always_changed"]
-    assert "realm_lab" in checkout["stages"].pop("parameters")["deps"]
-    assert project == checkout
 
 
 def test_a_project_is_made_once_and_its_parameters_are_the_preset(

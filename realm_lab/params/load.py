@@ -208,7 +208,8 @@ def _preset_values(name: str) -> dict[str, Any]:
 
 def beyond_preset(params: Params) -> dict[str, Any]:
     """Return differences from the preset, dotted name -> value, except seeds and launch settings."""
-    usual = flatten(resolve(preset_values(params.preset)))
+    given = {key: local(value) for key, value in preset_values(params.preset).items()}
+    usual = laid_over(flatten(Params()), given)  # not validated: a preset may leave something out for params.yaml
     return {
         key: value for key, value in flatten(params).items()
         if value != usual.get(key, ...) and key not in ("seeds", "plugins") and not key.startswith("launch.")

@@ -23,7 +23,7 @@ HOUR, GIB = 3600.0, 2**30
 ASSUMED = [
     "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
     "builders have separate devices of the trainers' kind; one index after the other, taken into use at once",
-    "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
+    "every trainer device holds and searches the whole index, exactly; a refresh, if any, every refresh.interval_steps",
     "a run's other stages read pairs of a mean query and passage; evaluation asks 1,000 questions where all are asked",
     "the BM25 of an evaluation is not counted; at a million passages it takes most of the time",
 ]
@@ -92,7 +92,9 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
         raise UserError("how many passages? give --passages N, or run `realm-lab prepare` for these parameters")
     settings = params.pretrain
     times = seconds(params, work, source.speeds, passages, request)
-    ways = [freshness(settings.steps, settings.refresh.interval_steps, times, request, beside) for beside in (1, 0)]
+    is_refreshed = settings.refresh.policy.name != "never" and settings.train_document_tower
+    interval = settings.refresh.interval_steps if is_refreshed else settings.steps
+    ways = [freshness(settings.steps, interval, times, request, beside) for beside in (1, 0)]
     sizes = work._asdict()
     plan: dict[str, Any] = {
         "device": source.device,
@@ -171,7 +173,7 @@ def freshness(steps: int, interval_steps: int, times: Seconds, request: Request,
     devices = request.trainers + (request.builders if beside else 0)
     mean = late + (every - 1) / 2
     hours = (steps * times.step + max(0, steps - 1) // every * stop + times.inline) / HOUR  # and the first index
-    share = stop / (stop + every * times.step)
+    share = stop / (stop + every * times.step) if every < steps else 0.0
     cost = None if request.price is None else request.price * hours * devices
     ages = (late, mean, late + every - 1, mean * times.step)
     return Freshness(refresh, every, *ages, share, hours, devices, hours * devices, cost)

@@ -18,19 +18,22 @@ from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.status import pace
 from realm_lab.tracking.run_dir import RunRecord, StageRun, stage_folder
 from realm_lab.tracking.state import StageState, StageStates
+from realm_lab.tracking.study_record import Studies
 
 LOOK_AGAIN_SECONDS = 2.0
 SHOWN = 6  # values of an evaluation in a line; metrics.jsonl has all
-DONE = ("COMPLETE", "FAILED")
 
 
 def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
-    """Print the log; with `follow`, continue until the run is complete or failed."""
+    """Print the log; with `follow`, continue until the run is complete, as far as its studies ask, or failed."""
     said: set[str] = set()
+    studies = Studies(Path(root) / "runs")
+    own = [study for study in map(studies.read, studies.names()) if any(one.run == run.name for one in study.runs)]
+    wanted = {"prepare", *(stage for study in own for stage in study.cut(run.stages))} if own else {*run.stages}
     while True:
         found = _stages(root, run)
         lines = [line for stage, state in found for line in stage_lines(stage, state)]
-        ends = all(state.state == "COMPLETE" for _, state in found)
+        ends = all(state.state == "COMPLETE" for stage, state in found if stage.stage in wanted)
         ends = ends or any(state.state == "FAILED" for _, state in found)
         if ends or not follow:
             lines += [line for log in process_logs(root, run) for line in _printed(log)]

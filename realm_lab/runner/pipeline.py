@@ -23,7 +23,7 @@ from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_st
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
-from realm_lab.runner.sweep import drive, patience, say
+from realm_lab.runner.sweep import drive, say
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.systems.registry import system_of
@@ -41,8 +41,7 @@ def check_corpus(params: Params) -> None:
 
 def planned(params: Params, name: str = DEFAULT) -> StudyPlan:
     """Plan the default pipeline."""
-    with patience(f"study {name}: reading its inputs and code"):
-        return replace(default_plan(params), name=name)
+    return replace(default_plan(params), name=name)
 
 
 def run(stage: str, plan: StudyPlan, root: Path) -> None:

@@ -163,7 +163,7 @@ def plan_study(
     value; `preset` too) hold for every cell and override the study. UserError: the study or a cell's parameters are
     wrong, or two cells are one run.
     """
-    study, common = read_study_file(Path(path), Study), dict(overrides or {})
+    study, common = read_study_file(Path(path), Study), flatten(overrides or {})
     source = study.source(params_path or Path(root) / "params.yaml", common.pop("preset", None))
     check_overrides(common)
     chosen, until = _seeds_of(study.seeds)

@@ -20,7 +20,7 @@ from realm_lab.metrics import metric as metric_of
 from realm_lab.runner.plan import StudyPlan, plan_study, study_record
 from realm_lab.runner.preview import in_stages, reference_hours, with_forks
 from realm_lab.runner.status import print_table
-from realm_lab.runner.sweep import Request, part_of, patience
+from realm_lab.runner.sweep import Request, part_of
 from realm_lab.runner.tasks import share_of_stage
 from realm_lab.statistics.paired import FEWEST_SEEDS, compare, smallest_p
 from realm_lab.statistics.planned import POWER_ERROR, Detectable, Spread, detectable_differences
@@ -79,17 +79,16 @@ class Planned:
 def show_power(request: Request) -> int:
     """Print the detectable differences and the cost. UserError: no runs to take the spread from."""
     root = Path(request.root)
-    with patience(f"study {Path(request.path).stem}: reading its runs and simulating"):
-        plan = plan_study(request.path, root, params_path=request.params_path, overrides=request.overrides)
-        plan = replace(plan, runs=plan.runs or plan.untuned)
-        pilot = find_pilot(plan, root, request.pilot)
-        until = plan.described.get("until")
-        rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, request.seeds or len(plan.seeds)})]
-        planned = plan_power(plan, pilot, rules)
-        shown = {run.cell for run in part_of(plan, request.cells).runs}
-        hours = _hours(plan, pilot, root)
-        costs = _costs(plan, pilot, hours, planned, rules, shown)
-        tuning = _cost_of_tuning(plan, hours, shown)
+    plan = plan_study(request.path, root, params_path=request.params_path, overrides=request.overrides)
+    plan = replace(plan, runs=plan.runs or plan.untuned)
+    pilot = find_pilot(plan, root, request.pilot)
+    until = plan.described.get("until")
+    rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, request.seeds or len(plan.seeds)})]
+    planned = plan_power(plan, pilot, rules)
+    shown = {run.cell for run in part_of(plan, request.cells).runs}
+    hours = _hours(plan, pilot, root)
+    costs = _costs(plan, pilot, hours, planned, rules, shown)
+    tuning = _cost_of_tuning(plan, hours, shown)
     tests = len(planned)
     planned = [one for one in planned if one.cell in shown]
     if request.as_json:

@@ -15,10 +15,11 @@ from realm_lab.core.durations import duration
 from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import show
+from realm_lab.params.parameters import Launch
 from realm_lab.params.sections import Refresh
 from realm_lab.runner.other_code import described, other_code
 from realm_lab.runner.plan import PlannedRun, StudyPlan
-from realm_lab.runner.schedule import Launcher
+from realm_lab.runner.schedule import Launcher, share_out
 from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell
@@ -131,11 +132,16 @@ def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
             alone[run.run_key] = alone.get(run.run_key, 0.0) + value
     if not todo:
         return ""
-    at_once = min(len(alone), most or len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
+    at_once = runs_at_once(len(alone), plan.runs[0].params.launch, most)
     work = sum(todo.values())
     time = f"{duration(max(work / at_once, *alone.values()) * 3600)}, {at_once} at a time"
     others = f"; {len(unknown)} more runs have no reference" if unknown else ""
     return f"about {time} ({work:.2f} device hours for {len(alone)} runs, as in reports/reference{others})"
+
+
+def runs_at_once(runs: int, launch: Launch, most: int | None) -> int:
+    """Return how many of `runs` a launcher runs at a time. `most`: its own number, if it has one."""
+    return share_out(runs, launch.ranks, cores(), len(visible_gpus(launch.device)), most or launch.processes)[0]
 
 
 def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:

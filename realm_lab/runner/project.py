@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from realm_lab.core.files import write_text
@@ -13,12 +12,6 @@ HEAD = """\
 # The parameters of realm_lab. Choose a preset in the next line; an empty value means: as the preset says.
 # The comment shows each preset's value.
 """
-
-
-def project_pipeline(checkout: str) -> str:
-    """Return the text of a project's dvc.yaml, made from the checkout's."""
-    # The code of an installed package is no file of the project: `dvc repro` takes its digests each time (one second)
-    return re.sub(r"deps: \[params\.yaml, realm_lab, .*", "deps: [params.yaml]\n    always_changed: true", checkout)
 
 
 def init(folder: Path, preset: str) -> None:
@@ -39,7 +32,7 @@ def init(folder: Path, preset: str) -> None:
     for name in ("gitignore", "dvcignore"):
         texts[f".{name}"] = texts.pop(name)
     # Named dvc.yaml in the package, DVC would take it for a pipeline of the checkout
-    texts["dvc.yaml"] = project_pipeline(texts.pop("pipeline.yaml"))
+    texts["dvc.yaml"] = texts.pop("pipeline.yaml")
     written = render_params_yaml({"preset": preset})
     texts["params.yaml"] = HEAD + written[written.index("preset:") :]
     study = "experiments/quick.yaml"

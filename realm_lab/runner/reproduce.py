@@ -118,6 +118,7 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
             raise UserError(f"study {study} reads files, which a smoke-sized run does not: leave --quick out")
         document = {key: value for key, value in document.items() if key != "set"}
         document |= {"preset": "smoke", "seeds": [0]}
+    _take_choices(document, record.tuning, cell, is_quick)
     document.pop("figures", None)
     write_text(folder / "experiments" / f"{study}.yaml", json.dumps(document, indent=2))
     parameters = Path(root) / "params.yaml"
@@ -132,3 +133,21 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
     say(f"{study}/{cell} is run again in {folder}")
     sweep(Request(folder / "experiments" / f"{study}.yaml", folder, cells=(cell,), force=True, on_finish=False))
     return load_study(folder / "runs", study).results
+
+
+def _take_choices(document: dict[str, Any], tuning: dict[str, Any], cell: str, is_quick: bool) -> None:
+    """Replace the tuning in a study's file by the values that the report chose; with `is_quick` only leave it out."""
+    if document.pop("tune", None) is None:
+        return
+    entries = {name: entry or {} for name, entry in (document.get("cells") or {}).items()}
+    for entry in entries.values():
+        entry.pop("space", None)
+    if not is_quick:
+        for name, found in tuning["cells"].items():
+            values = {} if found["chosen"] is None else found["trials"][found["chosen"]]["values"]
+            if name in entries:
+                entries[name]["set"] = (entries[name].get("set") or {}) | values
+            elif name == cell:  # a combination of axes, the only one that runs
+                document["set"] = (document.get("set") or {}) | values
+    if entries:
+        document["cells"] = entries

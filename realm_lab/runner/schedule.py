@@ -38,7 +38,7 @@ class Launcher(Protocol):
 
     name: str
     detached: bool  # True: jobs go on when this process ends
-    at_once: int | None  # tasks at a time, if that is not up to this machine
+    at_once: int | None  # tasks at a time, if that is not up to this machine and launch.processes
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse tasks that could not be started, before anything is written; a UserError."""
@@ -178,6 +178,7 @@ class InlineLauncher(Schedule):
     """Runs one task after another in this process: each `poll` does one. A single process computes every batch."""
 
     name = "inline"
+    at_once: int | None = 1
 
     def poll(self) -> dict[str, JobState]:
         """Run the next task to its end, and return the states of all. SystemExit, KeyboardInterrupt: a signal stopped
@@ -232,6 +233,7 @@ class LocalLauncher(Schedule):
     def __init__(self, root: Path, study_name: str, options: LocalOptions | None = None):
         super().__init__(root, study_name)
         self._options = options or LocalOptions()
+        self.at_once = self._options.processes
         self._running: list[_Running] = []
         self._width, self._threads = 1, 1  # tasks at a time, and cores of each process
         self._gpus: list[str] = []
@@ -249,7 +251,7 @@ class LocalLauncher(Schedule):
             launch.ranks,
             cores(),
             len(self._gpus),
-            self._options.processes or launch.processes,
+            self.at_once or launch.processes,
             launch.threads,
         )
 

@@ -40,6 +40,7 @@ from realm_lab.runner.trials import (
     open_journal,
     sampler,
 )
+from realm_lab.systems.identity import check_measured
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.run_values import run_values
@@ -140,7 +141,8 @@ class SearchOwner:
                 self.study.tell(trial.number, state=TrialState.FAIL)
 
     def _check_code(self) -> None:
-        """Accept results of other code, or stop. UserError: `fresh`, since later trials depend on their values."""
+        """Accept results of other code, or stop. UserError: `fresh`, since later trials depend on their values; or they
+        were measured otherwise."""
         ended = [trial for trial in self.counted() if trial.state == TrialState.COMPLETE]
         runs = [run for trial in ended for run in self.plan.runs(CELL.format(trial.number), trial.params)]
         if runs and runs[0].params.launch.other_code == "fresh" and other_code(runs, self.root, self.plan.last_stage):
@@ -149,6 +151,8 @@ class SearchOwner:
                 f"them; to search anew, `realm-lab gc --forget {self.plan.name} --yes` first"
             )
         settle_code(runs, self.root, self.plan.last_stage)
+        for run in runs:
+            check_measured(self.root / "runs", run.plan, self.plan.last_stage, run.params)
 
     def drive(self, pause_seconds: float) -> None:
         """Ask, train and tell until no trials are left, or only those that another process stopped."""
@@ -281,6 +285,7 @@ class SearchOwner:
     def _value(self, run: PlannedRun) -> float | None:
         names, runs = list(run.plan.stages), self.root / "runs"
         names = names[: names.index(self.plan.last_stage) + 1]
+        check_measured(runs, run.plan, self.plan.last_stage, run.params)
         stages = {name: StageRun(stage_folder(runs, name, run.plan.key(name)), name) for name in names}
         return run_values(stages).get(self.plan.search.metric)
 

@@ -106,7 +106,7 @@ def plan_search(
     `preset` too) hold for every trial and override the file. UserError: one line with the file, the line, the fault
     and the remedy: an unknown key or metric, a value that its parameter cannot have, or a baseline that is not in the
     space."""
-    search, given = read_study_file(Path(path), Search), dict(overrides or {})
+    search, given = read_study_file(Path(path), Search), flatten(overrides or {})
     source = search.source(params_path or Path(root) / "params.yaml", given.pop("preset", None))
     check_overrides(given)
     common = search.common

@@ -26,6 +26,7 @@ from realm_lab.runner.slurm_queue import (
     SubmittedJob,
     cancel,
     job_states,
+    jobs_of_stages,
     latest_jobs,
     look_up,
     record_jobs,
@@ -33,7 +34,7 @@ from realm_lab.runner.slurm_queue import (
 )
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.run_dir import KEY_LENGTH
-from realm_lab.tracking.state import JobState
+from realm_lab.tracking.state import UNFINISHED, JobState
 from realm_lab.tracking.study_record import study_folder
 
 PACKAGE = Path(realm_lab.__file__).resolve().parent
@@ -101,9 +102,9 @@ class SlurmLauncher:
         it refuses; arrays that it accepted before stay submitted."""
         self.check(tasks)
         code = str(freeze_code(self._folder / "code"))
-        jobs = {job.task: job.job for job in latest_jobs(self._root, self._study)}
-        known = look_up(set(jobs.values()))
-        live = {task: job for task, job in jobs.items() if job in known and known[job].is_live}
+        # Of this and of other studies: a task is named like the folder of its last stage.
+        jobs = jobs_of_stages(self._root, must_answer=True)
+        live = {folder: state.job for folder, state in jobs.items() if state.state in UNFINISHED}
         before: set[str] = set()
         for wave in waves(tasks):
             needed = {live[name].split("_")[0] for task in wave for name in task.after if name in live}

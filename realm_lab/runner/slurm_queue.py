@@ -25,7 +25,7 @@ from realm_lab.core.files import read_json_lines, room_for
 from realm_lab.core.records import read_record, validated
 from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import StageRun, stage_folder
-from realm_lab.tracking.state import Cause, JobState, Reason, error_of
+from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, error_of
 from realm_lab.tracking.study_record import study_folder
 
 ANSWER_SECONDS = 60.0
@@ -93,9 +93,9 @@ def _jobs_path(root: Path, study: str) -> Path:
 
 
 def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobState]:
-    """Return folder of a stage -> its newest job, over all studies. SLURM is asked only about stages that are not
-    complete. If SLURM does not answer, a note goes to standard error, and its jobs are left out. UserError: it does not
-    answer and `must_answer`, because jobs would otherwise be submitted twice."""
+    """Return folder of a stage -> its newest job, over all studies; one that waits or runs comes first. SLURM is asked
+    only about stages that are not complete. If SLURM does not answer, a note goes to standard error, and its jobs are
+    left out. UserError: it does not answer and `must_answer`, because jobs would otherwise be submitted twice."""
     found: dict[str, JobState] = {}
     for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
         study = path.parent.name
@@ -108,8 +108,15 @@ def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobSta
             print(f"{study}: {error}; its jobs are not shown", file=sys.stderr)
             continue
         for job in jobs:
-            found |= {run.path.name: states[job.task] for run in job.runs(root)}
+            for run in job.runs(root):
+                state = states[job.task]
+                found[run.path.name] = max(found.get(run.path.name, state), state, key=_rank)
     return found
+
+
+def _rank(state: JobState) -> tuple[bool, int]:
+    """Rank the jobs of a stage: live ones last, newer ones after older ones."""
+    return state.state in UNFINISHED, int(state.job.split("_")[0])
 
 
 def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[str, JobState]:

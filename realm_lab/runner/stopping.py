@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from realm_lab.core.lease import Holder, holders, take
+from realm_lab.core.lease import Holder, holders, seems_held, take
+from realm_lab.tracking.run_lease import LIMIT_SECONDS, beating, take_from_the_gone
 from realm_lab.tracking.study_record import study_folder
 
-NEVER_SILENT_SECONDS = 1e9  # a sweep's lease ends with its process: nobody waits for it, so it sends no signs of life
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 600.0
 
@@ -59,14 +59,24 @@ def stoppable() -> Iterator[Stop]:
 def sweeping(root: Path, study: str, *, alone: bool = False) -> Iterator[None]:
     """Inside, others can see that this process sweeps the study, and can stop it. UserError: `alone`, and another
     process sweeps it too."""
-    name = "alone" if alone else f"{socket.gethostname()}-{os.getpid()}"
-    with take(_folder(root, study), name, limit_seconds=NEVER_SILENT_SECONDS):
+    folder = _folder(root, study)
+    if alone:
+        lease = take_from_the_gone(folder, "alone", "this study")
+    else:
+        lease = take(folder, f"{socket.gethostname()}-{os.getpid()}", limit_seconds=LIMIT_SECONDS)
+    with beating(lease):
         yield
 
 
 def sweepers(root: Path, study: str) -> list[Holder]:
-    """Return the processes that sweep the study now; processes of other machines may have died unnoticed."""
-    return [holder for holder in holders(_folder(root, study)) if not holder.owner.is_dead]
+    """Return the processes that sweep the study now; those of other machines until they have been silent for long."""
+    folder = _folder(root, study)
+
+    def is_one(holder: Holder) -> bool:
+        is_here = holder.owner.host == socket.gethostname()
+        return not holder.owner.is_dead if is_here else seems_held(folder, holder, LIMIT_SECONDS)
+
+    return [holder for holder in holders(folder) if is_one(holder)]
 
 
 def stop_sweepers(root: Path, study: str) -> list[str]:

@@ -373,6 +373,8 @@ def _named_cells(study: Study) -> list[Cell]:
         entry = study.cells[name]
         with study.at("cells", name):
             check_name(name, "cell", IN_CELLS)
+        if entry.space and study.tune is None:
+            raise study.problem(f"cell '{name}' has a space, and the study no 'tune'; add it", "cells", name, "space")
         if entry.fork:
             found.append(_fork(study, name, entry, entry.fork))
             continue

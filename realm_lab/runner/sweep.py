@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +39,6 @@ from realm_lab.tracking.study_record import TUNE, StudyRun, check_study_name, re
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
-PATIENCE_SECONDS = 3.0  # before a line explains the delay
 EXIT_INCOMPLETE = 1
 
 
@@ -112,10 +110,9 @@ def _planned(request: Request) -> StudyPlan:
 def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
     """Return the exit code, and the plan if its runs have ended."""
     root = Path(request.root)
-    with patience(f"study {Path(request.path).stem}: reading its inputs and code"):
-        whole = _planned(request)
-        if whole.tuning and not request.dry_run:
-            whole = _of_this_code(whole, request)
+    whole = _planned(request)
+    if whole.tuning and not request.dry_run:
+        whole = _of_this_code(whole, request)
     plan = part_of(whole.next, request.cells, request.seeds if whole.next is whole else None)
     launcher = request.launcher_for(plan.launcher, plan.name)
     if request.dry_run:
@@ -136,8 +133,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
         states = StageStates(root / "runs")
         return tasks_of(plan.runs, states, retry_failed=request.retry_failed, until=plan.last_stage)
 
-    with patience(f"study {plan.name}: comparing the code with that of earlier runs"):
-        settle_code(plan.runs, root, plan.last_stage, check=lambda: launcher.check(tasks_left()))
+    settle_code(plan.runs, root, plan.last_stage, check=lambda: launcher.check(tasks_left()))
     tasks = tasks_left()
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
@@ -219,6 +215,8 @@ def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[st
         holder = next((holder for holder in holders if holder is not None), None)
         if live:
             left.append(f"{task.title}: {live.state.lower()} as job {live.job}")
+            if task.name not in jobs or jobs[task.name].state not in UNFINISHED:  # no job does its last stage
+                blocking.add(task.name)
         elif holder or blocking & set(task.after):
             why = Reason(Cause.TAKEN, str(holder.owner)) if holder else Reason(Cause.WAITS, "one of these")
             left.append(f"{task.title}: {why}")
@@ -344,10 +342,18 @@ def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]
         say(lead)
     say(f"study {plan.name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
     is_news = tasks or before != read_summary(folder)["coverage"]
-    if plan.on_finish and request.on_finish and is_news:
+    if plan.on_finish and request.on_finish and is_news and not _wants_seeds(plan, request):
         if problem := call(plan.on_finish, message(plan.name, folder, {str(s): n for s, n in counts.items()}), root):
             say(problem)
     return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
+
+
+def _wants_seeds(plan: StudyPlan, request: Request) -> bool:
+    """True if the sweep of a study that takes seeds until it is decided continues with more."""
+    if "until" not in plan.described or _counts(plan, Path(request.root)).keys() != {"COMPLETE"}:
+        return False
+    wanted = part_of(_planned(request), request.cells, request.seeds)
+    return not {run.run_key for run in wanted.runs} <= {run.run_key for run in plan.runs}
 
 
 def _finish_trials(plan: StudyPlan, request: Request, root: Path) -> int:
@@ -383,18 +389,6 @@ def cancel_study(study: str, root: Path) -> int:
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}{'s' * (number != 1)}"
-
-
-@contextmanager
-def patience(line: str) -> Iterator[None]:
-    """Say a line if what is done inside takes long: reading the inputs and the code of a study may."""
-    timer = threading.Timer(PATIENCE_SECONDS, say, [line])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def say(line: str) -> None:

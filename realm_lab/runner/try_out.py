@@ -16,10 +16,10 @@ from typing import Any, get_args
 
 from realm_lab.core.durations import duration
 from realm_lab.core.files import write_text
-from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.metrics import Part
 from realm_lab.params.load import OPTIONS, flatten
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.preview import runs_at_once
 from realm_lab.runner.study import Cell
 from realm_lab.runner.sweep import Request, part_of, say, sweep
 from realm_lab.runner.tasks import share_of_stage, stages_left
@@ -63,12 +63,13 @@ def try_study(request: Request) -> int:
     params_path = Path(request.params_path).resolve() if request.params_path else None
     given = {key: value for key, value in request.overrides.items() if key in ("preset", "launch.other_code")}
     say(f"{whole.name} is tried in {folder}: {STEPS} steps, {QUESTIONS} questions, one seed")
-    launcher = request.launcher if request.launcher == "inline" else "local"
+    launcher = "inline" if (request.launcher or whole.launcher.default) == "inline" else "local"
     asked = Request(path, folder, params_path, launcher, overrides=given, force=True)
     code = sweep(asked)
     small = plan_study(path, folder, params_path=params_path, overrides=given)
     _keep_prepared(root, folder)
-    for line in _expected(whole, tried, small, root, folder):
+    most = asked.launcher_for(whole.launcher, whole.name).at_once
+    for line in _expected(whole, tried, small, root, folder, most):
         print(line)
     return code
 
@@ -112,6 +113,7 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
     return {
         "question": plan.question,
         "preset": plan.runs[0].params.preset,
+        "plugins": plan.runs[0].params.plugins,
         "seeds": [plan.seeds[0]],
         "set": common | {"launch.log_interval_steps": 1},
         "baseline": cells[0].name,
@@ -151,9 +153,11 @@ def _entry(cell: Cell, small: dict[str, int], forks: list[int]) -> dict[str, Any
     return entry | {"fork": {"from": cell.fork.parent, "step": forks.index(cell.fork.step) + 1}}
 
 
-def _expected(whole: StudyPlan, tried: StudyPlan, small: StudyPlan, root: Path, folder: Path) -> list[str]:
+def _expected(
+    whole: StudyPlan, tried: StudyPlan, small: StudyPlan, root: Path, folder: Path, most: int | None = None
+) -> list[str]:
     """Lines: how long a whole run of each cell takes, and the study; stages that are complete take no time, and shared
-    ones are done once. `tried`: the cells that have a small run, with the parents of forks."""
+    ones are done once. `tried`: the cells that have a small run, with the parents of forks. `most`: runs at a time."""
     seconds: dict[tuple[str, int], dict[str, float]] = {}  # cell and seed -> stage -> of a whole run
     lines, todo, forks = [], dict[tuple[str, str], float](), {cell.name: cell.fork for cell in tried.cells}
     for run in tried.runs:
@@ -174,8 +178,7 @@ def _expected(whole: StudyPlan, tried: StudyPlan, small: StudyPlan, root: Path, 
         owner = fork.parent if step and fork else run.cell
         if known := seconds.get((owner, run.seed), {}):
             todo[node] = known[stage] * (share_of_stage(run, node[0]) if step else 1.0)
-    launch = whole.runs[0].params.launch
-    at_once = min(len(whole.runs), launch.processes or len(visible_gpus(launch.device)) or cores())
+    at_once = runs_at_once(len(whole.runs), whole.runs[0].params.launch, most)
     work = sum(todo.values())
     what = f"{whole.name}, {len(whole.runs)} runs: about {duration(work)} of work is left"
     return [*lines, f"{what}, {duration(work / at_once)} at {at_once} at a time on this machine"]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner.space import Dimension, Tuning, check_dimension, grid, hypercube, last_stage_for
-from realm_lab.systems.identity import Plan
+from realm_lab.systems.identity import Plan, check_measured
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import StageStates
@@ -218,6 +218,8 @@ def _trial(
         stages = {name: plan.stages[name] for name in names[: names.index(last) + 1]}
         state = states.run(stages, plan.corpus_key).state
         ended.append(state in ("COMPLETE", "FAILED"))
+        if state == "COMPLETE":
+            check_measured(runs, plan, last, params)
         folders = {name: StageRun(stage_folder(runs, name, plan.key(name)), name) for name in stages}
         results.append(run_values(folders) if state == "COMPLETE" else {})
     by_seed = tuple(one.get(metric) for one in results)

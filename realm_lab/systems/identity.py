@@ -23,8 +23,10 @@ from realm_lab.corpus.readers.registry import format_modules
 from realm_lab.corpus.sources import corpus_source, corpus_tagger
 from realm_lab.errors import UserError, suggestion
 from realm_lab.params.checkpoint import check_bert, check_positions, digest_causal, digest_checkpoint
+from realm_lab.params.load import show
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Streams, identity_values
+from realm_lab.params.yaml_file import read_yaml
 from realm_lab.systems.forks import Continued, base_stage, check_fork, parent_of, state_key
 from realm_lab.systems.registry import EVALUATE, PARTS, SYSTEMS, options_of, system_of, system_source
 from realm_lab.tracking.environment import ROUNDING
@@ -40,6 +42,7 @@ from realm_lab.tracking.run_dir import (
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 PREPARE = "realm_lab.systems.prepare"
+SPAN_SIZE = 256  # the paper's; a narrower model usually has as much as its width
 # Entries in the keys of runs besides the name of a plug-in, whichever it is: options of refresh policies, at these
 # values for another policy, and of backends.
 BESIDE: dict[str, dict[str, Any]] = {
@@ -222,6 +225,9 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
     """Return the parameters that distinguish runs, with the content of the folders and source files that the run uses
     instead of their names."""
     values = identity_values(params)
+    span_size = params.finetune.span_hidden_size
+    if span_size != min(params.model.hidden_size, SPAN_SIZE):  # as neutral: older runs keep their keys
+        values["model"]["span_hidden_size"] = span_size  # the head of masked words is drawn after that of spans
     values.pop("system_options", None)  # those of other systems do not matter
     if own := identity_values(options_of(params, system), f"system_options.{system}"):
         values["system_options"] = own
@@ -302,6 +308,8 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     sections = dict.fromkeys(name.partition(".")[0] for name in names if name[0] != "-")
     if params.streams != Streams():
         sections["streams"] = None
+    if stage != "prepare":
+        sections["evaluate"] = None  # see check_measured
     config: dict[str, Any] = {
         "seed": plan.seed,
         "engine_version": ENGINE_VERSION,
@@ -310,6 +318,18 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     run = StageRun.open(runs, stage, plan.key(stage), config)
     run.launch = {name: values["launch"][name] for name in ROUNDING}
     return run
+
+
+def check_measured(runs: Path, plan: Plan, stage: str, params: Params) -> None:
+    """Check that the curves of a stage, which choose among trials, were measured with these parameters, which are not
+    in its key. UserError: they were not."""
+    path = stage_folder(runs, stage, plan.key(stage)) / "config.yaml"
+    known = read_yaml(path)["params"].get("evaluate", {}) if path.exists() else {}
+    for name in ("cloze_sentences", "questions"):
+        value = getattr(params.evaluate, name)
+        if known.get(name, value) != value:
+            problem = f"was measured with evaluate.{name} = {show(known[name])}, not {show(value)}"
+            raise UserError(f"{path.parent.name} {problem}", "set it to that, or delete this folder", path=path.parent)
 
 
 def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:

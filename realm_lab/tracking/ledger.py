@@ -22,10 +22,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import realm_lab
+from realm_lab.core.code import package_modules
 from realm_lab.core.files import digest, digest_file, read_json
 from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError
+from realm_lab.tracking.code_record import code_reader
 from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder
 
 NAME = "ledger.jsonl"
@@ -68,7 +69,8 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         assert ledger is not None  # we waited
         lines = _whole_lines(ledger, runs / NAME)
         last = _last(lines, record.name, "plan")
-        plan = _design(record) | {"file": digest_file(file), "code": _code_digest()}
+        code = digest(code_reader(runs).reached(package_modules()))  # comments aside
+        plan = _design(record) | {"file": digest_file(file), "code": code}
         if last and {name: last.fields.get(name) for name in plan} == plan:
             return
         if last and "tune" in plan and plan["tune"] == last.fields.get("tune") and not record.runs:
@@ -238,12 +240,6 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str
             found.append(["cell changed", name])
     names = ("baseline", "metrics", "exploratory", "delta", "until", "tune")
     return found + [["design changed", name] for name in names if before.get(name) != now.get(name)]
-
-
-def _code_digest() -> str:
-    """Return digests of every module of the package."""
-    folder = Path(realm_lab.__file__).parent
-    return digest({str(path.relative_to(folder)): digest_file(path) for path in sorted(folder.rglob("*.py"))})
 
 
 def _last(lines: list[Line], study: str, kind: str) -> Line | None:

@@ -1,4 +1,4 @@
-"""The lease of a stage's folder, kept alive from a thread, so that no two jobs write into one.
+"""The lease of a stage's folder, kept alive from a thread, so that no two jobs write into one; the same for sweeps.
 
 The lease of a process that died on this machine is free at once. One of a machine that went away is free to a process
 that saw it silent for LIMIT_SECONDS, such as the same job started again elsewhere, which waits for that.
@@ -40,7 +40,14 @@ def writing(run: Path) -> Iterator[None]:
     When it is taken over by another process (this one was stopped, or cut off, for too long), this process ends at once
     and writes nothing more. Taken: another living process holds it.
     """
-    with _take(run) as lease:
+    with beating(take_from_the_gone(run / "lease", NAME, "this stage")):
+        yield
+
+
+@contextmanager
+def beating(lease: Lease) -> Iterator[None]:
+    """Keep a lease alive inside. When another process takes it over, this one ends at once."""
+    with lease:
         ended = threading.Event()
         threading.Thread(target=_beat, args=(lease, ended), daemon=True).start()
         try:
@@ -49,18 +56,20 @@ def writing(run: Path) -> Iterator[None]:
             ended.set()
 
 
-def _take(run: Path) -> Lease:
-    lease, first = run / "lease", None
+def take_from_the_gone(lease: Path, name: str, what: str) -> Lease:
+    """Take the only lease of a folder, when no sign of life has come from its holder for LIMIT_SECONDS. Taken: one
+    comes, or it is a process of this machine. `what` it works on, for messages."""
+    run, first = lease.parent, None
     while held := [holder for holder in holders(lease) if is_held(lease, holder, LIMIT_SECONDS)]:
         is_heard = first is not None and held[0] != first
         if is_heard or (held[0].owner.host == socket.gethostname() and held[0].age <= LIMIT_SECONDS):
-            raise Taken(f"{run}: {held[0].owner} works on this stage; wait for it")
+            raise Taken(f"{run}: {held[0].owner} works on {what}; wait for it")
         if first is None:
             first = held[0]
             wait = f"waiting up to {LIMIT_SECONDS:.0f} s to hear from it"
-            print(f"{run}: {first.owner} worked on this stage; {wait}", file=sys.stderr, flush=True)
+            print(f"{run}: {first.owner} worked on {what}; {wait}", file=sys.stderr, flush=True)
         time.sleep(POLL_SECONDS)
-    return take(lease, NAME, limit_seconds=LIMIT_SECONDS)
+    return take(lease, name, limit_seconds=LIMIT_SECONDS)
 
 
 def _beat(lease: Lease, ended: threading.Event) -> None:

@@ -14,6 +14,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import (
     PRESET_FOLDER,
     PRESETS,
+    beyond_preset,
     flatten,
     is_option,
     is_section,
@@ -439,6 +440,18 @@ def test_a_preset_of_the_project_is_chosen_by_name_or_path(tmp_path: Path, monke
             load(write(tmp_path, "preset: narrow\n"))
     with refused("'narow'", "'narrow'"):
         load(write(tmp_path, "preset: narow\n"))
+
+
+def test_a_preset_may_leave_something_out_for_params_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "presets" / "narrow.yaml"
+    own.parent.mkdir()
+    own.write_text(
+        "preset: paper\nmodel: {hidden_size: 8, heads: 1}\nwarm_start: {embedder: {initial_encoder: scratch}}\n"
+    )
+    corpus = "corpus: {files: {knowledge: [texts.jsonl]}}\n"
+    found = beyond_preset(load(write(tmp_path, f"preset: narrow\n{corpus}")))
+    assert found == {"corpus.files.knowledge": ["texts.jsonl"]}
 
 
 def test_plug_ins_of_params_yaml_are_imported_before_anything_is_checked(

@@ -72,6 +72,17 @@ def test_a_whole_run_is_the_sum_of_its_stages(project: Path, calibrate: Calibrat
     assert float(run[-1].replace(",", "")) == pytest.approx(2 * sum(hours.values()), abs=0.005), "its cost"
 
 
+@pytest.mark.parametrize("fixed", ["pretrain.refresh.policy=never", "pretrain.train_document_tower=false"])
+def test_an_index_that_is_never_refreshed_takes_no_time(
+    project: Path, calibrate: Calibrate, capsys: Capture, fixed: str
+) -> None:
+    calibrate()
+    found = planned(project, capsys, "--passages", "1000000", "--set", fixed)
+    times = found["seconds"]
+    assert found["stage_device_hours"]["pretrain"] * 3600 == pytest.approx(101 * times["step"] + times["inline"])
+    assert found["synchronous"]["share_of_time"] == 0.0
+
+
 def test_more_devices_share_the_work(project: Path, calibrate: Calibrate, capsys: Capture) -> None:
     calibrate()
     one = planned(project, capsys, "--passages", "1000000")

@@ -17,14 +17,16 @@ from ruamel.yaml import YAML
 
 import realm_lab
 from realm_lab.api import load_record
-from realm_lab.core.files import read_json
+from realm_lab.core.files import read_json, write_text
 from realm_lab.reporting.default_run import headline
+from realm_lab.runner.effective import write_effective
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests.reporting.opened_page import open_page
 from tests.slurm_cluster.project import wait_until
 from tests.test_readme import copy_of_checkout
 
+UP_TO_DATE = "parameters:\n\talways changed\n"  # and nothing else
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 METRICS = ["Path", "bm25.R@5", "follows", "realm.EM", "realm.R@5", "realm.utility", "warm_start.EM", "warm_start.R@5"]
 COMMITTED = Path(__file__).parents[2] / "reports" / "reference" / "metrics.json"
@@ -116,10 +118,47 @@ def test_the_first_stage_refuses_what_a_later_one_would(
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
 
 
+KEYED = ["prepare", "warm_start", "pretrain", "finetune", "evaluate"]
+INPUTS = {
+    "params.yaml": (
+        "preset: mine\nstreams: {order: {pretrain: 1}}\n"
+        "corpus: {source: files, tagger: rule, pretrain_corpus: same, files: {knowledge: [a.jsonl]}}\n"
+    ),
+    "presets/mine.yaml": "preset: smoke\nmodel: {heads: 2}\n",
+    "a.jsonl": '{"text": "Kafka was born in Prague."}\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "first"),
+    [
+        ("a.jsonl", "Prague", "Praha", "prepare"),
+        ("presets/mine.yaml", "heads: 2", "heads: 4", "warm_start"),
+        ("params.yaml", "pretrain: 1", "pretrain: 2", "pretrain"),
+        ("params.yaml", "pretrain: 1", "finetune: 1, pretrain: 1", "finetune"),
+    ],
+)
+def test_a_stage_runs_again_when_what_its_key_is_made_of_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, first: str
+) -> None:
+    """DVC sees the content of no file that the parameters name."""
+    pipeline = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]
+    assert all({"data/keys.json": [stage]} in pipeline[stage]["params"] for stage in KEYED)
+    assert pipeline["parameters"]["always_changed"]
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for text in (INPUTS[name], INPUTS[name].replace(old, new)):
+        for path, content in (INPUTS | {name: text}).items():
+            write_text(tmp_path / path, content)
+        write_effective(Path("params.yaml"), tmp_path / "data")
+        found.append(read_json(tmp_path / "data" / "keys.json"))
+    assert [stage for stage in KEYED if found[0][stage] != found[1][stage]] == KEYED[KEYED.index(first) :]
+
+
 @pytest.mark.slow
 def test_status_metrics_and_parameters(clone: Path) -> None:
     run = commands_in(clone)
-    assert run("dvc status") == "Data and pipelines are up to date.\n"
+    assert run("dvc status") == UP_TO_DATE
     head, row = run("dvc metrics show").splitlines()
     assert head.split() == METRICS
     assert re.fullmatch(r"reports/headline.json( +-?[\d.]+){7} *", row)
@@ -133,7 +172,7 @@ def test_status_metrics_and_parameters(clone: Path) -> None:
     assert ["data/parameters.json", "evaluate.questions", "12"] in [line[:3] for line in found if line[-1] != "12"]
     path.write_text(before)
     run("dvc repro -q parameters")
-    assert run("dvc status") == "Data and pipelines are up to date.\n"
+    assert run("dvc status") == UP_TO_DATE
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +301,7 @@ def test_a_clone_without_runs_gets_models_and_reports_from_a_remote(clone: Path,
     subprocess.run(["git", "clone", "-q", str(clone), str(tmp_path / "other")], check=True)
     there = commands_in(tmp_path / "other")
     there("dvc pull -q")
-    assert there("dvc status") == "Data and pipelines are up to date.\n"
+    assert there("dvc status") == UP_TO_DATE
     assert there("dvc metrics show") == run("dvc metrics show")
     assert "answer" in there("realm-lab ask where?")
 
@@ -277,7 +316,7 @@ def test_an_edit_of_the_engine_is_computed_again_and_that_of_a_comment_is_not(cl
     assert ran == ["parameters", "evaluate", "report"]
     rows = pd.read_csv(clone / "reports" / "default" / "results.csv")
     assert (rows["questions"] > 1000).all()
-    assert run("dvc status") == "Data and pipelines are up to date.\n"
+    assert run("dvc status") == UP_TO_DATE
     with path.open("a") as file:
         file.write("# a comment\n")
     assert re.findall(r"Running stage '(\w+)'", run("dvc repro")) == ["parameters"]

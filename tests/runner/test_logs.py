@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,16 @@ def test_a_log_that_is_followed_says_each_line_once_until_the_run_has_ended(
     assert lines.count("prepare: complete after 3.0 s") == 1
     assert lines[-1].endswith("stop")
     assert read_json(folder / "status.json")["state"] == "FAILED"
+
+
+def test_a_trial_that_ends_with_pretraining_is_not_followed_further(
+    planned: Callable[..., StudyPlan], run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned("baseline: realm\ncells: {realm: }\n")
+    record_study(replace(plan, described=plan.described | {"last_stage": "pretrain"}), tmp_path)
+    leave(tmp_path, run, "pretrain", "COMPLETE")
+    monkeypatch.setattr("time.sleep", pytest.fail)
+    show_log(tmp_path, record(run, tmp_path), follow=True)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -10,7 +10,11 @@ from typing import ClassVar
 import pytest
 
 from realm_lab.cli import main
+from realm_lab.core.files import write_json
 from realm_lab.runner import on_finish
+from realm_lab.runner.plan import plan_study, record_study
+from realm_lab.runner.sweep import Request, _wants_seeds
+from tests.runner.conftest import PARAMETERS, leave
 from tests.runner.test_sweep import make_project
 
 STUDY = """
@@ -40,6 +44,23 @@ def test_a_study_calls_once_when_it_ends_and_not_when_nothing_is_new(
     (root / "got.json").unlink()
     assert main(sweep) == 0
     assert not (root / "got.json").exists()
+
+
+@pytest.mark.parametrize(("scores", "goes_on"), [((0.2, 0.7), True), ((0.5, 0.5), False)])
+def test_a_study_that_wants_more_seeds_has_not_ended(
+    write: Callable[..., Path], tmp_path: Path, scores: tuple[float, float], goes_on: bool
+) -> None:
+    head = "question: q\nseeds: {until: decided, at_least: 2, at_most: 6}\ndelta: {recall_at_5: 0.1}\n"
+    path = write("baseline: a\nmetrics: [recall_at_5]\ncells: {a: , b: {system: warm_start}}\n", head=head)
+    plan = plan_study(path, tmp_path, params_path=PARAMETERS)
+    record_study(plan, tmp_path)
+    for run in plan.runs:
+        for stage in ("prepare", *run.plan.stages):
+            folder = leave(tmp_path, run, stage, "COMPLETE")
+        value = 0.5 if run.cell == "a" else scores[run.seed]
+        write_json(folder / "results.json", {"recall_at_5": value})
+    assert len(plan.runs) == 4
+    assert _wants_seeds(plan, Request(path, tmp_path, params_path=PARAMETERS)) == goes_on
 
 
 class Hook(BaseHTTPRequestHandler):

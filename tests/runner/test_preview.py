@@ -12,8 +12,11 @@ from realm_lab.cli import main
 from realm_lab.core.durations import duration
 from realm_lab.core.files import read_json, write_json
 from realm_lab.params.load import flatten, load
+from realm_lab.params.parameters import Launch
+from realm_lab.runner.launchers import LauncherSettings, LocalOptions
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
-from realm_lab.runner.preview import expected_time, show_plan
+from realm_lab.runner.preview import expected_time, runs_at_once, show_plan
+from realm_lab.runner.schedule import make_launcher
 from realm_lab.runner.sweep import part_of
 from realm_lab.runner.try_out import STEPS, _expected, _seconds, _small
 from realm_lab.tracking.metric_log import MetricLog
@@ -93,6 +96,16 @@ def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tm
     # seed 0: two thirds of warm and three quarters of long, as the warm start is there; seed 1: realm with the shared
     # warm start, and the same of the others
     assert "(1.21 device hours for 5 runs, as in reports/reference)" in expected_time(plan, tmp_path)
+
+
+def test_as_many_runs_are_counted_at_a_time_as_the_launcher_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realm_lab.runner.preview.cores", lambda: 8)
+    settings = LauncherSettings(local=LocalOptions(processes=3))
+    launchers = [make_launcher(name, settings, Path(), "any") for name in ("inline", "local", "slurm")]
+    assert [launcher.at_once for launcher in launchers] == [1, 3, settings.slurm.array_parallelism]
+    found = [runs_at_once(5, Launch(device="cpu", **given), None) for given in ({}, {"processes": 2}, {"ranks": 4})]
+    assert found == [5, 2, 2]
+    assert runs_at_once(5, Launch(device="cpu", processes=2), launchers[0].at_once) == 1
 
 
 FORKS = """
@@ -283,6 +296,10 @@ def test_a_tried_study_leaves_the_project_its_corpus_alone(tmp_path: Path, capsy
     assert not (tmp_path / "reports").exists()
     assert len(list(tmp_path.glob("runs/stages/*"))) == len(list(tmp_path.glob("runs/corpora/*"))) == 1
     assert not (tmp_path / "runs" / "studies").exists()
+
+
+def test_a_tried_study_imports_the_plug_ins_of_the_whole(planned: Planned) -> None:
+    assert _small(planned("plugins: [tests.tiny]\n" + STUDY))["plugins"] == ["tests.tiny"]
 
 
 def test_a_cell_of_axes_is_named_once(planned: Planned, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import read_json
+from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS, chosen_by
 from realm_lab.params.parameters import Params
 from realm_lab.runner.search_file import plan_search
-from realm_lab.runner.stopping import sweeping
+from realm_lab.runner.stopping import sweepers, sweeping
+from realm_lab.tracking import run_lease
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
@@ -174,6 +175,15 @@ def test_what_is_not_finite_and_what_is_no_combination_fails(tmp_path: Path) -> 
     assert "share_projection: true needs share_towers: true" in str(found[False, True][1])
 
 
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_values_over_other_sentences_are_not_ranked_together(tmp_path: Path, has_journal: bool) -> None:
+    search(tmp_path, SPACE, trials=1)
+    if not has_journal:
+        (tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl").unlink()
+    with refused("evaluate.cloze_sentences = 8, not 9"):
+        search(tmp_path, SPACE + "set: {evaluate.cloze_sentences: 9}\n", trials=2)
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
         sweeping(tmp_path, "search-mine", alone=True),
@@ -183,6 +193,19 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pass
     with sweeping(tmp_path, "search-mine", alone=True):
         pass
+
+
+def test_a_search_whose_machine_went_away_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = tmp_path / "runs" / "studies" / "search-mine" / "sweeps" / "alone.json"
+    with sweeping(tmp_path, "search-mine", alone=True):
+        left = read_json(lease)
+        assert [holder.name for holder in sweepers(tmp_path, "search-mine")] == ["alone"]
+    write_json(lease, left | {"owner": left["owner"] | {"host": "node7"}, "heard": left["heard"] - 3600})
+    assert sweepers(tmp_path, "search-mine") == []
+    monkeypatch.setattr(run_lease, "LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(run_lease, "POLL_SECONDS", 0.0)
+    with sweeping(tmp_path, "search-mine", alone=True):
+        assert read_json(lease)["owner"] == left["owner"]
 
 
 def test_another_space_is_another_search_and_a_broken_journal_is_named(tmp_path: Path) -> None:
@@ -236,6 +259,8 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
     path = write_search(tmp_path, SPACE + "set: {pretrain.steps: 10}\npreset: toy\n")
     plan = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"preset": "smoke", "pretrain.steps": 8})
     assert (plan.base.preset, plan.base.pretrain.steps, plan.runs("", {})[0].params.pretrain.steps) == ("smoke", 8, 8)
+    section = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"pretrain": {"steps": 8}})
+    assert section.base == tiny.params({"preset": "toy", "pretrain.steps": 8})
     for name, value, word, where in (
         (RATE, 1e-3, f"'{RATE}'", path),
         ("pretrain.stps", 3, "'pretrain.steps'", "--set pretrain.stps"),

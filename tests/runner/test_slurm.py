@@ -15,7 +15,8 @@ from realm_lab.errors import UserError
 from realm_lab.runner import slurm, slurm_job
 from realm_lab.runner.launchers import SlurmOptions
 from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, freeze_code, waves
-from realm_lab.runner.slurm_queue import latest_jobs
+from realm_lab.runner.slurm_queue import SubmittedJob, latest_jobs, record_jobs
+from realm_lab.runner.sweep import _leave_alone
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import Cause, JobState, Reason, State
 from tests import tiny
@@ -114,13 +115,26 @@ def test_what_is_submitted(fake: Fake, root: Path, make: Any, monkeypatch: pytes
 
 
 def test_a_task_waits_for_a_job_of_an_earlier_submission(fake: Fake, root: Path, make: Any) -> None:
-    slurm_launcher(root).submit([make("a"), make("b")])
-    fake.answer("squeue", "100_0|RUNNING|None\n100_1|COMPLETED|None\n")
-    slurm_launcher(root).submit([make("c", "a"), make("d", "b")])
-    assert directives(fake.script(101))["dependency"] == "afterany:100"
-    fake.answer("squeue", "100_0|COMPLETED|None\n")
-    slurm_launcher(root).submit([make("e", "a")])
-    assert "dependency" not in directives(fake.script(102))
+    """Also of another study, and where a later study by name had a job that has ended."""
+    a, b = (f"pretrain-{letter * 12}" for letter in "ab")
+    SlurmLauncher(SlurmOptions(), root, "recall").submit([make(a)])
+    slurm_launcher(root).submit([make(a), make(b)])
+    fake.answer("squeue", "101_0|RUNNING|None\n101_1|COMPLETED|None\n")
+    slurm_launcher(root).submit([make("c", a), make("d", b)])
+    assert directives(fake.script(102))["dependency"] == "afterany:101"
+    SlurmLauncher(SlurmOptions(), root, "table").submit([make("c", a), make("d", b)])
+    assert directives(fake.script(103))["dependency"] == "afterany:101"
+    fake.answer("squeue", "101_0|COMPLETED|None\n")
+    slurm_launcher(root).submit([make("e", a)])
+    assert "dependency" not in directives(fake.script(104))
+
+
+def test_nothing_waits_for_a_job_of_another_study_that_stops_before(fake: Fake, root: Path, make: Any) -> None:
+    task = make(f"pretrain-{'a' * 12}", stages=("warm_start", "pretrain"))
+    record_jobs(root, "recall", [SubmittedJob("warm", {"warm_start": "a" * 64}, "17")])
+    fake.answer("squeue", "17|RUNNING|None\n")
+    free, left = _leave_alone([task, make("b", task.name)], root)
+    assert (free, len(left)) == ([], 2)
 
 
 def status(root: Path, task: str, state: str, error: str | None = None, stage: str = "pretrain") -> None:

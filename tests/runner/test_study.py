@@ -94,6 +94,7 @@ REFUSALS = [
     (GOOD + "metrics: [8]\n", 7, "write NAME"),
     (GOOD + "not_run: {8: no time}\n", 7, "in quotes"),
     (GOOD + "launcher: {slurm: {partition: 2024}}\n", 7, "in quotes"),
+    (B + "\n    space: {pretrain.steps: {choices: [2, 3]}}\n", 7, "no 'tune'"),
     # launchers
     (GOOD + "launcher: {slrum: {}}\n", 7, "'slurm'"),
     (GOOD + "launcher: {default: cloud}\n", 7, "launcher.default must be 'inline', 'local' or 'slurm'"),
@@ -362,6 +363,13 @@ def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planne
     with refused() as caught:
         planned(CELLS, overrides={key: "random_span"})
     assert message in str(caught.value)
+
+
+def test_a_section_on_the_command_line_is_its_parameters(planned: Planned) -> None:
+    plan = planned(CELLS, overrides={"pretrain": {"steps": 7}})
+    assert plan.of("realm")[0].params == tiny.params({"pretrain.steps": 7})
+    with refused("cell 'token' changes 'pretrain.masking'"):
+        planned(CELLS, overrides={"pretrain": {"masking": "random_span"}})
 
 
 def test_a_record_says_what_was_planned(planned: Planned, tmp_path: Path) -> None:

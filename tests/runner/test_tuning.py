@@ -11,10 +11,13 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.core.files import read_json, write_json
 from realm_lab.params.load import flatten
+from realm_lab.params.yaml_file import parse_yaml
 from realm_lab.reporting.rendered import stale
 from realm_lab.runner.plan import PlannedRun, StudyPlan
+from realm_lab.runner.reproduce import _take_choices
 from realm_lab.runner.space import Dimension, hypercube
 from realm_lab.runner.sweep import find_study
+from realm_lab.systems.identity import open_stage
 from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.study_record import read_study_record
 from tests.factories.errors import refused
@@ -161,6 +164,41 @@ def test_what_would_be_unfair_is_refused_with_its_place(planned: Planned, tune: 
     with refused(field) as caught:
         planned(tuned(tune, cells))
     assert caught.value.line
+
+
+def test_trials_are_not_chosen_by_curves_over_other_sentences(planned: Planned, tmp_path: Path) -> None:
+    space = "{pretrain.candidates: {choices: [5, 6]}}"
+    text = tuned(
+        f"{{trials: 2, seeds: [10], metric: retrieval_utility, space: {space}}}",
+        "baseline: realm\ncells: {realm: {}}\n",
+    )
+    for run in pending(planned(text)):
+        open_stage(tmp_path / "runs", run.plan, "pretrain", run.params)
+        for stage in ("prepare", "warm_start", "pretrain"):
+            leave(tmp_path, run, stage, "COMPLETE")
+    planned(text)
+    with refused("evaluate.cloze_sentences = 8, not 9"):
+        planned("set: {evaluate.cloze_sentences: 9}\n" + text)
+
+
+AXES = "baseline: {pretrain.steps: 4}\naxes: {pretrain.steps: [4, 6]}\n"
+
+
+@pytest.mark.parametrize(("cells", "again"), [(CELLS, "warm_start"), (AXES, "steps=6")])
+def test_a_cell_that_is_run_again_has_the_values_that_were_chosen(
+    planned: Planned, tmp_path: Path, cells: str, again: str
+) -> None:
+    text = tuned(f"{{trials: 2, seeds: [10], space: {{{RATE}: {{choices: [3.0e-3, 4.0e-3]}}}}, sampler: grid}}", cells)
+    for run in pending(planned(text)):
+        end(tmp_path, run)
+    plan = planned(text)
+    assert plan.tuning
+    document = parse_yaml(text, "", "safe")
+    assert [*plan.tuning.choice(again).values()] == [4e-3]
+    _take_choices(document, plan.tuning.as_data(), again, is_quick=False)
+    found = planned("".join(f"{key}: {json.dumps(value)}\n" for key, value in document.items()))
+    assert found.tuning is None
+    assert [run.run_key for run in found.of(again)] == [run.run_key for run in plan.of(again)]
 
 
 def test_no_study_is_named_like_the_trials_of_another(tmp_path: Path) -> None:

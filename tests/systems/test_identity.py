@@ -27,6 +27,7 @@ FIRST_FELT = {
     "warm_start": "warm_start",
     "pretrain": "pretrain",
     "finetune": "finetune",
+    "finetune.span_hidden_size": "warm_start",  # its head is drawn before that of masked words
     "evaluate": "evaluate",
     "streams": "warm_start",
 }

@@ -9,6 +9,7 @@ import pytest
 
 from realm_lab import UserError
 from realm_lab.cli import parser as cli
+from realm_lab.core.code import CodeReader
 from realm_lab.tracking.ledger import NAME, deviations, note_look, note_plan, plan_of, read_ledger, verify
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
@@ -82,6 +83,16 @@ def test_what_is_noted_and_what_is_no_news(project: Project) -> None:
     assert told is not None
     assert (told["line"], told["complete"], told["deviations"]) == (1, 0, [])
     assert plan_of(project.runs, "never planned") is None
+
+
+def test_an_edited_comment_is_no_other_code(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(project.root)
+    monkeypatch.setattr("realm_lab.tracking.ledger.package_modules", lambda: ["ledger_code"])
+    monkeypatch.setattr("realm_lab.tracking.ledger.code_reader", lambda _: CodeReader())
+    for number, text in enumerate(("STEPS = 1\n", "STEPS = 1  # enough\n", "STEPS = 2\n")):
+        (project.root / "ledger_code.py").write_text(text)
+        project.plan(record_of(8))
+        assert len(kinds(project)) == 5 + (1, 1, 2)[number]
 
 
 @pytest.mark.parametrize("place", range(4))
