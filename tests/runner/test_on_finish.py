@@ -46,11 +46,11 @@ def test_a_study_calls_once_when_it_ends_and_not_when_nothing_is_new(
     assert not (root / "got.json").exists()
 
 
-@pytest.mark.parametrize(("scores", "goes_on"), [((0.2, 0.7), True), ((0.5, 0.5), False)])
+@pytest.mark.parametrize(("scores", "goes_on"), [((0.2, 0.7, 0.4), True), ((0.5, 0.5, 0.5), False)])
 def test_a_study_that_wants_more_seeds_has_not_ended(
-    write: Callable[..., Path], tmp_path: Path, scores: tuple[float, float], goes_on: bool
+    write: Callable[..., Path], tmp_path: Path, scores: tuple[float, ...], goes_on: bool
 ) -> None:
-    head = "question: q\nseeds: {until: decided, at_least: 2, at_most: 6}\ndelta: {recall_at_5: 0.1}\n"
+    head = "question: q\nseeds: {until: decided, at_least: 3, at_most: 6}\ndelta: {recall_at_5: 0.1}\n"
     path = write("baseline: a\nmetrics: [recall_at_5]\ncells: {a: , b: {system: warm_start}}\n", head=head)
     plan = plan_study(path, tmp_path, params_path=PARAMETERS)
     record_study(plan, tmp_path)
@@ -59,7 +59,7 @@ def test_a_study_that_wants_more_seeds_has_not_ended(
             folder = leave(tmp_path, run, stage, "COMPLETE")
         value = 0.5 if run.cell == "a" else scores[run.seed]
         write_json(folder / "results.json", {"recall_at_5": value})
-    assert len(plan.runs) == 4
+    assert len(plan.runs) == 6
     assert _wants_seeds(plan, Request(path, tmp_path, params_path=PARAMETERS)) == goes_on
 
 
