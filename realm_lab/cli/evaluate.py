@@ -4,12 +4,12 @@ passages of a run for other programs."""
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import add_json, add_named, add_which, opened, params_of
+from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,7 +104,10 @@ def _ask_run(options: argparse.Namespace) -> None:
     clozes = dict(options.cloze)
     update = CorpusUpdate(options.corpus, options.corpus_old, options.questions, clozes, options.name)
     found = evaluate_update(run, update)
-    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else f"{found['folder']}/report.md")
+    if options.json:
+        print_json(found)
+    else:
+        print(f"{found['folder']}/report.md")
 
 
 def _score_file(options: argparse.Namespace) -> None:
@@ -119,7 +122,7 @@ def _score_file(options: argparse.Namespace) -> None:
     if options.out:
         write_json(options.out, result)
     if options.json:
-        print(json.dumps(result, indent=2))
+        print_json(result)
         return
     for name, value in result.items():
         if not isinstance(value, list):

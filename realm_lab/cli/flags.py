@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,11 +68,6 @@ def in_place(error: UserError, options: argparse.Namespace) -> UserError:
 def add_json(verb: argparse._ActionsContainer, text: str = "print JSON instead of tables") -> None:
     """--json."""
     verb.add_argument("--json", action="store_true", help=text)
-
-
-def print_json(found: object) -> None:
-    """Print it as JSON; paths are text."""
-    print(json.dumps(found, indent=2, ensure_ascii=False, default=str), flush=True)
 
 
 def add_dry_run(verb: argparse._ActionsContainer) -> None:

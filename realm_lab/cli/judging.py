@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from realm_lab.cli.flags import Add, add_everywhere, add_json, print_json
+from realm_lab.cli.flags import Add, add_everywhere, add_json
+from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
 
 

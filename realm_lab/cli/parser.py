@@ -32,13 +32,13 @@ from realm_lab.cli.flags import (
     overrides_of,
     params_of,
     policy_of,
-    print_json,
 )
 from realm_lab.cli.judging import add_claims, add_ledger, add_verdict
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.serve import add_serve
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mine, add_mirror, add_tools
+from realm_lab.core.files import print_json
 from realm_lab.core.hub import is_dataset
 from realm_lab.errors import UserError, nearest, suggestion
 

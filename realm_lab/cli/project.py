@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from realm_lab.cli.ask import answer
-from realm_lab.cli.flags import Add, add_json, print_json
+from realm_lab.cli.flags import Add, add_json
+from realm_lab.core.files import print_json
 
 
 def add_init(add: Add) -> None:

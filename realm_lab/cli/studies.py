@@ -17,8 +17,8 @@ from realm_lab.cli.flags import (
     overrides_of,
     policy_of,
     positive,
-    print_json,
 )
+from realm_lab.core.files import print_json
 from realm_lab.errors import UserError, needs
 
 if TYPE_CHECKING:

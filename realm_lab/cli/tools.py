@@ -18,9 +18,9 @@ from realm_lab.cli.flags import (
     overrides_of,
     params_of,
     positive,
-    print_json,
     share,
 )
+from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _run_plan(options: argparse.Namespace) -> None:
     request = plan.Request(**{name: getattr(options, name) for name in plan.Request._fields})
     made = plan.make_plan(params, options.root, request)
     if options.json:
-        print(json.dumps(made, indent=2))
+        print_json(made)
     else:
         plan.show_plan(made)
 

@@ -1,4 +1,4 @@
-"""Atomic writes and digests. No file is written in place, except by `overwrite_json`."""
+"""JSON, atomic writes and digests. No file is written in place, except by `overwrite_json`."""
 
 from __future__ import annotations
 
@@ -192,6 +192,11 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to `path` atomically as readable JSON. NaN and infinities are refused."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_json(value: Any) -> None:
+    """Print it as readable JSON; paths are text."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str), flush=True)
 
 
 def overwrite_json(path: Path, value: Any) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
 from realm_lab.reporting.comparison import compare_cells, family_of
 from realm_lab.reporting.frames import load_runs, report_folder
@@ -44,7 +44,7 @@ def show_calibration(studies: Studies, root: Path, study: str, *, as_json: bool 
         for (metric, cell, finding), alone, corrected in zip(family, found.alone, found.corrected, strict=True)
     ]
     if as_json:
-        print(json.dumps({"study": study} | found.as_json() | {"comparisons": rows}, indent=2, ensure_ascii=False))
+        print_json({"study": study} | found.as_json() | {"comparisons": rows})
         return
     print(false_alarms(found))
     for row in sorted(rows, key=lambda row: -row["alone"]):

@@ -5,7 +5,6 @@ The spread of paired differences comes from finished runs: of this study, of its
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from realm_lab.core.files import print_json
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
@@ -103,7 +103,7 @@ def show_power(request: Request) -> int:
             "costs": costs,
             "tuning": tuning,
         }
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
     elif until:
         _print_rule(plan, pilot, tests, planned, costs[0])
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.core.durations import duration
-from realm_lab.core.files import read_json
+from realm_lab.core.files import print_json, read_json
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import show
 from realm_lab.params.parameters import Launch
@@ -105,7 +104,7 @@ def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bo
     states = Counter(trial["state"] for trial in read_json(path)["trials"]) if path.exists() else {}
     found, wanted = plan.as_data(), trials or search.trials
     if as_json:
-        print(json.dumps(found | {"trials": wanted, "parallel": search.parallel, "states": states}, indent=2))
+        print_json(found | {"trials": wanted, "parallel": search.parallel, "states": states})
         return
     rows = [(name, show(plan.baseline[name]), show(space)) for name, space in found["space"].items()]
     print_table(f"{plan.name}: {search.question}", ("parameter", "as it is, the first trial", "where trials are"), rows)

@@ -7,7 +7,6 @@ their checkpoints. trials.json has the same in plain data, for reports.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import digest, write_json
+from realm_lab.core.files import digest, print_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.runner.launchers import LocalOptions
@@ -342,6 +341,6 @@ def _report(owner: SearchOwner, *, as_json: bool) -> None:
 
     folder, summary = write_search_report(owner.root, owner.plan.name)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print_json(summary)
     counts = ", ".join(f"{count} {state}" for state, count in summary["trials"].items() if count)
     say(f"search {owner.plan.name}: {counts}; {folder / 'report.md'}")

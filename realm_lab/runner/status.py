@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from realm_lab.core.durations import duration
+from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.default_study import studies_of
@@ -42,7 +42,7 @@ def show_status(name: str, root: Path, *, as_json: bool, follow: bool = False) -
     state of a run changes."""
     console = make_console()
     if as_json:
-        print(json.dumps(study_status(name, root), indent=2))
+        print_json(study_status(name, root))
     elif not follow:
         console.print(_shown(study_status(name, root), root, console))
     elif console.is_terminal:
@@ -233,7 +233,7 @@ def show_studies(root: Path, *, as_json: bool) -> None:
         if file.stem not in known.names() and not file.stem.startswith("search-"):
             studies.append({"study": file.stem, "counts": {}, "question": _question(file)})
     if as_json:
-        print(json.dumps(studies, indent=2))
+        print_json(studies)
         return
     rows, left = [], [study["study"] for study in studies if not study["counts"]]
     if 1 < len(left) < len(studies):  # one line is enough next to the studies with runs

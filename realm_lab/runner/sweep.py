@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -17,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from realm_lab.core.files import read_json
+from realm_lab.core.files import print_json, read_json
 from realm_lab.core.launched import own_package
 from realm_lab.errors import UserError, suggestion
 from realm_lab.runner.launchers import LauncherSettings, on_cluster
@@ -120,7 +119,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
             tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=True)
             launcher.preview(tasks)
             launcher.try_out(tasks)
-            print(json.dumps(plan_as_json(plan, root), indent=2))
+            print_json(plan_as_json(plan, root))
             if found := other_code(plan.runs, root):
                 say(described(found))
         else:
@@ -256,7 +255,7 @@ def _follow(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request:
         return _finish(plan, request, root, tasks)
     say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
     if request.as_json:
-        print(json.dumps(plan_as_json(plan, root), indent=2))
+        print_json(plan_as_json(plan, root))
     return 0
 
 
@@ -336,7 +335,7 @@ def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]
     with Console(stderr=True).status(""):
         folder = write_study_report(root, plan.name, force=request.force)
     if request.as_json:
-        print(json.dumps(plan_as_json(plan, root), indent=2))
+        print_json(plan_as_json(plan, root))
     counts = _counts(plan, root)
     if lead := read_json(folder / "summary.json")["lead"]:
         say(lead)
@@ -360,7 +359,7 @@ def _finish_trials(plan: StudyPlan, request: Request, root: Path) -> int:
     """Print the number of trial runs in each state; a failed one is a trial without a value, so 0 if all have ended."""
     counts = _counts(plan, root)
     if request.as_json:
-        print(json.dumps(plan_as_json(plan, root), indent=2))
+        print_json(plan_as_json(plan, root))
     say(f"trials of {plan.trials_of}: {in_words(counts)}")
     if counts["FAILED"]:
         say(f"failed trials are not chosen: see `realm-lab status {plan.name}`")
