@@ -86,7 +86,6 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
         raise UserError(
             f"of another version of realm_lab ({validation_line(error)})", path=runs / record.name
         ) from None
-    keys = {stage: folder.rpartition("-")[2] for stage, folder in record.stages.items()}
     study = _study_of(record, str(name), root)
     wanted = record if study is None else replace(record, stages=study.cut(record.stages))
     state = run_state(runs, wanted)
@@ -97,7 +96,7 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
     system = record.system
     if study is not None:  # which has `package.module:Class` for a user's own system; a run knows its name only
         system = next(study.cell(run.cell).system for run in study.runs if run.run == record.name)
-    plan = Plan(system, record.seed, record.inputs["corpus"], keys)
+    plan = Plan(system, record.seed, record.inputs["corpus"], record.keys)
     limit_threads(params.launch.threads)
     return Run(record.name, record, Context(params, plan, Path(root)))
 

@@ -63,8 +63,7 @@ def _stages(root: Path, run: RunRecord) -> list[tuple[StageRun, StageState]]:
     """The folder and the state of each stage of a run."""
     runs = Path(root) / "runs"
     states = StageStates(runs, jobs_of_stages(root))
-    keys = {"prepare": run.inputs["corpus"]}
-    keys |= {stage: folder.rpartition("-")[2] for stage, folder in run.stages.items()}
+    keys = {"prepare": run.inputs["corpus"]} | run.keys
     return [(StageRun(stage_folder(runs, stage, key), stage), states.stage(stage, key)) for stage, key in keys.items()]
 
 

@@ -117,11 +117,11 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
         if (path := runs / run.run / "run.json").exists():  # else of the default pipeline, which has yet to run
             described = read_run_record(path)
             folders = record.cut(described.stages)
-            used = codes.of_run(stages_of_record(runs, replace(described, stages=folders)))
+            described = replace(described, stages=folders)
+            used = codes.of_run(stages_of_record(runs, described))
             if others := [one for one in used if one.changes]:
                 changed[run.run] = others
-            keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}
-            state = states.run(keys, described.inputs["corpus"])
+            state = states.run(described.keys, described.inputs["corpus"])
         if state.state == "COMPLETE":
             headline = run_values({stage: StageRun(runs / at, stage) for stage, at in folders.items()}).get(metric)
         shown = "" if headline is None else f"{metric} {headline:.4g}"

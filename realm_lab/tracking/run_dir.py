@@ -284,6 +284,11 @@ class RunRecord:
         """Name of the folder under runs/."""
         return f"{self.system}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
+    @property
+    def keys(self) -> dict[str, str]:
+        """Stage -> its key, as far as the folder's name has it."""
+        return {stage: folder.rpartition("-")[2] for stage, folder in self.stages.items()}
+
 
 RUN_RECORD = TypeAdapter(RunRecord)
 

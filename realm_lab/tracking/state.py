@@ -192,8 +192,7 @@ def run_state_of(stages: Mapping[str, StageState]) -> RunState:
 
 def run_state(runs: Path, record: RunRecord, jobs: Mapping[str, JobState] | None = None) -> RunState:
     """Return the state of a recorded run; `jobs` as in StageStates."""
-    keys = {name: folder.rpartition("-")[2] for name, folder in record.stages.items()}
-    return StageStates(runs, jobs).run(keys, record.inputs.get("corpus", ""))
+    return StageStates(runs, jobs).run(record.keys, record.inputs.get("corpus", ""))
 
 
 def at_work(folder: Path, job: JobState | None) -> Holder | None:
