@@ -127,7 +127,7 @@ SWITCHES: dict[str, Switch] = {
     "finetune.batch_size": Switch(7),
     "finetune.candidates": Switch(10),
     "finetune.max_span_wordpieces": Switch(2),
-    "finetune.span_hidden_size": Switch(8),
+    "finetune.span_hidden_size": Switch(8, ("reader",)),
     "finetune.softmax": Switch("joint"),
     "finetune.objective": Switch("hard_em"),
     "finetune.early_loss_candidates": Switch(40),
