@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from realm_lab.corpus.readers import registry
 from realm_lab.corpus.records import Document, Span
 from tests.factories.errors import refused
 
@@ -20,6 +21,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "READERS", dict(registry.READERS))  # it registers a shape of records
     return module
 
 

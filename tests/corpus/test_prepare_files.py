@@ -352,7 +352,7 @@ def test_questions_of_which_none_is_left_are_refused(files_params: FilesParams, 
             prepare(files_params(first, **both | changes), tmp_path / "out" / "corpus", 0)
 
 
-def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters() -> None:
+def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(squad_path: str) -> None:
     """Corpora that were prepared before those parameters existed are found again, and others are distinguished."""
 
     def inputs_of(corpus: Corpus) -> Any:
@@ -362,7 +362,7 @@ def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters() -> N
     assert "restate_facts" not in inputs_of(toy)["toy"]
     restated = toy.model_copy(update={"source": Choice("toy", {"restate_facts": True})})
     assert inputs_of(restated)["toy"]["restate_facts"] is True
-    neutral = {"dev_split": "none", "drop_pages": [], "questions_train": [__file__]}
+    neutral = {"dev_split": "none", "drop_pages": [], "questions_train": [squad_path]}
     files = toy.model_copy(
         update={"source": Choice("files"), "tagger": Choice("rule"), "files": toy.files.model_copy(update=neutral)}
     )
@@ -371,5 +371,5 @@ def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters() -> N
     for name, value in {"dev_split": "orqa", "drop_pages": ["list"]}.items():
         other = files.model_copy(update={"files": files.files.model_copy(update={name: value})})
         assert inputs_of(other)["files"] == found | {name: value}
-    whole = files.files.model_copy(update={"dev_split": "orqa", "questions_dev": [__file__]})
+    whole = files.files.model_copy(update={"dev_split": "orqa", "questions_dev": [squad_path]})
     assert "dev_split" not in inputs_of(files.model_copy(update={"files": whole}))["files"]  # nothing is held out
