@@ -12,6 +12,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.reporting.frames import Run, StudyFrames
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import RunRecord
+from realm_lab.tracking.study_record import StudyCell
 
 
 def confounds(study: StudyFrames) -> list[str]:
@@ -42,6 +43,7 @@ def _found(study: StudyFrames) -> Iterator[str]:
     for cell in record.cells:
         if cell.name != record.baseline:
             yield from _against_baseline(study, cell.name, cell.changes)
+        yield from _against_parent(study, cell)
 
 
 def rounding_notes(study: StudyFrames) -> list[str]:
@@ -77,7 +79,7 @@ def _against_baseline(study: StudyFrames, name: str, changes: Mapping[str, Any])
     bases = {run.seed: run for run in study.of(study.record.baseline)}
     for run in (run for run in study.of(name) if run.seed in bases):
         ours, theirs = parameters_of(run.record), parameters_of(bases[run.seed].record)
-        differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
+        differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key) and not _is_of_fork(key)}
         if run.record.system != bases[run.seed].record.system:
             differing = {key for key in differing if key in changes or not config.is_system_option(key)}
         if undeclared := sorted(differing - changes.keys()):
@@ -87,6 +89,26 @@ def _against_baseline(study: StudyFrames, name: str, changes: Mapping[str, Any])
         changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
         if not changes_data and run.record.inputs.get("corpus") != bases[run.seed].record.inputs.get("corpus"):
             yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than the baseline."
+
+
+def _is_of_fork(name: str) -> bool:
+    """True for a parameter that says which state a run continues."""
+    return name.partition(".")[0] == "fork"
+
+
+def _against_parent(study: StudyFrames, cell: StudyCell) -> Iterator[str]:
+    """The state that a cell's runs continue, against the one that the study names: its step and its parent."""
+    parents = {run.seed: run for run in study.of(cell.fork.parent)} if cell.fork else {}
+    for run in study.of(cell.name):
+        fork = run.record.params.get("fork") or {}
+        step, declared = fork.get("step"), cell.fork.step if cell.fork else None
+        if step != declared:
+            what, wanted = (f"forks at step {one}" if one else "no forks" for one in (step, declared))
+            yield f"Confounded: the runs of {cell.name} are {what}, and the study says {wanted}."
+        elif run.seed in parents:
+            theirs = parameters_of(parents[run.seed].record)
+            if other := sorted(key for key, value in fork.get("before", {}).items() if theirs.get(key) != value):
+                yield f"Confounded: {cell.name} continues a run that differs from its parent in {', '.join(other)}."
 
 
 def _rounding(runs: Sequence[Run]) -> Iterator[str]:
