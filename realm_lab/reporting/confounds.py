@@ -92,7 +92,7 @@ def _against_baseline(study: StudyFrames, name: str, changes: Mapping[str, Any])
 
 
 def _is_of_fork(name: str) -> bool:
-    """True for a parameter that says which state a run continues."""
+    """True for a parameter of the state that a run continues."""
     return name.partition(".")[0] == "fork"
 
 
