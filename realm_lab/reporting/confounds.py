@@ -12,7 +12,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.reporting.frames import Run, StudyFrames
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import RunRecord
-from realm_lab.tracking.study_record import StudyCell
+from realm_lab.tracking.study_record import StudyCell, StudyFork
 
 
 def confounds(study: StudyFrames) -> list[str]:
@@ -42,8 +42,9 @@ def _found(study: StudyFrames) -> Iterator[str]:
             yield f"Confounded: the seeds of {cell.name} differ in more than the seed."
     for cell in record.cells:
         if cell.name != record.baseline:
-            yield from _against_baseline(study, cell.name, cell.changes)
-        yield from _against_parent(study, cell)
+            yield from _against_baseline(study, cell)
+        if cell.fork:
+            yield from _against_parent(study, cell.name, cell.fork)
 
 
 def rounding_notes(study: StudyFrames) -> list[str]:
@@ -74,14 +75,17 @@ def _notes(study: StudyFrames) -> Iterator[str]:
         yield f"Runs were made with torch {' and '.join(versions)}: last digits may differ for that."
 
 
-def _against_baseline(study: StudyFrames, name: str, changes: Mapping[str, Any]) -> Iterator[str]:
+def _against_baseline(study: StudyFrames, cell: StudyCell) -> Iterator[str]:
     """A cell against the baseline, seed by seed."""
+    name, changes = cell.name, cell.changes
     bases = {run.seed: run for run in study.of(study.record.baseline)}
     for run in (run for run in study.of(name) if run.seed in bases):
         ours, theirs = parameters_of(run.record), parameters_of(bases[run.seed].record)
-        differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key) and not _is_of_fork(key)}
+        differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
         if run.record.system != bases[run.seed].record.system:
             differing = {key for key in differing if key in changes or not config.is_system_option(key)}
+        if cell.fork:  # its state is compared with its parent's
+            differing = {key for key in differing if not key.startswith("fork.")}
         if undeclared := sorted(differing - changes.keys()):
             yield f"Confounded: {name} also differs from the baseline in {', '.join(undeclared)}."
         if absent := sorted(key for key in changes.keys() - differing if not key.startswith("launch.")):
@@ -91,24 +95,17 @@ def _against_baseline(study: StudyFrames, name: str, changes: Mapping[str, Any])
             yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than the baseline."
 
 
-def _is_of_fork(name: str) -> bool:
-    """True for a parameter of the state that a run continues."""
-    return name.partition(".")[0] == "fork"
-
-
-def _against_parent(study: StudyFrames, cell: StudyCell) -> Iterator[str]:
-    """The state that a cell's runs continue, against the one that the study names: its step and its parent."""
-    parents = {run.seed: run for run in study.of(cell.fork.parent)} if cell.fork else {}
-    for run in study.of(cell.name):
-        fork = run.record.params.get("fork") or {}
-        step, declared = fork.get("step"), cell.fork.step if cell.fork else None
-        if step != declared:
-            what, wanted = (f"forks at step {one}" if one else "no forks" for one in (step, declared))
-            yield f"Confounded: the runs of {cell.name} are {what}, and the study says {wanted}."
+def _against_parent(study: StudyFrames, name: str, declared: StudyFork) -> Iterator[str]:
+    """A fork's runs against the state that they are to continue: its step, and the parameters of its parent."""
+    parents = {run.seed: run for run in study.of(declared.parent)}
+    for run in study.of(name):
+        fork = run.record.params.get("fork") or {"step": 0}
+        if fork["step"] != declared.step:
+            yield f"Confounded: {name} continues at step {fork['step']}, and the study says {declared.step}."
         elif run.seed in parents:
             theirs = parameters_of(parents[run.seed].record)
-            if other := sorted(key for key, value in fork.get("before", {}).items() if theirs.get(key) != value):
-                yield f"Confounded: {cell.name} continues a run that differs from its parent in {', '.join(other)}."
+            if other := sorted(key for key, value in fork["before"].items() if theirs.get(key) != value):
+                yield f"Confounded: {name} continues a run that differs from its parent in {', '.join(other)}."
 
 
 def _rounding(runs: Sequence[Run]) -> Iterator[str]:

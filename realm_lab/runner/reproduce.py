@@ -118,6 +118,10 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
             raise UserError(f"study {study} reads files, which a smoke-sized run does not: leave --quick out")
         document = {key: value for key, value in document.items() if key != "set"}
         document |= {"preset": "smoke", "seeds": [0]}
+        forks = [entry["fork"] for entry in (document.get("cells") or {}).values() if (entry or {}).get("fork")]
+        steps = sorted({fork["step"] for fork in forks})
+        for fork in forks:  # at the steps 1, 2, ...
+            fork["step"] = steps.index(fork["step"]) + 1
     _take_choices(document, record.tuning, cell, is_quick)
     document.pop("figures", None)
     write_text(folder / "experiments" / f"{study}.yaml", json.dumps(document, indent=2))

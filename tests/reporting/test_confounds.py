@@ -124,14 +124,14 @@ AT_150 = {"step": 150, "before": {"pretrain.null_document": "encoded"}}
         (
             200,
             AT_150,
-            "forks at step 150, and the study says forks at step 200",
+            "continues at step 150, and the study says 200",
         ),
         (
             None,
             AT_150,
-            "forks at step 150, and the study says no forks",
+            "differs from the baseline in fork.before.pretrain.null_document, fork.step.",
         ),
-        (150, None, "no forks, and the study says forks at step 150"),
+        (150, None, "continues at step 0, and the study says 150"),
         (150, {"step": 150, "before": {"pretrain.masking": "other"}}, "differs from its parent in pretrain.masking."),
     ],
 )

@@ -151,13 +151,16 @@ def test_a_cell_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_a_cell_of_a_committed_study_runs_at_smoke_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cell", ["masking/random_span", "critical_periods/masks_90"])  # the latter is a fork
+def test_a_cell_of_a_committed_study_runs_at_smoke_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cell: str
+) -> None:
     for folder in ("experiments", "reports/reference"):
         shutil.copytree(REPOSITORY / folder, tmp_path / folder)
-    command = ["reproduce", "masking/random_span", "--quick", "--root", str(tmp_path)]
+    command = ["reproduce", cell, "--quick", "--root", str(tmp_path)]
     assert main(command) == 0
     first = capsys.readouterr()
-    assert first.out == "masking/random_span: runs (smoke preset; no number compared)\n"
+    assert first.out == f"{cell}: runs (smoke preset; no number compared)\n"
     assert "1 task to do" in first.err
     assert main(command) == 0
     assert "nothing to do" in capsys.readouterr().err
