@@ -103,8 +103,8 @@ def _against_parent(study: StudyFrames, name: str, declared: StudyFork) -> Itera
         if fork["step"] != declared.step:
             yield f"Confounded: {name} continues at step {fork['step']}, and the study says {declared.step}."
         elif run.seed in parents:
-            theirs = parameters_of(parents[run.seed].record)
-            if other := sorted(key for key, value in fork["before"].items() if theirs.get(key) != value):
+            theirs = parameters_of(parents[run.seed].record)  # without options that have their defaults
+            if other := sorted(key for key, value in fork["before"].items() if theirs.get(key, value) != value):
                 yield f"Confounded: {name} continues a run that differs from its parent in {', '.join(other)}."
 
 

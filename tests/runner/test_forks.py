@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab.cli import main
+from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.runner.housekeeping import unneeded
 from realm_lab.runner.plan import StudyPlan
@@ -79,6 +80,7 @@ def test_every_step_is_done_once(write: Callable[..., Path], tmp_path: Path, fir
     results = {cell: tiny.outcome(StageRun(path, "pretrain"))[1:] for cell, path in folders.items()}
     assert results["same"] == results["realm"]
     assert results["late"][0] != results["realm"][0]
+    assert read_json(project / "reports" / "forks" / "summary.json")["confounds"] == []
     assert not unneeded(project), "a state stays as long as a fork of it"
 
 
