@@ -121,16 +121,8 @@ AT_150 = {"step": 150, "before": {"pretrain.null_document": "encoded"}}
     ("declared", "fork", "said"),
     [
         (150, AT_150, None),
-        (
-            200,
-            AT_150,
-            "continues at step 150, and the study says 200",
-        ),
-        (
-            None,
-            AT_150,
-            "differs from the baseline in fork.before.pretrain.null_document, fork.step.",
-        ),
+        (200, AT_150, "continues at step 150, and the study says 200"),
+        (None, AT_150, "differs from the baseline in fork.before.pretrain.null_document, fork.step."),
         (150, None, "continues at step 0, and the study says 150"),
         (150, {"step": 150, "before": {"pretrain.masking": "other"}}, "differs from its parent in pretrain.masking."),
     ],
