@@ -252,6 +252,8 @@ def plane_figure(
     colours, names, ends = {present[0][1]: INK}, {name: title for _, name, title in present}, {}
     for order, (title, joined) in enumerate((lines or {}).items()):
         path = [means[name] for name in joined if name in means]
+        if not path:
+            continue
         how: dict[str, Any] = {"color": COLOURS[order % 7], "linestyle": DASHES[order % len(DASHES)]}
         if path == sorted(path):  # else it would go to and fro
             place.plot(*zip(*path, strict=True), linewidth=1.4, **how)

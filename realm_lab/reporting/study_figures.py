@@ -35,6 +35,7 @@ from realm_lab.reporting.figures import (
     plane_figure,
 )
 from realm_lab.reporting.figures_differences import FEWEST_FOR_MEAN, differences_figure, other_differences_figure
+from realm_lab.reporting.forks import families
 from realm_lab.reporting.frames import StudyFrames
 from realm_lab.reporting.own_figures import FIGURES
 from realm_lab.reporting.rendering import seeds_text, words
@@ -130,9 +131,13 @@ def styles_of(record: StudyRecord) -> Styles:
 
 
 def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
-    """Return, by a title for each point of the second axis, the cells with their points of the first."""
+    """Return, by a title for each point of the second axis, the cells with their points of the first; in a study of
+    forks, by change, the cells with the step of the change."""
     if len(record.axes) != 2:
-        return {}
+        return {
+            title: {cell.name: f"step {step}" if step else "start" for step, cell in cells.items()}
+            for title, cells in families(record).items()
+        }
     first, second = record.axes
     found: dict[str, dict[str, str]] = {}
     for cell in record.cells:

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from realm_lab.reporting.figures import Sketch, draw
+from realm_lab.reporting.figures import Sketch, draw, plane_figure
 from realm_lab.reporting.figures_training import step_of_change
 from realm_lab.reporting.forks import families, forks_json
 from realm_lab.reporting.frames import StudyFrames
+from realm_lab.reporting.study_figures import lines_of
 from realm_lab.tracking.study_record import StudyCell, StudyFork, StudyRecord
 
 NO_NULL = {"pretrain.null_document": "off"}
@@ -38,6 +39,23 @@ def test_cells_with_one_change_are_a_family_by_step() -> None:
         "no null": {0: "start", 50: "early", 200: "late"},
         "nothing": {50: "same"},
     }
+
+
+def test_a_change_is_a_line_and_one_without_runs_is_left_out() -> None:
+    lines = lines_of(RECORD)
+    assert lines == {
+        "no null": {"start": "start", "early": "step 50", "late": "step 200"},
+        "nothing": {"same": "step 50"},
+    }
+    table = results().rename(columns={"exact_match": "y"}).assign(x=1.0)
+    spots, cells = table[table["cell"] != "same"], [(cell.name, cell.title) for cell in CELLS]
+    figure = plane_figure(spots, cells, ("time", "exact match"), lines=lines)
+    assert figure is not None
+    shown = {text.get_text() for axes in figure.axes for text in axes.texts} | {
+        text.get_text() for text in figure.texts
+    }
+    assert {"no null", "start", "step 200"} <= shown
+    assert "nothing" not in shown
 
 
 def test_the_spread_is_that_of_differences_from_the_parent() -> None:
