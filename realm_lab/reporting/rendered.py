@@ -154,6 +154,7 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
         of_seed=[tables.seed_text(one) for one in report.sources],
         rest=report.verdict.rest,
         seeds=seeds_text(record.seeds),
+        flagged=report.flagged,
         common=", ".join(f"{name} = {show(value)}" for name, value in record.common.items()),
         warnings=[*tables.unfinished(results), *data["warnings"], *data["code"]],
         results=[

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -88,6 +89,12 @@ class Report:
             for run in self.data["runs"]
             for flag in run.get("flags", ())
         ]
+
+    @property
+    def flagged(self) -> str:
+        """The number of warnings of each cell that has any."""
+        counts = Counter(run["cell"] for run in self.data["runs"] for _ in run.get("flags", ()))
+        return "; ".join(f"{counts[cell.name]} in {cell.title}" for cell in self.record.cells if cell.name in counts)
 
     @functools.cached_property
     def verdict(self) -> Verdict:

@@ -17,6 +17,7 @@ from realm_lab.tracking.study_record import StudyRecord
 
 SAMPLERS = {"tpe": "TPE", "random": "random", "latin": "a Latin hypercube", "grid": "a grid"}
 OPERATIONS = "training_teraflop"
+EDGE = "†"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class TunedCell:
     as_it_is: float | None  # value of the first trial
     best: float
     chosen: dict[str, Any]
+    space: dict[str, dict[str, Any]]
     at_edge: list[str]
     expected: list[float]
     teraflop: float | None  # of a run of a trial, mean over the trials
@@ -56,6 +58,7 @@ def tuned_cells(record: StudyRecord) -> list[TunedCell]:
                 means[0],
                 max(known),
                 trials[one["chosen"]]["values"],
+                one["space"],
                 one["at_edge"],
                 expected_best([worst if mean is None else mean for mean in means]),
                 statistics.fmean(work) if work else None,
@@ -78,17 +81,16 @@ def tuning_json(record: StudyRecord) -> dict[str, Any]:
 
 
 def tuning_sentence(record: StudyRecord) -> str:
-    """Describe the budget and name choices at an edge of their space."""
+    """Describe the budget and count choices at an edge of their space."""
     tuning, cells = record.tuning, tuned_cells(record)
-    known = {cell.cell: cell for cell in cells}
     text = (
         f"Tuned: {tuning['trials']} trials for each cell by {tuning_metric(record).title} on "
         f"{seeds_text(tuning['seeds'])} ({SAMPLERS[tuning['sampler']]}; of equal trials the first). "
     )
-    edges = [f"{known[cell.cell].title}, {name} = {show(cell.chosen[name])}" for cell in cells for name in cell.at_edge]
+    edges, chosen = sum(len(cell.at_edge) for cell in cells), sum(len(cell.chosen) for cell in cells)
     if not edges:
         return f"{text}No choice is at an edge of its space."
-    return f"{text}At an edge of its space, so that a better value may lie outside: {'; '.join(edges)}."
+    return f"{text}At an edge of its space, so that a better value may lie outside: {edges} of {chosen} choices."
 
 
 def tuning_rows(record: StudyRecord) -> list[dict[str, str]]:
@@ -101,9 +103,16 @@ def tuning_rows(record: StudyRecord) -> list[dict[str, str]]:
         row["as it is"] = number(cell.as_it_is, digits)
         row |= {f"best of {n}": number(cell.expected[n - 1], digits) for n in shown}
         row["operations of a run, 10¹²"] = number(cell.teraflop, 2)
-        row["chosen"] = ", ".join(f"{name} = {show(value)}" for name, value in cell.chosen.items()) or NOTHING
+        row["chosen"] = "; ".join(_choice(cell, name) for name in cell.chosen) or NOTHING
         rows.append(row)
     return rows
+
+
+def _choice(cell: TunedCell, name: str) -> str:
+    """A chosen value with its space, and a mark if it is at an edge of it."""
+    space = cell.space[name]
+    tried = "/".join(map(show, space["choices"])) if "choices" in space else f"{space['low']:g} to {space['high']:g}"
+    return f"{name} = {show(cell.chosen[name])}{EDGE * (name in cell.at_edge)} of {tried}"
 
 
 def tuning_sketches(record: StudyRecord) -> list[Sketch]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,9 @@ def test_cells_are_tuned_and_then_compared(tmp_path: Path, capsys: pytest.Captur
     for cell in summary["tuning"]["cells"].values():
         assert cell["expected"][-1] == pytest.approx(cell["best"])
         assert cell["at_edge"] == list(cell["chosen"]), "of two choices each is at an edge"
-    assert "At an edge of its space" in (folder / "report.md").read_text(encoding="utf-8")
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert ": 2 of 2 choices." in text
+    assert re.search(r"finetune\.steps = [23]† of 2/3 ", text)
     assert (folder / "figures" / "tuning.png").is_file()
     assert stale(folder) == [], "the report is rendered again from its own data"
     lines, problems = verify(root)
