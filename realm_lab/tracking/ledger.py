@@ -107,14 +107,16 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
 
 def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
     """Return the report's fields about the plan: line and hash of the last one before any result, or of the first one
-    if runs had results already, how many had, and every deviation since; None if no plan was noted."""
+    if runs had results already, how many had, and every deviation since; None if no plan was noted. A plan that was
+    noted before tuning had chosen its runs could not know their results, so one with runs is preferred."""
     path = runs / NAME
     lines = [line for line in read_ledger(path) if line.fields["study"] == study] if path.exists() else []
-    first = next((line for line in lines if line.fields["kind"] == "plan"), None)
-    if first is None:
+    plans = [line for line in lines if line.fields["kind"] == "plan"]
+    plans = [line for line in plans if line.fields["runs"]] or plans
+    if not plans:
         return None
     unseen = itertools.takewhile(lambda line: line.fields["kind"] != "look" and not line.fields.get("complete"), lines)
-    plan = ([first] + [line for line in unseen if line.fields["kind"] == "plan"])[-1]
+    plan = (plans[:1] + [line for line in unseen if line in plans])[-1]
     return {
         "line": plan.number,
         "hash": plan.hash[:HASH_CHARACTERS],

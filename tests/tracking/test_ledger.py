@@ -201,6 +201,20 @@ def test_a_plan_after_the_runs_says_so(tmp_path: Path) -> None:
     assert (told["complete"], len(told["deviations"])) == (5, 1)
 
 
+def test_runs_that_tuning_chose_and_that_were_there_are_counted(tmp_path: Path) -> None:
+    """Another study may have made them. Until tuning has chosen, no plan can know."""
+    project, trial = Project(tmp_path), {"values": {"finetune.steps": 2}, "by_seed": [0.5]}
+    tuning = {"trials": 1, "seeds": [9], "metric": "exact_match_dev", "sampler": "latin"}
+    one, whole = {"space": {}, "trials": [trial], "chosen": 0}, record_of(8)
+    for chosen, runs, complete in ((None, (), 0), (0, whole.runs, 8)):
+        cells = dict.fromkeys(("base", "a"), one | {"chosen": chosen})
+        project.plan(replace(whole, runs=runs, tuning=tuning | {"cells": cells}), complete=complete)
+    assert [kind for kind, _ in kinds(project)] == ["plan", "tuning", "plan"]
+    told = plan_of(project.runs, "s")
+    assert told is not None
+    assert (told["line"], told["complete"], told["deviations"]) == (3, 8, [])
+
+
 def test_a_thousand_runs_are_verified(tmp_path: Path) -> None:
     project = Project(tmp_path)
     cells = ("base", *(f"cell {number}" for number in range(19)))
