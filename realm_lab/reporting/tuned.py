@@ -32,7 +32,6 @@ class TunedCell:
     as_it_is: float | None  # value of the first trial
     best: float
     chosen: dict[str, Any]
-    space: dict[str, dict[str, Any]]
     at_edge: list[str]
     expected: list[float]
     teraflop: float | None  # of a run of a trial, mean over the trials
@@ -58,7 +57,6 @@ def tuned_cells(record: StudyRecord) -> list[TunedCell]:
                 means[0],
                 max(known),
                 trials[one["chosen"]]["values"],
-                one["space"],
                 one["at_edge"],
                 expected_best([worst if mean is None else mean for mean in means]),
                 statistics.fmean(work) if work else None,
@@ -103,14 +101,14 @@ def tuning_rows(record: StudyRecord) -> list[dict[str, str]]:
         row["as it is"] = number(cell.as_it_is, digits)
         row |= {f"best of {n}": number(cell.expected[n - 1], digits) for n in shown}
         row["operations of a run, 10¹²"] = number(cell.teraflop, 2)
-        row["chosen"] = "; ".join(_choice(cell, name) for name in cell.chosen) or NOTHING
+        row["chosen"] = "; ".join(_choice(record, cell, name) for name in cell.chosen) or NOTHING
         rows.append(row)
     return rows
 
 
-def _choice(cell: TunedCell, name: str) -> str:
+def _choice(record: StudyRecord, cell: TunedCell, name: str) -> str:
     """A chosen value with its space, and a mark if it is at an edge of it."""
-    space = cell.space[name]
+    space = record.tuning["cells"][cell.cell]["space"][name]
     tried = "/".join(map(show, space["choices"])) if "choices" in space else f"{space['low']:g} to {space['high']:g}"
     return f"{name} = {show(cell.chosen[name])}{EDGE * (name in cell.at_edge)} of {tried}"
 
