@@ -198,7 +198,7 @@ LIES = [
     (FINDINGS, r"REALM answers more than each of nine", "REALM answers fewer than each of nine"),
     (FINDINGS, r"Six fresh seeds, p = \.031 for each", "Six fresh seeds, p = .013 for each"),
     (FINDINGS, r"\| RAG \| (.*) \| 6\.78 \|", "| RAG | .234 | .427 | .040 | .562 | 7.68 |"),
-    (FINDINGS, r"12\.7 · 10¹², can expect \.491", "12.7 · 10¹², can expect .419"),
+    (FINDINGS, r"12\.7 · 10¹², gives \.491", "12.7 · 10¹², gives .419"),
     (FINDINGS, r"\*\*No significant difference\.\*\*", "**A better signal.**"),
     (FINDINGS, r"\| leave one out \|", "| leave two out |"),
     (FINDINGS, r"\| PathRetriever \| \.114 \| \.125", "| PathRetriever | .114 | .012"),
