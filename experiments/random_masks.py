@@ -12,20 +12,17 @@ from realm_lab.masking import MaskRequest
 
 def ordinary_words(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """A share `rate` of the sentence's wordpieces, at least one, none of a name or of a salient span."""
-    request.own_options()
     return _some(request, np.setdiff1d(_outside(request), _subject(request)), generator)
 
 
 def subject_name(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """The same share, of the subject's name; of the ordinary words where the sentence does not name it."""
-    request.own_options()
     name = _subject(request)
     return _some(request, name if len(name) else _outside(request), generator)
 
 
 def part_of_an_object(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """One wordpiece of one salient span."""
-    request.own_options()
     first, end = request.spans[int(generator.integers(len(request.spans)))]
     return generator.integers(first, end, size=1)
 

@@ -65,9 +65,6 @@ class MaskRequest(NamedTuple):
         chosen: np.ndarray = self.spans[np.array([label in labels for label in self.labels], bool)]
         return chosen
 
-    def own_options(self) -> None:
-        """Nothing. experiments/random_masks.py calls it, whose code is part of the keys of finished runs."""
-
 
 class MaskedSentence(NamedTuple):
     """A query x and its answer y."""

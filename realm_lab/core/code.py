@@ -75,6 +75,14 @@ class CodeReader:
                 waiting += [name for name in imported if follows(name.partition(".")[0])]
         return dict(sorted(found.items()))
 
+    def file(self, module: str) -> Path | None:
+        """Return the source file of a module; None if there is none."""
+        return self._find(module)
+
+    def source(self, path: Path) -> str:
+        """Return the digest of a Python file by its syntax, as of a module."""
+        return self._file(path.stem, path)[0]
+
     def save(self) -> None:
         """Write the cache, if it has grown."""
         if self._is_new and self._cache is not None:

@@ -276,6 +276,14 @@ def _digest_of(path: str, *identity: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digest_path(path: Path) -> str:
+    """Return the digest of a file, or of all files in a folder by their paths in it. UserError: there is none."""
+    if not path.is_dir():
+        return digest_file(path)
+    found = sorted(one for one in path.rglob("*") if one.is_file())
+    return digest({one.relative_to(path).as_posix(): digest_file(one) for one in found})
+
+
 def is_name(name: str, also: str = "") -> bool:
     """True if a name stays in its folder: letters, digits, `.`, `_`, `-` and the characters of `also`, the first
     a letter, a digit or `_`; and not too long for a file."""

@@ -33,6 +33,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationError, WithJsonSchema
 
 from realm_lab.core.code import MISSING, OURS, outside_digest, reach_working_folder
+from realm_lab.core.opened import watch
 from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError, suggestion
 
@@ -247,14 +248,25 @@ def import_modules(parameter: str, modules: Iterable[str]) -> None:
 def import_plugins() -> None:
     """Import the modules that installed packages name as entry points of the group `realm_lab.plugins`, which register
     plug-ins. UserError: one of them fails."""
-    found = {
-        entry.value: entry
+    for module, name in _entry_points().items():
+        _import(f"entry point {name} of {GROUP}", module)
+
+
+@functools.cache
+def _entry_points() -> dict[str, str]:
+    """Return module -> name of each entry point."""
+    return {
+        entry.value: entry.name
         for package in importlib.metadata.distributions()  # `entry_points` skips a second one of the same name
         for entry in package.entry_points
         if entry.group == GROUP
     }
-    for entry in found.values():
-        _import(f"entry point {entry.name} of {GROUP}", entry.value)
+
+
+def plugin_modules(named: Iterable[str]) -> tuple[str, ...]:
+    """Return the custom modules that register plug-ins: those named in a project, and those of entry points."""
+    import_plugins()
+    return (*named, *(module for module in _entry_points() if not module.startswith(f"{OURS}.")))
 
 
 def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None) -> BaseModel | None:
@@ -310,6 +322,7 @@ def _import(parameter: str, target: str) -> ModuleType:
     reach_working_folder()
     if not all(name.isidentifier() for name in module.split(".")):
         raise _unimportable(parameter, target, "that is no name of a module")
+    watch()
     try:
         return importlib.import_module(module)
     except ImportError as error:

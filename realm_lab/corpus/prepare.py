@@ -44,7 +44,7 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, Any]:
     if isinstance(tagger.options, TaggerFolder):
         described["tagger_files"] = tagger_digest(tagger.options.folder)  # its content counts, and not its name
     elif tagger.options is not None:
-        how["tagger_options"] = identity_values(tagger.options)
+        how["tagger_options"] = identity_values(tagger.options, "corpus.tagger")
     with source.running():
         own: dict[str, Any] = source.load().identity(corpus, source.options, seed)  # type: ignore[attr-defined]
     return described | own | {"corpus": how | own["corpus"]}

@@ -49,7 +49,7 @@ class TextSource(ABC):
     @classmethod
     def identity(cls, corpus: Corpus, options: Any, seed: int) -> dict[str, Any]:
         """The options, how texts are cut, and the seed if it matters."""
-        own = {"source_options": identity_values(options)} if options is not None else {}
+        own = {"source_options": identity_values(options, "corpus.source")} if options is not None else {}
         cutting = {"cutting": [CUTTING_VERSION, version_of("sentencex")]}
         return {"corpus": own, **cutting, **({"seed": seed} if cls.uses_seed else {})}
 

@@ -45,7 +45,7 @@ from realm_lab.models.folders import (
 from realm_lab.models.hub import AnyEncoder, draw, new_encoder
 from realm_lab.models.reader import Reader, initialise_heads
 from realm_lab.params.checkpoint import check_positions
-from realm_lab.params.parameters import Params
+from realm_lab.params.parameters import Params, Pretrain
 
 MIN_POSITIONS = 64
 PADDED_TO = (8, 16, 32, 64, 128, 256, 512)  # multiples that the rows of word embeddings are padded to, for GPUs
@@ -83,7 +83,6 @@ def embedder_shape(params: Params) -> EmbedderShape:
         model.projection_norm,
         model.projection_dropout,
         model.score_scale,
-        learned_null=params.pretrain.null_document == "learned",
         initial_projection=model.projection,
         temperature=model.score_temperature,
     )
@@ -148,6 +147,15 @@ def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, se
     return new_embedder(starting_from(params, str(folder)), vocabulary_size, seed, encoder), 0.0
 
 
+def fit_null(embedder: Embedder, null_offset: float, settings: Pretrain) -> float:
+    """Give an embedder the null document of pre-training: a learned vector, or none. Return its score offset, 0 if the
+    embedder had another kind of null document."""
+    learned = settings.null_document == "learned"
+    same = (embedder.null_vector is not None) == learned
+    embedder.set_learned_null(learned)
+    return null_offset if same else 0.0
+
+
 def starting_from(params: Params, checkpoint: str | None) -> Params:
     """Return the same sizes, from another checkpoint, or from none."""
     return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": checkpoint})})
@@ -210,7 +218,7 @@ def _check_equal(found: NamedTuple, asked: NamedTuple, names: Sequence[str], fol
 def _adapted(
     found: Embedder, null_offset: float, params: Params, vocabulary_size: int, folder: Path
 ) -> tuple[Embedder, float]:
-    """Return a folder's embedder with the parameters' dropouts, sharing and null vector."""
+    """Return a folder's embedder with the parameters' dropouts and sharing."""
     shape, head, asked = found.query_encoder.shape, found.head, embedder_shape(params)
     _check_equal(shape, _asked_shape(params, vocabulary_size), ("patch_values",), folder)
     _check_equal(head, asked, HEAD_MUST_AGREE, folder)
@@ -221,9 +229,7 @@ def _adapted(
         embedder.split_towers()
     elif not asked.share_projection:
         embedder.split_projection()
-    same_null = head.learned_null == asked.learned_null
-    embedder.set_learned_null(asked.learned_null)
-    return embedder, null_offset if same_null else 0.0  # the offset belongs to another kind of null document
+    return embedder, null_offset
 
 
 def _drawn_reader(shape: EncoderShape, params: Params, seed: int) -> Reader:

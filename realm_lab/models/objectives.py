@@ -25,7 +25,7 @@ from pydantic import Field
 
 from realm_lab.core.plugins import Choice, Chosen, Kind
 from realm_lab.errors import UserError
-from realm_lab.params.sections import Section, neutral
+from realm_lab.params.sections import Section
 
 if TYPE_CHECKING:  # a study's file is checked without torch
     from torch import Tensor
@@ -41,7 +41,7 @@ NOWHERE = -1.0e20  # log-likelihood of no candidate: below NO_ANSWER (spans.py) 
 class Distillation(Section):
     """Options of perplexity_distillation and leave_one_out."""
 
-    temperature: Annotated[float, Field(ge=0.001, le=1000.0), neutral(1.0)] = 1.0
+    temperature: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
     """The log-likelihoods are divided by it before their softmax, the target of p(z|x) (the equations of Atlas:
     1; Shi et al. 2023, REPLUG: beta; the code of Atlas: 0.01, for the mean over the tokens of an answer)."""
 

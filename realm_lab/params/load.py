@@ -263,9 +263,14 @@ def chosen(flag: str, text: str) -> Choice:
         raise UserError(error, path=f"{flag} {cut(text)}") from None
 
 
+def is_inside(name: str, key: str) -> bool:
+    """True if a dotted key is `key`, or in the section `key`."""
+    return f"{name}.".startswith(f"{key}.")
+
+
 def is_same_or_inside(name: str, key: str) -> bool:
     """True if two dotted keys are equal, or one is a section that contains the other."""
-    return f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}.")
+    return is_inside(name, key) or is_inside(key, name)
 
 
 @functools.cache

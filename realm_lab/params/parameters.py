@@ -17,6 +17,7 @@ from realm_lab.core.plugins import Choice, ChoiceField, import_modules
 from realm_lab.core.records import Contradiction
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import (
+    FOLDER,
     OBSERVES,
     Candidates,
     Dropout,
@@ -31,7 +32,7 @@ from realm_lab.params.sections import (
     Section,
     Streams,
     Watch,
-    neutral,
+    content,
 )
 
 
@@ -48,7 +49,7 @@ class Tokenizer(Section):
 class Model(Section):
     """BERT-style towers and reader (paper section 3.2; the paper's encoder is BERT-base)."""
 
-    checkpoint: str | None = None
+    checkpoint: Annotated[str | None, FOLDER] = None
     """Hugging Face folder, or hf://ORG/NAME, with the initial Transformer (Guu, section 3.4: BERT-base uncased): a
     BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA or ModernBERT; empty: from scratch."""
     hidden_size: Positive = 768
@@ -69,7 +70,7 @@ class Model(Section):
     pooling: Literal["cls", "tanh", "mean"] = "cls"
     """Vector that is projected: the last hidden state of [CLS] (Guu, section 3.2), BERT's tanh pooler over it (code),
     or the mean over all wordpieces, read as one segment (Reimers and Gurevych 2019, Sentence-BERT)."""
-    projection: Annotated[Literal["drawn", "identity"], neutral("drawn")] = "drawn"
+    projection: Literal["drawn", "identity"] = "drawn"
     """Initial W_input and W_doc: random (`drawn`), or the identity, which needs projection_size equal to hidden_size.
     With pooling mean and score_scale cosine an embedder starts in the geometry of a sentence encoder."""
     projection_norm: bool = False
@@ -83,9 +84,9 @@ class Model(Section):
     score_scale: Literal["none", "inverse_sqrt", "cosine"] = "none"
     """f(x,z) is the plain inner product (Guu, section 3.2; code), the same divided by the root of projection_size, or
     the cosine divided by score_temperature."""
-    score_temperature: Annotated[float, Field(gt=0.0, le=100.0), neutral(0.05)] = 0.05
+    score_temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 0.05
     """Temperature of score_scale cosine (Sentence-BERT: 0.05, so that f(x,z) is within 20)."""
-    pictures: Annotated[bool, neutral(False)] = False
+    pictures: bool = False
     """Allow passages that are pictures: a patch of 16 x 16 pixels is projected to a vector in place of a wordpiece's,
     with its position in the picture (Guu, section 6: multi-modal; Dosovitskiy et al. 2021)."""
     train_word_embeddings: bool = True
@@ -138,7 +139,7 @@ class InverseCloze(Section):
 
     steps: NonNegative = 100_000
     """Optimiser steps (Lee); 0 leaves the projections untrained (a cold start)."""
-    attempts: Annotated[Positive, neutral(1)] = 1
+    attempts: Positive = 1
     """Number of random projections to try during the first quarter of the steps; the most accurate one continues (not
     in the paper)."""
     batch_size: Positive = 4096
@@ -172,7 +173,7 @@ class Pretrain(Section):
     sentence_choice: Literal["salient", "by_span", "any"] = "salient"
     """Sampling of query sentences, whatever the masks: each with a salient span equally often (Guu, section 3.4), each
     salient span equally often (close to the code, which draws one span of each passage), or every sentence."""
-    recurring_spans: Annotated[list[Positive] | None, Field(min_length=2, max_length=2), neutral(None)] = None
+    recurring_spans: Annotated[list[Positive] | None, Field(min_length=2, max_length=2)] = None
     """Mask only salient spans that are salient in this many other passages, [at least, at most] (Ram et al. 2022:
     recurring spans), if X is Z; empty: any."""
     candidates: Candidates = 8
@@ -189,25 +190,25 @@ class Pretrain(Section):
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
     """The likelihood marginalises whole answers (Guu, Eq. 1), or each masked token by itself (code)."""
-    query_form: Annotated[Literal["masked", "question"], neutral("masked")] = "masked"
+    query_form: Literal["masked", "question"] = "masked"
     """Text that the query tower reads: the sentence with [MASK] (Guu, section 3.2), or a question for the masked span,
     by its label (Lewis et al. 2019: cloze translation): who, when, where, how many or what, then the rest of the
     sentence. The reader reads the sentence."""
-    objective: Annotated[ChoiceField, neutral("marginal")] = Choice("marginal")
+    objective: ChoiceField = Choice("marginal")
     """Objective, which defines the retriever's training signal: `marginal` (Guu, Eq. 1), `emdr2` (Sachan et al. 2021),
     `perplexity_distillation` (Atlas, Izacard et al. 2022; REPLUG), `leave_one_out` (Atlas), `hard_em` (Min et al.
     2019), or custom code, `package.module:function`, with its options; the equations are in models/objectives.py.
     perplexity_distillation and leave_one_out have the option `temperature`, 1: the log-likelihoods are divided by it
     before their softmax, the target of p(z|x) (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code
     of Atlas: 0.01, for the mean over the tokens of an answer)."""
-    causal_checkpoint: Annotated[str | None, neutral(None)] = None
+    causal_checkpoint: Annotated[str | None, content("causal")] = None
     """Hugging Face folder, hf://ORG/NAME or GGUF file of a causal language model that replaces the reader in
     pre-training and in its measures on masked sentences. It is never trained: Eq. 1 with the reader's parameters
     fixed (Shi et al. 2023, REPLUG)."""
-    causal_form: Annotated[Literal["left", "infill"], neutral("left")] = "left"
+    causal_form: Literal["left", "infill"] = "left"
     """Prompt of the causal language model: the passage and the sentence up to the masked words, or the whole sentence
     with blanks before them; the equations are in models/causal.py."""
-    containment: Annotated[bool, neutral(False)] = False
+    containment: bool = False
     """A control without any reader in training (Ram et al. 2022): p(y|z,x) is 1 if the passage contains the masked
     wordpieces, and near 0 otherwise. The reader still gives the measures on held-out sentences."""
     train_reader: bool = True
@@ -216,9 +217,9 @@ class Pretrain(Section):
     """Train Embed_input; separate from a shared document tower if only one of them is trained."""
     train_document_tower: bool = True
     """Train Embed_doc; if false, the index never ages."""
-    initial_reader: str = "warm_start"
+    initial_reader: Annotated[str, content("weights", "warm_start", "scratch")] = "warm_start"
     """`warm_start`, `scratch`, or a folder (Hugging Face BERT, released REALM, or `model/reader` of a run)."""
-    initial_retriever: str = "warm_start"
+    initial_retriever: Annotated[str, content("weights", "warm_start", "scratch", "encoder")] = "warm_start"
     """`warm_start` (the Inverse Cloze Task; Guu, section 3.4), `scratch`, `encoder` (the reader's Transformer, new
     projections), or a folder (Hugging Face BERT, released REALM, or `model/embedder` of a run)."""
     steps: NonNegative = 200_000
@@ -305,7 +306,7 @@ class Finetune(Section):
     softmax: Literal["factored", "joint", "selected"] = "factored"
     """p(z|x) times p(span|z,x) (Guu, section 3.2), one softmax over the spans of all passages (Lee; code), or p(z|x) by
     a head of the reader over [CLS] instead of the retriever (Karpukhin et al. 2020, section 6.1)."""
-    objective: Annotated[ChoiceField, neutral("marginal")] = Choice("marginal")
+    objective: ChoiceField = Choice("marginal")
     """Objective, as in pretrain. The early loss is added to any."""
     early_loss_candidates: NonNegative = 5000
     """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
@@ -313,10 +314,10 @@ class Finetune(Section):
     """Train the reader."""
     train_query_tower: bool = True
     """Train Embed_input; the document vectors stay fixed (Guu, section 3.3)."""
-    initial_reader: str = "previous"
+    initial_reader: Annotated[str, content("weights", "previous", "warm_start", "scratch")] = "previous"
     """`previous` (pre-training, or the warm start if there is none), `warm_start`, `scratch`, or a folder. With
     initial_retriever this is the ablation of encoder and retriever (Guu, Table 2)."""
-    initial_retriever: str = "previous"
+    initial_retriever: Annotated[str, content("weights", "previous", "warm_start", "scratch")] = "previous"
     """As initial_reader."""
     reader: Optimiser = Optimiser(learning_rate=1e-5)
     retriever: Optimiser = Optimiser(learning_rate=1e-5)
@@ -418,6 +419,8 @@ class Fork(Section):
 class Params(Section):
     """All parameters, resolved."""
 
+    _options: Section | None = None  # of a view: the options of the run's system that the stage may read
+
     preset: str = "paper"
     """Preset that fills all empty parameters."""
     seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0]
@@ -434,10 +437,10 @@ class Params(Section):
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
     streams: Streams = Streams()
-    system_options: Annotated[dict[str, Options], neutral({})] = {}
+    system_options: dict[str, Options] = {}
     """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; listed in docs/systems.md. A
     preset and params.yaml are merged option by option."""
-    fork: Annotated[Fork | None, neutral(None)] = None
+    fork: Fork | None = None
     """The run that it continues, set by `fork` of a cell in a study (docs/study_file.md)."""
     launch: Launch = Launch()
 

@@ -5,13 +5,17 @@ The other sections, and the sources named here, are in parameters.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 
+from realm_lab.core.files import digest_path
 from realm_lab.core.plugins import Choice, ChoiceField, plain_options
-from realm_lab.params.checkpoint import digest_checkpoint
+from realm_lab.errors import UserError
+from realm_lab.params.checkpoint import digest_causal, digest_checkpoint
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -24,22 +28,21 @@ Candidates = Annotated[int, Field(ge=1, le=1000)]
 
 Options = Annotated[dict[str, Any], AfterValidator(plain_options)]
 
-_NEVER = object()  # equal to no value: of a parameter without a neutral one
-
 # Marks a parameter that changes what is logged or shown and nothing that is computed: it is not part of a run's key.
 OBSERVES = Field(json_schema_extra={"observes": True})
 
-# Marks a system's option that names a folder of weights: its content, not its path, is part of a run's key.
-FOLDER = Field(json_schema_extra={"folder": True})
 
+def content(kind: str, *names: str) -> Any:
+    """Mark a parameter that names files: their content, not their path, is part of a run's key.
 
-def neutral(value: Any) -> Any:
-    """Marks a parameter that was added later: `value` gives the behaviour from before the parameter existed.
-
-    `restate_facts: Annotated[bool, neutral(False)] = False`. Older runs keep their keys, because a parameter at
-    its neutral value is left out of them. The neutral value is the old behaviour, whatever the default becomes.
+    `kind`: `file` (a file, a folder with all that is in it, or a list of these), `weights` (a folder of models, its
+    .safetensors and .json files) or `causal` (a causal language model). `names` are values that are no path.
     """
-    return Field(json_schema_extra={"neutral": value})
+    return Field(json_schema_extra={"content": kind, "names": list(names)})
+
+
+FILE = content("file")
+FOLDER = content("weights")
 
 
 class Section(BaseModel):
@@ -47,6 +50,35 @@ class Section(BaseModel):
 
     # An infinity has no JSON and so no run_key.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    _reader: tuple[str, str] = ("", "")  # of a view: the stage that reads it, and the section's name with a dot
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse to read a parameter that the stage of a view does not declare; pydantic calls this for a missing
+        attribute only."""
+        if name in type(self).model_fields:
+            stage, section = self._reader
+            raise UserError(
+                f"stage '{stage}' reads '{section}{name}', which it does not declare",
+                "add the name to depends_on of the stage, so that it is part of the key",
+                parameter=f"{section}{name}",
+            )
+        return super().__getattr__(name)  # type: ignore[misc]  # pydantic hides it from type checkers
+
+    def view(self, keeps: Callable[[str], bool], stage: str, section: str = "") -> Self:
+        """Return the parameters that a stage may read: those whose dotted name `keeps` accepts, and those that only
+        observe. To read another raises a UserError."""
+        found = self.model_copy()
+        found._reader = (stage, section)
+        for name, field in type(self).model_fields.items():
+            value = self.__dict__.get(name)
+            if _marks(field).get("observes"):
+                continue
+            if isinstance(value, Section):
+                found.__dict__[name] = value.view(keeps, stage, f"{section}{name}.")
+            elif not keeps(f"{section}{name}"):
+                found.__dict__.pop(name, None)
+        return found
 
     @field_validator("*", mode="before")
     @classmethod
@@ -57,26 +89,48 @@ class Section(BaseModel):
         return value
 
 
-def identity_values(params: BaseModel, name: str = "") -> dict[str, Any]:
-    """Return the values that distinguish two runs, as plain JSON types. `name`: the parameters' own, for errors.
+def identity_values(
+    params: BaseModel, name: str = "", described: Callable[[str, Choice], Any] = lambda _, choice: choice.plain()
+) -> dict[str, Any]:
+    """Return the values that distinguish two runs, as plain JSON types, without parameters that only observe, files and
+    folders by their content.
 
-    Left out are parameters at their neutral value, parameters that only observe, and sections of nothing else. So a new
-    parameter that is marked `neutral(OLD BEHAVIOUR)` re-keys no finished run. Folders of weights are described by their
-    content.
+    `name`: the parameters' own, for errors; `described(parameter, choice)` returns the identity of a plug-in.
     """
     values: dict[str, Any] = {}
     plain = params.model_dump(mode="json")
     for own, field in type(params).model_fields.items():
-        marks: Any = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        value = getattr(params, own)
-        if "observes" in marks or marks.get("neutral", _NEVER) == plain[own]:
+        marks, parameter = _marks(field), f"{name}.{own}" if name else own
+        if "observes" in marks or own not in plain:
             continue
-        if isinstance(value, Section):
-            if inside := identity_values(value, f"{name}.{own}"):
-                values[own] = inside
+        value = getattr(params, own)
+        if isinstance(value, BaseModel):
+            values[own] = identity_values(value, parameter, described)
+        elif isinstance(value, Choice):
+            values[own] = described(parameter, value)
+        elif "content" in marks and value not in (None, *marks["names"]):
+            values[own] = _digest_content(marks["content"], value, parameter, marks["names"])
         else:
-            values[own] = digest_checkpoint(Path(value), f"{name}.{own}") if "folder" in marks else plain[own]
+            values[own] = plain[own]
     return values
+
+
+def _marks(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _digest_content(kind: str, value: Any, parameter: str, names: list[str]) -> Any:
+    """Return the digest of what a parameter names. UserError: it does not exist, or is of another kind."""
+    if isinstance(value, list):
+        return [_digest_content(kind, one, parameter, names) for one in value]
+    if kind == "causal":
+        return digest_causal(Path(value))
+    if kind == "weights":
+        return digest_checkpoint(Path(value), parameter, names)
+    try:
+        return digest_path(Path(value))
+    except UserError as error:
+        raise UserError(f"parameter '{parameter}': {error}", parameter=parameter) from None
 
 
 class Watch(Section):
@@ -148,14 +202,14 @@ class Streams(Section):
     data. A number other than 0 here is another draw of weights or order, in the same world.
     """
 
-    initialisation: Annotated[NonNegative, neutral(0)] = 0
+    initialisation: NonNegative = 0
     """Draw of all new weights: encoders from scratch, projections, and heads that a folder lacks."""
-    order: Annotated[dict[str, Annotated[int, Field(strict=True, ge=0)]], neutral({})] = {}
+    order: dict[str, Annotated[int, Field(strict=True, ge=0)]] = {}
     """Draw of the order of the data, the masks and the dropout of some training stages, by their names:
     `{pretrain: 1}`."""
 
     @field_validator("order")
     @classmethod
-    def _without_neutral(cls, numbers: dict[str, int]) -> dict[str, int]:
+    def _without_zeros(cls, numbers: dict[str, int]) -> dict[str, int]:
         """Leave out stages at 0, which keep the seed's draw."""
         return {stage: number for stage, number in numbers.items() if number}

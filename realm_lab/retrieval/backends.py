@@ -8,16 +8,16 @@ index with `overfetch` and `propose(query_BD, count)`, rows of passages (approxi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 from realm_lab.core.plugins import Kind
-from realm_lab.params.sections import Positive, Section, neutral
+from realm_lab.params.sections import Positive, Section
 
 PARAMETER, EXACT = "pretrain.search.backend", "exact"
 SEARCH_BACKENDS: Kind[Callable[..., Any]] = Kind("search backend", "Class", "embeddings_ND, seed")
 register_search = SEARCH_BACKENDS.register  # makes a backend selectable as `pretrain.search.backend: NAME`
 
-Suits = Annotated[Positive | None, neutral(None)]  # None: chosen by the number of passages
+Suits = Positive | None  # None: chosen by the number of passages
 
 
 class FaissOptions(Section):

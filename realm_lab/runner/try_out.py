@@ -134,11 +134,11 @@ def _steps_of(stage: str, run: PlannedRun) -> list[str]:
     """Return the parameters that decide the number of steps of a stage: those of its section, else options of the
     system that no stage before depends on."""
     sizes = [name for name in _sizes(run) if name.endswith("steps")]
-    left = [name for name in sizes if name.startswith(OPTIONS)]
+    options = [name for name in sizes if name.startswith(OPTIONS)]
+    left = options
     for one in system_of(run.plan.system).stages:
-        sections = tuple(f"{name}." for name in one.depends_on if name != OPTIONS)
-        of_section = [name for name in sizes if name.endswith(".steps") and name.startswith(sections)]
-        own = [name for name in left if {OPTIONS, f"{OPTIONS}.{name.rpartition('.')[2]}"} & {*one.depends_on}]
+        of_section = [name for name in sizes if name.endswith(".steps") and name not in options and one.declares(name)]
+        own = [name for name in left if one.declares(f"{OPTIONS}.{name.rpartition('.')[2]}")]
         left = [name for name in left if name not in own]
         if one.name == stage:
             return of_section or own

@@ -36,8 +36,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
 from realm_lab.systems.forks import base_stage, parent_of
-from realm_lab.systems.identity import code_roots, plan_run, stage_folders, state_folders, state_roots
-from realm_lab.systems.prepare import prepare
+from realm_lab.systems.identity import Plan, code_roots, plan_run, stage_folders, state_folders, state_roots
 from realm_lab.systems.registry import system_of
 from realm_lab.systems.stages.states import continue_state, end_state
 from realm_lab.tracking.code_record import CodeStates, is_kept
@@ -56,32 +55,35 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
     if params.fork and until is not None:  # the state is its parent's
         params = parent_of(params)
     plan = plan_run(params, system, seed)
-    context = Context(params, plan, root)
+    context = Context(params, plan, root, name)
     run = context.stage(stage)
     run.stage, run.until = name, until
-    declared = None if stage == "prepare" else system_of(system).stage(name)
-    work = own_code("system", declared.work) if declared else prepare
+    declared = system_of(system).stage(name)
+    work = own_code("system", declared.work)
     first = ranks().rank == 0
     with ExitStack() as claims:
-        if not on_first_rank(lambda: _claim(context, stage, run, claims)):
+        if not on_first_rank(lambda: _claim(params, plan, stage, run, claims)):
             return
         try:
             with room_for(run.path):
-                if declared and declared.steps:
-                    on_first_rank(lambda: continue_state(context, run))
-                if declared is None or not declared.uses_ranks:
+                if declared.steps:
+                    on_first_rank(lambda: continue_state(params, plan, run))
+                if not declared.uses_ranks:
                     on_first_rank(lambda: _work(work, context, run))
                 else:
                     _work(work, context, run)
+                on_first_rank(lambda: CodeStates(context.runs).end(run.path))
             on_first_rank(lambda: None)  # its files are visible to all
         except (KeyboardInterrupt, SystemExit):
             if first:
+                CodeStates(context.runs).end(run.path)
                 run.preempt()
             raise
         except BaseException as error:
             announce_failure(error)
             if first:
                 with suppress(DiskFull):  # the stage stays as it is, and counts as interrupted
+                    CodeStates(context.runs).end(run.path)
                     _note_failure(run, error)
             disconnect(failed=True)
             raise
@@ -102,7 +104,7 @@ def _note_failure(run: StageRun, error: BaseException) -> None:
         run.fail(str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
 
 
-def _claim(context: Context, stage: str, run: StageRun, claims: ExitStack) -> bool:
+def _claim(params: Params, plan: Plan, stage: str, run: StageRun, claims: ExitStack) -> bool:
     """True if the stage must run; holds its lease until `claims` closes. Removes leftovers of a killed process and
     records the code. UserError: another process works on it, or other code computed the inputs or checkpoint."""
     if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
@@ -114,21 +116,22 @@ def _claim(context: Context, stage: str, run: StageRun, claims: ExitStack) -> bo
         for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
             if not left.name.startswith(".config.yaml."):  # written without a lease, perhaps at this moment
                 shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
-    _record_code(context, stage)
+    _record_code(params, plan, stage, run.path.parents[1])
     return True
 
 
-def _record_code(context: Context, stage: str) -> None:
+def _record_code(params: Params, plan: Plan, stage: str, runs: Path) -> None:
     """Write code.json of a stage that starts from nothing. UserError: the code has changed since the stages before it,
-    or its checkpoint, were computed, and `launch.other_code` does not accept that."""
-    states, roots = CodeStates(context.runs), code_roots(context.params, context.plan.system)
+    or its checkpoint, were computed, and `launch.other_code` does not accept that; or since this process started."""
+    states, roots = CodeStates(runs), code_roots(params, plan.system)
     if base_stage(stage)[1] is None:
-        folders = stage_folders(context.runs, context.plan, stage)
+        folders = stage_folders(runs, plan, stage)
     else:
-        folders = state_folders(context.runs, context.plan, stage)
-        roots = state_roots(context.params, context.plan, stage)
+        folders = state_folders(runs, plan, stage)
+        roots = state_roots(params, plan, stage)
+    states.check_unedited(roots[stage])
     for found in states.of_run(folders, roots):
-        if found.changes and context.params.launch.other_code == "accept":
+        if found.changes and params.launch.other_code == "accept":
             states.accept(found.stage, folders, roots[found.stage])
         elif found.changes:
             raise UserError(

@@ -9,20 +9,20 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from realm_lab.params.sections import Section, neutral
+from realm_lab.params.sections import Section
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
 
 FINETUNE_READER = Stage(
-    "finetune", ("model", "finetune"), "realm_lab.systems.stages.finetune:finetune_reader", by_system=True
+    "finetune", ("system", "model", "finetune"), "realm_lab.systems.stages.finetune:finetune_reader"
 )
 
 
 class Bm25ReaderOptions(Section):
     """`system_options.bm25_reader`."""
 
-    temperature: Annotated[float, Field(gt=0.0), neutral(1.0)] = 1.0
+    temperature: Annotated[float, Field(gt=0.0)] = 1.0
     """p(z|x) is the softmax of BM25's scores divided by it."""
 
 

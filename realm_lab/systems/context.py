@@ -50,7 +50,10 @@ class Context(CorpusContext):
 
     @cached_property
     def system(self) -> System:
-        """Return the finished run's system."""
+        """Return the finished run's system. UserError: the stage does not declare that it depends on it."""
+        if self._stage and not system_of(self.plan.system).stage(self._stage).calls_system:
+            remedy = "add 'system' to depends_on of the stage, so that it is part of the key"
+            raise UserError(f"stage '{self._stage}' calls the system, which it does not declare", remedy)
         return system_of(self.plan.system)(self)
 
     @cached_property

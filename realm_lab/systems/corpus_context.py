@@ -30,7 +30,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Section
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, corpus_folder, open_stage
-from realm_lab.systems.registry import options_of, system_of
+from realm_lab.systems.registry import fixed_params, options_of, system_of, view_of
 from realm_lab.tracking.run_dir import StageRun
 
 BLANK = "[MASK]"  # in a question
@@ -41,8 +41,10 @@ class CorpusContext:
     """One run at one stage, limited to its corpus. A stage that needs no more, as its type shows, is not computed
     again if the code of retrieval changes."""
 
-    def __init__(self, params: Params, plan: Plan, root: Path):
-        self.params, self.plan, self.root = params, plan, root
+    def __init__(self, params: Params, plan: Plan, root: Path, stage: str = ""):
+        """Open a run; with `stage`, for the work of that stage, which can read only the parameters that it declares."""
+        self.params = view_of(params, plan.system, stage) if stage else fixed_params(params, plan.system)
+        self.plan, self.root, self._stage, self._seeds = plan, root, stage, params.seeds
         self.runs = root / "runs"
         self.device = pick_device(params.launch.device)
 
@@ -67,8 +69,8 @@ class CorpusContext:
         """Return the prepared corpus; one of other parameters is refused by its key. UserError: there is none, or it
         has pictures, and the model or the system reads none."""
         folder = corpus_folder(self.root, self.plan)
-        if self.plan.seed not in self.params.seeds and not folder.exists():
-            known = ", ".join(map(str, self.params.seeds))
+        if self.plan.seed not in self._seeds and not folder.exists():
+            known = ", ".join(map(str, self._seeds))
             raise UserError(
                 f"seed {self.plan.seed}: no corpus is prepared for it; the parameters have the seeds {known}"
             )

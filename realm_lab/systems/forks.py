@@ -23,7 +23,7 @@ from realm_lab.params.load import (
     resolve,
 )
 from realm_lab.params.parameters import Fork, Params
-from realm_lab.systems.registry import Stage, options_of, system_of, with_options
+from realm_lab.systems.registry import SYSTEM, Stage, options_of, system_of, with_options
 
 AT = "@"  # between a stage and the step of its state
 BEGINNING = ("corpus", "tokenizer", "model", "warm_start", "streams")
@@ -124,5 +124,5 @@ def _why_fixed(name: str, here: Mapping[str, None], earlier: set[str]) -> str:
 def _depends_on(stage: Stage, system: str) -> dict[str, None]:
     """Return the parameters that a stage depends on, those of the system by their full names."""
     own = f"{OPTIONS}.{system}"
-    names = (name for name in stage.depends_on if not name.startswith("-"))
+    names = (OPTIONS if name == SYSTEM else name for name in stage.depends_on if not name.startswith("-"))
     return dict.fromkeys(own + name.removeprefix(OPTIONS) if name.startswith(OPTIONS) else name for name in names)

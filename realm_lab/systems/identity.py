@@ -1,34 +1,44 @@
 """Identity: the stages of a run, and the key of each.
 
-A stage's key is the digest of the parameters that matter to it, the seed, the engine version and the key of the
-stage before, so two runs with equal first stages share them, and a changed default can never relabel old results.
-Parameters at their neutral value and parameters that only observe are not in it (params/sections.py). If a parameter
-names a folder or custom code, its content counts and not its path. The code of realm_lab is in no key: each stage
-records it (tracking/code_record.py), starting from `code_roots`.
+A stage's key is the digest of the parameters that it declares, the seed, the engine version and the key of the stage
+before, so two runs with equal first stages share them, and a changed default can never relabel old results. Its work
+can read these parameters, those of the stages before it, and no other (`view_of` in registry.py). Parameters that only
+observe are not in a key (params/sections.py). If a parameter names files or custom code, their content counts and not
+their path. The code of realm_lab is in no key: each stage records it (tracking/code_record.py), starting from
+`code_roots`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import digest
-from realm_lab.core.plugins import Chosen, Kind, import_plugins, load_object
+from realm_lab.core.plugins import Choice, Chosen, Kind, import_plugins, load_object, plugin_modules
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers.registry import format_modules
 from realm_lab.corpus.sources import corpus_source, corpus_tagger
 from realm_lab.errors import UserError, suggestion
-from realm_lab.params.checkpoint import check_bert, check_positions, digest_causal, digest_checkpoint
-from realm_lab.params.load import show
+from realm_lab.params.checkpoint import check_bert, check_positions, digest_checkpoint
+from realm_lab.params.load import OPTIONS, show
 from realm_lab.params.parameters import Params
-from realm_lab.params.sections import Streams, identity_values
+from realm_lab.params.sections import identity_values
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.systems.forks import Continued, base_stage, check_fork, parent_of, state_key
-from realm_lab.systems.registry import EVALUATE, PARTS, SYSTEMS, options_of, system_of, system_source
+from realm_lab.systems.registry import (
+    EVALUATE,
+    PARTS,
+    PREPARE,
+    SYSTEMS,
+    Stage,
+    options_of,
+    system_of,
+    system_source,
+    view_of,
+)
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import (
     KEY_LENGTH,
@@ -41,26 +51,6 @@ from realm_lab.tracking.run_dir import (
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
-PREPARE = "realm_lab.systems.prepare"
-SPAN_SIZE = 256  # the paper's; a narrower model usually has as much as its width
-# Entries in the keys of runs besides the name of a plug-in, whichever it is: options of refresh policies, at these
-# values for another policy, and of backends.
-BESIDE: dict[str, dict[str, Any]] = {
-    "policy": {"schedule": [], "drift_overlap": 0.8, "budget_fraction": 0.1},
-    "backend": {"options": ""},
-}
-REFRESH_KEYS = {"schedule": "schedule", "drift": "drift_overlap", "budget": "budget_fraction"}  # policy -> its one
-# The names that a parameter has for the initial models of a stage; any other value is a folder.
-INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
-    "pretrain": {
-        "initial_reader": ("warm_start", "scratch"),
-        "initial_retriever": ("warm_start", "scratch", "encoder"),
-    },
-    "finetune": {
-        "initial_reader": ("previous", "warm_start", "scratch"),
-        "initial_retriever": ("previous", "warm_start", "scratch"),
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -111,40 +101,45 @@ class Plan:
 
 def plan_run(params: Params, system: str, seed: int) -> Plan:
     """Return the stages and keys of one run of a system."""
-    values, by_system = _identity(params, system), _system_identity(system)
     _check_order(params, system)
-    streams = params.streams
+    _check_checkpoint(params, system)
     continues = None
     if params.fork is not None:
         forked = check_fork(params, system).name
         continues = Continued(forked, plan_run(parent_of(params), system, seed).key(forked), params.fork.step)
     corpus_key = digest(corpus_inputs(params, seed))
     keys: dict[str, str] = {}
-    above, stages = corpus_key, system_of(system).stages
-    unnamed = dict(values.get("system_options", {}))  # options that no stage so far depends on
-    for stage in stages:
-        chosen = selected(values, stage.depends_on)
-        unnamed = {name: value for name, value in unnamed.items() if name not in chosen.get("system_options", {})}
-        if unnamed and (stage.by_system or stage == stages[-1]):  # its work may read any option of the system
-            chosen["system_options"], unnamed = {**chosen.get("system_options", {}), **unnamed}, {}
-        described = {
-            "stage": stage.name,
-            "engine": ENGINE_VERSION,
-            "seed": seed,
-            "before": above,
-            "params": chosen,
-        }
-        own_work = not stage.work.startswith("realm_lab.")
-        if stage.by_system or own_work:
-            described["system"] = by_system
-        if streams.initialisation and stage == stages[0]:  # and so in the keys of all after it
-            described["initialisation"] = streams.initialisation
-        if stage.name in streams.order:
-            described["order"] = streams.order[stage.name]
+    above = corpus_key
+    for stage in system_of(system).stages:
+        described = _stage_identity(params, system, stage) | {"seed": seed, "before": above}
         if continues and stage.name == continues.stage:
             described["continues"] = [continues.key, continues.step]
         above = keys[stage.name] = digest(described)
     return Plan(system, seed, corpus_key, keys, continues)
+
+
+def _stage_identity(params: Params, system: str, stage: Stage) -> dict[str, Any]:
+    """Return what distinguishes a stage of two runs besides the seed and the stages before it."""
+    work = Chosen("system", stage.work, stage.work, None, None).named if stage.is_own else stage.work
+    described = {"stage": stage.name, "work": work, "engine": ENGINE_VERSION}
+    described["params"] = described_view(view_of(params, system, stage.name, key=True))
+    return described | ({"system": _system_identity(system)} if stage.calls_system else {})
+
+
+def described_view(params: Params) -> dict[str, Any]:
+    """Return parameters as they are part of a key: plug-ins with their options, custom code and files by their
+    content, and without those that a view leaves out."""
+    values = identity_values(params, described=_described_part)
+    (system,) = values[OPTIONS]
+    values[OPTIONS] = identity_values(options_of(params, system), f"{OPTIONS}.{system}")
+    return {name: part for name, part in values.items() if part != {}}
+
+
+def _described_part(parameter: str, choice: Choice) -> dict[str, Any]:
+    kind: Kind[Any] = load_object(parameter, PARTS[parameter])
+    chosen = kind.choose(parameter, choice)
+    options = {} if chosen.options is None else identity_values(chosen.options, parameter)
+    return {"name": chosen.named, "options": options}
 
 
 def _check_order(params: Params, system: str) -> None:
@@ -164,15 +159,15 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
     work calls it, and the custom parts that its parameters name."""
     declared = system_of(system)
     source = corpus_source(params.corpus)
-    prepare = {PREPARE, source.module, corpus_tagger(params.corpus).module}
+    everywhere = plugin_modules(params.plugins)
+    prepare = {PREPARE.module, source.module, corpus_tagger(params.corpus).module, *everywhere}
     prepare |= format_modules() if source.name == "files" else set()
     found: dict[str, tuple[str, ...]] = {"prepare": tuple(sorted(prepare))}
     for stage in declared.stages:
-        roots = {stage.work.partition(":")[0]}
-        if stage.by_system or not stage.work.startswith("realm_lab."):
+        roots = {stage.module, *everywhere}
+        if stage.calls_system or stage.is_own:
             roots.add(declared.__module__)
-        sections = {name.partition(".")[0] for name in stage.depends_on}
-        for parameter in (parameter for parameter in PARTS if parameter.partition(".")[0] in sections):
+        for parameter in filter(stage.declares, PARTS):
             chosen = chosen_part(params, parameter)
             is_used = chosen.is_own or parameter.startswith(f"{stage.name}.")
             roots |= {chosen.module} if is_used else set()
@@ -198,57 +193,20 @@ def state_roots(params: Params, plan: Plan, state: str) -> dict[str, tuple[str, 
     return roots | {state: roots[base_stage(state)[0]]}
 
 
-def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters that dotted names choose from nested `values`; a name after a minus is left out again, and
-    a missing one (at its neutral value) chooses nothing."""
-    chosen: dict[str, Any] = {}
-    for name in names:
-        *parents, last = name.removeprefix("-").split(".")
-        source, target = values, chosen
-        for parent in parents:
-            source, target = source.get(parent, {}), target.setdefault(parent, {})
-        if name.startswith("-"):
-            target.pop(last, None)
-        elif last in source:
-            value = source[last]
-            target[last] = dict(value) if isinstance(value, dict) else value
-    return chosen
-
-
 def _system_identity(system: str) -> str | dict[str, Any]:
     """Return a system's name; for custom code with the digest of its package."""
     source = system_source(system)
     return system if source is None else {"name": system, "source": source}
 
 
-def _identity(params: Params, system: str) -> dict[str, Any]:
-    """Return the parameters that distinguish runs, with the content of the folders and source files that the run uses
-    instead of their names."""
-    values = identity_values(params)
-    span_size = params.finetune.span_hidden_size
-    if span_size != min(params.model.hidden_size, SPAN_SIZE):  # as neutral: older runs keep their keys
-        values["model"]["span_hidden_size"] = span_size  # the head of masked words is drawn after that of spans
-    values.pop("system_options", None)  # those of other systems do not matter
-    if own := identity_values(options_of(params, system), f"system_options.{system}"):
-        values["system_options"] = own
+def _check_checkpoint(params: Params, system: str) -> None:
+    """Refuse a checkpoint that the system cannot be built of. Its files are checked when they are digested."""
     if params.model.checkpoint is not None:
         folder = Path(params.model.checkpoint)
-        values["model"]["checkpoint"] = digest_checkpoint(folder, "model.checkpoint")
+        digest_checkpoint(folder, "model.checkpoint")
         check_positions(folder, params.corpus.passage_length, params.corpus.sentence_length)
         if system_of(system).only_bert:
             check_bert(folder, system)
-    if params.pretrain.causal_checkpoint is not None:
-        values["pretrain"]["causal_checkpoint"] = digest_causal(Path(params.pretrain.causal_checkpoint))
-    stages = [stage.name for stage in system_of(system).stages]
-    for stage in (name for name in INITIAL_STATES if name in stages):
-        for name, known in INITIAL_STATES[stage].items():
-            value = getattr(getattr(params, stage), name)
-            if value not in known:
-                values[stage][name] = digest_checkpoint(Path(value), f"{stage}.{name}", known)
-    for parameter in (name for name in PARTS if not name.startswith("corpus.")):
-        *sections, name = parameter.split(".")
-        _describe_part(functools.reduce(dict.__getitem__, sections, values), name, chosen_part(params, parameter))
-    return values
 
 
 def chosen_part(params: Params, parameter: str) -> Chosen[Any]:
@@ -256,18 +214,6 @@ def chosen_part(params: Params, parameter: str) -> Chosen[Any]:
     kind: Kind[Any] = load_object(parameter, PARTS[parameter])
     part: Any = functools.reduce(getattr, parameter.split("."), params)
     return kind.choose(parameter, part)
-
-
-def _describe_part(section: dict[str, Any], name: str, chosen: Chosen[Any]) -> None:
-    """Put a plug-in into the section of its parameter: name, digest of custom code, and options."""
-    options = {} if chosen.options is None else identity_values(chosen.options, chosen.parameter)
-    if name in section:  # not there: at its neutral value
-        section[name] = chosen.named
-    section |= BESIDE.get(name, {})
-    if name == "policy" and chosen.name in REFRESH_KEYS:
-        (section[REFRESH_KEYS[chosen.name]],) = options.values()
-    elif options:
-        section[f"{name}_options"] = options
 
 
 def _of_this_run(params: Params, system: str) -> dict[str, Any]:
@@ -302,21 +248,14 @@ def corpus_folder(root: Path, plan: Plan) -> Path:
 
 
 def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
-    """Return the folder of one stage of a run."""
-    values = params.model_dump(mode="json")
-    names = () if stage == "prepare" else system_of(plan.system).stage(base_stage(stage)[0]).depends_on
-    sections = dict.fromkeys(name.partition(".")[0] for name in names if name[0] != "-")
-    if params.streams != Streams():
-        sections["streams"] = None
-    if stage != "prepare":
-        sections["evaluate"] = None  # see check_measured
-    config: dict[str, Any] = {
-        "seed": plan.seed,
-        "engine_version": ENGINE_VERSION,
-        "params": {section: values[section] for section in ("corpus", "tokenizer", *sections)},
-    }
+    """Return the folder of one stage of a run. Its config.yaml has the parameters that its work may read."""
+    config: dict[str, Any] = {}
+    if not (stage_folder(runs, stage, plan.key(stage)) / "config.yaml").exists():
+        view = view_of(params, plan.system, base_stage(stage)[0])
+        values = {name: part for name, part in view.model_dump(mode="json").items() if part and name != "launch"}
+        config = {"seed": plan.seed, "engine_version": ENGINE_VERSION, "params": values}
     run = StageRun.open(runs, stage, plan.key(stage), config)
-    run.launch = {name: values["launch"][name] for name in ROUNDING}
+    run.launch = {name: getattr(params.launch, name) for name in ROUNDING}
     return run
 
 
@@ -339,10 +278,9 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
         return read_run_record(path)
     inputs = corpus_inputs(params, plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
-    identity = _identity(params, plan.system)
-    apart = (*NOT_OF_A_RUN, "preset", "corpus", "tokenizer")  # the corpus is compared by its inputs
-    described = {name: part for name, part in identity.items() if name not in apart}
-    cell = {"params": described, "inputs": inputs, "system": _system_identity(plan.system), "engine": ENGINE_VERSION}
+    stages = [_stage_identity(params, plan.system, stage) for stage in system_of(plan.system).stages]
+    fork = params.fork and params.fork.model_dump(mode="json")
+    cell = {"stages": stages, "inputs": inputs, "system": _system_identity(plan.system), "fork": fork}
     record = RunRecord(
         system=system_of(plan.system).name,
         seed=plan.seed,

@@ -12,6 +12,7 @@ from realm_lab.core.seeding import derive_seed
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import show
 from realm_lab.models.initial import (
+    fit_null,
     new_embedder,
     new_reader,
     read_initial_embedder,
@@ -35,14 +36,15 @@ class Initial(NamedTuple):
 def initial_state(context: Context, stage: str) -> Initial:
     """Return the initial models of `pretrain` or `finetune` of this run, the same at every call.
 
-    A shared tower is split if only one of the towers will be trained. A learned null document that is missing in the
-    retriever is a vector of zeros, which `place_null` moves before the first step of pre-training.
+    A shared tower is split if only one of the towers will be trained. In pre-training, a learned null document that is
+    missing in the retriever is a vector of zeros, which `place_null` moves before the first step.
     UserError: the stage it comes from has not finished, or a folder holds no such model.
     """
     settings = context.params.pretrain if stage == "pretrain" else context.params.finetune
     reader = _reader(context, settings.initial_reader)
     embedder, null_offset = _embedder(context, settings.initial_retriever, settings.initial_reader, reader)
-    embedder.set_learned_null(context.params.pretrain.null_document == "learned")
+    if stage == "pretrain":
+        null_offset = fit_null(embedder, null_offset, context.params.pretrain)
     if stage == "finetune":
         split = context.params.finetune.train_query_tower
     else:

@@ -6,14 +6,16 @@ early loss, which is added to it. Simplified: the span head and the optimiser ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from realm_lab.systems.reading import DenseRetriever
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Stage
 
 if TYPE_CHECKING:
-    from realm_lab.params.parameters import Params
+    from realm_lab.systems.context import Context
+    from realm_lab.tracking.run_dir import StageRun
 
 EARLY_CANDIDATES = 5000  # of the paper; a smaller corpus as a whole
 
@@ -25,13 +27,19 @@ class Orqa(DenseRetriever):
     title = "ORQA"
     stages = (
         WARM_START,
-        Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages.finetune:finetune", by_system=True),
+        Stage("finetune", ("model", "finetune"), f"{__name__}:finetune"),
         EVALUATE,
     )
+    fixed: ClassVar[Mapping[str, Any]] = {"finetune.softmax": "joint"}
 
-    @property
-    def params(self) -> Params:
-        given = self.context.params
-        early = given.finetune.early_loss_candidates or min(EARLY_CANDIDATES, len(self.context.passages))
-        fixed = {"softmax": "joint", "early_loss_candidates": early}
-        return given.model_copy(update={"finetune": given.finetune.model_copy(update=fixed)})
+
+def finetune(context: Context, run: StageRun) -> None:
+    """Open-QA fine-tuning with the early loss, over EARLY_CANDIDATES passages unless the parameters have a number."""
+    from realm_lab.systems.initial import initial_state
+    from realm_lab.systems.stages.finetune import tune
+
+    settings, passages = context.params.finetune, len(context.passages)
+    early = settings.early_loss_candidates or min(EARLY_CANDIDATES, passages)
+    initial = initial_state(context, "finetune")
+    settings = settings.model_copy(update={"early_loss_candidates": early})
+    tune(context, run, initial, context.retriever(initial.embedder), settings)

@@ -146,6 +146,15 @@ class DenseRetriever(SpanReader):
         _, embedder, null_offset = self.models
         return self.context.retriever(embedder, null_offset, self._knowledge)
 
+    @cached_property
+    def retriever_with_null(self) -> Retriever:
+        """Search with the null document of pre-training among the candidates, if it has one."""
+        from realm_lab.models.initial import fit_null
+
+        _, embedder, null_offset = self.models
+        self.retriever.null_offset = fit_null(embedder, null_offset, self.params.pretrain)
+        return self.retriever
+
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         from realm_lab.evaluation.recall import search_questions
 
@@ -166,7 +175,9 @@ class DenseRetriever(SpanReader):
 
         context = self.context
         reader = context.pretraining_reader(self.models.reader, self._knowledge)
-        return read_cloze_items(context.params, self.retriever, reader, context.tokenizer, context.special, items)
+        return read_cloze_items(
+            context.params, self.retriever_with_null, reader, context.tokenizer, context.special, items
+        )
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Measure utility and likelihood on held-out sentences, at step 0 of pre-training (start) and with the initial
@@ -187,7 +198,7 @@ class DenseRetriever(SpanReader):
             return results, examples
 
         def measured(system: DenseRetriever) -> ClozeResult:
-            models = system.retriever, context.pretraining_reader(system.models.reader)
+            models = system.retriever_with_null, context.pretraining_reader(system.models.reader)
             count = settings.cloze_sentences
             return run_cloze(context.params, *models, sentences, context.special, count, context.asked)
 
@@ -198,7 +209,7 @@ class DenseRetriever(SpanReader):
             words = wordpieces_by_id(context.tokenizer)
             seed = context.order_seed("pretrain")
             stream = QueryStream(context.params.pretrain, context.sentences(), context.special.mask, seed, words)
-            place_null(context.params.pretrain, begun.retriever, stream)
+            place_null(context.params.pretrain, begun.retriever_with_null, stream)
             start = measured(begun)
         for when, found in (("start", start), ("end", end)):
             preferred = cloze_forms(found, context.passages)

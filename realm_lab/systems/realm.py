@@ -5,9 +5,18 @@ from __future__ import annotations
 from realm_lab.systems.reading import DenseRetriever
 from realm_lab.systems.registry import EVALUATE, Stage
 
-WARM_START = Stage("warm_start", ("model", "warm_start"), "realm_lab.systems.stages.warm_start:warm_start")
+WARM_START = Stage(
+    "warm_start",
+    # the span head is drawn before that of masked words
+    ("model", "warm_start", "finetune.span_hidden_size"),
+    "realm_lab.systems.stages.warm_start:warm_start",
+)
 PRETRAIN = Stage(
-    "pretrain", ("model", "pretrain"), "realm_lab.systems.stages.pretrain:pretrain", steps="pretrain.steps"
+    "pretrain",
+    ("model", "pretrain"),
+    "realm_lab.systems.stages.pretrain:pretrain",
+    observes=("evaluate",),  # of the curves
+    steps="pretrain.steps",
 )
 FINETUNE = Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages.finetune:finetune")
 

@@ -15,10 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
+from pydantic import ValidationError
+
+from realm_lab.core.code import OURS
 from realm_lab.core.plugins import Choice, Chosen, Kind, Plugin, checked_options, load_object
+from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
-from realm_lab.params.load import OPTIONS, is_option, is_system_option, parameter_fields
+from realm_lab.params.load import OPTIONS, is_inside, is_option, is_system_option, parameter_fields
 from realm_lab.params.sections import Section
 
 if TYPE_CHECKING:
@@ -42,6 +46,13 @@ PARTS = {
 }
 
 
+SYSTEM = "system"  # in `depends_on`: the system itself
+ALWAYS_READ = (
+    "launch",
+    "fork",
+)  # parameters that every stage can read: how it runs, and what it continues, whose key is in its own
+
+
 class Unsupported(UserError):
     """Raised for an operation that a system cannot do; evaluation leaves it out and notes the reason."""
 
@@ -53,11 +64,11 @@ class Stage:
     Attributes:
         name: its name in DVC and on the command line: warm_start, pretrain, finetune, evaluate, or a new one.
         depends_on: the parameters that its results depend on, as dotted names of sections or single parameters; a name
-            with a minus before it is left out again (`-pretrain.initial_reader`).
+            with a minus before it is left out again (`-pretrain.initial_reader`). They are part of its key, and its
+            work can read these and those of the stages before it; any other raises an error. "system" is the system
+            itself, with all of its options, for work that calls `context.system`.
         work: `package.module:function`, called with (Context, StageRun) to do the stage; imported when it is done.
-        by_system: true if the work calls the system itself (`retrieve`, `answer`). Then the system is part of the key,
-            so that two systems with equal parameters do not share the stage, and so is every option of the system that
-            no stage before it depends on.
+        observes: further parameters that its work reads and that change no number of it except what it logs.
         keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
         uses_ranks: true if several processes can share the work.
         steps: the parameter with the number of its steps, if it is the pre-training that another run can continue
@@ -67,18 +78,53 @@ class Stage:
     name: str
     depends_on: tuple[str, ...]
     work: str
-    by_system: bool = False
+    observes: tuple[str, ...] = ()
     keeps: str = "model"
     uses_ranks: bool = True
     steps: str = ""
 
+    @property
+    def module(self) -> str:
+        """The module of its work."""
+        return self.work.partition(":")[0]
 
+    @property
+    def is_own(self) -> bool:
+        """True if its work is custom code."""
+        return not self.module.startswith(f"{OURS}.")
+
+    @property
+    def calls_system(self) -> bool:
+        """True if its work calls the system."""
+        return SYSTEM in self.depends_on
+
+    def declares(self, name: str) -> bool:
+        """True if its results depend on a parameter: the last of `depends_on` that covers the name decides."""
+        found = self.calls_system and is_inside(name, OPTIONS)
+        for declared in self.depends_on:
+            if is_inside(name, declared.removeprefix("-")):
+                found = not declared.startswith("-")
+        return found
+
+    def reads(self, name: str) -> bool:
+        """True if its work may read a parameter."""
+        return self.declares(name) or any(is_inside(name, one) for one in self.observes)
+
+
+PREPARE = Stage(
+    "prepare",
+    ("corpus", "tokenizer"),
+    "realm_lab.systems.prepare:prepare",
+    observes=("finetune.max_span_wordpieces",),  # to refuse a world whose names are longer
+    keeps="",
+    uses_ranks=False,
+)
+"""The first stage of every run, before those that its system declares."""
 EVALUATE = Stage(
     "evaluate",
     # parameters of `pretrain` used in measuring utility; its initial models are in the keys before
-    ("pretrain", "-pretrain.initial_reader", "-pretrain.initial_retriever", "evaluate"),
+    (SYSTEM, "pretrain", "-pretrain.initial_reader", "-pretrain.initial_retriever", "evaluate"),
     "realm_lab.systems.evaluate:evaluate",
-    by_system=True,
     keeps="eval",
     uses_ranks=False,
 )
@@ -121,7 +167,7 @@ class System:
     only_bert: ClassVar[bool] = False  # whether model.checkpoint must be a BERT, of whose layers the system is built
     options: ClassVar[type[Section]] = Section  # parameters of this system only, system_options.NAME; its training
     # stages depend on them as "system_options" or "system_options.OPTION"
-    fixed: ClassVar[Mapping[str, Any]] = {}  # parameters of finetune that this system always overrides
+    fixed: ClassVar[Mapping[str, Any]] = {}  # parameters that its runs always have: {"finetune.softmax": "joint"}
 
     def __init__(self, context: Any):  # realm_lab.systems.context.Context, which imports this file
         self.context = context
@@ -130,7 +176,7 @@ class System:
     def params(self) -> Params:
         """The run's parameters, with the system's fixed ones."""
         params: Params = self.context.params
-        return params.model_copy(update={"finetune": params.finetune.model_copy(update=self.fixed)})
+        return params
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         """Return the best k passages of each question."""
@@ -176,7 +222,7 @@ class System:
     @classmethod
     def stage(cls, name: str) -> Stage:
         """Return the stage of that name. UserError: it has no such stage."""
-        found = next((stage for stage in cls.stages if stage.name == name), None)
+        found = next((stage for stage in (PREPARE, *cls.stages) if stage.name == name), None)
         if found is None:
             known = ", ".join(stage.name for stage in cls.stages)
             raise UserError(f"system {cls.name} has no stage '{name}'; its stages are {known}")
@@ -210,10 +256,19 @@ def _check(name: str, system: Any) -> None:
         raise UserError(f"system '{name}': 'stages' must be a tuple of Stage; write stages = (Stage(...), EVALUATE)")
     known = [*parameter_fields(), *(f"{OPTIONS}.{option}" for option in system.options.model_fields)]
     for stage in system.stages:
-        for parameter in (*(depended.removeprefix("-") for depended in stage.depends_on), *filter(None, [stage.steps])):
+        depended = [parameter.removeprefix("-") for parameter in stage.depends_on if parameter != SYSTEM]
+        for parameter in (*depended, *stage.observes, *filter(None, [stage.steps])):
             if parameter not in known:
                 wrong = f"stage '{stage.name}' depends on '{parameter}', which is no parameter"
                 raise UserError(f"system '{name}': {wrong}; {suggestion(parameter, known)}")
+    for parameter in system.fixed:
+        if parameter not in known:
+            raise UserError(f"system '{name}': 'fixed' has '{parameter}', which is no parameter; "
+                            f"{suggestion(parameter, known)}")  # fmt: skip
+    for option in system.options.model_fields:
+        if not any(stage.declares(f"{OPTIONS}.{option}") for stage in system.stages):
+            remedy = f"add '{OPTIONS}.{option}' to depends_on of the stage that reads it"
+            raise UserError(f"system '{name}': no stage depends on its option '{option}'; {remedy}")
 
 
 SYSTEMS = Systems("system", "Class", "context")
@@ -247,6 +302,8 @@ def system_source(name: str) -> str | dict[str, str] | None:
 def options_of(params: Params, system: str) -> Section:
     """Return the parameters that only this system has, from `system_options`. UserError: an unknown option or a wrong
     value, or options of an unknown system."""
+    if params._options is not None:
+        return params._options
     for name in params.system_options:
         try:
             SYSTEMS.find(OPTIONS, name)
@@ -254,6 +311,45 @@ def options_of(params: Params, system: str) -> Section:
             raise UserError(error.problem, error.remedy, parameter=f"{OPTIONS}.{name}") from None
     choice = Choice(system, params.system_options.get(system, {}))
     return cast(Section, checked_options(f"{OPTIONS}.{system}", choice, system_of(system).options))
+
+
+def fixed_params(params: Params, system: str) -> Params:
+    """Return the parameters of a system's runs: those given, with its fixed ones. UserError: they contradict."""
+    fixed = system_of(system).fixed
+    if not fixed or params._options is not None:  # a view has them
+        return params
+    changed: dict[str, Any] = params.model_dump(mode="json")
+    for name, value in fixed.items():
+        *sections, last = name.split(".")
+        functools.reduce(dict.__getitem__, sections, changed)[last] = value
+    try:
+        return type(params)(**changed)
+    except ValidationError as error:
+        raise UserError(f"system '{system}' has {dict(fixed)}: {problem_of(error).text}") from None
+
+
+def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Params:
+    """Return the parameters of a run that a stage may read: those that it and the stages before it declare, and those
+    that change none of its numbers. With `key`, only those that it declares itself."""
+    from realm_lab.params.sections import Streams
+
+    declared, params = (PREPARE, *system_of(system).stages), fixed_params(params, system)
+    last = system_of(system).stage(stage)
+    stages = declared[: declared.index(last) + 1]
+
+    def keeps(name: str) -> bool:
+        if key:
+            return last.declares(name)
+        return any(is_inside(name, one) for one in ALWAYS_READ) or any(stage.reads(name) for stage in stages)
+
+    view = params.view(keeps, last.name)
+    names = {stage.name for stage in stages}
+    order = {stage: number for stage, number in params.streams.order.items() if stage in names}
+    streams = Streams(initialisation=params.streams.initialisation, order=order)
+    own = options_of(params, system).view(keeps, last.name, f"{OPTIONS}.")
+    view.__dict__ |= {"streams": streams, "system_options": {system: own.model_dump(mode="json")}}
+    view._options = own
+    return view
 
 
 def with_options(flat: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

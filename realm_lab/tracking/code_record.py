@@ -1,4 +1,4 @@
-"""code.json of a stage: the code that computed it, and accepted later changes of that code.
+"""code.json of a stage: the code that computed it, the data that custom code read, and accepted later changes.
 
 The key of a stage does not depend on code (except ENGINE_VERSION, and the source of a custom part). This record does,
 so that results of other code are named before they are used again.
@@ -7,6 +7,7 @@ so that results of other code are named before they are used again.
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
@@ -16,15 +17,18 @@ from typing import NamedTuple
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from realm_lab.core.code import MISSING, CodeReader, differing
-from realm_lab.core.files import digest, write_json
+from realm_lab.core.code import DIGITS, MISSING, CodeReader, differing
+from realm_lab.core.files import digest, digest_file, write_json
+from realm_lab.core.opened import opened_by
 from realm_lab.core.records import read_record
+from realm_lab.errors import UserError
 from realm_lab.tracking.environment import user
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, stage_folder
 
 NAME = "code.json"
 STRICT = ConfigDict(extra="forbid")
 SHOWN = 6  # modules in a line
+EDITED = "edited while it ran"  # in place of a digest
 UNRECORDED = "all (its code was not recorded)"
 EARLIER = "an earlier stage (computed again)"
 
@@ -42,22 +46,24 @@ class Acceptance:
 @dataclass(frozen=True, config=STRICT)
 class CodeRecord:
     """`roots` are the modules that the stage starts from, `modules` all that they reach with their digests, `before` is
-    the digest of the record of the stage before it ("" for the first)."""
+    the digest of the record of the stage before it ("" for the first). `files` are those that custom modules opened,
+    with their digests; a path in the project is relative to it."""
 
     roots: tuple[str, ...]
     modules: dict[str, str]
     before: str
     accepted: tuple[Acceptance, ...] = field(default=())
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
         """Digest that is equal for stages computed by the same code, in each stage before them as well."""
-        return digest([self.modules, self.before])
+        return digest([self.modules, self.before, *([self.files] if self.files else [])])
 
     @property
     def known(self) -> dict[str, str]:
-        """Return `modules` with the accepted changes; a module that is no longer reached is MISSING."""
-        return functools.reduce(lambda found, one: found | one.modules, self.accepted, self.modules)
+        """Return `modules` and `files` with the accepted changes; a module that is no longer reached is MISSING."""
+        return functools.reduce(lambda found, one: found | one.modules, self.accepted, self.modules | self.files)
 
     def changes(self, now: Mapping[str, str], before: str | None) -> list[str]:
         """Return changes from the code `now`, and from the stage before it (None: unknown), unless accepted."""
@@ -83,7 +89,7 @@ class CodeStates:
     """The code records of the stages under a folder of runs, each code.json read once."""
 
     def __init__(self, runs: Path) -> None:
-        self._runs, self._reader = Path(runs), code_reader(Path(runs))
+        self._runs, self._reader = Path(runs).absolute(), code_reader(Path(runs))
         self._records: dict[Path, CodeRecord | None] = {}
 
     def of_run(self, folders: Mapping[str, Path], roots: Mapping[str, Sequence[str]] | None = None) -> list[StageCode]:
@@ -96,7 +102,7 @@ class CodeStates:
             if is_kept(stage, folder):
                 changes: tuple[str, ...] = (UNRECORDED,)
                 if record is not None:
-                    now = self._reader.reached(record.roots if roots is None else roots[stage])
+                    now = self._now(record, record.roots if roots is None else roots[stage])
                     changes = tuple(record.changes(now, before))
                 found.append(StageCode(stage, folder, record, changes))
             before = None if record is None else record.digest
@@ -114,11 +120,54 @@ class CodeStates:
 
     def accept(self, stage: str, folders: Mapping[str, Path], roots: Sequence[str]) -> None:
         """Record that the changes in a stage of a run do not matter."""
-        now, before = self._reader.reached(roots), self._before(stage, folders)
+        before = self._before(stage, folders)
         record = self.record(folders[stage]) or CodeRecord(tuple(roots), {}, before)
+        now = self._now(record, roots)
         modules = {name: now.get(name, MISSING) for name in differing(record.known, now)}
         acceptance = Acceptance(modules, before, user(), time.time())
         self._put(folders[stage], replace(record, roots=tuple(roots), accepted=(*record.accepted, acceptance)))
+
+    def check_unedited(self, roots: Sequence[str]) -> None:
+        """UserError: the code was edited after this process read it, so that it would run old and new code."""
+        if edited := self._edited(roots):
+            remedy = "start the command again"
+            raise UserError(f"the code was edited since this command started: {', '.join(edited[:SHOWN])}", remedy)
+
+    def end(self, folder: Path) -> None:
+        """Add to the record of a stage whose work has ended the files that its custom modules opened, and modules that
+        were edited while it ran, which no code equals."""
+        record = self.record(folder)
+        if record is None:
+            return
+        edited = dict.fromkeys(self._edited(record.roots), EDITED)
+        if edited:
+            print(f"{folder.name}: edited while it ran, so it counts as computed by other code: "
+                  f"{', '.join(edited)}", file=sys.stderr)  # fmt: skip
+        own = {path.resolve() for path in map(self._reader.file, record.modules) if path is not None}
+        found = [
+            path for path in opened_by(record.modules) if path.resolve() not in own and self._runs not in path.parents
+        ]
+        files = {self._name(path): self._file_digest(path) for path in found}
+        if edited or files.items() - record.files.items():
+            self._put(folder, replace(record, modules=record.modules | edited, files=record.files | files))
+
+    def _edited(self, roots: Sequence[str]) -> list[str]:
+        return differing(self._reader.reached(roots), new_reader(self._runs).reached(roots))
+
+    def _now(self, record: CodeRecord, roots: Sequence[str]) -> dict[str, str]:
+        """Return the present digests of the modules that `roots` reach, and of the files that a stage opened."""
+        project = self._runs.absolute().parent
+        return self._reader.reached(roots) | {name: self._file_digest(project / name) for name in record.files}
+
+    def _name(self, path: Path) -> str:
+        project = self._runs.absolute().parent
+        return path.relative_to(project).as_posix() if project in path.parents else str(path)
+
+    def _file_digest(self, path: Path) -> str:
+        """Return the digest of a file, of Python code without comments; MISSING if there is none."""
+        if not path.is_file():
+            return MISSING
+        return self._reader.source(path) if path.suffix == ".py" else digest_file(path)[:DIGITS]
 
     def _before(self, stage: str, folders: Mapping[str, Path]) -> str:
         """Return the digest of the record of the stage before, "" for the first."""
@@ -159,6 +208,11 @@ def accepted_lines(found: Iterable[StageCode]) -> list[str]:
 @functools.cache
 def code_reader(runs: Path) -> CodeReader:
     """Return the digests of this process: of each module when it was first read, about when it was imported."""
+    return new_reader(runs)
+
+
+def new_reader(runs: Path) -> CodeReader:
+    """Return the digests of modules as they are now."""
     return CodeReader(runs / ".code.json")
 
 

@@ -15,9 +15,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 
@@ -58,11 +58,6 @@ class Flag:
         return self.text
 
 
-def _as_flag(value: Any) -> Any:
-    """Read a flag of older code, whose status.json has only the text: its name was the part before the colon."""
-    return {"name": value.partition(":")[0], "text": value} if isinstance(value, str) else value
-
-
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Status:
     """status.json of a stage. Times are unix seconds; `wall_seconds` and `energy_joules` (of the machine, if it
@@ -87,7 +82,7 @@ class Status:
     training_flop: float = 0.0
     energy_joules: float = 0.0
     error: str | None = None
-    flags: tuple[Annotated[Flag, BeforeValidator(_as_flag)], ...] = ()
+    flags: tuple[Flag, ...] = ()
 
 
 STATUS = TypeAdapter(Status)

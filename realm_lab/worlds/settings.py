@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from realm_lab.params.sections import OBSERVES, Fraction, NonNegative, Positive, Section, neutral
+from realm_lab.params.sections import OBSERVES, Fraction, NonNegative, Positive, Section
 
 EASY_WORLD = {
     "entities_per_name": 1,
@@ -28,21 +28,21 @@ class WorldOptions(Section):
     then find their passages, and every mask can be filled."""
     entities: Annotated[int, Field(ge=40, le=4_000_000, multiple_of=4)] = 256
     """Entities of four types; each has an article of several passages."""
-    entities_per_name: Annotated[int, Field(ge=1, le=4), neutral(1)] = 3
+    entities_per_name: Annotated[int, Field(ge=1, le=4)] = 3
     """Number of entities, of as many types, that share one name: the larger, the less a name by itself finds."""
-    unanswerable_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.3
+    unanswerable_fraction: Annotated[float, Field(ge=0.0, le=0.9)] = 0.3
     """Share of the sentences of X whose masked value no passage states: half are about names that Z lacks, half about
     nobody who is named ("this town"). Only X that is another corpus than Z has them."""
-    syntax_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.1
+    syntax_fraction: Annotated[float, Field(ge=0.0, le=0.9)] = 0.1
     """Share of the other sentences of X in which an ordinary word is the salient span, predictable without
     retrieval."""
-    salient: Annotated[Literal["object", "both"], neutral("both")] = "object"
+    salient: Literal["object", "both"] = "object"
     """Salient names of a sentence about a fact: its value, or its subject as well, which no query reveals."""
-    asked_relations: Annotated[Literal["half", "all"], neutral("all")] = "half"
+    asked_relations: Literal["half", "all"] = "half"
     """The relations of each type that training questions ask for; development and test ask for all."""
-    question_articles: Annotated[Fraction, neutral(0.0)] = 0.2
+    question_articles: Fraction = 0.2
     """Share of the filler passages that hold a question, so that its words are known before fine-tuning."""
-    question_sentences: Annotated[Fraction, neutral(0.0)] = 0.1
+    question_sentences: Fraction = 0.1
     """Share of the sentences of X about facts that are a question and its answer, so that queries hold questions."""
     fillers_per_entity: NonNegative = 2
     """Passages of each article that hold no fact."""
@@ -50,13 +50,13 @@ class WorldOptions(Section):
     """Filler articles that teach the reader to copy in its warm start."""
     changed_fraction: Fraction = 0.5
     """Share of the facts that the corpus update changes (Guu, Table 4)."""
-    restate_facts: Annotated[bool, neutral(False)] = False
+    restate_facts: bool = False
     """Let another passage of the same article state each fact again, in other words: if X is Z, evidence then
     exists outside the passage that a query comes from."""
-    bystanders: Annotated[Fraction, neutral(0.0)] = 0.0
+    bystanders: Fraction = 0.0
     """Share of the sentences of X about facts that also name another entity of the subject's type, with the same
     known relations: before (`reporters from ... wrote`) or after (`says an old guide of ...`)."""
-    hops: Annotated[Literal[1, 2], neutral(1)] = 1
+    hops: Literal[1, 2] = 1
     """Facts per question: one, or two, the first naming the subject of the second: "who is the mayor of
     the birthplace of ...". For each value that is an entity two facts are asked."""
     world_seed: NonNegative | None = None

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from realm_lab.core.files import digest
-from realm_lab.core.plugins import Choice
 from realm_lab.corpus import prepare as prepare_module
 from realm_lab.corpus.cutting import MIN_SENTENCE_WORDPIECES
 from realm_lab.corpus.files_corpus import FilesCorpus, is_orqa_dev
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
-from realm_lab.params.corpus import Corpus
 from realm_lab.params.parameters import Params
 from tests import tiny
 from tests.corpus.preparing import Prepared, made
@@ -352,24 +350,9 @@ def test_questions_of_which_none_is_left_are_refused(files_params: FilesParams, 
             prepare(files_params(first, **both | changes), tmp_path / "out" / "corpus", 0)
 
 
-def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(squad_path: str) -> None:
-    """Corpora that were prepared before those parameters existed are found again, and others are distinguished."""
+def test_dev_split_is_in_the_key_only_if_it_splits_something(files_params: FilesParams, squad_path: str) -> None:
+    def inputs_of(**files: Any) -> Any:
+        return corpus_inputs(files_params(squad_path, **files), 0)["corpus"]["files"]
 
-    def inputs_of(corpus: Corpus) -> Any:
-        return corpus_inputs(tiny.params().model_copy(update={"corpus": corpus}), 0)["corpus"]
-
-    toy = tiny.params().corpus
-    assert "restate_facts" not in inputs_of(toy)["toy"]
-    restated = toy.model_copy(update={"source": Choice("toy", {"restate_facts": True})})
-    assert inputs_of(restated)["toy"]["restate_facts"] is True
-    neutral = {"dev_split": "none", "drop_pages": [], "questions_train": [squad_path]}
-    files = toy.model_copy(
-        update={"source": Choice("files"), "tagger": Choice("rule"), "files": toy.files.model_copy(update=neutral)}
-    )
-    found = inputs_of(files)["files"]
-    assert not found.keys() & {"dev_split", "drop_pages"}
-    for name, value in {"dev_split": "orqa", "drop_pages": ["list"]}.items():
-        other = files.model_copy(update={"files": files.files.model_copy(update={name: value})})
-        assert inputs_of(other)["files"] == found | {name: value}
-    whole = files.files.model_copy(update={"dev_split": "orqa", "questions_dev": [squad_path]})
-    assert "dev_split" not in inputs_of(files.model_copy(update={"files": whole}))["files"]  # nothing is held out
+    assert inputs_of()["dev_split"] == "orqa"
+    assert "dev_split" not in inputs_of(corpus__files__questions_dev=[squad_path])

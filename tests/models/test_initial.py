@@ -13,6 +13,7 @@ from realm_lab.models.folders import POOLER, bert_config, to_bert, write_embedde
 from realm_lab.models.initial import (
     embedder_shape,
     encoder_shape,
+    fit_null,
     load_reader,
     new_embedder,
     new_reader,
@@ -114,8 +115,8 @@ def test_rows_that_pad_the_embeddings_have_their_share_of_the_probability(tmp_pa
 
 def test_the_parameters_give_the_embedders_shape() -> None:
     assert embedder_shape(tiny_params(model={"share_towers": True})) == EmbedderShape(32)
-    params = tiny_params(model=EVERYTHING | {"score_scale": "inverse_sqrt"}, pretrain={"null_document": "learned"})
-    assert embedder_shape(params) == EmbedderShape(32, True, True, "tanh", True, 0.25, "inverse_sqrt", True, False)
+    params = tiny_params(model=EVERYTHING | {"score_scale": "inverse_sqrt"})
+    assert embedder_shape(params) == EmbedderShape(32, True, True, "tanh", True, 0.25, "inverse_sqrt", False, False)
     embedder = new_embedder(params, 50, 0, None)
     assert embedder.head == embedder_shape(params)
     assert embedder.query_encoder.shape.activation == "gelu_new"
@@ -162,11 +163,10 @@ def test_an_embedder_of_a_run_comes_as_it_is(system: TinySystem, embedder_folder
     assert found.document_encoder.shape.dropout == 0.25
     still_two, _ = read_initial_embedder(embedder_folder, tiny_params(model={"share_towers": True}), size, 0)
     assert not still_two.share_towers
-    learned, null_offset = read_initial_embedder(
-        embedder_folder, tiny_params(pretrain={"null_document": "learned"}), size, 0
-    )
-    assert learned.null_vector is not None
-    assert null_offset == 0.0  # it shifted the score of another null document
+    assert fit_null(found, null_offset, params.pretrain) == 1.25
+    learned = params.pretrain.model_copy(update={"null_document": "learned"})
+    assert fit_null(found, null_offset, learned) == 0.0, "it shifted the score of another null document"
+    assert found.null_vector is not None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from realm_lab.core.code import CodeReader
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
-from realm_lab.tracking.code_record import read_code
+from realm_lab.tracking.code_record import EDITED, read_code
 from realm_lab.training.pretrain import PretrainTask
 from tests import tiny
 
@@ -27,7 +27,18 @@ cells:
   realm: {}
   warm_start: {system: warm_start}
 """
-MASKS = "from my_helper import FIRST\n\n\ndef some(request, generator):\n    return [FIRST]\n"
+MASKS = """
+import importlib
+from pathlib import Path
+
+from my_helper import FIRST
+
+later = importlib.import_module("my_" + "later")
+
+
+def some(request, generator):
+    return [FIRST + later.MORE + int(Path("my_number.txt").read_text().split()[0])]
+"""
 EQUATION = "return (candidate_log_probs_BK + reader_log_probs_BK).logsumexp(dim=1)"
 # edited file -> the stages that reach it
 EDITS = {
@@ -40,7 +51,11 @@ EDITS = {
     "realm_lab/systems/stages/pretrain.py": {"pretrain"},
     "realm_lab/evaluation/overlap.py": {"evaluate"},
     "my_helper.py": {"pretrain", "evaluate"},  # of a custom masking scheme
+    "my_later.py": {"pretrain", "evaluate"},  # which it imports by a name that is not written
+    "my_number.txt": {"pretrain", "evaluate"},  # which it reads
+    "my_plugin.py": {"prepare", "warm_start", "pretrain", "finetune", "evaluate"},  # could change anything
 }
+OPENED = ("my_later.py", "my_number.txt")  # known from code.json alone
 STAGES = ["prepare", "warm_start", "pretrain", "finetune", "evaluate"]
 LOOK = """
 import contextlib, io, json, sys
@@ -76,12 +91,15 @@ class Project:
         self.folder = folder
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / "realm_lab", folder / "realm_lab", ignore=ignored)
-        parameters = (REPOSITORY / "tests" / "tiny.yaml").read_text()
+        parameters = (REPOSITORY / "tests" / "tiny.yaml").read_text() + "plugins: [my_plugin]\n"
         (folder / "params.yaml").write_text(parameters.replace("masking: salient_span", "masking: my_masks:some"))
         (folder / "experiments").mkdir()
         (folder / "experiments" / "study.yaml").write_text(STUDY)
         (folder / "my_masks.py").write_text(MASKS)
         (folder / "my_helper.py").write_text("FIRST = 1\n")
+        (folder / "my_later.py").write_text("MORE = 0\n")
+        (folder / "my_number.txt").write_text("0\n")
+        (folder / "my_plugin.py").touch()
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"PYTHONPATH": str(self.folder)}
@@ -126,7 +144,7 @@ def test_each_edit_of_code_is_named_everywhere_and_that_of_a_comment_nowhere(pro
     for name, stages in EDITS.items():
         before = (project.folder / name).read_text()
         project.edit(name)
-        module, found = name.removesuffix(".py").replace("/", "."), project.look()
+        module, found = name if name in OPENED else name.removesuffix(".py").replace("/", "."), project.look()
         (project.folder / name).write_text(before)
         code, _, error = found["sweep"]
         assert (code, module in error, len(error.splitlines())) == (2, True, 1), name
@@ -135,11 +153,14 @@ def test_each_edit_of_code_is_named_everywhere_and_that_of_a_comment_nowhere(pro
         assert (module in found["dry_run"][1], module in found["dry_run_json"][2]) == (True, True)
         changes = [run["other_code"] for run in found["status"]["runs"]]
         assert {stage for by_stage in changes for stage in by_stage if module in by_stage[stage]} == stages, name
+        if name in OPENED:
+            continue
         moved = {stage for stage, digest in found["dvc"].items() if digest != unedited["dvc"][stage]}
         first = min(STAGES.index(stage) for stage in stages)
         assert moved - {"package", "report"} == {*STAGES[first:]}, name  # DVC: and all after it
-    with (project.folder / "realm_lab" / "models" / "embedder.py").open("a") as file:
-        file.write("# a comment\n")
+    for name in ("realm_lab/models/embedder.py", "my_later.py"):
+        with (project.folder / name).open("a") as file:
+            file.write("# a comment\n")
     found = project.look()
     assert found["sweep"][0] == 0
     assert (found["status"], found["dvc"], found["report"]) == (unedited["status"], unedited["dvc"], [])
@@ -183,7 +204,8 @@ def test_a_stage_goes_on_from_other_code_only_if_that_is_accepted(
 ) -> None:
     tiny.prepare(tiny.params(), tmp_path)
     warm_start = tiny.run("warm_start", tiny.params(), tmp_path)
-    monkeypatch.setattr("realm_lab.tracking.code_record.code_reader", lambda runs: Edited())
+    for name in ("code_reader", "new_reader"):
+        monkeypatch.setattr(f"realm_lab.tracking.code_record.{name}", lambda runs: Edited())
     with pytest.raises(UserError, match=r"realm_lab\.training\.warm_start"):
         tiny.run("pretrain", tiny.params(), tmp_path)
     assert tiny.stage_run("pretrain", tiny.params(), tmp_path).status().state == "PENDING"
@@ -194,3 +216,22 @@ def test_a_stage_goes_on_from_other_code_only_if_that_is_accepted(
     assert [one.modules for one in record.accepted] == [{"realm_lab.training.warm_start": "edited"}]
     tiny.run("pretrain", tiny.params(), tmp_path)  # from its checkpoint: that change is known
     assert len((read_code(warm_start.path) or record).accepted) == 1
+
+
+def test_code_that_is_edited_while_a_process_runs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.prepare(tiny.params(), tmp_path)
+    readers = iter([CodeReader(), Edited()])  # before and after the work
+    monkeypatch.setattr("realm_lab.tracking.code_record.new_reader", lambda runs: next(readers))
+    warm_start = tiny.run("warm_start", tiny.params(), tmp_path)
+    assert "realm_lab.training.warm_start" in capsys.readouterr().err
+    record = read_code(warm_start.path)
+    assert record is not None
+    assert [name for name, found in record.modules.items() if found == EDITED] == ["realm_lab.training.warm_start"]
+    monkeypatch.setattr("realm_lab.tracking.code_record.new_reader", lambda runs: CodeReader())
+    with pytest.raises(UserError, match=r"changed since this was computed \(realm_lab\.training\.warm_start\)"):
+        tiny.run("pretrain", tiny.params(), tmp_path)
+    monkeypatch.setattr("realm_lab.tracking.code_record.new_reader", lambda runs: Edited())
+    with pytest.raises(UserError, match=r"edited since this command started: realm_lab\.training\.warm_start"):
+        tiny.run("warm_start", tiny.params({"warm_start.reader.steps": 3}), tmp_path)

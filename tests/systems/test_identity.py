@@ -3,7 +3,7 @@
 import itertools
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
@@ -11,8 +11,7 @@ from realm_lab.core.files import read_json
 from realm_lab.corpus.sources import source_options
 from realm_lab.errors import UserError
 from realm_lab.params.load import flatten, load
-from realm_lab.params.parameters import Finetune, Params
-from realm_lab.params.sections import neutral
+from realm_lab.params.parameters import Params
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, open_stage, plan_run, record_run
 from realm_lab.systems.registry import PARTS
 from tests.factories.switches import SWITCHES
@@ -102,26 +101,6 @@ def test_parameters_that_only_observe_change_no_key(name: str) -> None:
         assert keys(load(TINY, {name: other_value(name, flatten(BASE)[name])})) == keys(BASE)
 
 
-class LaterFinetune(Finetune):
-    new_rule: Annotated[str, neutral("off")] = "off"
-
-
-class LaterParams(Params):
-    finetune: LaterFinetune = LaterFinetune()
-
-
-def test_a_later_parameter_at_its_neutral_value_keeps_keys_and_cells(tmp_path: Path) -> None:
-    values = BASE.model_dump()
-    later = LaterParams(**values)
-    other = LaterParams(**values | {"finetune": values["finetune"] | {"new_rule": "on"}})
-    assert keys(later) == keys(BASE)
-    assert [stage for stage in ORDER if keys(other)[stage] != keys(BASE)[stage]] == ["finetune", "evaluate"]
-    cells = [
-        record_run(tmp_path / str(n), plan_run(p, "realm", 0), p).cell_key for n, p in enumerate((BASE, later, other))
-    ]
-    assert cells[0] == cells[1] != cells[2]
-
-
 @pytest.mark.parametrize("name", [name for name in PARTS if not name.startswith("corpus.")])
 def test_code_of_ones_own_is_in_the_keys_with_its_helpers_and_options(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,6 +130,34 @@ def test_code_of_ones_own_is_in_the_keys_with_its_helpers_and_options(
     found.append(keys(load(TINY, {name: f"{module}.parts:best"})))
     for before, after in itertools.pairwise(found):
         assert [one for one in ORDER if before[one] != after[one]] == list(ORDER[ORDER.index(stage) :])
+
+
+def test_files_that_options_of_ones_own_code_name_are_in_the_keys_by_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words_mask.py").write_text(
+        "from typing import Annotated\nfrom realm_lab import FILE, Section\n"
+        "class Words(Section):\n    words: Annotated[list[str] | str, FILE] = []\n"
+        "def listed(request, generator, options: Words): ...\n"
+    )
+    for name in ("one.txt", "same.txt", "folder/a.txt", "folder/b.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("oslo\n")
+
+    def pretrain(words: Any) -> str:
+        return keys(load(TINY, {"pretrain.masking": {"name": "words_mask:listed", "words": words}}))["pretrain"]
+
+    before = [pretrain("one.txt"), pretrain(["one.txt"]), pretrain("folder")]
+    assert len({*before, pretrain([])}) == 4
+    assert pretrain("same.txt") == before[0], "the path is in no key"
+    for name in ("one.txt", "folder/b.txt"):
+        (tmp_path / name).write_text("bergen\n")
+    after = [pretrain("one.txt"), pretrain(["one.txt"]), pretrain("folder")]
+    assert not set(before) & set(after)
+    with pytest.raises(UserError, match=r"parameter 'pretrain\.masking\.words': none\.txt: no such file"):
+        pretrain("none.txt")
 
 
 def test_options_of_a_system_change_its_keys_from_the_stage_that_has_them_and_no_other_system() -> None:

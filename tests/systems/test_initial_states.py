@@ -14,6 +14,8 @@ from realm_lab.models.folders import read_embedder, write_embedder
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.initial import initial_state
+from realm_lab.systems.reading import DenseRetriever
+from realm_lab.systems.registry import system_of
 from tests import tiny
 from tests.models.same_bits import read_reader
 
@@ -129,16 +131,21 @@ def test_the_readers_transformer_gives_the_towers(line: Path, context: Make) -> 
         )
 
 
-@pytest.mark.parametrize("label", ["realm", "warm_start"])
-def test_only_a_learned_null_document_has_a_vector(line: Path, context: Make, label: str) -> None:
+def test_only_a_learned_null_document_has_a_vector_from_pretraining_on(line: Path, context: Make) -> None:
     changes = {"pretrain__null_document": "learned", "pretrain__initial_retriever": "warm_start"}
-    stage = "pretrain" if label == "realm" else "finetune"
-    learned = context(label, **changes)
-    vector = initial_state(learned, stage).embedder.null_vector
+    learned = context("realm", **changes)
+    vector = initial_state(learned, "pretrain").embedder.null_vector
     assert vector is not None
     assert not vector.any()
-    assert initial_state(context(label), stage).embedder.null_vector is None
-    assert learned.plan.stages["warm_start"] == context(label).plan.stages["warm_start"]
+    assert initial_state(context("realm"), "pretrain").embedder.null_vector is None
+    baseline = context("warm_start", **changes)
+    assert learned.plan.stages["warm_start"] == baseline.plan.stages["warm_start"]
+    assert baseline.plan.stages["finetune"] == context("warm_start").plan.stages["finetune"]
+    system = system_of("warm_start")(baseline)
+    assert isinstance(system, DenseRetriever)
+    untuned = system.before_finetuning()
+    assert untuned.models.embedder.null_vector is None
+    assert untuned.retriever_with_null.embedder.null_vector is not None, "it is measured with the null document"
 
 
 def test_every_reader_gets_the_same_span_head(context: Make) -> None:

@@ -14,8 +14,10 @@ from realm_lab.core.files import read_json_lines
 from realm_lab.core.plugins import import_plugins
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
+from realm_lab.params.yaml_file import read_yaml
 from realm_lab.reporting.index import write_index
 from realm_lab.systems import registry
+from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import EVALUATE, Stage, System, register_system, system_of
 from realm_lab.tracking.study_record import read_study_record
@@ -181,12 +183,10 @@ class Ends(System):
         ("Reads", {"finetune", "evaluate"}, {"finetune", "evaluate"}),
         ("Answers", {"evaluate"}, {"evaluate"}),
         ("Trains", {"evaluate"}, {"fit", "evaluate"}),
-        ("Ends", {"score"}, {"score"}),
     ],
 )
 def test_two_values_of_an_option_never_share_a_run(project: Path, system: str, salt: set[str], size: set[str]) -> None:
-    """Keys differ even if no stage names the option: stages that call the system depend on it, and the last one
-    does."""
+    """Keys differ even if no stage names the option: stages that call the system depend on it."""
     (project / "own_systems.py").write_text(OPTIONS)
     name = f"own_systems:{system}"
 
@@ -198,6 +198,80 @@ def test_two_values_of_an_option_never_share_a_run(project: Path, system: str, s
     assert {stage for stage, key in stages(salt=2).items() if key != before[stage]} == salt
     assert {stage for stage, key in stages(size=2).items() if key != before[stage]} == size
     assert len({stages(salt=a, size=b)[[*before][-1]] for a in range(3) for b in range(3)}) == 9
+
+
+def test_an_option_that_no_stage_depends_on_is_refused(project: Path) -> None:
+    (project / "own_systems.py").write_text(OPTIONS)
+    with pytest.raises(UserError, match=r"no stage depends on its option 'salt'; add 'system_options\.salt' to"):
+        plan_run(tiny.params(), "own_systems:Ends", 0)
+
+
+FIXED = """
+from realm_lab.systems.reading import DenseRetriever
+from realm_lab.systems.realm import FINETUNE, PRETRAIN, WARM_START
+from realm_lab.systems.registry import EVALUATE, Stage
+
+
+class Joint(DenseRetriever):
+    name = title = "joint"
+    stages = (WARM_START, PRETRAIN, FINETUNE, EVALUATE)
+    fixed = {"finetune.softmax": "joint"}
+
+
+class Reads(DenseRetriever):
+    name = title = "reads"
+    stages = (Stage("look", ("model.layers",), f"{__name__}:look", observes=("evaluate.questions",)), EVALUATE)
+
+
+class Calls(Reads):
+    name = title = "calls"
+    stages = (Stage("call", ("model",), f"{__name__}:call"), EVALUATE)
+
+
+def look(context, run):
+    params = context.params
+    run.start(0)
+    run.finish({
+        "layers": params.model.layers,
+        "heads": params.model.heads,
+        "questions": params.evaluate.questions,
+        "cut": params.corpus.sentence_length,
+        "threads": params.launch.threads,
+    })
+
+
+def call(context, run):
+    context.system.answer(["who ?"])
+"""
+
+
+def test_a_system_with_fixed_parameters_shares_no_model_with_one_without(project: Path) -> None:
+    (project / "fixed_systems.py").write_text(FIXED)
+    params, joint = tiny.params(), "fixed_systems:Joint"
+    plans = {name: plan_run(params, name, 0) for name in ("realm", joint)}
+    shared = {stage for stage in plans["realm"].stages if plans["realm"].key(stage) == plans[joint].key(stage)}
+    assert shared == {"warm_start", "pretrain"}
+    tiny.prepare(params, project, "warm_start", "pretrain", "finetune")
+    other = tiny.run("finetune", params, project, joint)
+    assert read_yaml(other.path / "config.yaml")["params"]["finetune"]["softmax"] == "joint"
+    losses = [run.metrics.rows()[0]["loss"] for run in (other, tiny.stage_run("finetune", params, project))]
+    assert losses[0] != losses[1]
+    system = system_of(joint)(Context(params, plans[joint], project))
+    assert system.params.finetune.softmax == "joint"
+    assert system.params == Context(system.params, plans[joint], project).params
+
+
+def test_a_stage_reads_only_what_it_declares(project: Path) -> None:
+    (project / "fixed_systems.py").write_text(FIXED)
+    tiny.prepare(tiny.params(), project, label="fixed_systems:Reads")
+    message = r"stage 'look' reads 'model\.heads', which it does not declare; add the name to depends_on of the stage"
+    with pytest.raises(UserError, match=message):
+        tiny.run("look", tiny.params(), project, "fixed_systems:Reads")
+    with pytest.raises(UserError, match=r"stage 'call' calls the system, .*; add 'system' to depends_on"):
+        tiny.run("call", tiny.params(), project, "fixed_systems:Calls")
+    (project / "less_systems.py").write_text(FIXED.replace('"heads": params.model.heads,', ""))
+    found = tiny.run("look", tiny.params(), project, "less_systems:Reads").results()
+    assert found == {"layers": 2, "questions": 12, "cut": 26, "threads": 1}
 
 
 def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from realm_lab.core.files import DiskFull, read_json, write_json
+from realm_lab.core.files import DiskFull
 from realm_lab.tracking import environment, run_dir
 from realm_lab.tracking.run_dir import (
     Flag,
@@ -66,13 +66,6 @@ def test_opening_again_changes_nothing(runs: Path, stage: StageRun) -> None:
     assert (stage.path / "config.yaml").read_bytes() == before
     with pytest.raises(ValueError, match="not JSON compliant"):
         StageRun.open(runs, "finetune", KEY, {"rate": float("nan")})
-
-
-def test_a_flag_of_older_code_has_a_name(stage: StageRun) -> None:
-    stage.start(total_steps=1)
-    path = stage.path / "status.json"
-    write_json(path, read_json(path) | {"flags": ["collapsed: it is flat", "odd"]})
-    assert stage.status().flags == (Flag("collapsed", "collapsed: it is flat"), Flag("odd", "odd"))
 
 
 def test_the_life_of_a_stage(stage: StageRun) -> None:

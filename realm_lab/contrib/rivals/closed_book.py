@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from realm_lab.systems.context import Context
 
 STEPS = "system_options.salient_span_steps"
-BATCH = ("model", "system_options.batch_size", "system_options.learning_rate")
+BATCH = (
+    "model",
+    "finetune.span_hidden_size",  # the encoder is drawn with a reader
+    "system_options.batch_size",
+    "system_options.learning_rate",
+)
 
 
 class ClosedBookOptions(Section):

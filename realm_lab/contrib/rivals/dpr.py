@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from realm_lab.core.plugins import Choice
 from realm_lab.params.sections import NonNegative, Positive, Section
 from realm_lab.systems.bm25_reader import Bm25Passages
 from realm_lab.systems.reading import DenseRetriever, SpanReader
@@ -22,9 +21,8 @@ from realm_lab.systems.registry import EVALUATE, Stage
 
 FINETUNE_SELECTING = Stage(
     "finetune",
-    ("model", "finetune", "system_options"),
+    ("system", "model", "finetune"),
     "realm_lab.contrib.rivals.training.selection:finetune",
-    by_system=True,
 )
 
 
@@ -47,7 +45,11 @@ class DprOptions(SelectingOptions):
 class SelectsPassage(SpanReader):
     """Mixin before the class that retrieves; `finetune.candidates` passages are read per question in evaluation."""
 
-    fixed: ClassVar = {"softmax": "selected", "objective": Choice("marginal")}
+    fixed: ClassVar = {
+        "finetune.softmax": "selected",
+        "finetune.objective": "marginal",
+        "finetune.train_query_tower": False,
+    }
 
 
 class Dpr(SelectsPassage, DenseRetriever):

@@ -58,13 +58,12 @@ class Drqa(PassageSystem):
     name = "drqa"
     title = "DrQA"
     options = DrqaOptions
-    fixed: ClassVar = {"softmax": "joint"}  # spans of all passages compare by start + end
+    fixed: ClassVar = {"finetune.softmax": "joint"}  # spans of all passages compare by start + end
     stages = (
         Stage(
             "document_reader",
-            ("finetune.max_span_wordpieces", "model.precision", "system_options"),
+            ("system", "finetune.max_span_wordpieces", "finetune.softmax", "model.precision"),
             "realm_lab.contrib.rivals.training.document_reader:train_reader",
-            by_system=True,
             uses_ranks=False,
         ),
         EVALUATE,

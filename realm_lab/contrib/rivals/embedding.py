@@ -101,9 +101,8 @@ class Embedding(SpanReader):
         WARM_START,
         Stage(
             "finetune",
-            ("model", "finetune", "system_options"),
+            ("system", "model", "finetune"),
             "realm_lab.systems.stages.finetune:finetune_reader",
-            by_system=True,
         ),
         EVALUATE,
     )

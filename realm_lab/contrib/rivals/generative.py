@@ -46,7 +46,7 @@ DENOISE = Stage(
 )
 FINETUNE = Stage(
     "finetune",
-    ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options"),
+    ("system", "model", "finetune.retriever", "finetune.max_span_wordpieces"),
     "realm_lab.contrib.rivals.training.writers:finetune",
     uses_ranks=False,
 )

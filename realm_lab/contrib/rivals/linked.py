@@ -32,9 +32,8 @@ STAGES = (
     WARM_START,
     Stage(
         "retriever",
-        ("model", "finetune.reader", "system_options"),
+        ("system", "model", "finetune.reader"),
         "realm_lab.contrib.rivals.training.linked:train_retriever",
-        by_system=True,
         keeps=KEPT,
         steps="system_options.steps",
     ),

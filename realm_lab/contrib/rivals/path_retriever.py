@@ -80,7 +80,7 @@ class PathRetriever(LinkedReader):
     title = "PathRetriever"
     options = PathRetrieverOptions
     stages = STAGES
-    fixed: ClassVar = {"softmax": "joint"}
+    fixed: ClassVar = {"finetune.softmax": "joint"}
 
     def new_model(self, encoder: Encoder, generator: torch.Generator) -> PathModel:
         from realm_lab.contrib.rivals.models.linked import PathModel

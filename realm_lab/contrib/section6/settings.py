@@ -6,17 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from realm_lab.params.sections import neutral
 from realm_lab.worlds.settings import WorldOptions
 
 
 class TripleOptions(WorldOptions):
     """The toy world with structured knowledge: Z has facts as triples, "kelbo | mayor | nofmez ."."""
 
-    triples: Annotated[Literal["none", "half", "all", "both"], neutral("none")] = "all"
+    triples: Literal["none", "half", "all", "both"] = "all"
     """Facts that are triples in place of a sentence: none, half of each entity's, or all. `both`: each fact in both
     forms, a passage each."""
-    triple_cards: Annotated[bool, neutral(False)] = False
+    triple_cards: bool = False
     """All triples of an entity in one passage. If false, each has a separate passage with another sentence."""
 
 
@@ -26,9 +25,9 @@ class BilingualOptions(WorldOptions):
     second_language: Literal["names_shared", "transliterated"] = "names_shared"
     """Another word for each word, and every sentence backwards. Names and years are the same (names_shared), or in
     other letters, so that the languages share no wordpiece."""
-    knowledge_language: Annotated[Literal["first", "second", "both"], neutral("first")] = "first"
+    knowledge_language: Literal["first", "second", "both"] = "first"
     """Language of Z; `both`: each passage in each."""
-    sentence_fraction: Annotated[float, Field(gt=0.0, le=1.0), neutral(1.0)] = 1.0
+    sentence_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the training sentences that X has: few are a low resource."""
 
 

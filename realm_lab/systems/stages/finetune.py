@@ -26,14 +26,14 @@ from realm_lab.training.loop import train
 def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as they are."""
     initial = initial_state(context, "finetune")
-    tune(context, run, initial, context.retriever(initial.embedder), context.system.params.finetune)
+    tune(context, run, initial, context.retriever(initial.embedder), context.params.finetune)
 
 
 def finetune_reader(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning of only the reader, on passages that the system finds before it; the query tower stays as it
     is, and the early loss, which trains nothing else, is left out."""
     fixed = {"train_query_tower": False, "early_loss_candidates": 0}
-    settings = context.system.params.finetune.model_copy(update=fixed)
+    settings = context.params.finetune.model_copy(update=fixed)
     initial = initial_state(context, "finetune")
     tune(context, run, initial, FixedPassages(context, initial.embedder, settings.candidates), settings)
 

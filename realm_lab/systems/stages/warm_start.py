@@ -24,7 +24,6 @@ def warm_start(context: CorpusContext, run: StageRun) -> None:
     initial_seed, order_seed = context.initial_seed, context.order_seed(run.stage)
     reader = new_reader(params, size, initial_seed)
     embedder = new_embedder(params, size, initial_seed, _initial_encoder(context, reader))
-    embedder.set_learned_null(False)  # pre-training's: the warm start is the same for every null document
     show(reader, context.patches)
     show(embedder, context.patches)
     articles = context.corpus.articles()

@@ -108,7 +108,7 @@ def finetune(context: Context, run: StageRun, make_task: Callable[..., Selection
     system = cast(PassageSystem, context.system)
     candidates = min(1 + system.own.negatives, len(context.passages))
     fixed = {"train_query_tower": False, "early_loss_candidates": 0, "candidates": candidates}
-    settings = system.params.finetune.model_copy(update=fixed)
+    settings = context.params.finetune.model_copy(update=fixed)
     initial = initial_state(context, "finetune")
     tune(context, run, initial, FixedPassages(context, initial.embedder, DEPTH), settings, make_task)
 

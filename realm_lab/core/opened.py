@@ -1,0 +1,79 @@
+"""Files that custom code opens to read, noted by an audit hook of Python.
+
+A mask that reads a list of words depends on that list, though no parameter names it. The stage that used the mask
+records the file with its digest (tracking/code_record.py), as it does the code.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Collection
+from importlib.util import source_from_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from realm_lab.core.code import INSTALLED, PACKAGE
+
+LIBRARIES = tuple(
+    f"{os.path.realpath(path)}{os.sep}"
+    for path in (str(PACKAGE), sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/proc", "/sys", "/dev")
+)
+_read: dict[str, set[str]] = {}  # file -> the custom modules that were running
+_written: set[str] = set()
+
+
+@functools.cache
+def watch() -> None:
+    """Note files from now on, in this process."""
+    sys.addaudithook(_note)
+
+
+def opened_by(modules: Collection[str]) -> list[Path]:
+    """Return the files that these modules opened to read, or what they called: no libraries, no modules among
+    `modules`' own files, none that this process wrote."""
+    found = [path for path, running in _read.items() if path not in _written and not running.isdisjoint(modules)]
+    return sorted(path for path in map(Path, found) if path.is_file())
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open" or isinstance(arguments[0], int):
+        return
+    path, mode, flags = arguments
+    running = _running()
+    if not running:
+        return
+    name = os.path.abspath(os.fsdecode(path))
+    if any(one in mode for one in "wax+") if isinstance(mode, str) else flags & (os.O_WRONLY | os.O_RDWR):
+        _written.add(name)
+    elif not name.startswith(LIBRARIES):
+        _read.setdefault(_source(name), set()).update(running)
+
+
+def _running() -> set[str]:
+    """Return the names of the custom modules whose functions are running."""
+    found: set[str] = set()
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if _is_custom(frame.f_code.co_filename):
+            found.add(str(frame.f_globals.get("__name__")))
+        frame = frame.f_back
+    return found
+
+
+@functools.cache
+def _is_custom(file: str) -> bool:
+    """True for code that is neither installed nor of Python or realm_lab."""
+    path = os.path.realpath(file)
+    return not file.startswith("<") and not path.startswith(LIBRARIES) and not INSTALLED & set(Path(path).parts)
+
+
+def _source(name: str) -> str:
+    """Return the source of compiled code; another file as it is."""
+    try:
+        return source_from_cache(name) if name.endswith(".pyc") else name
+    except ValueError:
+        return name
