@@ -12,11 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from realm_lab.errors import UserError
 
 Source = Literal["results", "curve", "run"]
 Split = Literal["test", "dev", "train", ""]
 Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM25"]  # of an evaluation, in its order
+Better = Literal["up", "down", ""]
+ROUNDING = 1e-6
+FLOOR = 0.02  # of the scale: at its bad end nothing was learned
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,20 @@ class Metric:
     split: Split = "test"
     unit: str = ""
     digits: int = 3
-    better: Literal["up", "down", ""] = "up"
+    better: Better = "up"
     headline: bool = False
     result: str = ""  # the name in the results, where it differs
     low: float | None = None
     high: float | None = None
     part: Part = "own measurements"
     choice: str | dict[str, Any] | None = None  # the code that computes it from predictions (tracking/computed.py)
+
+    def __post_init__(self) -> None:
+        """UserError: a word that `better`, `source`, `split` or `part` does not have."""
+        for field, words in (("better", Better), ("source", Source), ("split", Split), ("part", Part)):
+            if (word := getattr(self, field)) not in (known := get_args(words)):
+                choices = ", ".join(map(repr, known))
+                raise UserError(f"metric '{self.name}': {field}={word!r}", remedy=f"choose from: {choices}")
 
     @property
     def key(self) -> str:
@@ -53,6 +65,25 @@ class Metric:
     def span(self) -> float:
         """The largest difference that two values can have; infinite without bounds."""
         return math.inf if self.low is None or self.high is None else self.high - self.low
+
+    def is_at_floor(self, value: float) -> bool:
+        """True within 2 % of the bad end of the scale; False for a metric without bounds or direction."""
+        if self.low is None or self.high is None or not self.better:
+            return False
+        return (value - self.low if self.better == "up" else self.high - value) <= FLOOR * self.span
+
+    def is_within(self, value: float) -> bool:
+        """True for a value within the bounds, rounding aside."""
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        return low - ROUNDING <= value <= high + ROUNDING
+
+    def check_delta(self, largest: float) -> None:
+        """Check the largest difference that does not matter. UserError: it is no number above 0 and below the range."""
+        if isinstance(largest, bool) or not 0 < largest < math.inf:
+            raise UserError(f"delta of {self.name}: {largest} is no finite number above 0")
+        if largest >= self.span:
+            low_to_high = f"{self.low:g} to {self.high:g}"
+            raise UserError(f"delta of {self.name}: {largest:g} is not below its range, {low_to_high}", "lower it")
 
 
 def _share(*given: Any, **more: Any) -> Metric:
@@ -183,6 +214,11 @@ def metric(name: str) -> Metric:
 def curve(name: str) -> Metric:
     """The curve of that name, as `metric`."""
     return CURVES.get(name) or of_kind(name, "curve") or Metric(name, name.replace("_", " "), "curve", "", better="")
+
+
+def one_name(name: str) -> str:
+    """The name under which a result is tested; results.csv shows some results under a second name, too."""
+    return METRICS[name].key if name in METRICS and METRICS[name].key in METRICS else name
 
 
 def of_kind(name: str, source: Source) -> Metric | None:

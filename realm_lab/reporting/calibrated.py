@@ -9,7 +9,7 @@ from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
 from realm_lab.reporting.comparison import compare_cells, family_of
 from realm_lab.reporting.frames import load_runs, report_folder
-from realm_lab.reporting.report_data import DEFAULT_METRICS, load_report
+from realm_lab.reporting.report_data import load_report, metrics_of
 from realm_lab.statistics.calibration import calibrate
 from realm_lab.statistics.paired import FEWEST_SEEDS
 from realm_lab.statistics.wording import false_alarms, in_short, percent
@@ -21,7 +21,7 @@ def show_calibration(studies: Studies, root: Path, study: str, *, as_json: bool 
     there = report_folder(root, study)
     if study in studies.names():
         frames = load_runs(studies.runs, studies.read(study))
-        results = compare_cells(frames.record, frames.results, frames.record.metrics or DEFAULT_METRICS)
+        results = compare_cells(frames.record, frames.results, metrics_of(frames.record, frames.results))
     elif there:
         results = load_report(there).compared
     else:

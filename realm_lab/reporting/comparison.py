@@ -20,7 +20,7 @@ from realm_lab.statistics.family import Finding, judge
 from realm_lab.statistics.intervals import Interval, per_example_interval, seeds_and_questions_interval
 from realm_lab.statistics.paired import Comparison, compare
 from realm_lab.statistics.sequential import Decisions, Rule, decide
-from realm_lab.tracking.run_values import finite
+from realm_lab.tracking.metric_log import finite
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
 Cluster = Hashable  # questions that are alike: those of one article
@@ -47,7 +47,9 @@ class CellResult(NamedTuple):
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds."""
+        """Over the seeds that its difference is about; without a difference, over all that have a value."""
+        if self.finding:
+            return self.finding.comparison.means[0]
         return sum(self.values.values()) / len(self.values) if self.values else None
 
 
@@ -66,6 +68,16 @@ class MetricResult(NamedTuple):
     def is_cost(self) -> bool:
         """True for a cost, which is not a measure of quality."""
         return self.metric.source == "run"
+
+    @property
+    def is_measured(self) -> bool:
+        """True if any run has a value."""
+        return any(cell.values for cell in self.cells)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons why no run has a value."""
+        return list(dict.fromkeys(cell.reason or "no run has a value" for cell in self.cells))
 
 
 class Scores:
@@ -137,12 +149,17 @@ def compare_cells(
     over_questions: Intervals | None = None,
     not_measured: NotMeasured | None = None,
 ) -> list[MetricResult]:
-    """Return all measured metrics, and the study's exploratory ones.
+    """Return all declared metrics, measured or not, and the measured exploratory ones; empty before the first run has
+    numbers.
 
     The declared `metrics` times the cells are one family of tests. Costs are left out of it, unless one is the
     first metric or has a difference that does not matter. These and the exploratory ones are a separate family each.
     """
-    names = [name for name in (*metrics, *study.exploratory) if name in results and results[name].notna().any()]
+    known = results.dropna(how="all", subset=metric_columns(results))["cell"]
+    measured = [name for name in (*metrics, *study.exploratory) if name in results and results[name].notna().any()]
+    names = [name for name in (*metrics, *study.exploratory) if name in metrics or name in measured]
+    if known.empty:
+        return []
     values = {name: {cell.name: column(results, cell.name, name) for cell in study.cells} for name in names}
     found = {
         (name, cell): (metric_of(name), comparison)
@@ -151,7 +168,8 @@ def compare_cells(
         if cell != study.baseline and (comparison := compare(values[name][cell], values[name][study.baseline]))
     }
     declared = [name for name in names if name in metrics and is_tested(name, names[0], study.delta)]
-    judged = judge({key: one for key, one in found.items() if key[0] in declared}, study.delta)
+    absent = (len(study.cells) - 1) * sum(name not in measured for name in declared)
+    judged = judge({key: one for key, one in found.items() if key[0] in declared}, study.delta, absent=absent)
     if study.until:
         at_looks = decisions(study, results, metrics)
         judged = {
@@ -163,7 +181,6 @@ def compare_cells(
     for name in (name for name in names if name not in declared):
         mine = {key: one for key, one in found.items() if key[0] == name}
         judged |= judge(mine, {}, is_exploratory=True)
-    known = results.dropna(how="all", subset=metric_columns(results))["cell"]
     gaps = {cell: (not_measured or {}).get(cell, {}) for cell in known}
     return [_metric_result(study, name, values[name], judged, over_questions or {}, gaps) for name in names]
 
@@ -175,6 +192,17 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
     complete = results[results["status"] == "COMPLETE"]
     done = {name: set(mine["seed"]) for name, mine in complete.groupby("cell")}
     tests, first = dict[tuple[str, str], list[float]](), metrics[0]
+
+    def is_at_floor(key: tuple[str, str], count: int) -> bool:
+        name, mine = key
+        seeds = {*sorted(study.seeds)[:count]}
+        one, other = (
+            {seed: value for seed, value in column(complete, cell, name).items() if seed in seeds}
+            for cell in (mine, study.baseline)
+        )
+        found = compare(one, other)
+        return found is not None and all(map(metric_of(name).is_at_floor, found.means))
+
     for name in metrics:
         base = column(complete, study.baseline, name)
         for cell in (cell.name for cell in study.cells if cell.name != study.baseline):
@@ -187,7 +215,8 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
             tests[name, cell] = [values[s] - base[s] if s in values and s in base else math.nan for s in seeds]
     bounds = {key: study.delta[key[0]] for key in tests if key[0] in study.delta}
     groups = {key: key[1] for key in tests}
-    return decide(tests, bounds, groups, [key for key in tests if key[0] == first], Rule(*study.until))
+    deciding = [key for key in tests if key[0] == first]
+    return decide(tests, bounds, groups, deciding, Rule(*study.until), is_at_floor)
 
 
 def is_tested(name: str, first: str, delta: Mapping[str, float]) -> bool:
@@ -213,7 +242,8 @@ def _metric_result(
             finding = finding._replace(per_example=same_models, seeds_and_questions=new_seeds)
         elif not values[cell.name]:
             gap = Gap.NOT_MEASURED if cell.name in not_measured else Gap.NO_DATA
-            reason = not_measured.get(cell.name, {}).get(metric.part, "")
+            why = not_measured.get(cell.name, {})
+            reason = why.get(name) or why.get(metric.part, "")
         elif not values[study.baseline]:
             gap = Gap.BASELINE
         elif cell.name != study.baseline:
@@ -301,5 +331,7 @@ def axis_effects(study: StudyRecord, metric: Metric, values: Mapping[str, Mappin
             pairs = (wide[point] - wide[base[axis]]).unstack("seed").dropna(how="all").dropna(axis="columns")
             deltas = {int(seed): float(pairs[seed].mean()) for seed in pairs.columns if len(pairs)}
             if found := compare(deltas, dict.fromkeys(deltas, 0.0)):
+                means = (wide[one].unstack("seed").loc[pairs.index, [*deltas]] for one in (point, base[axis]))
+                found = found._replace(means=tuple(float(one.to_numpy().mean()) for one in means))
                 compared[axis, point] = metric, found
     return [AxisEffect(axis, point, finding) for (axis, point), finding in judge(compared, study.delta).items()]

@@ -10,7 +10,7 @@ from typing import Any
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.reporting.frames import Run, StudyFrames, relative
-from realm_lab.tracking.run_values import finite
+from realm_lab.tracking.metric_log import finite
 
 Example = dict[str, Any]
 MOMENTS = {"start": "before pre-training", "end": "after pre-training"}

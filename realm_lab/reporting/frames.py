@@ -6,7 +6,7 @@ Nothing that is broken or missing stops the reading: it is listed in `StudyFrame
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
@@ -18,6 +18,7 @@ import pandas as pd
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
+from realm_lab.metrics import metric as metric_of
 from realm_lab.tracking.computed import computed_values
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record
@@ -32,7 +33,7 @@ AGE = "index_staleness_steps"
 UPDATES = "corpus_updates"  # folder of a run, and first part of its columns
 SIDES = ("old", "new")
 WHOLE: dict[str, Any] = {"seed": int, "step": int, "seeds": int, "collapsed": int, "engine_version": "Int64"}
-NotMeasured = Mapping[str, Mapping[str, str]]  # cell -> part of the evaluation -> why
+NotMeasured = Mapping[str, Mapping[str, str]]  # cell -> part of the evaluation, or metric -> why
 CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
 
 
@@ -48,7 +49,7 @@ class Run:
     stages: dict[str, StageRun]
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
-    not_measured: dict[str, str] = field(default_factory=dict)  # part of the evaluation -> why
+    not_measured: dict[str, str] = field(default_factory=dict)  # part of the evaluation, or metric -> why
 
     @property
     def is_complete(self) -> bool:
@@ -81,11 +82,13 @@ class StudyFrames:
 
     @property
     def not_measured(self) -> NotMeasured:
-        """Cell -> part of the evaluation -> why its system cannot be measured in it; cells without one are left out."""
-        found = {
-            name: {part: why for run in self.of(name) for part, why in run.not_measured.items()}
-            for name, _ in self.cells
-        }
+        """Cell -> part of the evaluation, or metric -> why no run of it is measured in it; cells without one are left
+        out."""
+        found = {}
+        for name, _ in self.cells:
+            known = {metric for run in self.of(name) for metric in run.values}
+            reasons = [(part, why) for run in self.of(name) for part, why in run.not_measured.items()]
+            found[name] = {part: why for part, why in reasons if part not in known}
         return {name: parts for name, parts in found.items() if parts}
 
     def of(self, cell: str) -> list[Run]:
@@ -231,14 +234,25 @@ def _read_run(runs: Path, study: StudyRecord, member: StudyRun, problems: list[s
             run.environments[name] = stage.environment()
         if run.state.state == "COMPLETE":
             run.values.update(run_values(stages))
-            computed, failures = computed_values(study.own_metrics, stages)
+            computed, reasons = computed_values(study.own_metrics, stages)
             run.values.update(computed)
             run.values.update(_updates(runs / member.run))
-            problems += [failure for failure in failures if failure not in problems]
             run.not_measured.update([*stages.values()][-1].results().get("not_measured") or {})
+            run.not_measured.update(reasons)
+            where = f"{member.cell}, seed {member.seed}"
+            problems += [f"{where}: no value of {name}: {why}" for name, why in reasons.items()]
+            problems += [f"{where}: {text}" for text in _out_of_bounds(run.values)]
     except (UserError, OSError, TypeError, ValueError, AttributeError, KeyError) as error:
         problems.append(relative(error, runs))
     return run
+
+
+def _out_of_bounds(values: Mapping[str, float]) -> Iterator[str]:
+    """Describe each value that its metric cannot have."""
+    for name, value in values.items():
+        if not (known := metric_of(name)).is_within(value):
+            low, high = ("any" if end is None else f"{end:g}" for end in (known.low, known.high))
+            yield f"{name} is {value:g}, and can only be {low} to {high}"
 
 
 def _updates(run: Path) -> dict[str, float]:

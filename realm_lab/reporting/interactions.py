@@ -49,6 +49,8 @@ def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[In
                 here = {seed: corners[0][seed] - corners[2][seed] for seed in seeds}
                 at_base = {seed: corners[1][seed] - corners[3][seed] for seed in seeds}
                 if compared := compare(here, at_base):
+                    levels = (sum(corner[seed] for seed in seeds) / len(seeds) for corner in corners)
+                    compared = compared._replace(means=tuple(levels))
                     key = result.metric.name, one, other
                     found[key] = result.metric, compared
                     effects[key] = sum(here.values()) / len(seeds), sum(at_base.values()) / len(seeds)

@@ -125,6 +125,8 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         at_looks, (at_least, at_most) = decisions(record, results, record.metrics), record.until
         answered["looks"] = {"at_least": at_least, "at_most": at_most, "last": at_looks.seeds}
         answered["looks"]["stopped"] = at_looks.stopped
+    if report.verdict.missing:
+        answered["missing"] = report.verdict.missing
     if record.tuning:
         answered["tuning"] = tuning_json(record)
     if forks := forks_json(record, results):
@@ -152,7 +154,7 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
         summary=summary,
         calibration=false_alarms(report.calibration) if report.calibration else "",
         of_seed=[tables.seed_text(one) for one in report.sources],
-        rest=report.verdict.rest,
+        rest=str(report.verdict._replace(lead="")),
         seeds=seeds_text(record.seeds),
         flagged=report.flagged,
         common=", ".join(f"{name} = {show(value)}" for name, value in record.common.items()),

@@ -156,7 +156,7 @@ def collect(
 
     `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep).
     """
-    metrics = study.record.metrics or DEFAULT_METRICS
+    metrics = metrics_of(study.record, study.results)
     design = STUDY_RECORD.dump_python(study.record, mode="json") | {"metrics": list(metrics)}
     del design["runs"]  # they are below, with more fields
     results = read_results(results_text(study.results))
@@ -183,12 +183,19 @@ def collect(
     return _report(plain(data), results, shown, read_results(results_text(curves)))
 
 
+def metrics_of(record: StudyRecord, results: pd.DataFrame) -> Sequence[str]:
+    """The declared metrics of a study; those of the usual ones that its runs measured if it declares none."""
+    known = [name for name in DEFAULT_METRICS if name in results and results[name].notna().any()]
+    return record.metrics or known or DEFAULT_METRICS
+
+
 def standing(runs: Path, name: str) -> str:
-    """The verdict of a study by its runs as they are, in a sentence. UserError: it has no runs here."""
+    """The verdict of a study by its runs as they are, in a sentence, and one about metrics that no run measured.
+    UserError: it has no runs here."""
     study = load_study(runs, name)
     record = study.record
-    compared = compare_cells(record, study.results, record.metrics or DEFAULT_METRICS, {}, study.not_measured)
-    return verdict(record, compared).lead
+    compared = compare_cells(record, study.results, metrics_of(record, study.results), {}, study.not_measured)
+    return str(verdict(record, compared)._replace(rest=""))
 
 
 def load_report(folder: Path) -> Report:

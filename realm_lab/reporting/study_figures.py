@@ -174,7 +174,7 @@ def _differences(record: StudyRecord, shown: Sequence[MetricResult], name: str, 
 
 def _axes(report: Report) -> list[Sketch]:
     """The first metric by the two axes of a study."""
-    if len(report.record.axes) != 2 or not report.compared:
+    if len(report.record.axes) != 2 or not report.compared or not report.compared[0].is_measured:
         return []
     (first, points), (second, others) = report.record.axes.items()
     metric = report.compared[0].metric
@@ -196,7 +196,7 @@ def _trade_offs(report: Report) -> list[Sketch]:
     """The first measure of quality against time, against operations if the study names them, and against the age of the
     index."""
     results = report.results
-    quality = next((result.metric for result in report.compared if not result.is_cost), None)
+    quality = next((one.metric for one in report.compared if not one.is_cost and one.is_measured), None)
     if quality is None:
         return []
     minutes, age = results["wall_seconds"] / 60, results["index_staleness_steps"]

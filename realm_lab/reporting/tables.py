@@ -99,20 +99,29 @@ TITLES = {  # of `other_rows`
 
 
 def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
-    """One metric: a row for each cell, the baseline first, BM25 on the same passages if it was measured."""
+    """One metric: a row for each cell, the baseline first, BM25 on the same passages if it was measured; with numbers
+    of seeds if a cell lacks one."""
+    seeds = {cell.finding.seeds if cell.finding else len(cell.values) for cell in result.cells}
+    has_seeds = seeds != {results["seed"].nunique()}
     rows = []
     for cell in result.cells:
         finding = cell.finding
-        row = {"cell": cell.cell.title, "mean": number(cell.mean, result.metric.digits)}
+        row = {"cell": cell.cell.title}
+        if has_seeds:
+            row["n"] = str(finding.seeds if finding else len(cell.values))
+        row["mean"] = number(cell.mean, result.metric.digits)
         row[_difference([result])] = difference(finding) if finding else NOTHING
         row["p"] = number(finding.corrected_p) if finding else NOTHING
         row["finding"] = in_short(finding) if finding else cell.gap or ""
+        if not result.is_measured:
+            row["finding"] = f"{cell.gap}: {cell.reason or result.reasons[0]}"
         if cell is result.baseline:
-            row["finding"] = f"baseline, {cell.gap}" if cell.gap else "baseline"
+            row["finding"] = f"baseline, {row['finding']}" if cell.gap else "baseline"
         rows.append(row)
     if reference := [*reference_values(results, result.metric.name).values()]:
         shown = number(sum(reference) / len(reference), result.metric.digits)
         rows.append({"cell": "BM25, the same passages", "mean": shown, "finding": "reference"})
+        rows[-1] |= {"n": str(len(reference))} if has_seeds else {}
     return rows
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from realm_lab.reporting.comparison import AxisEffect, Gap, MetricResult, axis_effects
+from realm_lab.reporting.comparison import AxisEffect, CellResult, Gap, MetricResult, axis_effects
 from realm_lab.reporting.interactions import Interaction, interactions
 from realm_lab.reporting.rendering import render, words
 from realm_lab.statistics.family import Finding, Kind
@@ -19,13 +19,15 @@ FEW = {2: "two", 3: "three", 4: "four", 5: "five"}  # seeds that are too few
 
 
 class Verdict(NamedTuple):
-    """`lead`: one sentence that answers the question; `rest`: further sentences."""
+    """`lead`: one sentence that answers the question; `rest`: further sentences; `missing`: the declared metrics that
+    no run measured."""
 
     lead: str
     rest: str = ""
+    missing: str = ""
 
     def __str__(self) -> str:
-        return f"{self.lead} {self.rest}".rstrip()
+        return " ".join(filter(None, self))
 
 
 class Member(NamedTuple):
@@ -54,16 +56,23 @@ class Side(NamedTuple):
 
 def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
     """By the first metric, then what other metrics show."""
+    absent = [f"{one.metric.title} ({'; '.join(one.reasons)})" for one in results[1:] if not one.is_measured]
+    return _verdict(study, results)._replace(missing=f"Not measured: {', '.join(absent)}." if absent else "")
+
+
+def _verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
     first = results[0] if results else None
     if first is None or not first.baseline.values:
         base = first.baseline if first else None
         found = {"gap": base.gap, "why": base.reason} if base else {"gap": Gap.NO_DATA, "why": ""}
-        return _sentences(answered=False, metric=first.metric.title if first else "", **found)
+        if is_absent := first is not None and not first.is_measured:
+            found = {"gap": Gap.NOT_MEASURED, "why": "; ".join(first.reasons)}
+        return _sentences(answered=False, unmeasured=is_absent, metric=first.metric.title if first else "", **found)
     digits, base_cell = first.metric.digits, study.cell(study.baseline)
     effects = axis_effects(study, first.metric, {cell.cell.name: cell.values for cell in first.cells})
     others = [cell for cell in first.cells if cell is not first.baseline]
     compared = [
-        (cell.finding, Member(cell.cell.title, number(cell.mean, digits), cell.mean))
+        (cell.finding, Member(cell.cell.title, _value(cell, first), cell.mean))
         for cell in others
         if cell.finding and cell.mean is not None
     ]
@@ -90,6 +99,14 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
         interactions=_sides([(one.finding, _effect(study, one)) for one in mine]),
         elsewhere=[] if effects else _elsewhere(results),
     )
+
+
+def _value(cell: CellResult, result: MetricResult) -> str:
+    """The mean of a cell; also the baseline's, if it is another one over the seeds that both have."""
+    digits = result.metric.digits
+    shown, base = number(cell.mean, digits), number(result.baseline.mean, digits)
+    theirs = number(cell.finding.comparison.means[1], digits) if cell.finding else base
+    return shown if theirs == base else f"{shown} against {theirs} over the same seeds"
 
 
 def _sentences(**values: Any) -> Verdict:

@@ -337,8 +337,9 @@ def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]
     if request.as_json:
         print_json(plan_as_json(plan, root))
     counts = _counts(plan, root)
-    if lead := read_json(folder / "summary.json")["lead"]:
-        say(lead)
+    summary = read_json(folder / "summary.json")
+    for sentence in filter(None, (summary["lead"], summary.get("missing"))):
+        say(sentence)
     say(f"study {plan.name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
     is_news = tasks or before != read_summary(folder)["coverage"]
     if plan.on_finish and request.on_finish and is_news and not _wants_seeds(plan, request):

@@ -37,6 +37,7 @@ class Kind(StrEnum):
     INCONCLUSIVE = "inconclusive"  # the same, and a difference that matters is not ruled out
     TOO_FEW_SEEDS = "too few seeds"  # for any significant difference
     ONE_PAIR = "one pair of models"  # one seed, but its interval over questions excludes zero
+    NOTHING_LEARNED = "nothing was learned"  # all means are at the floor of the metric, with no significant difference
 
 
 class Finding(NamedTuple):
@@ -112,6 +113,8 @@ class Finding(NamedTuple):
             return Kind.ONE_PAIR
         if self.corrected_p <= ALPHA:
             return Kind.HIGHER if self.size > 0 else Kind.LOWER
+        if all(map(self.metric.is_at_floor, self.comparison.means)):
+            return Kind.NOTHING_LEARNED
         if self.equivalent_within is not None:
             return Kind.EQUIVALENT
         if self.comparison.smallest_p <= ALPHA:
@@ -178,9 +181,10 @@ def judge(
     *,
     is_exploratory: bool = False,
     spans: int = 1,
+    absent: int = 0,
 ) -> dict[Key, Finding]:
     """A family of comparisons; `largest`: metric -> the largest difference that does not matter. A difference of
-    differences can be two `spans` of its metric."""
+    differences can be two `spans` of its metric. `absent`: further comparisons that were declared and not measured."""
     deltas = [comparison.by_seed for _, comparison in found.values()]
     corrected = dict(zip(found, step_down_max_t(deltas), strict=True))
     calibrated = calibrate(deltas)
@@ -195,7 +199,7 @@ def judge(
         key: Finding(
             comparison,
             metric,
-            len(found),
+            len(found) + absent,
             corrected[key],
             largest.get(metric.name),
             equivalence.get(key),

@@ -35,6 +35,7 @@ class Comparison(NamedTuple):
     interval: Interval
     p: float  # exact sign-flip test, two-sided, of only this comparison
     smallest_p: float  # that any data could have given with this many seeds
+    means: tuple[float, ...]  # of what is compared, over these seeds: the cell, the baseline
 
     @property
     def by_seed(self) -> dict[int, float]:
@@ -55,6 +56,7 @@ def compare(cell: Mapping[int, float], baseline: Mapping[int, float]) -> Compari
         t_interval(deltas),
         sign_flip_p(deltas),
         smallest_p(len(deltas)),
+        tuple(sum(values[seed] for seed in seeds) / len(seeds) for values in (cell, baseline)),
     )
 
 

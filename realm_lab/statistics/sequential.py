@@ -17,7 +17,7 @@ Resampling-based multiple testing, section 2.8; Bartroff & Song (2014), Sequenti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -61,13 +61,15 @@ def decide(
     groups: Mapping[Key, Hashable],
     deciding: Collection[Key],
     rule: Rule,
+    is_at_floor: Callable[[Key, int], bool] = lambda key, seeds: False,
 ) -> Decisions[Key]:
     """Replay every look that the data allow.
 
     `tests`: the differences of each comparison in the order of the seeds, as many as are known; NaN: a seed whose runs
     lack the metric. `bounds`: comparison
     -> the largest difference that does not matter. `groups`: comparison -> its cell; a cell stops when its
-    comparisons in `deciding` are decided. The same data give the same decisions, however they came about.
+    comparisons in `deciding` are decided. `is_at_floor`: true if nothing was learned in a comparison by as many seeds;
+    then equivalence decides nothing. The same data give the same decisions, however they came about.
     """
     family = _Family(tests, rule)
     found: dict[Key, float] = {}
@@ -90,7 +92,8 @@ def decide(
         equal = dict(zip(alike, holm([*alike.values()]), strict=True))
         for name in names:
             mine = [key for key in deciding if groups[key] == name]
-            if name not in stopped and mine and all(key in found or equal.get(key, 1.0) <= ALPHA for key in mine):
+            decided = [key in found or (equal.get(key, 1.0) <= ALPHA and not is_at_floor(key, now)) for key in mine]
+            if name not in stopped and mine and all(decided):
                 stopped[name] = now
     unfinished = min(max(seeds + 1, rule.at_least), rule.at_most)
     wanted = {name: stopped.get(name, unfinished) for name in names}

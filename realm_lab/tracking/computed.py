@@ -15,8 +15,8 @@ from realm_lab.core.plugins import Choice, Kind, option_suffix
 from realm_lab.errors import UserError
 from realm_lab.metrics import BUILT_IN, Metric
 from realm_lab.params.load import show
+from realm_lab.tracking.metric_log import finite
 from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.run_values import finite
 
 
 class Prediction(NamedTuple):
@@ -65,28 +65,30 @@ def definition(parameter: str, choice: Choice) -> Metric:
     )
 
 
-def computed_values(metrics: Iterable[Metric], stages: Mapping[str, StageRun]) -> tuple[dict[str, float], list[str]]:
-    """Compute those of `metrics` that have code, for a complete run. Returns the finite values by name, and a sentence
-    for each that failed. A run without answers has none."""
+def computed_values(
+    metrics: Iterable[Metric], stages: Mapping[str, StageRun]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Compute those of `metrics` that have code, for a complete run. Returns the finite values by name, and the reasons
+    why others have none. A run without answers has neither."""
     wanted = [metric for metric in metrics if metric.choice is not None]
     path = [*stages.values()][-1].path / "eval" / "predictions.jsonl"
     if not wanted or not path.exists():
-        return {}, []
+        return {}, {}
     predictions = [_prediction(row) for row in read_json_lines(path) if "prediction" in row]
     values: dict[str, float] = {}
-    problems: list[str] = []
+    reasons: dict[str, str] = {}
     for metric in wanted if predictions else ():
         try:
             returned = COMPUTED.choose("metrics", Choice.read(metric.choice))(predictions)
             value = finite(returned.item() if hasattr(returned, "item") else returned)
         except UserError as error:
-            problems.append(str(error))
+            reasons[metric.name] = str(error)
             continue
         if value is None:
-            problems.append(f"metric '{metric.name}' returned {returned!r}; return a finite number")
+            reasons[metric.name] = f"it returned {returned!r}, which is no number to compute with"
         else:
             values[metric.name] = value
-    return values, problems
+    return values, reasons
 
 
 def _prediction(row: Mapping[str, Any]) -> Prediction:

@@ -14,6 +14,7 @@ from realm_lab.core.files import atomic_write, room_for
 from realm_lab.errors import UserError
 
 RESERVED = ("step", "time")
+LARGEST = 1e100  # sums of squares of larger numbers can overflow
 
 
 class MetricLog:
@@ -70,12 +71,19 @@ class MetricLog:
 
 
 def scalars(values: Any, separator: str = ".", prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Return every finite number of nested `values`, the names joined by `separator`."""
+    """Return every number of nested `values` that can be computed with, the names joined by `separator`."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             yield from scalars(value, separator, f"{prefix}{separator}{name}" if prefix else name)
-    elif isinstance(values, int | float) and not isinstance(values, bool) and math.isfinite(values):
-        yield prefix, float(values)
+    elif (value := finite(values)) is not None:
+        yield prefix, value
+
+
+def finite(value: Any) -> float | None:
+    """Return `value` as a float, or None if it is not a number, or too large for squares of it."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+        return None
+    return float(value)
 
 
 def _whole_lines(path: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], int]:

@@ -5,20 +5,11 @@ No pandas, because `status` and the search read single numbers with it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
 
 from realm_lab.metrics import METRICS
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import StageRun
-
-
-def finite(value: Any) -> float | None:
-    """Return `value` as a float, or None if it is not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:

@@ -185,10 +185,10 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
     started_ms, ended_ms = _own_times(state)
     model = None
     if state.state == "COMPLETE":
-        computed, problems = computed_values(study.own_metrics, stages) if study else ({}, [])
+        computed, reasons = computed_values(study.own_metrics, stages) if study else ({}, {})
         compared = study.metrics if study else ()
         points = {HEADLINE: _headline(stages, computed, compared, _times([state])[1] or 0)} | points
-        tags["realm.problems"] = "; ".join(problems)
+        tags["realm.problems"] = "; ".join(f"{name}: {why}" for name, why in reasons.items())
         model = trained_model(stages)
     if model and sum(path.stat().st_size for path in model.rglob("*")) > MODEL_BYTES:
         model = None

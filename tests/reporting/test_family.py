@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from realm_lab.metrics import METRICS
-from realm_lab.reporting.comparison import MetricResult, as_json, compare_cells
+from realm_lab.reporting.comparison import MetricResult, as_json, compare_cells, decisions
+from realm_lab.reporting.tables import result_rows
 from realm_lab.reporting.verdict import verdict
 from realm_lab.statistics.family import Finding, Kind, judge
 from realm_lab.statistics.intervals import Interval, t_interval
@@ -22,12 +23,14 @@ NARROW = (0.001, -0.002, 0.003, -0.001, 0.002, 0.001, 0.0, -0.001)
 WIDE = (0.1, 0.2, -0.1, 0.1, -0.2, 0.0, 0.05, -0.1)
 
 
-def found_in(deltas: tuple[float, ...], largest: float | None, tests: int) -> Finding:
-    """One comparison in exact match, in a family of this many tests, the others without an effect."""
+def found_in(deltas: tuple[float, ...], largest: float | None, tests: int, level: float = 0.5) -> Finding:
+    """One comparison in exact match with a baseline at `level`, in a family of this many tests, the others without an
+    effect."""
     nobody = dict.fromkeys(range(len(deltas)), 0.0)
     mine, other = compare(dict(enumerate(deltas)), nobody), compare(nobody, nobody)
     assert mine is not None
     assert other is not None
+    mine = mine._replace(means=(level + mine.mean, level))
     metric, others = METRICS["exact_match"], METRICS["f1"]
     found = {place: (others, other) if place else (metric, mine) for place in range(tests)}
     return judge(found, {} if largest is None else {"exact_match": largest})[0]
@@ -55,6 +58,17 @@ def test_kinds_of_findings(
 ) -> None:
     found = found_in(deltas, largest, tests)
     assert (found.kind, in_short(found), needed_seeds(found)) == (kind, short, needed)
+
+
+def test_nothing_was_learned_if_all_means_are_at_the_floor() -> None:
+    assert found_in(NARROW, 0.02, 1, level=0.01).kind is Kind.NOTHING_LEARNED
+    assert found_in((0.001, -0.001), None, 1, level=0.01).kind is Kind.NOTHING_LEARNED
+    assert found_in(NARROW, 0.02, 1, level=0.03).kind is Kind.EQUIVALENT
+    assert found_in((0.009, 0.008) * 4, 0.02, 1, level=0.0).kind is Kind.HIGHER, "what is significant stays so"
+    less_is_better = METRICS["cloze_top1_bystander_end"]
+    assert found_in(NARROW, 0.02, 1, level=0.01)._replace(metric=less_is_better).kind is Kind.EQUIVALENT
+    assert found_in(NARROW, 0.02, 1, level=0.99)._replace(metric=less_is_better).kind is Kind.NOTHING_LEARNED
+    assert found_in(NARROW, 0.02, 1, level=0.01)._replace(metric=METRICS["wall_seconds"]).kind is Kind.EQUIVALENT
 
 
 def test_a_finding_has_fields_for_those_who_do_not_read_english() -> None:
@@ -154,6 +168,49 @@ def test_the_verdict_of_an_unfinished_study() -> None:
     for words in ("B (0.620) in all 5 seeds", "C (0.610) in all 3 seeds", "D (0.600) with one seed"):
         assert f"higher for {words}" in answer.lead
     assert answer.rest == "Three or five seeds are too few for a significance test."
+
+
+def test_means_are_those_of_the_seeds_that_the_difference_has() -> None:
+    """A baseline of 0.5 in seed 0 and 0.3 in all others, and a cell with only seed 0."""
+    record, results = study_of({"exact_match": {"a": (0.0, *[float("nan")] * 7)}})
+    results.loc[(results["cell"] == "realm") & (results["seed"] > 0), "exact_match"] = 0.3
+    [found] = compare_cells(record, results, record.metrics)
+    assert verdict(record, [found]).lead == (
+        "Compared with REALM (0.325), exact match is not clearly different for A (0.500 against 0.500 over the same "
+        "seeds) with one seed."
+    )
+    assert [(row["n"], row["mean"]) for row in result_rows(found, results)] == [("8", "0.325"), ("1", "0.500")]
+
+
+def test_equivalence_at_the_floor_decides_nothing() -> None:
+    learned, floor = (
+        study_of({"exact_match": {"a": NARROW}}, delta={"exact_match": 0.02}, until=(4, 8)) for _ in range(2)
+    )
+    floor[1]["exact_match"] -= 0.49
+    stopped = []
+    for record, results in (learned, floor):
+        results["status"] = "COMPLETE"
+        stopped.append(decisions(record, results, record.metrics).stopped)
+    assert stopped == [{"a": 4}, {}]
+    assert verdict(floor[0], compare_cells(*floor, floor[0].metrics)).lead == (
+        "Compared with REALM (0.010), exact match is at its floor for A (0.010): nothing was learned."
+    )
+
+
+def test_a_declared_metric_that_no_run_measured_keeps_its_place() -> None:
+    record, results = study_of({"exact_match": {"a": WIDE}}, metrics=("recall_at_20", "exact_match", "f1"))
+    found = compare_cells(record, results, record.metrics, None, {"a": {"f1": "it returned '5'"}})
+    assert [(one.metric.name, one.is_measured) for one in found] == [
+        ("recall_at_20", False), ("exact_match", True), ("f1", False),
+    ]  # fmt: skip
+    assert [row["finding"] for row in result_rows(found[2], results)] == [
+        "baseline, not measured: no run has a value", "not measured: it returned '5'",
+    ]  # fmt: skip
+    assert found[1].cells[1].finding is not None
+    assert found[1].cells[1].finding.tests == 3, "as declared"
+    answer = verdict(record, found)
+    assert answer.lead == "No answer: recall@20, zero-shot is not measured (no run has a value)."
+    assert answer.missing == "Not measured: F1 (no run has a value; it returned '5')."
 
 
 def test_the_verdict_has_the_range_of_all_others() -> None:
