@@ -223,6 +223,10 @@ def judge_rows(
     names = [baseline, *(name for name in cells if name != baseline)]
     tables = {metric: {name: _values(runs, name, metric) for name in names} for metric in metrics}
     defined = {metric: _metric(metric, tables[metric]) for metric in metrics}
+    for name, largest in delta.items():
+        if name not in defined:
+            raise UserError(f"--delta: '{name}' is none of the metrics", remedy=suggestion(name, defined))
+        defined[name].check_delta(largest)
     compared = {
         (metric, name): (defined[metric], found)
         for metric, table in tables.items()

@@ -19,10 +19,9 @@ from rich.markdown import Markdown
 
 from realm_lab.core.files import digest
 from realm_lab.errors import UserError, suggestion
-from realm_lab.metrics import METRICS
+from realm_lab.metrics import METRICS, one_name
 from realm_lab.params.load import is_system_option
 from realm_lab.reporting.code_notes import commit_of, commits_line, write_patches
-from realm_lab.reporting.comparison import points_of
 from realm_lab.reporting.confounds import parameters_of
 from realm_lab.reporting.frames import StudyFrames, load_runs
 from realm_lab.reporting.rendered import terminal_text
@@ -48,7 +47,9 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     fewer than two sides, an unknown or ambiguous one, or a run that cannot be read."""
     sides = find_sides(studies, texts)
     study = load_sides(studies.runs, sides)
-    study = replace(study, record=replace(study.record, axes=axes_of(studies, sides)))
+    axes, points = axes_of(studies, sides)
+    cells = (replace(cell, points=one) for cell, one in zip(study.record.cells, points, strict=True))
+    study = replace(study, record=replace(study.record, axes=axes, cells=tuple(cells)))
     name = "-vs-".join(side.name.replace("/", ".") for side in sides)
     name = name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}-{digest(name)[:8]}"
     folder = (out or studies.runs.parent / "reports" / "compare") / name
@@ -112,7 +113,7 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
             )
     if len({commit for run in study.runs if (commit := commit_of(run))}) > 1:
         study.problems.append(f"Different commits computed the sides. {commits_line(study)}")
-    names = [name for name in METRICS if name != "retrieval_utility"]  # which is retrieval_utility_end
+    names = [name for name in METRICS if one_name(name) == name]
     measured = [name for name in names if name in study.results and study.results[name].notna().any()]
     # nobody declared what matters: the usual metrics and those that a study of a side computes from predictions are
     # tested, the others only shown, where two sides have them
@@ -123,21 +124,22 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     return replace(study, record=replace(study.record, metrics=declared, exploratory=others))
 
 
-def axes_of(studies: Studies, sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
-    """Return the two axes of the study that all sides belong to, with their points; empty without such a study, and if
-    the sides are not all combinations of these points."""
-    names = {side.name for side in sides}
-    [first, *others] = {name.partition("/")[0] for name in names}
+def axes_of(studies: Studies, sides: Sequence[Side]) -> tuple[dict[str, tuple[str, ...]], list[dict[str, str]]]:
+    """Return the two axes of the study that all sides belong to, with their points, and the points of each side; empty
+    ones without such a study, and if the sides are not all combinations of these points."""
+    nothing: tuple[dict[str, tuple[str, ...]], list[dict[str, str]]] = {}, [{} for _ in sides]
+    [first, *others] = {side.name.partition("/")[0] for side in sides}
     record = studies.read(first) if not others and first in studies.names() else None
     if record is None or len(record.axes) != 2:
-        return {}
-    points = [points_of(record, cell) for cell in record.cells if f"{record.name}/{cell.name}" in names]
-    if len(points) < len(sides) or None in points:
-        return {}
-    present = {axis: {one[axis] for one in points if one} for axis in record.axes}
-    axes = {axis: tuple(point for point in known if point in present[axis]) for axis, known in record.axes.items()}
+        return nothing
+    known = {f"{record.name}/{cell.name}": cell.points for cell in record.cells}
+    points = [known.get(side.name, {}) for side in sides]
+    if not all(points):
+        return nothing
+    present = {axis: {one[axis] for one in points} for axis in record.axes}
+    axes = {axis: tuple(point for point in of_axis if point in present[axis]) for axis, of_axis in record.axes.items()}
     counts = [len(some) for some in axes.values()]
-    return axes if min(counts) > 1 and len(points) == prod(counts) else {}
+    return (axes, points) if min(counts) > 1 and len(points) == prod(counts) else nothing
 
 
 def _titles(sides: Sequence[Side]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -294,32 +294,15 @@ class AxisEffect(NamedTuple):
         return {"axis": self.axis, "point": self.point} | self.finding.as_json()
 
 
-def points_of(study: StudyRecord, cell: StudyCell) -> dict[str, str] | None:
-    """Axis -> point of a cell that the axes made; None for any other."""
-    return _matched(cell.name, [*study.axes.items()]) or None
-
-
-def _matched(name: str, axes: Sequence[tuple[str, Collection[str]]]) -> dict[str, str] | None:
-    """The point of each axis in a name, which has them in the order of the axes; None: it is not made of them."""
-    if not axes:
-        return None if name else {}
-    (axis, points), *others = axes
-    for point in points:
-        for part in (point, f"{axis.rsplit('.', 1)[-1]}={point}", f"{axis}={point}"):
-            if f"{name},".startswith(f"{part},") and (rest := _matched(name[len(part) + 1 :], others)) is not None:
-                return {axis: point} | rest
-    return None
-
-
 def axis_effects(study: StudyRecord, metric: Metric, values: Mapping[str, Mapping[int, float]]) -> list[AxisEffect]:
     """Every point of every axis but the baseline's; `values`: cell -> seed -> value. Empty without several axes, and
     for seeds until decided: p would have to be corrected for the looks."""
-    base = points_of(study, study.cell(study.baseline)) if len(study.axes) > 1 and not study.until else None
-    if base is None:
+    base = study.cell(study.baseline).points
+    if len(study.axes) < 2 or not base or study.until:
         return []
     rows: list[dict[str, Any]] = []
     for cell in study.cells:
-        if points := points_of(study, cell):
+        if points := cell.points:
             rows += [points | {"seed": seed, "value": value} for seed, value in values.get(cell.name, {}).items()]
     table = pd.DataFrame(rows, columns=[*study.axes, "seed", "value"])
     compared: dict[tuple[str, str], tuple[Metric, Comparison]] = {}

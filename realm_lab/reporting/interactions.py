@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from realm_lab.metrics import Metric
-from realm_lab.reporting.comparison import MetricResult, points_of
+from realm_lab.reporting.comparison import MetricResult
 from realm_lab.statistics.family import Finding, judge
 from realm_lab.statistics.paired import Comparison, compare
 from realm_lab.tracking.study_record import StudyRecord
@@ -32,8 +32,8 @@ class Interaction(NamedTuple):
 def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[Interaction]:
     """Return the interactions of each declared measure of quality and each pair of points besides the baseline's;
     empty without two axes, and for seeds until decided."""
-    base = points_of(study, study.cell(study.baseline)) if len(study.axes) == 2 and not study.until else None
-    if base is None:
+    base = study.cell(study.baseline).points
+    if len(study.axes) != 2 or not base or study.until:
         return []
     first, second = study.axes
     found: dict[tuple[str, str, str], tuple[Metric, Comparison]] = {}
@@ -41,7 +41,7 @@ def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[In
     for result in results:
         if result.is_cost or result.metric.name in study.exploratory:
             continue
-        at = {tuple(p.values()): cell.values for cell in result.cells if (p := points_of(study, cell.cell))}
+        at = {tuple(p.values()): cell.values for cell in result.cells if (p := cell.cell.points)}
         for one in (point for point in study.axes[first] if point != base[first]):
             for other in (point for point in study.axes[second] if point != base[second]):
                 corners = [at.get((a, b), {}) for a in (one, base[first]) for b in (other, base[second])]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from realm_lab.metrics import Metric
-from realm_lab.reporting.comparison import MetricResult, points_of
+from realm_lab.reporting.comparison import MetricResult
 from realm_lab.statistics.components import Component, components
 from realm_lab.tracking.study_record import StudyRecord
 
@@ -37,7 +37,7 @@ def sources(study: StudyRecord, results: list[MetricResult]) -> list[Sources]:
     found = []
     shape = [len(points) for points in study.axes.values()]
     for result in results:
-        at = {tuple(p.values()): cell.values for cell in result.cells if (p := points_of(study, cell.cell))}
+        at = {tuple(p.values()): cell.values for cell in result.cells if (p := cell.cell.points)}
         seeds = sorted(set.intersection(*map(set, at.values()))) if len(at) == np.prod(shape) else []
         if len(seeds) >= FEWEST:
             values = np.empty((len(seeds), *shape))

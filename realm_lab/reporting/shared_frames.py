@@ -8,7 +8,6 @@ import pandas as pd
 
 from realm_lab.core.files import read_json_lines
 from realm_lab.params.load import flatten, parse_override
-from realm_lab.reporting.comparison import points_of
 from realm_lab.reporting.frames import StudyFrames
 from realm_lab.tracking.study_record import StudyRecord
 
@@ -25,7 +24,7 @@ def changed(record: StudyRecord, study: StudyFrames | None = None) -> pd.DataFra
     known = {run.cell: flatten(run.record.params) for run in (study.runs if study else ())}
     rows = []
     for cell in record.cells:
-        points: dict[str, Any] = dict(points_of(record, cell) or {})
+        points: dict[str, Any] = dict(cell.points)
         points |= dict(parse_override(f"{axis}={point}") for axis, point in points.items() if axis in names)
         values = known.get(cell.name, {}) | cell.changes
         row: dict[str, Any] = {"cell": cell.name, "system": cell.system} | points

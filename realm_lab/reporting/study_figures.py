@@ -19,7 +19,7 @@ import pandas as pd
 from realm_lab.core.plugins import Choice, option_suffix
 from realm_lab.errors import UserError
 from realm_lab.metrics import Metric, curve
-from realm_lab.reporting.comparison import MetricResult, points_of
+from realm_lab.reporting.comparison import MetricResult
 from realm_lab.reporting.figures import (
     COLOURS,
     DASHES,
@@ -124,7 +124,7 @@ def styles_of(record: StudyRecord) -> Styles:
     first, second = (list(points) for points in record.axes.values())
     found = {}
     for cell in record.cells:
-        if points := points_of(record, cell):
+        if points := cell.points:
             one, other = points.values()
             found[cell.name] = first.index(one) % len(COLOURS), second.index(other) % len(DASHES)
     return found
@@ -141,7 +141,7 @@ def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
     first, second = record.axes
     found: dict[str, dict[str, str]] = {}
     for cell in record.cells:
-        if points := points_of(record, cell):
+        if points := cell.points:
             found.setdefault(f"{words(second)} {points[second]}", {})[cell.name] = points[first]
     return found
 
@@ -181,7 +181,7 @@ def _axes(report: Report) -> list[Sketch]:
     values: dict[Any, list[float]] = {
         tuple(p.values()): [*cell.values.values()]
         for cell in report.compared[0].cells
-        if cell.values and (p := points_of(report.record, cell.cell))
+        if cell.values and (p := cell.cell.points)
     }
     names = words(first), words(second), metric.title
     caption = (

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from realm_lab.params.load import show
-from realm_lab.reporting.comparison import MetricResult, points_of
+from realm_lab.reporting.comparison import MetricResult
 from realm_lab.reporting.frames import SIDES, UPDATES, column, ordered_cells, summarise
 from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.noise import Sources
@@ -101,8 +101,8 @@ TITLES = {  # of `other_rows`
 def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     """One metric: a row for each cell, the baseline first, BM25 on the same passages if it was measured; with numbers
     of seeds if a cell lacks one."""
-    seeds = {cell.finding.seeds if cell.finding else len(cell.values) for cell in result.cells}
-    has_seeds = seeds != {results["seed"].nunique()}
+    seeds = {cell.finding.seeds if cell.finding else len(cell.values) for cell in result.cells if cell.values}
+    has_seeds = bool(seeds - {results["seed"].nunique()})
     rows = []
     for cell in result.cells:
         finding = cell.finding
@@ -196,7 +196,7 @@ def axes_rows(report: Report) -> Rows:
         return []
     (first, points), (second, others) = report.record.axes.items()
     result = report.compared[0]
-    at = {tuple(p.values()): cell.values for cell in result.cells if (p := points_of(report.record, cell.cell))}
+    at = {tuple(p.values()): cell.values for cell in result.cells if (p := cell.cell.points)}
     return [
         {words(first): point}
         | {

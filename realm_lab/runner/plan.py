@@ -13,7 +13,7 @@ from typing import Any
 from realm_lab.core.plugins import Choice, import_plugins, load_object
 from realm_lab.errors import UserError, suggestion
 from realm_lab.masking import check_masking
-from realm_lab.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind
+from realm_lab.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
 from realm_lab.params.load import (
     FLAG,
     Origin,
@@ -43,7 +43,7 @@ from realm_lab.runner.study import (
     read_study_file,
     value_in_name,
 )
-from realm_lab.runner.tuning import Tuned, cell_of, trial_name, tune_cell
+from realm_lab.runner.tuning import Tuned, trial_name, tune_cell
 from realm_lab.systems.forks import fork_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of, with_options
@@ -113,7 +113,7 @@ class StudyPlan:
                     continue
                 seen.add(trial.plans[0].run_key)
                 name, title = trial_name(tuned.cell, number), changes_title(trial.values)
-                cells.append(Cell(name, title, tuned.system, {}, trial.values))
+                cells.append(Cell(name, title, tuned.system, {}, trial.values, trial_of=tuned.cell))
                 runs += [PlannedRun(name, plan.seed, trial.params, plan, trial.values) for plan in trial.plans]
         tuning = self.tuning.tuning
         described = {
@@ -138,8 +138,13 @@ class StudyPlan:
         """All runs that are left, for estimates: while cells are being tuned also its trials, as runs of their cell."""
         if self.next is self:
             return self.runs
-        trials = (replace(run, cell=cell_of(run.cell)) for run in self.trials.runs)
-        return (*self.untuned, *trials)
+        trials = self.trials
+        return (*self.untuned, *(replace(run, cell=trials.owners[run.cell]) for run in trials.runs))
+
+    @property
+    def owners(self) -> dict[str, str]:
+        """Return cell -> the tuned cell that it is a trial of, or itself."""
+        return {cell.name: cell.trial_of or cell.name for cell in self.cells}
 
     @property
     def baseline(self) -> Cell:
@@ -329,12 +334,14 @@ def _metrics_of(study: Study) -> dict[str, Metric]:
     named |= {metric.name: metric for metric in found}
     for text in study.delta:
         study.choose(text, named, f"delta: '{text}' is none of the study's metrics", "delta", text)
+        with study.at("delta", text):
+            named[text].check_delta(study.delta[text])
     return named
 
 
 def _metric(choice: Choice) -> Metric:
     """The metric that a study names."""
-    name = choice.name
+    name = one_name(choice.name)
     if not choice.options and (name in METRICS or of_kind(name, "results")):
         return metric(name)
     entry = load_object("metrics", name) if ":" in name else None
@@ -394,7 +401,8 @@ def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
         question=plan.question,
         baseline=plan.baseline.name,
         cells=tuple(
-            StudyCell(c.name, c.title, c.system, json.loads(json.dumps(c.changes)), c.paper, c.fork) for c in plan.cells
+            StudyCell(c.name, c.title, c.system, json.loads(json.dumps(c.changes)), c.paper, c.fork, {**c.points})
+            for c in plan.cells
         ),
         seeds=plan.seeds,
         runs=tuple(StudyRun(run.cell, run.seed, run.run_key, run.name) for run in plan.runs),

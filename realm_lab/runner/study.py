@@ -208,9 +208,9 @@ class Study(StudyFile):
     """Metrics to compare, the most important first: all cells in all of these are one family of tests. A custom metric
     is `package.module:NAME`: a function of the predictions, which may have options (`{name: ..., OPTION: VALUE}`), or a
     `Metric` that a system measures."""
-    delta: dict[str, Annotated[float, Field(gt=0)]] = {}
-    """Metric -> the largest difference that does not matter, in its unit: the report shows if a larger one is ruled
-    out."""
+    delta: dict[str, Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]] = {}
+    """Metric -> the largest difference that does not matter, in its unit and below its range: the report shows if a
+    larger one is ruled out."""
     tune: Tuning | None = None
     """Tuning of every cell before the study's own seeds, with the same number of trials; empty: none."""
     not_run: dict[str, Annotated[str, Field(min_length=1)]] = {}
@@ -319,7 +319,8 @@ def _explained(error: ValidationError, path: Path, document: Any, model: type[St
 class Cell(NamedTuple):
     """One cell of a study: the common part of all its runs. `overrides` are its settings over params.yaml, dotted name
     -> value, the study's `set` included, and of a fork those of its parent. `changes`, known in a plan, are its
-    differences from the baseline in the resolved parameters. `places`: the keys in the file that set each parameter."""
+    differences from the baseline in the resolved parameters. `places`: the keys in the file that set each parameter.
+    `points`: axis -> its point, with several axes. `trial_of`: the tuned cell that this one is a trial of."""
 
     name: str
     title: str
@@ -329,6 +330,8 @@ class Cell(NamedTuple):
     paper: str | None = None
     places: Mapping[str, Place] = MappingProxyType({})
     fork: StudyFork | None = None
+    points: Mapping[str, str] = MappingProxyType({})
+    trial_of: str = ""
 
 
 class Point(NamedTuple):
@@ -343,10 +346,19 @@ class Point(NamedTuple):
 
 def cells_of(study: Study) -> list[Cell]:
     """Return all cells, the baseline first, then in the order of the file. UserError: no such baseline, an invalid
-    name, an unknown axis or point."""
+    name, a title or name that two have, an unknown axis or point."""
     if study.cells and study.axes:
         raise study.problem("a study has 'cells' or 'axes'; write the axes' points as cells", "axes")
     found = _combinations(study) if study.axes else _named_cells(study)
+    named, titled = {cell.name for cell in found}, dict[str, Cell]()
+    for name in study.not_run:
+        if name in named:
+            raise study.problem(f"not_run: '{name}' is a cell, which is run; delete one of them", "not_run", name)
+    for cell in found:
+        if (other := titled.setdefault(cell.title, cell)) is not cell:
+            place = ("cells", cell.name) if study.cells else ("axes",)
+            problem = f"cells '{other.name}' and '{cell.name}' have the same title, '{cell.title}'"
+            raise study.problem(f"{problem}; give them different ones", *place)
     return [cell._replace(overrides=laid_over(study.common, cell.overrides)) for cell in found]
 
 
@@ -488,4 +500,6 @@ def _combined(study: Study, chosen: Sequence[Point]) -> Cell:
         remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
         raise study.problem(f"axes: '{name}' cannot name a cell; {remedy}", "axes")
     title = ", ".join(point.title for point in chosen)
-    return Cell(name, title, DEFAULT_SYSTEM, overrides, {}, None, places)
+    of_axes = {axis: value_in_name(point.name) for axis, point in zip(study.axes, chosen, strict=True)}
+    points = of_axes if len(of_axes) > 1 else {}
+    return Cell(name, title, DEFAULT_SYSTEM, overrides, {}, None, places, points=points)

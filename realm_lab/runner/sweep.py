@@ -30,7 +30,6 @@ from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
-from realm_lab.runner.tuning import cell_of
 from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, StageStates, State, at_work, run_state
@@ -170,7 +169,8 @@ def part_of(plan: StudyPlan, named: Sequence[str], seeds: int | None = None) -> 
         plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed in plan.seeds[:seeds]))
     if not named:
         return plan
-    known, wanted = list(dict.fromkeys(cell_of(cell.name) for cell in plan.cells)), set()
+    owners = plan.owners
+    known, wanted = list(dict.fromkeys(owners.values())), set()
     for text in named:
         parts = text.split(",")
         while parts:
@@ -180,7 +180,7 @@ def part_of(plan: StudyPlan, named: Sequence[str], seeds: int | None = None) -> 
                 raise UserError(f"--cells: study {plan.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
             wanted.add(found)
             parts = parts[found.count(",") + 1 :]
-    return replace(plan, runs=tuple(run for run in plan.runs if cell_of(run.cell) in wanted))
+    return replace(plan, runs=tuple(run for run in plan.runs if owners[run.cell] in wanted))
 
 
 def _with_results(plan: StudyPlan, root: Path) -> int:

@@ -35,11 +35,6 @@ def trial_name(cell: str, number: int) -> str:
     return f"{cell},trial-{number:02}"
 
 
-def cell_of(name: str) -> str:
-    """Return the cell of a trial by the trial's name; any other name as it is."""
-    return name.partition(",trial-")[0]
-
-
 @dataclass(frozen=True)
 class Trial:
     """One trial of a cell: a run for every seed of the tuning. `by_seed`: their values of the metric, None without

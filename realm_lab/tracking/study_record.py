@@ -48,6 +48,7 @@ class StudyCell:
     changes: dict[str, Any]
     paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
     fork: StudyFork | None = None
+    points: dict[str, str] = field(default_factory=dict)  # axis -> its point, in a study with several axes
 
 
 @dataclass(frozen=True, config=STRICT)

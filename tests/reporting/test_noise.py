@@ -17,11 +17,14 @@ from tests.reporting.synthetic import make_study
 pytestmark = pytest.mark.usefixtures("undrawn")
 INITIALISATION, ORDER = {"streams.initialisation": 1}, {"streams.order": {"pretrain": 1}}
 AXES: dict[str, tuple[str, ...]] = {"initialisation": ("weights_1", "weights_2"), "order": ("order_1", "order_2")}
-CELLS = (
-    StudyCell("weights_1,order_1", "first", "realm", {}),
-    StudyCell("weights_2,order_1", "second", "realm", INITIALISATION),
-    StudyCell("weights_1,order_2", "third", "realm", ORDER),
-    StudyCell("weights_2,order_2", "fourth", "realm", INITIALISATION | ORDER),
+CELLS = tuple(
+    StudyCell(",".join(points), title, "realm", changes, points=dict(zip(AXES, points, strict=True)))
+    for points, title, changes in (
+        (("weights_1", "order_1"), "first", {}),
+        (("weights_2", "order_1"), "second", INITIALISATION),
+        (("weights_1", "order_2"), "third", ORDER),
+        (("weights_2", "order_2"), "fourth", INITIALISATION | ORDER),
+    )
 )
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.compare import Side, axes_of
-from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
+from realm_lab.reporting.comparison import axis_effects, compare_cells
 from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.reporting.figures import (
     COLOURS,
@@ -55,7 +55,9 @@ def product() -> StudyRecord:
         changes = ({"pretrain.refresh.policy": first} if first != "often" else {}) | (
             {RATE: 0.001} if rate == "0.001" else {}
         )
-        cells.append(StudyCell(f"{first},learning_rate={rate}", f"{first} at {rate}", "realm", changes))
+        points = {"refresh": first, RATE: rate}
+        title = f"{first} at {rate}"
+        cells.append(StudyCell(f"{first},learning_rate={rate}", title, "realm", changes, points=points))
     return StudyRecord("s", "Does it matter?", cells[0].name, tuple(cells), (0, 1), (), ("exact_match",), AXES)
 
 
@@ -83,12 +85,6 @@ def test_the_rows_of_each_part_of_a_wide_table_differ(rows: list[tuple[str, int]
 
 def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
     record = product()
-    assert points_of(record, record.cells[3]) == {"refresh": "never", RATE: "0.001"}
-    assert points_of(record, StudyCell("warm", "warm start only", "warm_start", {})) is None
-    twice = replace(record, axes={"a.rate": ("low", "high"), "b.rate": ("low", "high")})
-    for name in ("low,high", "rate=low,b.rate=high"):
-        assert points_of(twice, StudyCell(name, name, "realm", {})) == {"a.rate": "low", "b.rate": "high"}
-    assert points_of(twice, StudyCell("low,high,high", "", "realm", {})) is None
     study = frames(record)
     values = {cell.name: column(study.results, cell.name, "exact_match") for cell in record.cells}
     metric = METRICS["exact_match"]
@@ -143,10 +139,10 @@ def test_cells_of_two_axes_are_compared_by_their_interaction(tmp_path: Path) -> 
     write_study_record(tmp_path / "runs", replace(record, runs=runs))
     names = [f"s/{cell.name}" for cell in record.cells]
     sides = [Side(name, ()) for name in names]
-    assert axes_of(Studies(tmp_path / "runs"), sides) == AXES
-    assert axes_of(Studies(tmp_path / "runs"), sides[:2]) == {}, "one point of the first axis"
-    assert axes_of(Studies(tmp_path / "runs"), [sides[0], sides[3]]) == {}, "two of four combinations"
-    assert axes_of(Studies(tmp_path / "runs"), [*sides, Side("other-run", ())]) == {}
+    assert axes_of(Studies(tmp_path / "runs"), sides) == (AXES, [cell.points for cell in record.cells])
+    assert axes_of(Studies(tmp_path / "runs"), sides[:2])[0] == {}, "one point of the first axis"
+    assert axes_of(Studies(tmp_path / "runs"), [sides[0], sides[3]])[0] == {}, "two of four combinations"
+    assert axes_of(Studies(tmp_path / "runs"), [*sides, Side("other-run", ())])[0] == {}
 
 
 def test_quality_is_drawn_over_measured_drift() -> None:

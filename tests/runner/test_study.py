@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from realm_lab.metrics import METRICS, chosen_by
-from realm_lab.reporting.comparison import points_of
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study, study_record
 from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.search_file import Pruning, Search
@@ -83,6 +82,12 @@ REFUSALS = [
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is listed twice"),
     (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "'exact_match'"),
     (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match must be above 0"),
+    (GOOD + "delta:\n  exact_match: 2\n", 8, "not below its range, 0 to 1"),
+    (GOOD + "delta: {exact_match: 1}\n", 7, "not below its range, 0 to 1"),
+    (GOOD + "delta: {exact_match: true}\n", 7, "delta.exact_match must be a number"),
+    (GOOD + "delta: {exact_match: .inf}\n", 7, "delta.exact_match must be"),
+    (GOOD + "metrics:\n- retrieval_utility\n- retrieval_utility_end\n", 9, "listed twice"),
+    (GOOD + "not_run:\n  c: no time\n  b: no time\n", 9, "'b' is a cell"),
     # names that YAML reads as dates, numbers or true
     ("baseline: 2024-01-01\ncells:\n  2024-01-01:\n", 5, "read as a date; put it in quotes"),
     ("baseline: a\ncells:\n  a:\n  1.10: {}\n", 6, "read as a number; put it in quotes"),
@@ -119,6 +124,7 @@ REFUSALS = [
     ("baseline: c\n", 3, "'c' is no cell; add cells or axes"),
     ("baseline: {pretrain.steps: 5}\ncells:\n  a:\n", 3, "points are for axes"),
     ("baseline: a b\ncells: {a b: {}}\n", 4, "cell 'a b': use letters"),
+    ("baseline: a\ncells:\n  a: {title: x}\n  b: {title: x, set: {pretrain.steps: 5}}\n", 6, "the same title, 'x'"),
     # overlaps
     (B + "\n", 6, "'a' and 'b' are the same run: they have identical parameters"),
     (
@@ -239,6 +245,23 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
 )
 def test_wrong_seeds_are_refused(write: Write, seeds: str, message: str) -> None:
     refuses(write(GOOD, head=f"question: q\n{seeds}\n"), message)
+
+
+def test_a_cell_may_be_named_like_a_trial(planned: Planned) -> None:
+    plan = planned("""
+        baseline: a
+        cells:
+          a: {}
+          "a,trial-b": {set: {pretrain.candidates: 5}}
+          "a,trial-c": {set: {pretrain.candidates: 4}}
+    """)
+    assert {run.cell for run in part_of(plan, ["a"]).runs} == {"a"}
+    assert {run.cell for run in part_of(plan, ["a,trial-b"]).runs} == {"a,trial-b"}
+    assert {run.cell for run in part_of(plan, ["a,trial-b,a"]).runs} == {"a", "a,trial-b"}
+
+
+def test_a_result_has_one_name_in_tests(planned: Planned) -> None:
+    assert study_record(planned(GOOD + "metrics: [retrieval_utility]\n"), Path()).metrics == ("retrieval_utility_end",)
 
 
 def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> None:
@@ -431,7 +454,7 @@ def test_custom_parts_are_values_of_an_axis_and_name_its_cells(planned: Planned)
         "masking=salient_span,candidates=6",
         "masking=slowly,candidates=6",
     ]
-    assert points_of(record, record.cells[-1]) == {"pretrain.masking": "slowly", "pretrain.candidates": "4"}
+    assert record.cells[-1].points == {"pretrain.masking": "slowly", "pretrain.candidates": "4"}
     same = "baseline: {pretrain.masking: a:mask}\naxes: {pretrain.masking: ['a:mask', 'b:mask']}\n"
     with refused("'masking=mask'"):
         planned(same)

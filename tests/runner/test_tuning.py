@@ -17,7 +17,7 @@ from realm_lab.reporting.rendered import stale
 from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.reproduce import _take_choices
 from realm_lab.runner.space import Dimension, hypercube
-from realm_lab.runner.sweep import find_study
+from realm_lab.runner.sweep import find_study, part_of
 from realm_lab.systems.identity import open_stage
 from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.study_record import read_study_record
@@ -132,6 +132,13 @@ def test_trials_and_choice_do_not_depend_on_the_order_of_the_runs(planned: Plann
         assert rates[cell["chosen"]] == min(ended, key=lambda rate: abs(rate - 4e-3))
         assert cell["at_edge"] == []
     assert planned(tuned()).runs[0].params.finetune.reader.learning_rate == rates[cell["chosen"]]
+
+
+def test_trials_are_chosen_by_their_cell(planned: Planned) -> None:
+    trials = planned(tuned()).next
+    chosen = {run.cell for run in part_of(trials, ["realm"]).runs}
+    assert chosen
+    assert {trials.owners[cell] for cell in chosen} == {"realm"}
 
 
 @pytest.mark.parametrize(
