@@ -30,7 +30,7 @@ JSON_FIELDS = {
     "search": "the search and its trials, as in `trials.json`; with --dry-run the space and the states of trials",
     "status": (
         "of a study: `study`, `counts` (state -> number), `other_code` (a warning) and `runs`; without a study: a list "
-        "of `study`, `counts` and `question`"
+        "of `study`, `counts` and `question`, with the `error` of a record that cannot be read"
     ),
     "compare": "as summary.json of a study: `cells`, `comparisons` and more",
     "calibrate": (

@@ -25,6 +25,7 @@ from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line, stages_of_record
+from realm_lab.tracking.computed import computed_values
 from realm_lab.tracking.run_dir import StageRun, Status, read_run_record
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import STATES, RunState, StageStates, State
@@ -122,9 +123,13 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
             if others := [one for one in used if one.changes]:
                 changed[run.run] = others
             state = states.run(described.keys, described.inputs["corpus"])
+        shown = ""
         if state.state == "COMPLETE":
-            headline = run_values({stage: StageRun(runs / at, stage) for stage, at in folders.items()}).get(metric)
-        shown = "" if headline is None else f"{metric} {headline:.4g}"
+            stages = {stage: StageRun(runs / at, stage) for stage, at in folders.items()}
+            computed, reasons = computed_values((one for one in record.own_metrics if one.name == metric), stages)
+            headline = (run_values(stages) | computed).get(metric)
+            why = reasons.get(metric, "no value")
+            shown = f"{metric} not measured: {why}" if headline is None else f"{metric} {headline:.4g}"
         deciding = state.stages.get(state.stage or "")
         found.append(
             {
@@ -148,8 +153,8 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
                 metric: headline,
             }
         )
-    stages = [one for others in changed.values() for one in others]
-    line = changes_line(stages, len(changed)) if stages else ""
+    obsolete = [one for others in changed.values() for one in others]
+    line = changes_line(obsolete, len(changed)) if obsolete else ""
     return {"study": name, "counts": Counter(str(run["state"]) for run in found), "other_code": line, "runs": found}
 
 
@@ -226,24 +231,28 @@ def show_studies(root: Path, *, as_json: bool) -> None:
     """Print all studies: those that were swept, then the files of those that were not."""
     studies: list[dict[str, Any]] = []
     known = studies_of(root)
-    for record in map(known.read, known.names()):
-        counts = study_status(record.name, root)["counts"]
-        studies.append({"study": record.name, "counts": counts, "question": record.question})
+    for name in known.names():
+        try:
+            counts, question = study_status(name, root)["counts"], known.read(name).question
+            studies.append({"study": name, "counts": counts, "question": question})
+        except UserError as error:  # a broken record must not hide the other studies
+            studies.append({"study": name, "counts": {}, "question": "", "error": str(error)})
     for file in sorted((Path(root) / "experiments").glob("*.yaml")):
         if file.stem not in known.names() and not file.stem.startswith("search-"):
             studies.append({"study": file.stem, "counts": {}, "question": _question(file)})
     if as_json:
         print_json(studies)
         return
-    rows, left = [], [study["study"] for study in studies if not study["counts"]]
+    rows, left = [], [study["study"] for study in studies if not study["counts"] and "error" not in study]
     if 1 < len(left) < len(studies):  # one line is enough next to the studies with runs
-        studies = [study for study in studies if study["counts"]]
+        studies = [study for study in studies if study["study"] not in left]
     else:
         left = []
     for study in studies:
         has_results = (Path(root) / "reports" / "reference" / study["study"]).is_dir()
         not_here = "none here; see reports/reference" if has_results else "never swept"
-        rows.append((study["study"], in_words(study["counts"]) or not_here, study["question"]))
+        broken = study.get("error", "")
+        rows.append((study["study"], in_words(study["counts"]) or broken or not_here, study["question"]))
     if not rows:
         raise UserError("no studies and no runs", "go to a project, or make one: `realm-lab init FOLDER`", path=root)
     print_table("", ("study", "runs", "question"), rows)

@@ -9,14 +9,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from realm_lab.core.files import print_json, read_json
+from realm_lab.core.files import print_json, read_json, read_object
 from realm_lab.core.launched import own_package
 from realm_lab.errors import UserError, suggestion
 from realm_lab.runner.launchers import LauncherSettings, on_cluster
@@ -108,6 +108,7 @@ def _planned(request: Request) -> StudyPlan:
 def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
     """Return the exit code, and the plan if its runs have ended."""
     root = Path(request.root)
+    check_file(request.path, root)
     whole = _planned(request)
     if whole.tuning and not request.dry_run:
         whole = _of_this_code(whole, request)
@@ -191,8 +192,19 @@ def _with_results(plan: StudyPlan, root: Path) -> int:
 
 
 def _recorded(plan: StudyPlan, root: Path) -> tuple[StudyRun, ...]:
+    """Return the runs of the plan before; none of a record that cannot be read, which the plan replaces."""
     path = study_folder(root / "runs", plan.name) / "study.json"
-    return read_study_record(path).runs if path.exists() else ()
+    with suppress(UserError):
+        return read_study_record(path).runs if path.exists() else ()
+    return ()
+
+
+def check_file(path: Path, root: Path) -> None:
+    """UserError: the runs here of a study of that name are of another file, which is still there."""
+    record = study_folder(root / "runs", path.stem) / "study.json"
+    source = str(read_object(record).get("source", "")) if record.exists() else ""
+    if source and (root / source).is_file() and not (root / source).samefile(path):
+        raise UserError(f"study {path.stem} is that of {source}, with runs and a report", "rename the file", path=path)
 
 
 def _is_complete(run: StudyRun, root: Path) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from realm_lab.core.code import package_modules
-from realm_lab.core.files import digest, digest_file, read_json
+from realm_lab.core.files import digest, read_json
 from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError
 from realm_lab.tracking.code_record import code_reader
@@ -70,7 +70,7 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         lines = _whole_lines(ledger, runs / NAME)
         last = _last(lines, record.name, "plan")
         code = digest(code_reader(runs).reached(package_modules()))  # comments aside
-        plan = _design(record) | {"file": digest_file(file), "code": code}
+        plan = _design(record) | {"file": digest_text(file), "code": code}
         if last and {name: last.fields.get(name) for name in plan} == plan:
             return
         if last and "tune" in plan and plan["tune"] == last.fields.get("tune") and not record.runs:
@@ -95,7 +95,7 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
         lines = _whole_lines(ledger, runs / NAME)
         if not _last(lines, study, "plan"):
             return
-        seen, look = _last(lines, study, "look"), digest_file(results)
+        seen, look = _last(lines, study, "look"), digest_text(results)
         if seen is None or seen.fields["results"] != look:
             text = _line(lines, {"kind": "look", "study": study, "complete": complete, "results": look})
             ledger.write(text)
@@ -183,16 +183,20 @@ def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Probl
     if not record_path.exists():
         yield Problem(plan.number, study, f"{record_path} is gone: the study was dropped")
         return
-    record = read_study_record(record_path)
+    try:
+        record = read_study_record(record_path)
+    except UserError as error:
+        yield Problem(plan.number, study, str(error))
+        return
     for change, name in _changes(plan.fields, _design(record)):
         yield Problem(plan.number, study, f"{record_path} is another plan; {change}: {name}")
     file = root / record.source
     if not record.source or not file.is_file():
         yield Problem(plan.number, study, f"the study's file {record.source} is gone")
-    elif digest_file(file) != plan.fields["file"]:
+    elif digest_text(file) != plan.fields["file"]:
         yield Problem(plan.number, study, f"{record.source} was edited; run the study again to note it as a change")
     results = root / "reports" / study / "results.csv"
-    if look and results.exists() and digest_file(results) != look.fields["results"]:
+    if look and results.exists() and digest_text(results) != look.fields["results"]:
         yield Problem(look.number, study, f"{results} has other results")
     summary = results.with_name("summary.json")
     told = (read_json(summary).get("plan") or {}) if summary.exists() else {}
@@ -202,6 +206,12 @@ def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Probl
     for one in deviations(mine):
         if one.is_removal:
             yield Problem(one.line, study, f"after results were seen, {one.change}: {one.name}")
+
+
+def digest_text(path: Path) -> str:
+    """Return the SHA-256 of a text file as hex. Git may write its line ends as those of the system, so they do not
+    count."""
+    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
 def _design(record: StudyRecord) -> dict[str, Any]:

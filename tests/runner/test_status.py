@@ -197,6 +197,16 @@ def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -
     assert [study["study"] for study in json.loads(capsys.readouterr().out)] == ["far", "new"]
 
 
+def test_a_broken_record_hides_no_other_study(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    path = root / "runs" / "studies" / "broken" / "study.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"name": "broken"}')
+    lines = shown(root, capsys)
+    assert lines[1].startswith("broken ")
+    assert "delete the file and plan the study again" in " ".join(lines)
+    assert lines[-1] == "far 6 pending How far is it?"
+
+
 def test_fewer_seeds_are_a_part_of_the_study(root: Path) -> None:
     """To drop seeds, a user edits the file."""
     path = root / "experiments" / "far.yaml"

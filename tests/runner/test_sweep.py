@@ -1,6 +1,7 @@
 """A small study for real: inline and local, interrupted and gone on with, failed and tried again, never done twice."""
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -376,6 +377,32 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     assert main(["sweep", "mini", "--root", str(root), "--launcher", "inline", "--retry-failed"]) == 0
     assert {row["status"] for row in rows(root).values()} == {"COMPLETE"}
     assert attempts(root) == {1}  # the failure came before the first step
+
+
+def test_a_second_file_of_a_studys_name_is_refused(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(shutil.copytree(done, tmp_path / "copy"))
+    (root / "other").mkdir()
+    other = root / "other" / "mini.yaml"
+    other.write_text(SHORT.replace("question: ", "question: Quite another? "))
+    before = tiny.files(root)
+    for flags in ([], ["--dry-run"]):
+        assert main(["sweep", str(other), "--root", str(root), "--launcher", "inline", *flags]) == 2
+        assert "study mini is that of experiments/mini.yaml" in capsys.readouterr().err
+    assert tiny.files(root) == before
+    (root / "experiments" / "mini.yaml").unlink()
+    assert main(["sweep", str(other), "--root", str(root), "--launcher", "inline", "--dry-run"]) == 0
+
+
+def test_a_record_that_cannot_be_read_is_planned_anew(done: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(done, tmp_path / "copy"))
+    path = root / "runs" / "studies" / "mini" / "study.json"
+    known = read_study_record(path)
+    wrong = {"own_metrics": [{"name": "letters", "title": "letters", "better": "higher"}]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    assert sweep_here(root) == 0
+    assert read_study_record(path) == known
 
 
 @pytest.mark.parametrize(

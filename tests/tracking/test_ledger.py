@@ -10,7 +10,7 @@ import pytest
 from realm_lab import UserError
 from realm_lab.cli import parser as cli
 from realm_lab.core.code import CodeReader
-from realm_lab.tracking.ledger import NAME, deviations, note_look, note_plan, plan_of, read_ledger, verify
+from realm_lab.tracking.ledger import NAME, deviations, digest_text, note_look, note_plan, plan_of, read_ledger, verify
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
 FOUND = {"exact_match": {"a": "lower"}}
@@ -140,6 +140,27 @@ def test_an_edited_study_is_found(project: Project) -> None:
     assert verify(project.root)[1] == [], "a comment changes no run"
     project.plan(record_of(8, change="x"), "seeds, edited again")
     assert [(one.line, one.study) for one in verify(project.root)[1]] == [(7, "s")]
+
+
+def test_line_ends_that_git_changed_are_no_edit(project: Project) -> None:
+    for name, text in (("s.yaml", "seeds\nmore\n"), ("reports/s/results.csv", "cell,seed\na,1\n")):
+        written = project.root / name
+        written.write_bytes(text.encode())
+        before = digest_text(written)
+        written.write_bytes(text.replace("\n", "\r\n").encode())
+        assert digest_text(written) == before
+    project.plan(record_of(8), "seeds\nmore\n")
+    project.look(results="cell,seed\na,2\n")
+    for name in ("s.yaml", "reports/s/results.csv"):
+        written = project.root / name
+        written.write_bytes(written.read_bytes().replace(b"\n", b"\r\n"))
+    assert verify(project.root)[1] == []
+
+
+def test_a_broken_record_hides_no_other_study(project: Project) -> None:
+    (project.runs / "studies" / "s" / "study.json").write_text('{"name": "s"}', encoding="utf-8")
+    (project.root / "t.yaml").unlink()
+    assert [(one.line, one.study) for one in verify(project.root)[1]] == [(1, "s"), (4, "t")]
 
 
 def test_other_results_and_a_dropped_study_are_found(project: Project) -> None:
