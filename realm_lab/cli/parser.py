@@ -224,18 +224,20 @@ def _run_stage(options: argparse.Namespace) -> None:
     params = params_of(options)  # before the heavy import: a typing error is answered at once
     from realm_lab.runner import pipeline
     from realm_lab.runner.plan import plan_study
-    from realm_lab.runner.written_study import write_named
+    from realm_lab.runner.written_study import in_use, write_named
     from realm_lab.tracking.study_record import DEFAULT, SCRATCH
 
     pipeline.check_corpus(params)
+    work = pipeline.show if options.dry_run else pipeline.run
     if options.name:  # a separate study, which is kept: experiments/NAME.yaml
-        path = write_named(options.root, options.name, options.params, overrides_of(options))
-        plan = plan_study(path, options.root, params_path=options.params, overrides=policy_of(options))
+        path, is_new = write_named(options.root, options.name, options.params, overrides_of(options))
+        with in_use(path, is_new, is_kept=not options.dry_run):
+            plan = plan_study(path, options.root, params_path=options.params, overrides=policy_of(options))
+            work(options.verb.replace("-", "_"), plan, options.root)
     else:
         is_other = options.params or options.preset or options.overrides
         plan = pipeline.planned(params, SCRATCH if is_other else DEFAULT)
-    work = pipeline.show if options.dry_run else pipeline.run
-    work(options.verb.replace("-", "_"), plan, options.root)
+        work(options.verb.replace("-", "_"), plan, options.root)
 
 
 def _run_prepare(options: argparse.Namespace) -> int | None:

@@ -136,12 +136,13 @@ def _run_sweep(options: argparse.Namespace) -> int:
         return _run(work, options, options.study)
     if options.study or not options.name:
         raise UserError("sweep --axis: give --name NAME for the study, and no other study")
-    from realm_lab.runner.written_study import write_axes
+    from realm_lab.runner.written_study import in_use, write_axes
 
     given = overrides_of(options)
-    path = write_axes(options.root, options.name, options.axes, options.seeds, options.params, given)
+    path, is_new = write_axes(options.root, options.name, options.axes, options.seeds, options.params, given)
     options.overrides, options.preset = [], None  # they are in the file now
-    return _run(work, options, str(path))
+    with in_use(path, is_new, is_kept=not (options.dry_run or options.power)):
+        return _run(work, options, str(path))
 
 
 def _run_search(options: argparse.Namespace) -> int:

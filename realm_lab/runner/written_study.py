@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,18 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def write_axes(
-    root: Path, name: str, axes: Sequence[str], seeds: int | None, params_path: Path | None, given: Mapping[str, Any]
-) -> Path:
+    root: Path,
+    name: str,
+    axes: Sequence[str],
+    seeds: int | None,
+    params_path: Path | None,
+    given: Mapping[str, Any],
+) -> tuple[Path, bool]:
     """Write the file of every combination of the values of some axes; the baseline has the first of each.
 
     `axes`: KEY=VALUE,VALUE each. `seeds`: their number, 0, 1, ...; None: the parameters' seeds. `given`: the values of
-    --set and --preset. UserError: an axis or name that is wrong, or another study has the name.
+    --set and --preset. Returns the file, and true if it is new. UserError: an axis or name that is wrong, or that of
+    another study.
     """
     points: dict[str, list[Any]] = {}
     for text in axes:
@@ -57,12 +64,12 @@ def write_axes(
     return _write(root, name, document, params_path, "--axis")
 
 
-def write_named(root: Path, name: str, params_path: Path | None, given: Mapping[str, Any]) -> Path:
+def write_named(root: Path, name: str, params_path: Path | None, given: Mapping[str, Any]) -> tuple[Path, bool]:
     """Write the file of the default pipeline with other parameters; an existing one is returned if nothing is
-    `given`."""
+    `given`. Returns the file, and true if it is new."""
     path = _path(root, name)
     if path.exists() and not given:
-        return path
+        return path, False
     cells = {system: {"system": system} for system in DEFAULT_SYSTEMS}
     document = {
         "question": "What does REALM pre-training add to its own warm start, with these parameters?",
@@ -86,10 +93,24 @@ def _path(root: Path, name: str) -> Path:
     return root / "experiments" / f"{name}.yaml"
 
 
-def _write(root: Path, name: str, document: Mapping[str, Any], params_path: Path | None, flag: str) -> Path:
+@contextmanager
+def in_use(path: Path, is_new: bool, is_kept: bool) -> Iterator[None]:
+    """A study's file while it is used; one that is new and not kept is removed afterwards."""
+    if is_new and is_kept:
+        say(f"{path}: written; `realm-lab sweep {path.stem}` runs it again")
+    try:
+        yield
+    finally:
+        if is_new and not is_kept:
+            path.unlink()
+
+
+def _write(
+    root: Path, name: str, document: Mapping[str, Any], params_path: Path | None, flag: str
+) -> tuple[Path, bool]:
     """Write ROOT/experiments/NAME.yaml, and remove it if it cannot be planned: the fault is in `flag`."""
     path = _path(root, name)
-    if not path.exists():
+    if is_new := not path.exists():
         write_text(path, _as_yaml(document))
         try:
             plan_study(path, root, params_path=params_path)
@@ -98,12 +119,11 @@ def _write(root: Path, name: str, document: Mapping[str, Any], params_path: Path
             if error.path and Path(str(error.path)) != path:
                 raise
             raise UserError(f"{flag}: {error.problem}", parameter=error.parameter, remedy=error.remedy) from None
-        say(f"{path}: written; `realm-lab sweep {name}` runs it again")
     elif json.loads(json.dumps(read_yaml(path), default=str)) != document:
         raise UserError(
             "is another study", f"choose another --name, or run it with `realm-lab sweep {name}`", path=path
         )
-    return path
+    return path, is_new
 
 
 def _as_yaml(document: Mapping[str, Any]) -> str:
@@ -112,5 +132,5 @@ def _as_yaml(document: Mapping[str, Any]) -> str:
     writer.default_flow_style = None
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     writer.width = 4096
-    writer.dump(document, text)
+    writer.dump(json.loads(json.dumps(document)), text)  # without shared objects, which would become aliases
     return text.getvalue()

@@ -10,6 +10,7 @@ from realm_lab.cli import main
 from realm_lab.params.load import load
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.plan import default_plan
+from realm_lab.runner.written_study import write_axes, write_named
 from tests.runner.conftest import PARAMETERS
 
 AXES = ("--axis", "pretrain.masking=salient_span,tests.tiny_masks:slowly", "--axis", "pretrain.candidates=6,4")
@@ -31,16 +32,19 @@ def test_one_line_writes_the_file_of_every_combination_and_is_that_study(
     first, last = planned[0]["overrides"], planned[-1]["overrides"]
     assert (first["pretrain.masking"], first["pretrain.candidates"]) == ("salient_span", 6)
     assert (last["pretrain.masking"], last["pretrain.candidates"]) == ("tests.tiny_masks:slowly", 4)
+    assert not (project / "experiments" / "mine.yaml").exists(), "a plan that is only printed"
+    given = {"pretrain.steps": 3}
+    assert write_axes(project, "mine", AXES[1::2], 2, None, given) == (project / "experiments" / "mine.yaml", True)
     assert main(["--root", str(project), "sweep", "mine", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == planned
     assert main([*asked, "--name", "mine"]) == 0  # the same line again is the same study
+    assert (project / "experiments" / "mine.yaml").exists()
     assert main([*asked, "--axis", "pretrain.batch_size=4,8", "--name", "mine"]) == 2
     assert "is another study" in capsys.readouterr().err
 
 
 def test_without_a_number_of_seeds_those_of_the_parameters_are_run(project: Path) -> None:
-    line = ["--preset", "smoke", "--axis", "pretrain.steps=3,4", "--name", "mine", "--dry-run"]
-    assert main(["--root", str(project), "sweep", *line]) == 0
+    write_axes(project, "mine", ["pretrain.steps=3,4"], None, None, {"preset": "smoke"})
     written = read_yaml(project / "experiments" / "mine.yaml")
     assert (written["preset"], written["seeds"], written["baseline"]) == ("smoke", [0], {"pretrain.steps": 3})
 
@@ -73,8 +77,7 @@ def cells(text: str, project: Path, capsys: pytest.CaptureFixture[str]) -> set[s
 
 
 def test_a_part_of_a_study_is_named_by_its_cells(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--root", str(project), "sweep", *AXES, "--name", "mine", "--dry-run"]) == 0
-    capsys.readouterr()
+    write_axes(project, "mine", AXES[1::2], None, None, {})
     first, last = "masking=salient_span,candidates=6", "masking=slowly,candidates=4"
     assert cells(last, project, capsys) == {last}
     assert cells(f"{last},{first}", project, capsys) == {first, last}
@@ -86,6 +89,8 @@ def test_a_named_run_is_kept_as_a_study_with_its_parameters(project: Path, capsy
     start = ["--root", str(project), "warm-start", "--name", "mine", "--dry-run"]
     assert main([*start, "--set", "pretrain.steps=3"]) == 0
     assert "to do: prepare, warm-start, seed 0 (shared by 2 cells)" in capsys.readouterr().out
+    assert not list(project.glob("experiments/*.yaml")), "a plan that is only printed"
+    write_named(project, "mine", None, {"pretrain.steps": 3})
     assert main(["--root", str(project), "sweep", "mine", "--dry-run", "--json"]) == 0
     planned = {run["cell"]: run["run_key"] for run in json.loads(capsys.readouterr().out)}
     same = default_plan(load(project / "params.yaml", {"pretrain.steps": 3}))
