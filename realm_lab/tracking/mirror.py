@@ -115,7 +115,7 @@ def mirror(
     those of `runs` (default: as they ran last).
     UserError: no such folder, or a tracker that cannot be opened.
     """
-    runs = Path(runs).resolve()
+    runs = Path(os.path.abspath(runs))
     chosen = TRACKERS.choose(PARAMETER, tracker or Choice(MLFLOW))
     if chosen.is_own:
         view = Mirror(runs, lambda: _custom_tracker(chosen, runs), studies, (PARAMETER, chosen.name, chosen.target))
@@ -182,7 +182,7 @@ class Mirror:
     ) -> None:
         self._custom = custom
         self.say: Callable[[str], object] = lambda text: None  # reports progress
-        self.runs = Path(runs).resolve()
+        self.runs = Path(os.path.abspath(runs))
         self._studies = studies or Studies(self.runs)
         if not self.runs.is_dir():
             raise UserError(

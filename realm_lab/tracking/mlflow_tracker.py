@@ -4,6 +4,7 @@ model of a study's best run, by a development measure."""
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -124,7 +125,7 @@ class Best(NamedTuple):
 def register(studies: Studies, name: str, uri: str, by: str) -> str:
     """Register the model of the best run of a study that MLflow shows, in the store `uri` ("": the usual one); returns
     a line. UserError: no such study, or no run to choose."""
-    runs = Path(studies.runs).resolve()
+    runs = Path(os.path.abspath(studies.runs))
     study = studies.read(name)
     best = best_run(runs, study, read_groups(studies, [])[name][1], by)
     key, model = best.member.record.run_key, f"realm_lab-{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -12,8 +13,8 @@ KINDS = "sqlite:////ABSOLUTE/mlflow.db, postgresql://USER:PASSWORD@HOST/DATABASE
 
 
 def default_uri(runs: Path) -> str:
-    """Default tracking store: mlflow.db next to the runs."""
-    return f"sqlite:///{Path(runs).resolve().parent / 'mlflow.db'}"
+    """Default tracking store: mlflow.db next to the runs, in the project also if they are a link."""
+    return f"sqlite:///{Path(os.path.abspath(runs)).parent / 'mlflow.db'}"
 
 
 def is_server(uri: str) -> bool:

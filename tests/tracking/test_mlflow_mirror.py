@@ -383,6 +383,16 @@ def test_what_a_study_no_longer_has_is_shown_as_unplanned(runs: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_store_of_linked_runs_is_in_the_project(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "project").mkdir()
+    link = tmp_path / "project" / "runs"
+    link.symlink_to(tmp_path / "scratch", target_is_directory=True)
+    made_runs.make_run(link, "realm", 0)
+    mirror(link)
+    assert [path.parent.name for path in tmp_path.rglob("mlflow.db")] == ["project"]
+
+
 def test_two_folders_of_runs_share_a_store_without_touching_each_other(runs: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere" / "runs"
     made_runs.make_runs(runs, systems=("realm",), seeds=(0,))
