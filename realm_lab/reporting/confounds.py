@@ -7,12 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from realm_lab.errors import UserError
 from realm_lab.params import load as config
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.frames import Run, StudyFrames
+from realm_lab.params.yaml_file import parse_yaml
+from realm_lab.reporting.frames import Run, StudyFrames, relative
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import RunRecord
 from realm_lab.tracking.study_record import StudyCell, StudyFork
+
+MACHINE = {"Python": "python", "processor": "cpu", "vector instructions": "vectors"}  # for people: field of env.json
 
 
 def confounds(study: StudyFrames) -> list[str]:
@@ -52,6 +56,36 @@ def rounding_notes(study: StudyFrames) -> list[str]:
     return list(dict.fromkeys(_notes(study)))
 
 
+def measuring(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of measurements during pre-training, which are not in its key."""
+    names = (f"evaluate.{name}" for name in ("interval_steps", "cloze_sentences", "questions"))
+    found = {name: parameters[name] for name in names if name in parameters}
+    return found | {name: value for name, value in parameters.items() if name.startswith("pretrain.watch.")}
+
+
+def curve_notes(study: StudyFrames) -> list[str]:
+    """A sentence for each pre-training whose curves and flags were measured otherwise than the study asks for."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for run in study.runs:
+        path = run.stages["pretrain"].path / "config.yaml" if "pretrain" in run.stages else None
+        if path is None or not path.is_file():
+            continue
+        try:  # alike for all seeds of a cell, and then parsed once
+            params = parse_yaml(path.read_text(encoding="utf-8").partition("\nparams:\n")[2], path, "safe")
+        except (UserError, OSError, UnicodeDecodeError) as error:
+            study.problems.append(relative(error, path.parents[2]))
+            continue
+        asked = parameters_of(run.record) | study.record.observes | study.record.cell(run.cell).changes
+        had = measuring(config.flatten(params or {}))
+        if changed := [name for name, value in had.items() if value != asked.get(name, value)]:
+            differing = (f"{name} = {config.show(had[name])}, not {config.show(asked[name])}" for name in changed)
+            found[f"{run.cell} were measured with {', '.join(differing)}"].append(path.parent.name)
+    return [
+        f"Curves and flags of {what}; to measure again, delete {', '.join(f'runs/stages/{one}' for one in folders)}."
+        for what, folders in found.items()
+    ]
+
+
 def reader_notes(study: StudyFrames) -> list[str]:
     """A sentence for each causal language model that replaced a reader that learns."""
     by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -69,10 +103,16 @@ def reader_notes(study: StudyFrames) -> list[str]:
 
 def _notes(study: StudyFrames) -> Iterator[str]:
     yield from _rounding(study.runs)
-    packages = [env.get("packages") or {} for run in study.runs for env in run.environments.values()]
-    versions = sorted({str(one["torch"]) for one in packages if one.get("torch")})
-    if len(versions) > 1:
-        yield f"Runs were made with torch {' and '.join(versions)}: last digits may differ for that."
+    environments = [env for run in study.runs for env in run.environments.values()]
+    made_with: dict[str, set[str]] = defaultdict(set)
+    for env in environments:
+        found = {name: env.get(key) for name, key in MACHINE.items()} | (env.get("packages") or {})
+        for name, value in found.items():
+            if value and name != "realm_lab":  # whose code has notes of its own
+                made_with[name].add(str(value))
+    for name, values in made_with.items():
+        if len(values) > 1:
+            yield f"Runs were made with {name} {' and '.join(sorted(values))}: last digits may differ for that."
 
 
 def _against_baseline(study: StudyFrames, cell: StudyCell) -> Iterator[str]:

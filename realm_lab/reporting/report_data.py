@@ -34,7 +34,7 @@ from realm_lab.reporting.comparison import (
     family_of,
     question_intervals,
 )
-from realm_lab.reporting.confounds import confounds, reader_notes, rounding_notes
+from realm_lab.reporting.confounds import confounds, curve_notes, reader_notes, rounding_notes
 from realm_lab.reporting.examples import Example, table_3
 from realm_lab.reporting.frames import (
     StudyFrames,
@@ -171,7 +171,7 @@ def collect(
         "machines": sorted({machine for run in study.runs for machine in run.environment("cpu")}),
         "runs": _runs(study),
         "confounds": [*confounds(study), *mixed_code(study)],
-        "warnings": [*reader_notes(study), *rounding_notes(study), *study.problems],
+        "warnings": [*reader_notes(study), *curve_notes(study), *rounding_notes(study), *study.problems],
         "code": code_notes(study),
         "cost": _cost(study),
         "not_measured": study.not_measured,

@@ -28,6 +28,7 @@ from realm_lab.params.load import (
     unknown_parameter,
 )
 from realm_lab.params.parameters import Params
+from realm_lab.reporting.confounds import measuring
 from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING, known_anywhere
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
@@ -206,6 +207,7 @@ def plan_study(
     metrics = _metrics_of(study)
     described = study.model_dump(include={"not_run", "note", "tags"}) | {
         "figures": _figures_of(study),
+        "observes": measuring(flatten(resolved[cells[0].name])),
         "metrics": list(dict.fromkeys(metric.name for metric in metrics.values())),
         "delta": {metrics[text].name: value for text, value in study.delta.items()},
         "own_metrics": tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),

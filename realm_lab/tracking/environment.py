@@ -5,17 +5,22 @@ from __future__ import annotations
 import functools
 import getpass
 import importlib.metadata
+import os
 import platform
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from realm_lab.core.launched import cores, launched
 
-PACKAGES = "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy".split()  # can move a number
+PACKAGES = (
+    "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy bm25s PyStemmer".split()
+)  # can move a number
 # Settings of `launch` that change results by rounding only; recorded with each stage, and a confound where they differ.
 ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compile")
+LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = (
     "--",
@@ -33,6 +38,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "user": user(),
         "python": platform.python_version(),
         "cpu": processor()[0],
+        "vectors": vectors(),
         "cores": cores(),
         "device": device,
         "processes": launched().size,  # processes of the run, each with a separate device
@@ -82,6 +88,15 @@ def processor() -> tuple[str, set[str]]:
     lines = listed.read_text(errors="replace").splitlines() if listed.exists() else []
     values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     return values.get("model name") or platform.processor() or platform.machine(), set(values.get("flags", "").split())
+
+
+def vectors() -> str:
+    """Return the vector instructions that torch uses, which decide how it rounds, and their limits by the environment;
+    "" in a process that computes without torch."""
+    if (torch := sys.modules.get("torch")) is None:
+        return ""
+    limits = (f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ)
+    return " ".join((torch.backends.cpu.get_cpu_capability(), *limits))
 
 
 def bfloat16_units() -> list[str]:

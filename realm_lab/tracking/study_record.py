@@ -85,6 +85,7 @@ class StudyRecord:
     note: str = ""  # of people, about the whole study
     tags: dict[str, str] = field(default_factory=dict)  # of people, for trackers
     common: dict[str, Any] = field(default_factory=dict)  # changes of the preset by params.yaml and --set, in all cells
+    observes: dict[str, Any] = field(default_factory=dict)  # of the baseline: parameters of curves and flags
     format: int = 1
 
     def cell(self, name: str) -> StudyCell:

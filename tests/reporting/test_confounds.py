@@ -1,5 +1,6 @@
 """Confounds of a comparison, and the notes on the code of its runs."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +9,11 @@ from typing import Any
 import pytest
 
 from realm_lab.core.files import read_json
-from realm_lab.reporting.confounds import confounds, reader_notes, rounding_notes
+from realm_lab.reporting.confounds import confounds, curve_notes, reader_notes, rounding_notes
 from realm_lab.reporting.frames import load_study
 from realm_lab.reporting.rendered import render_again, stale
 from realm_lab.reporting.report import write_study_report
-from realm_lab.tracking.study_record import StudyFork, StudyRecord
+from realm_lab.tracking.study_record import StudyFork, StudyRecord, write_study_record
 from tests.reporting.synthetic import CELLS, edit, make_study, run_json, stage_folder
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -46,6 +47,11 @@ def _env(root: Path, study: StudyRecord, cell: str = "no_null", **more: Any) -> 
     edit(path, lambda found: found.update(more))
 
 
+def _envs(root: Path, study: StudyRecord, realm: dict[str, Any], no_null: dict[str, Any]) -> None:
+    _env(root, study, "realm", **realm)
+    _env(root, study, "no_null", **no_null)
+
+
 def _run(root: Path, study: StudyRecord, seeds: tuple[int, ...], change: Callable[[dict[str, Any]], Any]) -> None:
     for seed in seeds:
         edit(run_json(root / "runs", study, "no_null", seed), change)
@@ -77,6 +83,10 @@ def _launch(root: Path, study: StudyRecord, name: str) -> None:
         (lambda r, s: _launch(r, s, "ranks"), "Runs differ in launch.ranks (4, 8): rounding differs"),
         (lambda r, s: _launch(r, s, "threads"), "Runs differ in launch.threads (4, 8): rounding differs"),
         (lambda r, s: _env(r, s, packages={"torch": "3.0"}), "Runs were made with torch 2.13.0 and "),
+        (lambda r, s: _envs(r, s, {"packages": {"numpy": "1"}}, {"packages": {"numpy": "2"}}),
+         "Runs were made with numpy 1 and 2:"),
+        (lambda r, s: _envs(r, s, {"vectors": "AVX2"}, {"vectors": "DEFAULT"}),
+         "Runs were made with vector instructions AVX2 and DEFAULT:"),
     ],
 )  # fmt: skip
 def test_what_else_differs_is_a_confound(tmp_path: Path, study: StudyRecord, spoil: Any, message: str | None) -> None:
@@ -85,6 +95,24 @@ def test_what_else_differs_is_a_confound(tmp_path: Path, study: StudyRecord, spo
     found = [*confounds(frames), *rounding_notes(frames)]
     assert len(found) == (message is not None)
     assert message is None or message in found[0]
+
+
+def test_curves_that_were_measured_otherwise_are_named(tmp_path: Path, study: StudyRecord) -> None:
+    asked = {"evaluate.interval_steps": 8, "evaluate.questions": 5, "pretrain.watch.interval_steps": 10}
+    had = {"evaluate": {"interval_steps": 8, "questions": 7}, "pretrain": {"watch": {"interval_steps": 20}}}
+    for cell in ("realm", "no_null"):
+        path = stage_folder(tmp_path / "runs", study, cell, 0, "pretrain") / "config.yaml"
+        path.write_text(f"stage: pretrain\nparams:\n  evaluate: {json.dumps(had['evaluate'])}\n"
+                        f"  pretrain: {json.dumps(had['pretrain'])}\n")  # fmt: skip
+    cells = [replace(cell, changes=cell.changes | {"evaluate.questions": 7} if cell.name == "no_null" else cell.changes)
+             for cell in study.cells]  # fmt: skip
+    write_study_record(tmp_path / "runs", replace(study, observes=asked, cells=tuple(cells)))
+    realm, no_null = curve_notes(load_study(tmp_path / "runs", "table"))
+    assert realm.startswith(
+        "Curves and flags of realm were measured with evaluate.questions = 7, not 5, pretrain.watch.interval_steps = "
+        "20, not 10; to measure again, delete runs/stages/pretrain-"
+    )
+    assert "questions" not in no_null
 
 
 def test_runs_of_different_code_are_a_confound(tmp_path: Path, study: StudyRecord) -> None:
