@@ -3,11 +3,14 @@
 import json
 import math
 import socket
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from realm_lab.core.files import write_json
+from realm_lab.core.files import read_json, write_json
+from realm_lab.metrics import METRICS, Metric
 from realm_lab.reporting import tables
 from realm_lab.reporting.default_run import metrics_of
 from realm_lab.reporting.figures import COLOURS
@@ -25,7 +28,8 @@ from realm_lab.reporting.rendering import mean_sd, probability, seeds_text
 from realm_lab.reporting.report_data import collect
 from realm_lab.reporting.study_figures import study_curves
 from realm_lab.statistics.wording import NOTHING, number, signed
-from realm_lab.tracking.study_record import StudyRecord
+from realm_lab.tracking.computed import Prediction
+from realm_lab.tracking.study_record import StudyRecord, write_study_record
 from tests.factories.errors import refused
 from tests.reporting.synthetic import edit, exact_match, report, run_json, stage_folder
 
@@ -162,6 +166,51 @@ def test_a_broken_file_is_a_problem_and_not_a_crash(tmp_path: Path, study: Study
     assert len(frames.results) == 12
     if file in ("run.json", "status.json"):
         assert tables.coverage(frames.results) == {"runs": 12, "complete": 11, "states": {"COMPLETE": 11, "PENDING": 1}}
+
+
+def test_values_out_of_bounds_are_named(tmp_path: Path, study: StudyRecord) -> None:
+    path = stage_folder(tmp_path / "runs", study, "realm", 0, "evaluate") / "results.json"
+    edit(path, lambda found: found.update(exact_match=-5, recall_at_5=1.0000001, retrieval_utility_end=1e308))
+    frames = load_study(tmp_path / "runs", "table")
+    assert frames.problems == ["realm, seed 0: exact_match is -5, and can only be 0 to 1"]
+    assert 0 not in column(frames.results, "realm", "retrieval_utility_end"), "no mean of it could be computed"
+
+
+def returns(value: Any) -> Any:
+    def metric(predictions: list[Prediction]) -> Any:
+        return value
+
+    return metric
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("value", ["5.25", math.nan, 1e308])
+def test_a_metric_without_a_number_is_a_row_and_no_other_is_affected(
+    tmp_path: Path, study: StudyRecord, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.reporting.test_frames.letters", returns(value))
+    answer = {"id": "q0", "question": "?", "answers": ["a"], "prediction": "a"}
+    for run in study.runs:
+        folder = stage_folder(tmp_path / "runs", study, run.cell, run.seed, "evaluate")
+        (folder / "eval" / "predictions.jsonl").write_text(json.dumps(answer) + "\n")
+    own = Metric("letters", "letters", part="answers", choice="tests.reporting.test_frames:letters")
+    metrics = ("letters", *study.metrics)
+    write_study_record(tmp_path / "runs", replace(study, metrics=metrics, own_metrics=(own,)))
+    try:
+        text = report(tmp_path)
+    finally:
+        METRICS.pop("letters", None)
+    summary = read_json(tmp_path / "reports" / "table" / "summary.json")
+    reason = f"it returned {value!r}, which is no number to compute with"
+    assert summary["lead"] == f"No answer: letters is not measured ({reason})."
+    assert summary["comparisons"]["letters"] == {}
+    assert summary["comparisons"]["exact_match"]["no_null"]["tests"] == 4 * 3
+    assert summary["gaps"]["letters"]["realm"] == {"gap": "not measured", "reason": reason}
+    assert "baseline, not measured: it returned" in text
+
+
+def letters(predictions: list[Prediction]) -> Any:
+    """Stand for the metric of a test."""
 
 
 def test_a_study_that_is_not_there_is_named(tmp_path: Path, study: StudyRecord) -> None:
