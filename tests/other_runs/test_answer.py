@@ -132,6 +132,8 @@ def test_a_significant_difference_is_printed(metric: str, scale: float) -> None:
         ([{"variant": "a", "seed": 1, "acc": 1.0}], {}, ("--cell",)),
         ([{"cell": "a", "seed": 1, "accuracy": 1.0}], {}, ("--metric", "accuracy")),
         ([{"cell": "a", "seed": 1, "acc": 1.0}], {"delta": {"f1": 0.1}}, ("'f1'",)),
+        ([{"cell": "a", "seed": 1, "acc": 1.0}], {"delta": {"acc": math.inf}}, ("delta of acc",)),
+        ([{"cell": "a", "seed": 1, "acc": 1.0, "f1": 1.0}], {"delta": {"f1": 0.1}}, ("none of the metrics",)),
         ([{"cell": "a", "seed": 1, "acc": "good"}], {}, ("row 0", "'good'")),
         ([{"cell": "a", "seed": 1, "acc": 1.0}] * 2, {}, ("row 1", "row 0")),
         ([{"cell": "a", "seed": None, "acc": 1.0}], {}, ("row 0", "seed")),
@@ -147,6 +149,13 @@ def test_a_bad_table_is_one_line(rows: Any, more: dict[str, Any], words: tuple[s
     with refused(*words) as error:
         realm_lab.verdict(rows, metric="acc", baseline="a", **more)
     assert error.value.remedy
+
+
+@pytest.mark.parametrize("delta", [1.0, 2.0, 1e9])
+def test_a_delta_is_below_the_range_of_a_known_metric(delta: float) -> None:
+    rows = [{"cell": cell, "seed": 1, "exact_match": 0.5} for cell in "ab"]
+    with refused("not below its range, 0 to 1"):
+        realm_lab.verdict(rows, metric="exact_match", baseline="a", delta=delta)
 
 
 def test_files_of_a_verdict(tmp_path: Path) -> None:
