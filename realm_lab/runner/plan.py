@@ -403,7 +403,15 @@ def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
         question=plan.question,
         baseline=plan.baseline.name,
         cells=tuple(
-            StudyCell(c.name, c.title, c.system, json.loads(json.dumps(c.changes)), c.paper, c.fork, {**c.points})
+            StudyCell(
+                c.name,
+                c.title,
+                c.system,
+                json.loads(json.dumps(c.changes)),
+                c.paper,
+                c.fork,
+                {**c.points} if "axes" in plan.described else {},
+            )
             for c in plan.cells
         ),
         seeds=plan.seeds,

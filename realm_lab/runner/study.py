@@ -319,8 +319,7 @@ def _explained(error: ValidationError, path: Path, document: Any, model: type[St
 class Cell(NamedTuple):
     """One cell of a study: the common part of all its runs. `overrides` are its settings over params.yaml, dotted name
     -> value, the study's `set` included, and of a fork those of its parent. `changes`, known in a plan, are its
-    differences from the baseline in the resolved parameters. `places`: the keys in the file that set each parameter.
-    `points`: axis -> its point, with several axes. `trial_of`: the tuned cell that this one is a trial of."""
+    differences from the baseline in the resolved parameters. `places`: the keys in the file that set each parameter."""
 
     name: str
     title: str
@@ -330,8 +329,8 @@ class Cell(NamedTuple):
     paper: str | None = None
     places: Mapping[str, Place] = MappingProxyType({})
     fork: StudyFork | None = None
-    points: Mapping[str, str] = MappingProxyType({})
-    trial_of: str = ""
+    points: Mapping[str, str] = MappingProxyType({})  # axis -> its point
+    trial_of: str = ""  # the tuned cell that this one is a trial of
 
 
 class Point(NamedTuple):
@@ -345,20 +344,17 @@ class Point(NamedTuple):
 
 
 def cells_of(study: Study) -> list[Cell]:
-    """Return all cells, the baseline first, then in the order of the file. UserError: no such baseline, an invalid
-    name, a title or name that two have, an unknown axis or point."""
+    """Return all cells, the baseline first, then as in the file. UserError: a wrong baseline, name, title or axis."""
     if study.cells and study.axes:
         raise study.problem("a study has 'cells' or 'axes'; write the axes' points as cells", "axes")
     found = _combinations(study) if study.axes else _named_cells(study)
-    named, titled = {cell.name for cell in found}, dict[str, Cell]()
-    for name in study.not_run:
-        if name in named:
-            raise study.problem(f"not_run: '{name}' is a cell, which is run; delete one of them", "not_run", name)
+    titled: dict[str, str] = {}
     for cell in found:
-        if (other := titled.setdefault(cell.title, cell)) is not cell:
-            place = ("cells", cell.name) if study.cells else ("axes",)
-            problem = f"cells '{other.name}' and '{cell.name}' have the same title, '{cell.title}'"
-            raise study.problem(f"{problem}; give them different ones", *place)
+        if cell.name in study.not_run:
+            raise study.problem(f"not_run: '{cell.name}' is a cell, which is run; delete one", "not_run", cell.name)
+        if (other := titled.setdefault(cell.title, cell.name)) != cell.name:
+            cells = f"cells '{other}' and '{cell.name}'"
+            raise study.problem(f"{cells} have the same title, '{cell.title}'; change one", "cells", cell.name)
     return [cell._replace(overrides=laid_over(study.common, cell.overrides)) for cell in found]
 
 
@@ -500,6 +496,5 @@ def _combined(study: Study, chosen: Sequence[Point]) -> Cell:
         remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
         raise study.problem(f"axes: '{name}' cannot name a cell; {remedy}", "axes")
     title = ", ".join(point.title for point in chosen)
-    of_axes = {axis: value_in_name(point.name) for axis, point in zip(study.axes, chosen, strict=True)}
-    points = of_axes if len(of_axes) > 1 else {}
+    points = {axis: value_in_name(point.name) for axis, point in zip(study.axes, chosen, strict=True)}
     return Cell(name, title, DEFAULT_SYSTEM, overrides, {}, None, places, points=points)
