@@ -112,8 +112,8 @@ class Answer:
         lines.append(
             f"Differences are paired by {self.pair}. p: exact sign-flip test, corrected over {tests} "
             f"test{'s' * (tests != 1)} (step-down max-T); in brackets the smallest p that this many pairs can give. "
-            "Intervals: Student's t. Minimum detectable difference: with 80 % power. Skewed: this test alone gives "
-            "more than 7.5 % false alarms."
+            "Intervals: Student's t, not corrected; p decides. Minimum detectable difference: with 80 % power. Skewed: "
+            "this test alone gives more than 7.5 % false alarms."
         )
         if self.calibration:
             lines.append(false_alarms(self.calibration))

@@ -166,6 +166,7 @@ def _differences(record: StudyRecord, shown: Sequence[MetricResult], name: str, 
     if name == "deltas":
         text += ". On the right: mean, difference" + " [95 % interval]" * any(one.interval for one in findings)
         text += " and p, corrected for all comparisons of the study"
+        text += "; intervals are not corrected, and p decides" * any(one.interval for one in findings)
     cells = len({cell.cell.name for result in shown for cell in result.cells if cell.finding})
     alt = f"Differences of {cells} cell{'s' * (cells != 1)} from {base} in {titles}, with a mark for each seed"
     make = partial(differences_figure, shown[0]) if name == "deltas" else partial(other_differences_figure, shown)
