@@ -217,7 +217,7 @@ def curve(name: str) -> Metric:
 
 
 def one_name(name: str) -> str:
-    """The name under which a result is tested; results.csv shows some results under a second name, too."""
+    """The name of a result in tests; results.csv has some results under a second name, too."""
     return METRICS[name].key if name in METRICS and METRICS[name].key in METRICS else name
 
 

@@ -108,7 +108,7 @@ def _notes(study: StudyFrames) -> Iterator[str]:
     for env in environments:
         found = {name: env.get(key) for name, key in MACHINE.items()} | (env.get("packages") or {})
         for name, value in found.items():
-            if value and name != "realm_lab":  # whose code has notes of its own
+            if value and name != "realm_lab":  # whose code has separate notes
                 made_with[name].add(str(value))
     for name, values in made_with.items():
         if len(values) > 1:

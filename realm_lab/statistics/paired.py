@@ -35,7 +35,7 @@ class Comparison(NamedTuple):
     interval: Interval
     p: float  # exact sign-flip test, two-sided, of only this comparison
     smallest_p: float  # that any data could have given with this many seeds
-    means: tuple[float, ...]  # of what is compared, over these seeds: the cell, the baseline
+    means: tuple[float, ...]  # over these seeds: of the cell, of the baseline
 
     @property
     def by_seed(self) -> dict[int, float]:
