@@ -66,12 +66,14 @@ def calibrate(tests: Sequence[Mapping[int, float]]) -> Calibration | None:
 def _calibrate(data: bytes, shape: tuple[int, int]) -> Calibration:
     deltas = np.frombuffer(data).reshape(shape)
     generator = np.random.default_rng(SEED)
-    found = false_alarms(skewed(deltas, STUDIES, generator))
+    size = max(1, BLOCK // deltas.size)
+    parts = [false_alarms(skewed(deltas, min(size, STUDIES - start), generator)) for start in range(0, STUDIES, size)]
+    alone, corrected = (np.concatenate(found) for found in zip(*parts, strict=True))
     return Calibration(
         *shape,
-        _rate(found.corrected.any(1)),
-        tuple(_rate(one) for one in found.alone.T),
-        tuple(_rate(one) for one in found.corrected.T),
+        _rate(corrected.any(1)),
+        tuple(_rate(one) for one in alone.T),
+        tuple(_rate(one) for one in corrected.T),
     )
 
 
@@ -128,8 +130,10 @@ def skewed(
     centred = np.nan_to_num(deltas - np.nanmean(deltas, axis=0))
     lengths = np.linalg.norm(centred, axis=0)
     seeds, tests = centred.shape
-    normal = generator.normal(size=(studies, new_seeds or seeds, seeds))
-    scores: np.ndarray = normal @ (centred / np.where(lengths, lengths, 1.0))
+    mixed = centred / np.where(lengths, lengths, 1.0)
+    if seeds > max(EXACT_SEEDS, tests):  # the same correlations from fewer numbers
+        mixed = np.linalg.qr(mixed, mode="r")
+    scores: np.ndarray = generator.normal(size=(studies, new_seeds or seeds, len(mixed))) @ mixed
     grid = np.linspace(-WIDEST, WIDEST, GRID)
     for test in range(tests):
         known = deltas[~np.isnan(deltas[:, test]), test]

@@ -31,11 +31,19 @@ def test_many_studies_at_once_are_judged_as_one_by_one() -> None:
     assert 0 < found.corrected.sum() < found.alone.sum()
 
 
-def test_simulated_studies_have_the_skewness_and_the_correlations() -> None:
+def test_many_pairs_are_simulated_in_parts() -> None:
+    """1,500 questions: the rate of a test without skewness, where one array of all would have 36 GB."""
+    values = np.tile([1.0, -1.0, 0.0], 500)
+    found = calibrated(np.stack([values, np.roll(values, 1)], axis=1))
+    assert [one.rate for one in found.alone] == pytest.approx([0.05, 0.05], abs=0.02)
+
+
+@pytest.mark.parametrize("seeds", [9, 30])
+def test_simulated_studies_have_the_skewness_and_the_correlations(seeds: int) -> None:
     generator = np.random.default_rng(1)
-    deltas = generator.normal(size=(9, 3))
+    deltas = generator.normal(size=(seeds, 3))
     deltas[:, 1] = deltas[:, 0] + 0.3 * deltas[:, 1]
-    deltas[:, 2] = np.where(np.arange(9) == 4, -1.0, 0.02 * deltas[:, 2])  # one collapsed run
+    deltas[:, 2] = np.where(np.arange(seeds) == 4, -1.0, 0.02 * deltas[:, 2])  # one collapsed run
     drawn = skewed(deltas, 20_000, generator).reshape(-1, 3)
     columns = [drawn[:, test] for test in range(3)]
     assert drawn.mean(0) == pytest.approx(0, abs=0.02)
