@@ -52,7 +52,10 @@ JSON_FIELDS = {
         "`uri`, `states` (state -> number of runs), `studies`, `created`, `updated`, `recreated`, `removed`, `points`, "
         "`problems`, `links` (study -> path) and `registered`"
     ),
-    "verdict": "`cell`, `pair`, `baseline`, `calibration` and `metrics`: metric -> cell -> its finding",
+    "verdict": (
+        "`cell`, `pair`, `baseline`, `calibration`, `metrics` (metric -> cell -> its finding), `left_out` (`run` and "
+        "`why`) and `other_status` (column -> words that are no known state)"
+    ),
     "claims": "`files`, `bound` and `problems`, each with `path`, `line`, `says`, `found` and `remedy`",
     "ledger verify": "`lines`, `problems` and `deviations` (study -> changes after results were seen)",
     "index build": EMBEDDINGS,

@@ -82,6 +82,8 @@ def add_verdict(add: Add) -> None:
     verb.add_argument("--delta", action="append", default=[], metavar="COLUMN=SIZE", help=text)
     text = "columns in the name or folder of a run, for example '{variant}/seed_{seed}'"
     verb.add_argument("--name", default="", metavar="PATTERN", help=text)
+    text = "the file or folder of each run that has its metrics, if several do: metrics.json, validation"
+    verb.add_argument("--part", default="", metavar="NAME", help=text)
     verb.add_argument("--experiment", default="", metavar="NAME", help="the experiment of an MLflow store")
     verb.add_argument("--out", type=Path, metavar="DIR", help="also write Markdown, LaTeX, JSON and a figure there")
     add_json(verb)
@@ -92,7 +94,7 @@ def _run_verdict(options: argparse.Namespace) -> None:
     from realm_lab.other_runs.sources import read_runs
 
     delta = dict(_bound(text) for text in options.delta)
-    rows = read_runs(options.source, options.name, options.experiment)
+    rows = read_runs(options.source, options.name, options.experiment, options.part)
     answer = judge_rows(rows, options.metric, options.baseline, options.cell, options.pair, delta)
     if options.out:
         from realm_lab.other_runs.written import write

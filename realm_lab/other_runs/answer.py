@@ -6,6 +6,7 @@ The digits are the same as in realm_lab's reports: each metric times each cell i
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,8 @@ from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric
-from realm_lab.other_runs.sources import Row, Rows, rows_of
+from realm_lab.other_runs.status import is_finished, status_columns
+from realm_lab.other_runs.tables import Row, Rows, rows_of
 from realm_lab.statistics.calibration import Calibration, calibrate
 from realm_lab.statistics.family import Finding, judge
 from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD
@@ -34,9 +36,9 @@ from realm_lab.statistics.wording import (
     signed,
 )
 
-NO_VALUE = frozenset(("", "nan", "none", "null", "na", "n/a", "inf", "-inf", "infinity", "-infinity"))
-STATUS = ("status", "state")  # columns, in lower case
-DONE = frozenset(("finished", "complete", "completed", "succeeded", "success"))
+NO_VALUE = frozenset(("", "nan", "none", "null", "na", "n/a", "<na>"))
+LARGEST = 1e150  # squares of larger numbers overflow; MLflow's SQL stores keep infinity as 1.797e308
+SAME = 1e-6  # relative: event files have single precision
 PAIRS_SHOWN = 10
 
 
@@ -54,6 +56,7 @@ class CellAnswer(NamedTuple):
     values: dict[Any, float]  # by pair
     missing: tuple[Any, ...]  # pairs whose run has no finite value, or did not finish
     unpaired: tuple[Any, ...]  # pairs that the baseline lacks
+    stopped: dict[Any, float]  # pair -> last step of a run that ended before the last step of all runs
     finding: Finding | None = None
     gap: Gap | None = None
 
@@ -61,6 +64,7 @@ class CellAnswer(NamedTuple):
         """The fields of one cell, without infinite bounds."""
         plain: dict[str, Any] = {"n": len(self.values), "mean": _mean(self.values)}
         plain |= {"missing": [*self.missing], "unpaired": [*self.unpaired], "gap": self.gap}
+        plain |= {"stopped": {str(pair): step for pair, step in self.stopped.items()}}
         return plain | (self.finding.as_json() if self.finding else {})
 
 
@@ -69,6 +73,14 @@ class MetricAnswer(NamedTuple):
 
     metric: Metric
     cells: list[CellAnswer]
+    last_step: float | None  # of all runs
+
+
+class LeftOut(NamedTuple):
+    """A run that is none of those that are compared."""
+
+    run: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,8 @@ class Answer:
     cell: str  # the column that names the variant
     pair: str  # the column that pairs the runs
     metrics: tuple[MetricAnswer, ...]
+    left_out: tuple[LeftOut, ...]
+    other_status: dict[str, list[str]]  # columns called like one of the state of a run, with other values
 
     @property
     def baseline(self) -> CellAnswer:
@@ -87,7 +101,8 @@ class Answer:
     def as_json(self) -> dict[str, Any]:
         """Every field: metric -> cell -> finding or gap."""
         found = {one.metric.name: {cell.cell: cell.as_json() for cell in one.cells} for one in self.metrics}
-        names = {"cell": self.cell, "pair": self.pair, "baseline": self.baseline.cell}
+        names: dict[str, Any] = {"cell": self.cell, "pair": self.pair, "baseline": self.baseline.cell}
+        names |= {"left_out": [one._asdict() for one in self.left_out], "other_status": self.other_status}
         return names | {"calibration": self.calibration and self.calibration.as_json(), "metrics": found}
 
     @property
@@ -108,6 +123,7 @@ class Answer:
             lines += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
             lines += ["| " + " | ".join(value.replace("|", r"\|") for value in row.values()) + " |" for row in rows]
             lines += ["", *(f"- {note}" for note in self._notes(one)), ""]
+        lines += [*self._notes_of_table(), ""] if self.left_out or self.other_status else []
         tests = next((c.finding.tests for one in self.metrics for c in one.cells if c.finding), 0)
         lines.append(
             f"Differences are paired by {self.pair}. p: exact sign-flip test, corrected over {tests} "
@@ -139,31 +155,44 @@ class Answer:
             rows.append(row)
         return rows
 
+    def _notes_of_table(self) -> list[str]:
+        """The runs and columns that are not used."""
+        by_reason: dict[str, list[str]] = {}
+        for run, why in self.left_out:
+            by_reason.setdefault(why, []).append(run)
+        notes = [f"- Left out: {_listed(runs)} ({why})." for why, runs in by_reason.items()]
+        for name, words in self.other_status.items():
+            notes.append(f"- Column '{name}' is not used as the state of the runs: its values are {_listed(words)}.")
+        return notes
+
     def _notes(self, one: MetricAnswer) -> list[str]:
-        """The runs that no test counts."""
+        """The runs that no test counts, or that ended early."""
         notes = []
         for cell in one.cells:
             if cell.missing:
                 notes.append(
-                    f"{cell.cell}: no value for {self._listed(cell.missing)}; a failed run can bias the result."
+                    f"{cell.cell}: no value for {self.pair} {_listed(cell.missing)}; a failed run can bias the result."
+                )
+            if cell.stopped:
+                steps = [f"{pair} (step {step:g})" for pair, step in cell.stopped.items()]
+                notes.append(
+                    f"{cell.cell}: ended before step {one.last_step:g} of other runs: {self.pair} {_listed(steps)}; a "
+                    "run that was stopped can bias the result."
                 )
             if cell.gap is Gap.CANNOT_BE_PAIRED:
                 notes.append(
                     f"{cell.cell} cannot be paired: it shares no {self.pair} with the baseline. Run both with the same."
                 )
             elif cell.unpaired:
-                notes.append(f"{cell.cell}: left out, as the baseline lacks it: {self._listed(cell.unpaired)}.")
+                notes.append(f"{cell.cell}: left out, as the baseline lacks it: {self.pair} {_listed(cell.unpaired)}.")
         return notes
-
-    def _listed(self, pairs: Sequence[Any]) -> str:
-        return f"{self.pair} " + ", ".join(map(str, pairs[:PAIRS_SHOWN])) + ", ..." * (len(pairs) > PAIRS_SHOWN)
 
 
 def verdict(
     frame: Any,
     *,
     metric: str | Sequence[str],
-    baseline: str,
+    baseline: object,
     cell: str = "cell",
     pair: str = "seed",
     delta: Mapping[str, float] | float | None = None,
@@ -184,14 +213,14 @@ def verdict(
         rows = rows_of(frame)
     names = [metric] if isinstance(metric, str) else [*metric]
     bounds = dict.fromkeys(names, delta) if isinstance(delta, int | float) else dict(delta or {})
-    return judge_rows(rows, names, baseline, cell, pair, bounds)
+    return judge_rows(rows, names, str(baseline), cell, pair, bounds)
 
 
 def judge_rows(
     rows: Rows, metrics: Sequence[str], baseline: str, cell: str, pair: str, delta: Mapping[str, float]
 ) -> Answer:
     """The verdict on rows. UserError as `verdict`."""
-    columns = dict.fromkeys(name for row in rows for name in row.values)
+    columns = dict.fromkeys(name for row in rows for name in row.names)
     if not rows:
         raise UserError("no runs", remedy="give a table with a row for each run")
     if pair not in columns:
@@ -201,27 +230,18 @@ def judge_rows(
         )
     for name, flag in ((cell, "--cell"), *((name, "--metric") for name in (*metrics, *delta))):
         if name not in columns:
+            for row in rows:
+                _raise_unread(row)
             raise UserError(f"{flag}: no column '{name}'", remedy=suggestion(name, columns))
-    runs: dict[tuple[str, Any], Row] = {}
-    are_whole = all(_is_whole(row.values.get(pair)) for row in rows)
-    for row in rows:
-        for name in (cell, pair):
-            given = row.values.get(name)
-            if given is None or str(given).strip() == "" or (isinstance(given, float) and math.isnan(given)):
-                raise UserError(f"{row.where}: no {name}", remedy="fill it in, or delete the run from the table")
-        shared = row.values[pair]
-        key = str(row.values[cell]), (_whole(shared) if are_whole else str(shared))
-        if key in runs:
-            raise UserError(
-                f"{row.where}: {cell} {key[0]} and {pair} {key[1]} are also in {runs[key].where}",
-                remedy="keep one, or name a column that tells them apart with --cell or --pair",
-            )
-        runs[key] = row
+    status, other_status = status_columns(rows)
+    runs, left_out = _runs(rows, metrics, cell, pair, status)
+    for metric in metrics:
+        _check_parts([*runs.values()], metric)
     cells = dict.fromkeys(name for name, _ in runs)
     if baseline not in cells:
         raise UserError(f"--baseline: no {cell} '{baseline}'", remedy=suggestion(baseline, cells))
     names = [baseline, *(name for name in cells if name != baseline)]
-    tables = {metric: {name: _values(runs, name, metric) for name in names} for metric in metrics}
+    tables = {metric: {name: _values(runs, name, metric, status) for name in names} for metric in metrics}
     defined = {metric: _metric(metric, tables[metric]) for metric in metrics}
     for name, largest in delta.items():
         if name not in defined:
@@ -237,6 +257,8 @@ def judge_rows(
     answers = []
     for metric, table in tables.items():
         base, made = _finite(table[baseline]), []
+        steps = _steps(runs, metric, table)
+        last = max((step for of_cell in steps.values() for step in of_cell.values()), default=None)
         for name in names:
             values, finding = _finite(table[name]), judged.get((metric, name))
             gap = None
@@ -246,39 +268,137 @@ def judge_rows(
                 gap = Gap.CANNOT_BE_PAIRED
             missing = tuple(sorted(pair for pair, value in table[name].items() if value is None))
             unpaired = tuple(sorted(values.keys() - base.keys()))
-            made.append(CellAnswer(name, values, missing, unpaired, finding, gap))
+            stopped = {pair: step for pair, step in steps[name].items() if last is not None and step < last}
+            made.append(CellAnswer(name, values, missing, unpaired, stopped, finding, gap))
         if not base:
             raise UserError(f"--baseline: no run of '{baseline}' has a value of {metric}", remedy="name another")
-        answers.append(MetricAnswer(defined[metric], made))
-    return Answer(cell, pair, tuple(answers))
+        answers.append(MetricAnswer(defined[metric], made, last))
+    return Answer(cell, pair, tuple(answers), left_out, other_status)
 
 
-def _values(runs: Mapping[tuple[str, Any], Row], cell: str, metric: str) -> dict[Any, float | None]:
+def _runs(
+    rows: Rows, metrics: Sequence[str], cell: str, pair: str, status: Sequence[str]
+) -> tuple[dict[tuple[str, Any], Row], tuple[LeftOut, ...]]:
+    """(cell, pair) -> its run, and the runs that are left out. If several have the same cell and pair, the one that
+    finished counts."""
+    left_out = [LeftOut(row.where, row.left_out) for row in rows if row.left_out]
+    named: list[Row] = []
+    for row in (row for row in rows if not row.left_out):
+        blank = next((name for name in (cell, pair) if _is_blank(row.setting(name))), None)
+        if blank is None:
+            named.append(row)
+        elif row.has_children or all(_value(row, metric) is None for metric in metrics):
+            left_out.append(
+                LeftOut(row.where, f"no {blank}, and {'runs below it' if row.has_children else 'no value'}")
+            )
+        else:
+            raise UserError(f"{row.where}: no {blank}", remedy="fill it in, or delete the run")
+    are_whole = all(_is_whole(row.setting(pair)) for row in named)
+    found: dict[tuple[str, Any], list[Row]] = {}
+    for row in named:
+        shared = row.setting(pair)
+        key = str(row.setting(cell)), (_whole(shared) if are_whole else str(shared))
+        if text := next((str(one) for one in key if "${" in str(one)), ""):
+            problem = f"{row.where}: its configuration has no answer for {text}"
+            raise UserError(problem, remedy="name another column with --cell or --pair")
+        found.setdefault(key, []).append(row)
+    runs = {}
+    for key, same in found.items():
+        done = [row for row in same if _counts(row, metrics, status)]
+        if len(done) > 1:
+            raise UserError(
+                f"{done[1].where}: {cell} {key[0]} and {pair} {key[1]} are also in {done[0].where}",
+                remedy="keep one, or name a column that tells them apart with --cell or --pair",
+            )
+        runs[key] = (done or same)[0]
+        why = f"did not finish; another run of {cell} {key[0]}, {pair} {key[1]} {'did' if done else 'is named'}"
+        left_out += [LeftOut(row.where, why) for row in same if row is not runs[key]]
+    return runs, tuple(left_out)
+
+
+def _counts(row: Row, metrics: Sequence[str], status: Sequence[str]) -> bool:
+    """True if the run finished with a value of any metric."""
+    return is_finished(row, status) and any(_value(row, metric) is not None for metric in metrics)
+
+
+def _check_parts(rows: Rows, metric: str) -> None:
+    """UserError: parts of a run have other values of the metric, or runs have it in other parts. Parts with other
+    digits in their names, such as times, are the same part."""
+    common: set[str] | None = None
+    first: tuple[Row, str] | None = None
+    for row in rows:
+        parts = row.logged.get(metric, {})
+        values = {part: _number(one.value) for part, one in parts.items()}
+        for part, value in values.items():
+            if not _agree(value, next(iter(values.values()))):
+                problem = f"{row.where}: {metric} is in {next(iter(values))} and in {part}, with other values"
+                raise UserError(problem, remedy="choose one with --part")
+        names = {re.sub(r"\d+", "0", part) for part in parts}
+        if first and common is not None and names and not common & names:
+            problem = f"{row.where}: {metric} is in {next(iter(parts))}, but in {first[1]} of {first[0].where}"
+            raise UserError(problem, remedy="choose one with --part")
+        if names:
+            common = names if common is None else common & names
+            first = first or (row, next(iter(parts)))
+
+
+def _values(
+    runs: Mapping[tuple[str, Any], Row], cell: str, metric: str, status: Sequence[str]
+) -> dict[Any, float | None]:
     """pair -> value of one cell; None if the run has no finite one, or did not finish."""
     found: dict[Any, float | None] = {}
     for (name, pair), row in runs.items():
         if name == cell:
-            found[pair] = _value(row, metric) if _is_done(row) else None
+            found[pair] = _value(row, metric) if is_finished(row, status) else None
+    return found
+
+
+def _steps(
+    runs: Mapping[tuple[str, Any], Row], metric: str, table: Mapping[str, Mapping[Any, float | None]]
+) -> dict[str, dict[Any, float]]:
+    """Cell -> pair -> step of each value, in sources with steps."""
+    found: dict[str, dict[Any, float]] = {name: {} for name in table}
+    for (name, pair), row in runs.items():
+        step = row.measured(metric).step
+        if step is not None and table[name][pair] is not None:
+            found[name][pair] = step
     return found
 
 
 def _value(row: Row, metric: str) -> float | None:
-    given = row.values.get(metric)
-    if given is None or str(given).strip().casefold() in NO_VALUE:
-        return None
+    given = row.measured(metric).value
+    if _is_blank(given):
+        _raise_unread(row)
     try:
-        value = float(given)
+        return _number(given)
     except (TypeError, ValueError):
         raise UserError(
             f"{row.where}: {metric} is {given!r}, no number", remedy="correct it, or leave it empty"
         ) from None
-    return value if math.isfinite(value) else None
 
 
-def _is_done(row: Row) -> bool:
-    """False if a column marks the run as unfinished."""
-    states = [str(value).casefold() for name, value in row.values.items() if name.casefold() in STATUS and value]
-    return all(state in DONE for state in states)
+def _number(given: Any) -> float | None:
+    """None for a blank value, NaN and infinity. ValueError, TypeError: no number."""
+    value = math.nan if _is_blank(given) else float(given)
+    return value if abs(value) < LARGEST else None
+
+
+def _agree(one: float | None, other: float | None) -> bool:
+    return one == other or (one is not None and other is not None and math.isclose(one, other, rel_tol=SAME))
+
+
+def _raise_unread(row: Row) -> None:
+    """UserError: a value is missing, and a file that may have it could not be read."""
+    if row.unread:
+        raise row.unread[0]
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or str(value).strip().casefold() in NO_VALUE
+
+
+def _listed(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:PAIRS_SHOWN])) + ", ..." * (len(names) > PAIRS_SHOWN)
 
 
 def _is_whole(value: Any) -> bool:

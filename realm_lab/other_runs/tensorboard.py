@@ -16,14 +16,15 @@ from realm_lab.errors import UserError
 
 EVENTS = "*tfevents*"
 HEAD, CHECK = 12, 4  # bytes of a frame before its data (length, checksum) and after it
-SUMMARY, VALUE, TAG, SIMPLE, TENSOR = 5, 1, 1, 2, 8  # numbers of fields
+STEP, SUMMARY, VALUE, TAG, SIMPLE, TENSOR = 2, 5, 1, 1, 2, 8  # numbers of fields
 CONTENT, FLOATS = 4, 5  # of a tensor
 SINGLE = 4  # bytes
 
 
-def last_scalars(path: Path) -> dict[str, float]:
-    """tag -> its last value. A frame that a killed run did not finish ends the file. UserError: no event file."""
-    found: dict[str, float] = {}
+def last_scalars(path: Path) -> dict[str, tuple[int, float]]:
+    """tag -> its largest step and the value there, the last one that was written for it. A frame that a killed run did
+    not finish ends the file. UserError: no event file."""
+    found: dict[str, tuple[int, float]] = {}
     data, place = path.read_bytes(), 0
     while place + HEAD <= len(data):
         (length,) = struct.unpack_from("<Q", data, place)
@@ -32,9 +33,11 @@ def last_scalars(path: Path) -> dict[str, float]:
             break
         place += HEAD + length + CHECK
         try:
-            for number, summary in fields(event):
-                if number == SUMMARY and isinstance(summary, bytes):
-                    found |= dict(_scalars(summary))
+            parts = dict(fields(event))
+            step, summary = int(parts.get(STEP, 0)), parts.get(SUMMARY)  # a step of 0 is not written
+            for tag, value in _scalars(summary) if isinstance(summary, bytes) else ():
+                if tag not in found or step >= found[tag][0]:
+                    found[tag] = step, value
         except (IndexError, ValueError):
             raise UserError("no event file of TensorBoard, or damaged", path=path, remedy="move it away") from None
     return found

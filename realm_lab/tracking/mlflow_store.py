@@ -32,7 +32,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from sqlalchemy.exc import SQLAlchemyError
 
 MAX_METRICS, MAX_PARAMS = 900, 100  # of one log_batch call, which takes a thousand of both together
@@ -217,8 +217,8 @@ class Store:
 
 
 def foreign_runs(uri: str) -> dict[str, list[dict[str, Any]]]:
-    """experiment -> its runs, each with name, status, parameters and the last values of its metrics, of any store.
-    UserError: it cannot be read."""
+    """experiment -> its runs, each with name, status, parameters, the last values of its metrics and `has_children`, of
+    any store. UserError: it cannot be read."""
     if not is_server(uri) and not uri.startswith("file:"):
         check_database(uri)
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders are read, not written
@@ -226,9 +226,10 @@ def foreign_runs(uri: str) -> dict[str, list[dict[str, Any]]]:
         client, found = MlflowClient(tracking_uri=uri), {}
         for experiment in client.search_experiments():
             runs = client.search_runs([experiment.experiment_id], max_results=MAX_RUNS, order_by=["start_time"])
+            parents = {run.data.tags.get(MLFLOW_PARENT_RUN_ID) for run in runs}
             found[experiment.name] = [
                 {"run": run.info.run_name, "status": run.info.status, "params": run.data.params}
-                | {"metrics": run.data.metrics}
+                | {"metrics": run.data.metrics, "has_children": run.info.run_id in parents}
                 for run in runs
             ]
     except (MlflowException, SQLAlchemyError) as error:

@@ -78,6 +78,60 @@ def test_runs_that_did_not_finish_have_no_value() -> None:
     assert (better.missing, len(better.values)) == ((2,), 7)
 
 
+@pytest.mark.parametrize("done", ["OK", "done", "0", 0.0, "exit 0", "Completed"])
+@pytest.mark.parametrize("other", ["failed", "crashed", "exit 1", "OUT_OF_MEMORY"])
+def test_words_of_a_status_column(done: Any, other: str) -> None:
+    rows = [row | {"run status": other if row["seed"] == 2 else done} for row in table(base=BASE, better=BETTER)]
+    answer = realm_lab.verdict(rows, metric="acc", baseline="base")
+    assert [cell.missing for cell in answer.metrics[0].cells] == [(2,), (2,)]
+
+
+def test_a_column_of_other_words_is_no_status() -> None:
+    rows = [row | {"State": ("Texas", "Ohio", None)[row["seed"] % 3]} for row in table(base=BASE, better=BETTER)]
+    answer = realm_lab.verdict(pd.DataFrame(rows), metric="acc", baseline="base")
+    assert [len(cell.values) for cell in answer.metrics[0].cells] == [8, 8]
+    assert answer.other_status == {"State": ["texas", "ohio"]}
+    assert "'State'" in answer.markdown()
+    rows[3]["State"] = "finished"
+    with refused("'Texas'", "row 0", "rename"):
+        realm_lab.verdict(rows, metric="acc", baseline="base")
+
+
+def test_no_status_is_like_a_blank_one() -> None:
+    rows = [row | {"status": math.nan if row["seed"] == 2 else "finished"} for row in table(base=BASE, better=BETTER)]
+    cells = realm_lab.verdict(pd.DataFrame(rows), metric="acc", baseline="base").metrics[0].cells
+    assert [cell.missing for cell in cells] == [(), ()]
+
+
+@pytest.mark.parametrize("more", [{"State": "crashed"}, {"State": "running", "acc": None}])
+def test_a_run_that_was_repeated_counts_once(more: dict[str, Any]) -> None:
+    rows = [row | {"State": "finished"} for row in table(base=BASE, better=BETTER)]
+    crashed = rows[2] | {"acc": 0.1} | more
+    answer = realm_lab.verdict([crashed, *rows], metric="acc", baseline="base")
+    assert answer.baseline.values[2] == BASE[2]
+    assert [one.run for one in answer.left_out] == ["row 0"]
+    assert "row 0" in answer.markdown()
+    twice = realm_lab.verdict([*rows, crashed | {"seed": 8}, crashed | {"seed": 8}], metric="acc", baseline="base")
+    assert twice.baseline.missing == (8,)
+
+
+def test_a_run_without_cell_and_value_is_left_out_and_named() -> None:
+    rows = [*table(base=BASE, better=BETTER), {"cell": None, "seed": None, "acc": None}]
+    answer = realm_lab.verdict(rows, metric="acc", baseline="base")
+    assert [one.run for one in answer.left_out] == ["row 16"]
+
+
+def test_names_of_cells_may_be_numbers() -> None:
+    rows = [row | {"cell": 1 if row["cell"] == "base" else 2} for row in table(base=BASE, better=BETTER)]
+    assert realm_lab.verdict(rows, metric="acc", baseline=1).baseline.cell == "1"
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    frame = pd.DataFrame(table(base=BASE, better=BETTER))
+    with refused("'acc'", "rename"):
+        realm_lab.verdict(pd.concat([frame, frame[["acc"]]], axis=1), metric="acc", baseline="base")
+
+
 def test_every_kind_of_table_gives_the_same() -> None:
     rows = table(base=BASE, better=BETTER)
     frame = pd.DataFrame(rows)
@@ -137,6 +191,7 @@ def test_a_significant_difference_is_printed(metric: str, scale: float) -> None:
         ([{"cell": "a", "seed": 1, "acc": "good"}], {}, ("row 0", "'good'")),
         ([{"cell": "a", "seed": 1, "acc": 1.0}] * 2, {}, ("row 1", "row 0")),
         ([{"cell": "a", "seed": None, "acc": 1.0}], {}, ("row 0", "seed")),
+        ([{"cell": "a", "seed": 1, "acc": 1.0}, {"cell": "a", "seed": "", "acc": 2.0}], {}, ("row 1", "seed")),
         ([{"cell": "a", "seed": math.nan, "acc": 1.0}], {}, ("row 0", "seed")),
         ([{"cell": "b", "seed": 1, "acc": 1.0}], {}, ("--baseline", "'a'")),
         ([{"cell": "a", "seed": 1, "acc": "nan"}], {}, ("'a'", "acc")),
