@@ -20,16 +20,25 @@ from realm_lab.core.files import read_json, write_json, write_text
 from realm_lab.errors import UserError
 from realm_lab.reporting import tables
 from realm_lab.reporting.default_run import write_default_outputs
+from realm_lab.reporting.evidence import check_results
 from realm_lab.reporting.examples import explorer_data, load_examples
-from realm_lab.reporting.frames import StudyFrames, load_runs, read_summary, report_folder, results_text
+from realm_lab.reporting.frames import (
+    StudyFrames,
+    load_committed,
+    load_runs,
+    read_summary,
+    report_folder,
+    results_text,
+)
 from realm_lab.reporting.index import write_index
 from realm_lab.reporting.rendered import render_again, write_rendered
 from realm_lab.reporting.rendering import html, page, title_of
 from realm_lab.reporting.report_data import collect
 from realm_lab.reporting.study_figures import own_figures, study_curves
-from realm_lab.tracking.ledger import note_look, plan_of
+from realm_lab.tracking.ledger import findings_of, note_look, plan_of
 from realm_lab.tracking.study_record import DEFAULT, TUNE, Studies
 
+NO_PLAN = {"line": 0}  # of the ledger; the default pipeline promises nothing
 NO_REPORT = ("search-", TUNE)  # first part of the names of searches and trials, whose reports are others
 
 
@@ -56,6 +65,7 @@ def report(
     is_run_here = folder.name in studies.names()
     there = report_folder(root, folder.name)
     if there and not is_run_here and not paper:
+        check_results(Path(root), there, load_committed(there)[1])
         render_again(there)
         write_index(root / "reports" if there.parent.name != "reference" else there.parent)
         return write_page(there) if html else there / "report.md"
@@ -93,13 +103,10 @@ def write_study_report(
             path=folder / "report.md",
         )
     explorer = explorer or name == DEFAULT or (folder / "examples.json").is_file()
-    plan, paper = plan_of(root / "runs", name), paper or (folder / "tables" / "all.tex").is_file()
+    plan = plan_of(root / "runs", name) or (None if name == DEFAULT else NO_PLAN)
+    paper = paper or (folder / "tables" / "all.tex").is_file()
     summary = write_report(study, folder, paper=paper, explorer=explorer, plan=plan)
-    findings = {
-        metric: {cell: one["finding"] for cell, one in cells.items()}
-        for metric, cells in summary["comparisons"].items()
-    }
-    note_look(root / "runs", name, folder / "results.csv", complete, findings)
+    note_look(root / "runs", name, folder / "results.csv", complete, findings_of(summary))
     if name == DEFAULT:
         write_default_outputs(study, root / "reports")
         write_page(folder)

@@ -86,6 +86,12 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         ledger.write(_line(lines, written))
 
 
+def findings_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The finding of each comparison in summary.json, as a verdict notes them."""
+    found = summary["comparisons"].items()
+    return {metric: {cell: one["finding"] for cell, one in cells.items()} for metric, cells in found}
+
+
 def note_look(runs: Path, study: str, results: Path, complete: int, findings: Mapping[str, Any]) -> None:
     """Add a look at new results of a planned study, and its verdict if that is new; nothing without a complete run."""
     if not complete or not (runs / NAME).exists():
@@ -123,6 +129,12 @@ def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
         "complete": plan.fields["complete"],
         "deviations": [str(one) for one in deviations(lines)],
     }
+
+
+def last_look(runs: Path, study: str) -> Line | None:
+    """The last look at a study's results; None without one, or without a ledger."""
+    path = runs / NAME
+    return _last(read_ledger(path), study, "look") if path.exists() else None
 
 
 def deviations(lines: list[Line]) -> list[Deviation]:
@@ -196,12 +208,19 @@ def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Probl
     elif digest_text(file) != plan.fields["file"]:
         yield Problem(plan.number, study, f"{record.source} was edited; run the study again to note it as a change")
     results = root / "reports" / study / "results.csv"
+    summary = results.with_name("summary.json")
+    reported = read_json(summary) if results.exists() and summary.exists() else {}
     if look and results.exists() and digest_text(results) != look.fields["results"]:
         yield Problem(look.number, study, f"{results} has other results")
-    summary = results.with_name("summary.json")
-    told = (read_json(summary).get("plan") or {}) if summary.exists() else {}
+    elif not look and reported.get("coverage", {}).get("complete"):
+        yield Problem(plan.number, study, f"{results} has results, and no look at them follows: the end is gone")
+    last = _last(mine, study, "verdict")
+    if look and reported and (last is None or last.fields["findings"] != findings_of(reported)):
+        what = "has other findings" if last else "has a verdict, and none follows: the end is gone"
+        yield Problem((last or look).number, study, f"{summary} {what}")
+    told = reported.get("plan") or {}
     known = {line.hash[:HASH_CHARACTERS]: line.number for line in mine if line.fields["kind"] == "plan"}
-    if told and told["hash"] not in known:
+    if told.get("line") and told["hash"] not in known:
         yield Problem(told["line"], study, f"the plan that {summary} names is not in the ledger")
     for one in deviations(mine):
         if one.is_removal:

@@ -19,6 +19,7 @@ from realm_lab.reporting.frames import load_runs, load_study
 from realm_lab.reporting.published import published
 from realm_lab.reporting.report import write_all, write_study_report
 from realm_lab.reporting.verdict import verdict
+from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.study_record import StudyRecord, write_study_record
 from tests import tiny
 from tests.factories.errors import refused
@@ -237,3 +238,14 @@ def test_without_runs_everything_stays(tmp_path: Path, study: StudyRecord) -> No
     assert page.count("<details>") == text.count("<details")
     with refused(path=tmp_path / "elsewhere"):
         write_all(tmp_path / "elsewhere")
+
+
+def test_a_report_without_a_ledger_names_that(tmp_path: Path) -> None:
+    make_study(tmp_path / "runs")
+    text = report(tmp_path)
+    make_study(tmp_path / "planned" / "runs")
+    (tmp_path / "table.yaml").write_text("seeds", encoding="utf-8")
+    runs = tmp_path / "planned" / "runs"
+    note_plan(runs, load_study(runs, "table").record, tmp_path / "table.yaml", 0)
+    planned = report(tmp_path / "planned")
+    assert [one.count("Plan: none") for one in (text, planned)] == [1, 0]

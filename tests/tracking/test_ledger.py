@@ -46,7 +46,9 @@ class Project:
         folder = self.root / "reports" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "results.csv").write_text(results, encoding="utf-8")
-        (folder / "summary.json").write_text(json.dumps({"plan": plan_of(self.runs, name)}), encoding="utf-8")
+        compared = {"exact_match": {"a": {"finding": FOUND["exact_match"]["a"]}}}
+        summary = {"plan": plan_of(self.runs, name), "coverage": {"complete": complete}, "comparisons": compared}
+        (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
         note_look(self.runs, name, folder / "results.csv", complete, FOUND)
 
     def rewrite(self, change: Callable[[list[str]], list[str]]) -> None:
@@ -116,11 +118,24 @@ def test_a_deleted_end_is_found_by_what_it_described(project: Project) -> None:
     assert [problem.line for problem in verify(project.root)[1]] == [2], "results.csv is not that of the last look"
     project.path.unlink()
     project.plan(record_of(8))
-    [problem] = verify(project.root)[1]
-    assert problem.study == "s", "its report names the first plan"
+    assert {problem.study for problem in verify(project.root)[1]} == {"s"}, "its report names the first plan"
     project.path.unlink()
     with pytest.raises(UserError):
         verify(project.root)
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_an_end_that_was_cut_off_is_found(project: Project, cut: int) -> None:
+    """Only the verdict, and the look with it."""
+    project.look()
+    project.rewrite(lambda lines: lines[: 3 - cut])
+    assert [(problem.line, problem.study) for problem in verify(project.root)[1]] == [(3 - cut, "s")]
+
+
+def test_an_edited_finding_is_found(project: Project) -> None:
+    summary = project.root / "reports" / "s" / "summary.json"
+    summary.write_text(summary.read_text(encoding="utf-8").replace("lower", "higher"), encoding="utf-8")
+    assert [(one.study, "summary.json" in one.what) for one in verify(project.root)[1]] == [("s", True)]
 
 
 def test_a_dropped_seed_is_found(project: Project) -> None:
