@@ -16,6 +16,8 @@ def add_claims(add: Add) -> None:
     verb = add("claims", _run_claims, summary)
     text = "a text of claims.yaml, or LaTeX with \\claim{QUERY}{TEXT} (default: all of ROOT/claims.yaml)"
     verb.add_argument("files", nargs="*", metavar="FILE", help=text)
+    text = "another claims.yaml, for example of your paper; its names are relative to its folder"
+    verb.add_argument("--claims", type=Path, metavar="FILE", help=text)
     form = verb.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print Markdown, for a comment on a pull request")
     add_json(form)
@@ -24,7 +26,7 @@ def add_claims(add: Add) -> None:
 def _run_claims(options: argparse.Namespace) -> int:
     from realm_lab.reporting.claims import check, markdown
 
-    checked = check(options.root, options.files)
+    checked = check(options.root, options.files, source=options.claims)
     if options.json:
         print_json(checked._asdict() | {"problems": [one._asdict() for one in checked.problems]})
     elif options.markdown:

@@ -10,25 +10,43 @@ import functools
 import itertools
 import re
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
-from realm_lab.reporting.frames import column, load_committed, metric_columns, summarise
+from realm_lab.reporting.evidence import check_results
+from realm_lab.reporting.frames import column, metric_columns, summarise
+from realm_lab.reporting.report_data import Report, load_report
 from realm_lab.reporting.reproduce import expected_folder
-from realm_lab.statistics.family import Kind
+from realm_lab.statistics.family import Finding, Kind
 
 SOURCES = ("paper", "measured", "setting", "prose")
 OF_RUNS = ("seeds", "first_seed", "last_seed", "collapsed", "count")
 OF_VALUES = ("mean", "sd", "min", "max")
 OF_FINDING = {
-    "p": "corrected_p", "smallest_p": "smallest_corrected_p", "difference": "delta", "size": "delta", "low": "low",
-    "high": "high", "bound": "bound", "detectable": "detectable_difference", "needed": "needed_seeds", "tests": "tests",
+    "p": "corrected_p", "difference": "size", "size": "size", "bound": "bound", "tests": "tests",
+    "detectable": "detectable_difference", "needed": "needed_seeds", "smallest_p": "smallest_p", "low": "low",
+    "high": "high",
 }  # fmt: skip
 VERDICT_FIELDS = ("direction", "above", "below", *(kind.name.lower() for kind in Kind))
 WORDS_OF_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
 OPEN = {Kind.NOT_SIGNIFICANT, Kind.INCONCLUSIVE, Kind.EQUIVALENT, Kind.TOO_FEW_SEEDS}
+# Every word of a verdict is one of these, or its meaning is not known; `a little` counts as one.
+KNOWN = frozenset(
+    "a-little an a the is are was were be do does did can could no not neither nor significant significantly far much "
+    "also and or any possible difference loss gain retrieval established equal equivalent ruled out better best worse "
+    "worst higher highest lower lowest above below ahead more less fewer find finds answer answers score scores "
+    "improve improves outperform outperforms beat beats help helps harm harms rise rises fall falls cost costs".split()
+)
+NEGATION = (
+    r"(?:\b(?:no|not|never|neither|nor|none|nothing|nobody|nowhere|cannot|without|hardly|scarcely|barely|rarely|seldom"
+    r"|little|few|far from|fails?|failed|(?:anything|nothing|everything|all) but)|n['’]t)\b"
+)
+BETWEEN = (  # words between a negation and the verdict that it turns
+    r"(?:(?:\w+ly|is|are|was|were|be|been|being|do|does|did|has|have|had|can|could|will|would|a|an|the|to|at|all|any|in"
+    r"|if|by|way|means|case|longer|more|near|ever|even|once|yet|so|as|much|found|seen|shown)\s+){0,5}"
+)
+BEFORE = re.compile(rf"{NEGATION}\s+{BETWEEN}\W*$", re.IGNORECASE)
+AFTER = re.compile(r"^\W*\s(?:(?:in|on|for|at|by|with|of)\s+(?:no|none|neither|nobody)|nowhere|never)\b", re.IGNORECASE)
 # The first that is in a verdict decides what it asserts.
 MEANINGS = {
     r"\bno\b|\bnot\b|\bneither\b|\bnor\b": OPEN,
@@ -43,11 +61,12 @@ MEANINGS = {
 
 
 def to_number(text: str) -> tuple[float, int]:
-    """The number that a text has, and its decimals: `79 %` is (0.79, 2), `eight` is (8, 0)."""
+    """The number that a text has, and its decimals: `79 %` is (0.79, 2), `eight` is (8, 0), `5e-2` is (0.05, 2)."""
     if text.casefold() in WORDS_OF_NUMBERS:
         return WORDS_OF_NUMBERS.index(text.casefold()), 0
-    digits = text.replace("−", "-").replace(",", "").rstrip("% ")
-    decimals = len(digits.partition(".")[2])
+    digits = text.casefold().replace("−", "-").replace(",", "").rstrip("%x ")
+    mantissa, _, exponent = digits.partition("e")
+    decimals = len(mantissa.partition(".")[2]) - int(exponent or 0)
     return (float(digits) / 100, decimals + 2) if text.endswith("%") else (float(digits), decimals)
 
 
@@ -57,21 +76,31 @@ def agrees(text: str, value: float) -> bool:
     return abs(number - value) <= 0.5 * 10.0**-decimals + 1e-9
 
 
+class Study(NamedTuple):
+    """A report, and its findings, computed from results.csv: (metric, cell) -> finding."""
+
+    report: Report
+    findings: dict[tuple[str, str], Finding]
+
+
 class BoundResults:
     """The results of the studies of a project, each read once."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._read: dict[str, tuple[dict[str, Any], pd.DataFrame]] = {}
+        self._read: dict[str, Study] = {}
 
-    def study(self, name: str) -> tuple[dict[str, Any], pd.DataFrame]:
-        """Return (summary.json, results.csv) of a report. UserError: no such report."""
+    def study(self, name: str) -> Study:
+        """Return the results of a report. UserError: no such report, or its files were edited."""
         if name not in self._read:
             folder = expected_folder(self._root, name)
             if not (folder / "results.csv").is_file():
                 known = sorted({path.parent.name for path in (self._root / "reports").glob("**/results.csv")})
                 raise UserError(f"no report of study '{name}'", remedy=suggestion(name, known))
-            self._read[name] = load_committed(folder)
+            report = load_report(folder)
+            check_results(self._root, folder, report.results)
+            found = {(one.metric.name, cell.cell.name): cell.finding for one in report.compared for cell in one.cells}
+            self._read[name] = Study(report, {key: finding for key, finding in found.items() if finding})
         return self._read[name]
 
     def cells(self, text: str, study: str) -> tuple[str, list[str]]:
@@ -80,10 +109,10 @@ class BoundResults:
         name, cells = (head, rest) if slash else (study, text)
         if not name:
             raise UserError(f"'{text}' names no study", remedy="write STUDY/CELL")
-        known = [*self.study(name)[0]["cells"]]
+        record = self.study(name).report.record
+        known = [cell.name for cell in record.cells]
         if cells == "*":
-            baseline = self.study(name)[0]["design"]["baseline"]
-            return name, [cell for cell in known if cell != baseline]
+            return name, [cell for cell in known if cell != record.baseline]
         for cell in cells.split("|"):
             if cell not in known:
                 raise UserError(f"study {name} has no cell '{cell}'", remedy=suggestion(cell, known))
@@ -109,19 +138,18 @@ class BoundResults:
 
     def by_seed(self, study: str, cell: str, metric: str) -> dict[int, float]:
         """seed -> value. UserError: the study has no such metric, or the cell no value of it."""
-        results = self.study(study)[1]
+        results = self.study(study).report.results
         if metric not in results:
             raise UserError(f"study {study} has no metric '{metric}'", remedy=suggestion(metric, map(str, results)))
         if found := column(results, cell, metric):
             return found
         raise UserError(f"{study}/{cell} has no {metric}")
 
-    def finding(self, study: str, cell: str, metric: str) -> dict[str, Any]:
+    def finding(self, study: str, cell: str, metric: str) -> Finding:
         """The finding of a cell, compared with its baseline. UserError: it is not compared."""
-        found = self.study(study)[0]["comparisons"].get(metric, {}).get(cell)
-        if found is None:
-            raise UserError(f"{study} does not compare {cell} with its baseline in {metric}")
-        return dict(found)
+        if found := self.study(study).findings.get((metric, cell)):
+            return found
+        raise UserError(f"{study} does not compare {cell} with its baseline in {metric}")
 
     def _difference(self, study: str, cell: str, other: str, metric: str, field: list[str]) -> tuple[float, str]:
         mine, theirs = self.by_seed(study, cell, metric), self.by_seed(study, other, metric)
@@ -131,18 +159,19 @@ class BoundResults:
         return abs(found.mean) if field == ["size"] else found.mean, f"{study}/{cell} - {other} {metric}"
 
     def _of_runs(self, study: str, cell: str, field: str) -> float:
-        summary, results = self.study(study)
-        seeds = results["seed"][(results["cell"] == cell) & (results["status"] == "COMPLETE")]
+        results = self.study(study).report.results
+        mine = results[results["cell"] == cell]
+        seeds = mine["seed"][mine["status"] == "COMPLETE"]
         known = {"seeds": len(seeds), "first_seed": seeds.min(), "last_seed": seeds.max()}
-        return float(known[field] if field in known else summary["cells"][cell]["collapsed"])
+        return float(known[field] if field in known else mine["collapsed"].sum())
 
     def _of_metric(self, study: str, cell: str, metric: str, field: str) -> float:
         if field in OF_VALUES:
             found: Any = getattr(summarise(self.by_seed(study, cell, metric).values()), field)
         else:
-            fields = self.finding(study, cell, metric)
-            ends = dict(zip(("low", "high"), fields.get("interval") or (None, None), strict=True))
-            found = (fields | ends).get(OF_FINDING[field])
+            finding = self.finding(study, cell, metric)
+            owner = {"low": finding.interval, "high": finding.interval, "smallest_p": finding.comparison}
+            found = getattr(owner.get(field, finding), OF_FINDING[field], None)
         if found is None:
             raise UserError(f"{study}/{cell} has no {field} of {metric}")
         return abs(float(found)) if field == "size" else float(found)
@@ -165,8 +194,10 @@ class BoundResults:
             if not match:
                 raise UserError(f"{name} has no heading '{heading}'", remedy="name the start of a heading")
             text = match[0]
-        words = re.findall(r"(?<![\w.])-?(?:\d[\d,]*\.?\d*|\.\d+)(?: ?%)?|\b[a-z]+\b", text.replace("−", "-"), re.I)
+        number = r"(?<![\w.])-?(?:\d[\d,]*\.?\d*|\.\d+)(?: ?%)?(?:e-?\d+)?"  # 12.7e12 is also in the text as 12.7
+        words = re.findall(rf"{number}|\b[a-z]+\b", text.replace("−", "-"), re.IGNORECASE)
         known = [word for word in words if not word.isalpha() or word.casefold() in WORDS_OF_NUMBERS]
+        known += [word.casefold().partition("e")[0] for word in known if not word.isalpha()]
         return frozenset(sign * to_number(word.rstrip(","))[0] for word in known for sign in (1, -1))
 
     def likely(self, text: str, studies: list[str]) -> list[str]:
@@ -177,22 +208,28 @@ class BoundResults:
     @functools.cache  # noqa: B019
     def _reported(self, study: str) -> list[tuple[str, float]]:
         """Return (query, value): means of the declared metrics, their findings, then all other means."""
-        summary, results = self.study(study)
+        report, findings = self.study(study)
+        record, results = report.record, report.results
         means = results.groupby("cell")[metric_columns(results)].mean()
-        declared = [name for name in summary["design"]["metrics"] if name in means]
-        found = [(f"{study}/{cell} {name}", means[name].get(cell)) for name in declared for cell in summary["cells"]]
-        for name, cells in summary["comparisons"].items():
-            for cell, fields in cells.items():
-                found += [(f"{study}/{cell} {name} {one}", fields[OF_FINDING[one]]) for one in ("p", "difference")]
+        cells = [cell.name for cell in record.cells]
+        declared = [name for name in record.metrics if name in means]
+        found = [(f"{study}/{cell} {name}", means[name].get(cell)) for name in declared for cell in cells]
+        for (name, cell), finding in findings.items():
+            found += [
+                (f"{study}/{cell} {name} {one}", getattr(finding, OF_FINDING[one])) for one in ("p", "difference")
+            ]
         others = [name for name in means if name not in declared]
-        found += [(f"{study}/{cell} {name}", means[name].get(cell)) for name in others for cell in summary["cells"]]
+        found += [(f"{study}/{cell} {name}", means[name].get(cell)) for name in others for cell in cells]
         return [(query, float(value)) for query, value in found if value is not None and value == value]
 
 
-def fits(results: BoundResults, query: str, study: str, verdict: str) -> str:
-    """Compare a verdict with the results; returns the difference, "" if there is none. UserError: no such finding, or
-    words without a known meaning."""
+def fits(results: BoundResults, query: str, study: str, verdict: str, before: str = "", after: str = "") -> str:
+    """Compare a verdict with the results; returns the difference, "" if there is none. before, after: the text around
+    it. UserError: no such finding, or words without a known meaning, or turned by a negation next to them."""
     words = query.split()
+    if turned := BEFORE.search(before) or AFTER.search(after):
+        said = " ".join(turned[0].split())
+        raise UserError(f"'{verdict}' stands next to '{said}'", remedy="put all of these words into the braces")
     if len(words) == 5 and words[2] in ("above", "below"):
         first, second = (results.values(" ".join(two), study) for two in (words[:2], words[3:]))
         sign = 1 if words[2] == "above" else -1
@@ -202,9 +239,14 @@ def fits(results: BoundResults, query: str, study: str, verdict: str) -> str:
         raise UserError(f"'{query}' is no query of a verdict", remedy="write CELL METRIC, or CELL METRIC FINDING")
     name, cells = results.cells(words[0], study)
     field = words[2] if len(words) == 3 else ""
-    meaning = next((one for pattern, one in MEANINGS.items() if re.search(pattern, verdict, re.IGNORECASE)), None)
+    said = re.sub(r"\ba little\b", "a-little", verdict.casefold())
+    is_known = KNOWN.issuperset(re.findall(r"[\w'’-]+", said))
+    found_meanings = (one for pattern, one in MEANINGS.items() if re.search(pattern, verdict, re.IGNORECASE))
+    meaning = next(found_meanings, None) if is_known else None
     if field and field != "direction":
         meaning = {Kind[field.upper()]}
+        if not meaning <= OPEN and re.search(NEGATION, said):
+            raise UserError(f"'{verdict}' has a negation, and is bound to a significant difference")
     if meaning is None:
         raise UserError(f"'{verdict}' is no known verdict", remedy="add the finding, for example CELL METRIC lower")
     if meaning == "extreme":
@@ -212,28 +254,30 @@ def fits(results: BoundResults, query: str, study: str, verdict: str) -> str:
     wrong = []
     for cell in cells:
         found = results.finding(name, cell, words[1])
-        kind, way = Kind(found["finding"]), found["direction"] if field == "direction" else found["finding"]
+        kind, way = found.kind, found.direction if field == "direction" else found.kind
+        better = {"up": Kind.HIGHER, "down": Kind.LOWER}.get(found.metric.better)
         if meaning == "improves" or meaning == "worsens":
-            is_right = way in (Kind.HIGHER, Kind.LOWER) and found["improves"] is (meaning == "improves")
+            is_right = way in (Kind.HIGHER, Kind.LOWER) and better is not None
+            is_right = is_right and (way is better) is (meaning == "improves")
         else:
             is_right = way in meaning
         if not is_right:
             what = f"{way or 'not the same in all seeds'}" if field == "direction" else kind
-            wrong.append(f"{name}/{cell} {words[1]} is {what} (p = {found['corrected_p']:.3g})")
+            wrong.append(f"{name}/{cell} {words[1]} is {what} (p = {found.corrected_p:.3g})")
     return "; ".join(wrong)
 
 
 def _extreme(results: BoundResults, study: str, cells: list[str], metric: str, verdict: str) -> str:
     """`best` and `worst`: the extreme mean, and significantly apart from the baseline, or all others from it."""
-    summary, table = results.study(study)
-    means = {one: summarise(column(table, one, metric).values()) for one in summary["cells"]}
+    report, findings = results.study(study)
+    means = {cell.name: summarise(column(report.results, cell.name, metric).values()) for cell in report.record.cells}
     known = {one: found.mean for one, found in means.items() if found}
-    compared = summary["comparisons"].get(metric, {})
+    kinds = {cell: finding.kind for (name, cell), finding in findings.items() if name == metric}
     is_top = re.search(r"best|highest", verdict, re.IGNORECASE) is not None
     up, down = (Kind.HIGHER, Kind.LOWER) if is_top else (Kind.LOWER, Kind.HIGHER)
     for cell in cells:
-        is_apart = all(compared.get(one, {}).get("finding") == down for one in known if one != cell)
-        is_apart |= compared.get(cell, {}).get("finding") == up
+        is_apart = all(kinds.get(one) == down for one in known if one != cell)
+        is_apart |= kinds.get(cell) == up
         if not is_apart or known.get(cell) != (max if is_top else min)(known.values()):
             return f"{study}/{cell} {metric} is not significantly the {verdict}"
     return ""

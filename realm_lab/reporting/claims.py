@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from realm_lab.reporting.bound_results import SOURCES, BoundResults, agrees, fit
 
 CLAIMS = "claims.yaml"
 COUNTS = "two three four five six seven eight nine ten eleven twelve".split()
-NUMBER = r"(?:(?<![\w.])[−+-])?(?<![\w@.])(?:\d[\d,]*\.?\d*|\.\d+)(?<![,.])(?![\w@])(?: ?%)?"
+NUMBER = r"(?:(?<![\w.])[−+-])?(?<![\w@.])(?>(?>\d+(?:,\d+)*(?:\.\d+)?|\.\d+)(?:e[−+-]?\d+)?)(?:x\b|(?![\w@]))(?: ?%)?"
 COUNT = rf"\b(?:{'|'.join(['one', *COUNTS])})\b"
 COUNTED = rf"\b(?:{'|'.join(COUNTS)})\b(?=(?:\s+\w+){{0,2}}\s+(?:seeds?|runs?|others?)\b|\s+of\b)"
 VERDICTS = (
@@ -28,15 +28,27 @@ VERDICTS = (
     r"|rises?|falls?)\b"
 )
 TOKEN = re.compile(rf"(?P<number>{NUMBER}|{COUNTED})|(?P<verdict>{VERDICTS})", re.IGNORECASE)
+AROUND = 80  # characters in which a negation of a verdict is looked for
 SLOT = re.compile(r"\{([^{}]*)\}")
-TEX_CLAIM = re.compile(r"\\claim\{([^{}]*)\}\{((?:[^{}]|\{[^{}]*\})*)\}")
+# Words that a reader takes for an outcome: a text that has one is quoted, so that nobody changes it in passing.
+QUOTED = re.compile(r"\b(?:declared|toy world|confirm(?:s|ed)?|criteri(?:on|a)|missed|met)\b", re.IGNORECASE)
+BOLD = re.compile(r"\*\*(\S.*?)\*\*", re.DOTALL)
+HEADER = re.compile(r"^\|([^\n]*)\|\n(?=\|[-:| ]+\|$)", re.MULTILINE)
+INCLUDED = re.compile(
+    r"\\(?:input|include|subfile)\s*\{(?P<file>[^{}]+)\}|\\(?:sub)?import\*?\s*\{(?P<folder>[^{}]*)\}\s*\{(?P<name>[^{}]+)\}"
+    r"|\\input\s+(?P<word>[^\s{}\\]+)"
+)
+TEX_COMMENTS = (
+    r"(?<!\\)(?:\\\\)*%[^\n]*", r"\\begin\{comment\}.*?\\end\{comment\}", r"\\iffalse\b.*?\\fi\b",
+    r"\\end\{document\}.*\Z",
+)  # fmt: skip
 # Parts of a text that hold no claim: code, comments, targets of links, dates, names of tables and of papers.
 MARKDOWN_REST = (
     r"^ *```.*?^ *```", r"<!--.*?-->", r"`[^`\n]*`", r"(?<=\])\([^)\s]*\)", r"\b\d{4}-\d\d-\d\d\b", r"^\d+\.(?= )",
     r"\b(?:Table|Figure|Section|Eq\.|et al\.,?) \d+", r"https?://\S+",
 )  # fmt: skip
 TEX_REST = (
-    r"\A.*?\\begin\{document\}", r"(?<!\\)%[^\n]*",
+    r"\A.*?\\begin\{document\}",
     r"\\(?:begin|end)\{[^{}]*\}(?:\[[^\]]*\])?(?:\{[lcrp|@{}.\d\s]*\})?",
     r"\\(?:\w*cite\w*|\w*ref|label|include\w*|input|[vh]space|url|href|bibliography\w*)\*?(?:\[[^\]]*\])*\{[^{}]*\}",
     r"\b(?:Table|Figure|Section|Eq\.)[ ~]\d+",
@@ -81,29 +93,43 @@ class Claim(NamedTuple):
     columns: tuple[tuple[str, str], ...] = ()  # header -> query without the cell
 
 
-def check(root: Path, files: list[str], results: BoundResults | None = None) -> Checked:
-    """Check these files, by default all of claims.yaml. UserError: claims.yaml is malformed or has no such file."""
-    source = root / CLAIMS
-    bound_to = read_claims(source) if source.exists() or not files else {}
+def check(root: Path, files: list[str], results: BoundResults | None = None, source: Path | None = None) -> Checked:
+    """Check these files, by default all of `source` (ROOT/claims.yaml); names are relative to its folder. Files that
+    LaTeX includes are checked too. UserError: `source` is malformed or has no such file."""
+    is_needed = source is not None or not files
+    source = source or root / CLAIMS
+    bound_to = read_claims(source) if is_needed or source.exists() else {}
     for name in files:
         if name not in bound_to and Path(name).suffix != ".tex":
             raise UserError(f"no claims of {name}", path=source, remedy=suggestion(name, bound_to))
     results = results or BoundResults(root)
-    bound, problems = 0, []
-    for name in files or bound_to:
-        try:
-            text = (root / name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot be read ({error})", path=name, remedy=f"correct its name in {source}") from None
-        mine = _Text(name, text, source.name, results)
+    bound, problems, waiting = 0, list[Problem](), [*(files or bound_to)]
+    checked: list[str] = []
+    while waiting:
+        name = waiting.pop(0)
+        checked.append(name)
+        mine = _Text(name, _read(source.parent, name, source), source.name, results)
         for claim in bound_to.get(name, []):
             mine.bind(claim)
         if Path(name).suffix == ".tex":
             mine.bind_latex()
+            more = mine.included(source.parent, Path(checked[0]).parent)
+            waiting = [*(one for one in more if one not in (*checked, *waiting)), *waiting]
         mine.find_unbound()
         bound += mine.bound
         problems += sorted(mine.problems, key=lambda one: (one.path != name, one.line))
-    return Checked([*(files or bound_to)], bound, problems)
+    return Checked(checked, bound, problems)
+
+
+def _read(folder: Path, name: str, source: Path) -> str:
+    try:
+        return (folder / name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError("not a text in UTF-8", path=name, remedy="save it in UTF-8") from None
+    except OSError as error:
+        raise UserError(
+            f"cannot be read ({error.strerror})", path=name, remedy=f"correct its name, here or in {source}"
+        ) from None
 
 
 def read_claims(path: Path) -> dict[str, list[Claim]]:
@@ -146,19 +172,18 @@ class _Text:
     """A text while its claims are checked."""
 
     def __init__(self, name: str, text: str, claims: str, results: BoundResults) -> None:
-        self.name, self.text, self._claims, self._results = name, text, claims, results
+        self.name, self._claims, self._results = name, claims, results
+        self.is_latex = name.endswith(".tex")
+        self.text = _blanked(text, TEX_COMMENTS) if self.is_latex else text
         self.problems: list[Problem] = []
         self._spans: list[tuple[int, int]] = []
+        self._quoted = bytearray(len(text))  # 1: a character that a claim quotes
         self.bound = 0
 
     @functools.cached_property
     def prose(self) -> str:
         """The text, of the same length, with blanks for its code, comments and links."""
-        found = self.text
-        for pattern in TEX_REST if self.name.endswith(".tex") else MARKDOWN_REST:
-            flags = re.DOTALL | re.MULTILINE
-            found = re.sub(pattern, lambda match: re.sub(r"[^\n]", " ", match[0]), found, flags=flags)
-        return found
+        return _blanked(self.text, TEX_REST if self.is_latex else MARKDOWN_REST)
 
     def bind(self, claim: Claim) -> None:
         """Find the claim in the text, and check what it binds."""
@@ -174,6 +199,9 @@ class _Text:
             remedy = "add words around it" if matches else "bind the text as it is now, or delete the claim"
             self.problems.append(Problem(self._claims, claim.line, claim.template, found, remedy))
         for match in matches[:1]:
+            self._quote(*match.span())
+            for gap in (match.span(name) for name in match.re.groupindex if name.startswith("g")):
+                self._quoted[slice(*gap)] = bytes(gap[1] - gap[0])
             self._check_match(claim, claim.template, match, 0)
 
     def _check_match(self, claim: Claim, template: str, match: re.Match[str], offset: int) -> None:
@@ -204,6 +232,7 @@ class _Text:
         for table in self._tables:
             rows = {cells[0][0]: cells for cells in table[1:]}
             if rows.keys() >= claim.rows.keys() and [header for header, _ in table[0][1:]] == headers:
+                self._quote(table[0][0][1], self.text.index("\n", table[0][0][1]))
                 break
         else:
             found = f"no table with these rows and the columns {', '.join(headers)} in {self.name}"
@@ -238,11 +267,27 @@ class _Text:
 
     def bind_latex(self) -> None:
         """Check each `\\claim{QUERY}{TEXT}`."""
-        for match in TEX_CLAIM.finditer(self.text):
-            said = re.sub(r"\\[,%;]|[${}~]", lambda tex: "%" if tex[0] == r"\%" else "", match[2]).strip()
-            is_number = re.fullmatch(f"{NUMBER}|{COUNT}", said, re.IGNORECASE)
-            self._spans.append(match.span())
-            self.check(Slot(*match.span(2), match[1].strip(), None if is_number else said), "", said)
+        for match in re.finditer(r"\\claim\s*(?=\{)", self.text):
+            query = _in_braces(self.text, match.end())
+            said = _in_braces(self.text, query[1] + 1)
+            text = _plain_latex(self.text[slice(*said)])
+            is_number = re.fullmatch(f"{NUMBER}|{COUNT}", text, re.IGNORECASE)
+            self._spans.append((match.start(), said[1] + 1))
+            self.check(Slot(*said, self.text[slice(*query)].strip(), None if is_number else text), "", text)
+
+    def included(self, folder: Path, main: Path) -> list[str]:
+        """Return the files that LaTeX reads here, relative to `folder`: by their names from the folder of the main text
+        or from this one. One that is not there is a problem."""
+        found = []
+        for match in INCLUDED.finditer(self.text):
+            name = match["file"] or match["word"] or f"{match['folder']}/{match['name']}"
+            tries = [at / f"{name.strip()}{end}" for at in (main, Path(self.name).parent) for end in (".tex", "")]
+            file = next((one for one in tries if (folder / one).is_file()), None)
+            if file:
+                found.append(file.as_posix())
+            else:
+                self._add(match.start(), match[0], "not read: no such file", "correct the name, or delete the line")
+        return found
 
     def check(self, slot: Slot, study: str, said: str = "") -> None:
         """Compare the number or verdict there with the result."""
@@ -260,7 +305,8 @@ class _Text:
                         self._add(slot.start, said, f"{name} is {value:.6g}", "write that number, or correct the claim")
             else:
                 self.bound += 1
-                if found := fits(self._results, slot.query, study, said):
+                around = self.text[max(0, slot.start - AROUND) : slot.start], self.text[slot.end : slot.end + AROUND]
+                if found := fits(self._results, slot.query, study, said, *around):
                     self._add(slot.start, said, found, "write what the result says, or correct the claim")
         except UserError as error:
             self._add(slot.start, said, error.fault, error.remedy or "correct the claim")
@@ -274,11 +320,27 @@ class _Text:
             is_precise = re.search(r"\.\d\d", match[0])
             likely = self._results.likely(match[0], self._studies_near(match.start())) if is_precise else []
             hint = f"; perhaps {' or '.join(f'{{{query}}}' for query in likely)}" if likely else ""
-            way = r"write \claim{QUERY}{TEXT}" if self.name.endswith(".tex") else f"add a claim to {self._claims}"
+            way = r"write \claim{QUERY}{TEXT}" if self.is_latex else f"add a claim to {self._claims}"
             self._add(match.start(), match[0], "not bound to a result or a source", f"{way}{hint}")
         for link in re.finditer(r"\[(\w+)\]\([^)\s]*/(\w+)/report\.md\)", self.text):
             if link[1] != link[2]:
                 self._add(link.start(), link[1], f"a link to the report of {link[2]}", "name the study that is linked")
+
+        if not self.is_latex:
+            self._find_unquoted()
+
+    def _quote(self, start: int, end: int) -> None:
+        self._quoted[start:end] = b"\1" * (end - start)
+
+    def _find_unquoted(self) -> None:
+        """Report every bold text, header of a table and word of an outcome that no claim quotes."""
+        spans = [bold.span(1) for bold in BOLD.finditer(self.prose)]
+        spans += [header.span(1) for header in HEADER.finditer(self.text)]
+        spans += [word.span() for word in QUOTED.finditer(self.prose)]
+        for start, end in sorted(spans):
+            if any(not self._quoted[n] and self.text[n] not in " \n|" for n in range(start, end)):
+                remedy = f"quote it in {self._claims}: a change of it then needs a second look"
+                self._add(start, self.text[start:end], "not quoted by a claim", remedy)
 
     def _studies_near(self, position: int) -> list[str]:
         """The studies whose reports the section of the text links."""
@@ -291,6 +353,34 @@ class _Text:
         self.problems.append(Problem(self.name, line, " ".join(says.split()), found, remedy))
 
 
+def _blanked(text: str, patterns: Iterable[str]) -> str:
+    """The text, of the same length, with blanks for each match of the patterns."""
+    for pattern in patterns:
+        text = re.sub(pattern, lambda match: re.sub(r"[^\n]", " ", match[0]), text, flags=re.DOTALL | re.MULTILINE)
+    return text
+
+
+def _in_braces(text: str, start: int) -> tuple[int, int]:
+    """Start and end of the text in the braces that open at `start`; no text without braces."""
+    depth = 0
+    for brace in re.compile(r"(?<!\\)[{}]").finditer(text, start) if text[start : start + 1] == "{" else ():
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return start + 1, brace.start()
+    return start, start
+
+
+def _plain_latex(text: str) -> str:
+    """The text without commands, such as of \\textbf{.79}, \\num{0,79} or 0{,}79. A comma in braces is a decimal one,
+    unless it separates thousands."""
+    text = re.sub(r"(\\num\w*\{\d*),(?=\d)", r"\1.", text)
+    if not re.search(r"\b[1-9]\d{0,2}(?:\{,\}\d{3})+(?!\d)", text):
+        text = text.replace("{,}", ".")
+    text = re.sub(r"\s*\\(?:times|cdot)\s*10\^\{?([−+-]?\d+)\}?", r"e\1", text)
+    text = re.sub(r"\\(?:percent\b|%)", "%", text)
+    return re.sub(r"\\[A-Za-z]+\*?(?:\[[^\]]*\])?|\\[^A-Za-z]|[${}~]", "", text).strip()
+
+
 def _parts(content: str) -> tuple[str, str | None]:
     """The query and the words of `{QUERY}` or `{WORDS = QUERY}`."""
     words, is_verdict, query = content.partition(" = ")
@@ -300,7 +390,7 @@ def _parts(content: str) -> tuple[str, str | None]:
 @functools.cache
 def _pattern(template: str, other: str) -> re.Pattern[str]:
     """Return the pattern that finds a claim in the text. `other`: a pattern for all slots. `...` skips some words."""
-    pieces, number = [], 0
+    pieces, number, gap = list[str](), 0, 0
     for n, piece in enumerate(SLOT.split(template)):
         if n % 2:
             words = _parts(piece)[1]
@@ -308,7 +398,10 @@ def _pattern(template: str, other: str) -> re.Pattern[str]:
             pieces.append(f"(?P<s{number}>{inner})")
             number += 1
         else:
-            pieces.append(r".{0,400}?".join(map(_literal, piece.split("..."))))
+            for place, words_between in enumerate(piece.split("...")):
+                pieces.append(f"(?P<g{gap}>.{{0,400}}?)" if place else "")
+                pieces.append(_literal(words_between))
+                gap += bool(place)
     return re.compile("".join(pieces), re.IGNORECASE | re.DOTALL)
 
 
