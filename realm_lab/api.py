@@ -65,9 +65,9 @@ class Run:
 
     def retrieve(self, question: str, k: int = 5) -> list[Hit]:
         """Retrieve the best k passages, best first."""
-        found = self.context.system.retrieve([question], k)
-        pairs = zip(found.rows_QK[0], found.scores_QK[0], strict=True)
         passages = self.context.passages
+        found = self.context.system.retrieve([question], min(k, len(passages)))
+        pairs = zip(found.rows_QK[0], found.scores_QK[0], strict=True)
         rows = [(passages.id_of(row), passages.text.row(row), float(score)) for row, score in pairs if row >= 0]
         return [Hit(identity, text["title"], text["body"], score) for identity, text, score in rows]
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import json
+import os
 import socket
 import threading
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from realm_lab.cli.ask import reply_fields
 from realm_lab.cli.flags import Add, positive
 from realm_lab.errors import UserError, needs
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from fastapi import FastAPI
     from mcp.server import MCPServer
 
     from realm_lab.api import Run
 
 HOST = "127.0.0.1"  # no password, so no other machine
+LONGEST_BODY = 1_000_000  # bytes of a request
+LONGEST_QUESTION = 10_000  # characters
+MOST_PASSAGES = 1000  # of one question
 ASK = "Answer a question from the k best passages of the run; with them and their probabilities."
 RETRIEVE = "Retrieve the k best passages for a question, best first, with their scores."
 
@@ -32,25 +40,33 @@ class Service:
 
     def ask(self, question: str, k: int = 5, retriever: Literal["run", "bm25"] = "run") -> dict[str, Any]:
         """Return the fields of `realm-lab ask --json`, and a warning if there is one."""
+        _check(question, k)
         with self._lock:
-            reply = self._run.ask(question, _checked(k), retriever)
+            reply = self._run.ask(question, k, retriever)
             return {**reply_fields(self._run.context, reply), "warning": reply.warning}
 
     def retrieve(self, question: str, k: int = 5) -> dict[str, Any]:
         """Return `passages`, each with id, title, body and score."""
-        if not question.strip():
-            raise UserError("the question is empty")
+        _check(question, k)
         with self._lock:
-            return {
-                "question": question,
-                "passages": [asdict(hit) for hit in self._run.retrieve(question, _checked(k))],
-            }
+            return {"question": question, "passages": [asdict(hit) for hit in self._run.retrieve(question, k)]}
 
 
-def _checked(k: int) -> int:
-    if k < 1:
-        raise UserError(f"k must be at least 1, got {k}")
-    return k
+def _check(question: str, k: int) -> None:
+    """Check that a question is text and that its answer takes seconds: the next one waits for it."""
+    if not question.strip():
+        raise UserError("the question is empty", "ask one")
+    if len(question) > LONGEST_QUESTION:
+        raise UserError(f"the question has {len(question):,} characters", f"ask in at most {LONGEST_QUESTION:,}")
+    if "\ufffd" in _whole(question):
+        raise UserError("the question has a broken character (U+FFFD, or half of a pair)", "send it as UTF-8")
+    if not 1 <= k <= MOST_PASSAGES:
+        raise UserError(f"k must be 1 to {MOST_PASSAGES:,}, got {k:.6g}", "give another")
+
+
+def _whole(text: str) -> str:
+    """Replace each half of a surrogate pair, which has no UTF-8, by U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def add_serve(add: Add) -> None:
@@ -68,7 +84,9 @@ def _run_serve(options: argparse.Namespace) -> None:
 
     service = Service(load_run(options.name, options.root))
     if options.mcp:
-        mcp_server(service).run("stdio")
+        tools = mcp_server(service)
+        _mend_standard_input()
+        tools.run("stdio")
         return
     app = http_app(service)
     import uvicorn
@@ -85,9 +103,11 @@ def _run_serve(options: argparse.Namespace) -> None:
 
 
 def http_app(service: Service) -> FastAPI:
-    """POST /ask and POST /retrieve with JSON. A mistake is status 422 with `error` and `remedy`."""
+    """POST /ask and POST /retrieve with JSON. A mistake is status 422, a body that is too long 413; with `error` and
+    `remedy`."""
     with needs("`realm-lab serve`", "fastapi", "serve"):
-        from fastapi import Body, FastAPI, Request
+        from fastapi import Body, FastAPI, HTTPException, Request
+        from fastapi.exceptions import RequestValidationError
         from fastapi.middleware.trustedhost import TrustedHostMiddleware
         from fastapi.responses import JSONResponse
 
@@ -104,24 +124,84 @@ def http_app(service: Service) -> FastAPI:
         return service.retrieve(question, k)
 
     def refuse(_: Request, error: Exception) -> JSONResponse:
-        remedy = error.remedy if isinstance(error, UserError) else ""
-        return JSONResponse({"error": str(error), "remedy": remedy}, status_code=422)
+        if isinstance(error, UserError):
+            return reply(422, error.fault, error.remedy)
+        if isinstance(error, RequestValidationError):
+            found = error.errors()[0]
+            return reply(422, f"{'.'.join(map(str, found['loc']))}: {found['msg']}", "/docs describes the fields")
+        assert isinstance(error, HTTPException)
+        return reply(error.status_code, error.detail, f"send JSON of at most {LONGEST_BODY:,} bytes")
 
+    def reply(status: int, error: str, remedy: str) -> JSONResponse:
+        return JSONResponse({"error": _whole(error), "remedy": remedy}, status_code=status)
+
+    def bounded(inner: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def call(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+            total = 0
+
+            async def counted() -> Any:
+                nonlocal total
+                message = await receive()
+                total += len(message.get("body", b""))
+                if total > LONGEST_BODY:
+                    raise HTTPException(413, "the request is too long")
+                return message
+
+            await inner(scope, counted, send)
+
+        return call
+
+    app.add_middleware(bounded)
     app.post("/ask", description=ASK)(ask)
     app.post("/retrieve", description=RETRIEVE)(retrieve)
     app.get("/", description="The name of the run.")(lambda: {"run": service.name})
-    app.add_exception_handler(UserError, refuse)
+    for kind in (UserError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, refuse)
     return app
 
 
 def mcp_server(service: Service) -> MCPServer[Any]:
-    """The tools `ask` and `retrieve`. A mistake is an error of the tool."""
+    """The tools `ask` and `retrieve`. A mistake is an error of the tool, with its remedy."""
     with needs("`realm-lab serve --mcp`", "mcp", "serve"):
         from mcp.server import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+
+    def named(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        """The function with the one exception whose text the server passes on."""
+
+        @functools.wraps(function)
+        def tool(*given: Any, **fields: Any) -> dict[str, Any]:
+            try:
+                return function(*given, **fields)
+            except UserError as error:
+                raise ToolError(error) from None
+
+        return tool
 
     server: MCPServer[Any] = MCPServer(
         "realm_lab", instructions=f"Questions to the run {service.name}.", log_level="ERROR"
     )
-    server.add_tool(service.ask, description=ASK)
-    server.add_tool(service.retrieve, description=RETRIEVE)
+    server.add_tool(named(service.ask), description=ASK)
+    server.add_tool(named(service.retrieve), description=RETRIEVE)
     return server
+
+
+def _mend_standard_input() -> None:
+    """Write half surrogate pairs in lines of JSON as U+FFFD. The server would drop such a line without a reply."""
+    reader, writer = os.pipe()
+    lines, server = os.fdopen(os.dup(0), "rb"), os.fdopen(writer, "wb")
+    os.dup2(reader, 0)
+    os.close(reader)
+    threading.Thread(target=_pass_on, args=(lines, server), daemon=True).start()
+
+
+def _pass_on(lines: BinaryIO, server: BinaryIO) -> None:
+    with server:
+        for line in lines:
+            if b"\\u" in line:
+                try:
+                    line = _whole(json.dumps(json.loads(line), ensure_ascii=False)).encode() + b"\n"
+                except (ValueError, RecursionError):  # not JSON: the server decides
+                    pass
+            server.write(line)
+            server.flush()

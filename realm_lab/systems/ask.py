@@ -67,6 +67,7 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
     UserError: the question is empty, the run is not finished, or its system answers no questions."""
     if not question.strip():
         raise UserError("the question is empty")
+    k = min(k, len(context.passages))
     retrieved = context.bm25.search([question], k) if retriever == "bm25" else None
     answer = context.system.answer([question], retrieved, k)[0]
     candidates = [
@@ -114,6 +115,7 @@ def fill(context: Context, sentence: str, k: int = 5) -> Filling:
         raise Unsupported(f"system {system.name} fills no blanks")
     parts = sentence[: blank.start()], sentence[blank.end() :]
     before, after = encode_around_blanks(context.tokenizer, parts)
+    k = min(k, len(context.passages))
     asked = blank[0].count(MASK)
     log_lengths = {asked: 0.0} if asked > 1 else span_length_log_probs(context.corpus.sentences())
     longest = context.params.corpus.sentence_length

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
+import math
 import os
 import shutil
 import socket
@@ -60,8 +63,9 @@ def address(root: Path) -> Iterator[str]:
         server.stdout.close()
 
 
-def post(url: str, fields: dict[str, Any], **headers: str) -> tuple[int, Any]:
-    request = urllib.request.Request(url, json.dumps(fields).encode(), {"Content-Type": "application/json", **headers})
+def post(url: str, fields: dict[str, Any] | bytes, **headers: str) -> tuple[int, Any]:
+    body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
     try:
         with urllib.request.urlopen(request, timeout=120) as reply:
             return reply.status, json.load(reply)
@@ -80,10 +84,47 @@ def test_http_answers_as_the_run_does(root: Path, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"question": " "}, {"question": "a", "k": 0}, {}, {"question": "a", "retriever": "x"}]
+    "fields",
+    [
+        {"question": " "},
+        {"question": "a", "k": 0},
+        {"question": "a", "k": 1001},
+        {"question": "a", "k": 10**26},
+        {"question": "a", "k": math.nan},
+        b'{"question": "a", "k": 1e400}',
+        {"question": "half \ud83d of a pair"},
+        {"question": "cut \ufffd"},
+        {"question": "mayor " * 2000},
+        {},
+    ],
 )
-def test_http_refuses_a_mistake(address: str, fields: dict[str, Any]) -> None:
-    assert post(f"{address}/ask", fields)[0] == 422
+@pytest.mark.parametrize("path", ["ask", "retrieve"])
+def test_http_refuses_a_mistake_with_its_remedy(address: str, path: str, fields: dict[str, Any] | bytes) -> None:
+    status, told = post(f"{address}/{path}", fields)
+    assert status == 422
+    assert all(json.loads(told)[name] for name in ("error", "remedy"))
+
+
+@pytest.mark.parametrize("retriever", ["x", "\ud83d"])
+def test_http_refuses_an_unknown_retriever(address: str, retriever: str) -> None:
+    assert post(f"{address}/ask", {"question": QUESTION, "retriever": retriever})[0] == 422
+
+
+def test_http_reads_no_long_body(address: str) -> None:
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
+    connection.putrequest("POST", "/ask")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", str(10**12))
+    connection.endheaders(b'{"question": "' + b"a" * 1_100_000)
+    with contextlib.closing(connection), connection.getresponse() as reply:  # before the end of the body
+        assert (reply.status, json.load(reply).keys()) == (413, {"error", "remedy"})
+
+
+def test_passages_are_at_most_those_of_the_corpus(root: Path, address: str) -> None:
+    run = realm_lab.load_run(RUN, root)
+    total = len(run.context.passages)
+    assert len(post(f"{address}/retrieve", {"question": QUESTION, "k": 1000})[1]["passages"]) == min(total, 1000)
+    assert len(run.retrieve(QUESTION, 10**12)) == len(run.ask(QUESTION, 10**12).candidates) == total
 
 
 def test_http_refuses_another_host_name(address: str) -> None:
@@ -96,18 +137,18 @@ def test_a_used_port_is_one_line(root: Path, address: str, capsys: pytest.Captur
     assert "--port" in capsys.readouterr().err
 
 
-def test_mcp_tools_answer_as_the_run_does(root: Path) -> None:
+def test_mcp_tools_answer_as_the_run_does_and_name_a_mistake(root: Path) -> None:
     mcp = pytest.importorskip("mcp")
     run = realm_lab.load_run(RUN, root)
 
-    async def talk() -> tuple[set[str], Any, Any, Any]:
+    async def talk() -> tuple[set[str], Any, Any, list[Any]]:
         program, *words = command(root, "--mcp")
         server = mcp.StdioServerParameters(command=program, args=words, env=dict(os.environ))
         async with mcp.Client(server) as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
             asked = await client.call_tool("ask", {"question": QUESTION, "k": 3})
             found = await client.call_tool("retrieve", {"question": QUESTION, "k": 2})
-            wrong = await client.call_tool("ask", {"question": " "})
+            wrong = [await client.call_tool("ask", fields) for fields in ({"question": " "}, {"question": "a", "k": 0})]
             return tools, asked, found, wrong
 
     tools, asked, found, wrong = asyncio.run(talk())
@@ -116,4 +157,27 @@ def test_mcp_tools_answer_as_the_run_does(root: Path) -> None:
     assert [hit["id"] for hit in json.loads(found.content[0].text)["passages"]] == [
         hit.id for hit in run.retrieve(QUESTION, 2)
     ]
-    assert wrong.is_error
+    assert all(reply.is_error for reply in wrong)
+    assert "empty" in wrong[0].content[0].text
+    assert "k must be" in wrong[1].content[0].text
+
+
+def test_mcp_replies_to_half_a_surrogate_pair(root: Path) -> None:
+    pytest.importorskip("mcp")
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    asked = {"name": "ask", "arguments": {"question": "who \ud83d is the mayor ?"}}
+    requests: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": about},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": asked},
+    ]
+    with subprocess.Popen(command(root, "--mcp"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin
+        assert server.stdout
+        for request in requests:
+            print(json.dumps({"jsonrpc": "2.0", **request}), file=server.stdin, flush=True)
+        replies = [json.loads(server.stdout.readline()) for _ in range(2)]
+        server.stdin.close()
+    assert replies[1]["id"] == 2
+    assert replies[1]["result"]["isError"]
+    assert "broken character" in replies[1]["result"]["content"][0]["text"]
