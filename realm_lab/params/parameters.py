@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainSerializer, field_validator, model_validator
 
 from realm_lab.core.plugins import Choice, ChoiceField, import_modules
 from realm_lab.core.records import Contradiction
@@ -360,6 +360,9 @@ class Evaluate(Section):
     """Worked examples in the report."""
 
 
+# Marks a parameter that may hold a password: no file and no command line gets its value.
+NEVER_WRITTEN = PlainSerializer(lambda value: None, when_used="json")
+
 OtherCodePolicy = Literal["stop", "fresh", "accept"]
 
 
@@ -394,7 +397,7 @@ class Launch(Section):
     """Treatment of a finished stage that other code computed: `stop` names it and does nothing,
     `fresh` computes it again, `accept` records that the change of the code is harmless. --fresh and --accept override
     it."""
-    tracking_uri: str | None = None
+    tracking_uri: Annotated[str | None, NEVER_WRITTEN] = None
     """MLflow server to mirror to; empty: SQLite in this folder."""
 
     @field_validator("builder")

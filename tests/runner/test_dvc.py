@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 import realm_lab
 from realm_lab.api import load_record
 from realm_lab.core.files import read_json, write_text
+from realm_lab.params.load import load
 from realm_lab.reporting.default_run import headline
 from realm_lab.runner.effective import write_effective
 from realm_lab.tracking.run_dir import StageRun
@@ -153,6 +154,19 @@ def test_a_stage_runs_again_when_what_its_key_is_made_of_has_changed(
         write_effective(Path("params.yaml"), tmp_path / "data")
         found.append(read_json(tmp_path / "data" / "keys.json"))
     assert [stage for stage in KEYED if found[0][stage] != found[1][stage]] == KEYED[KEYED.index(first) :]
+
+
+def test_the_password_of_a_tracking_store_is_in_no_file_that_dvc_pushes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = "postgresql://me:hunter2@host/runs"
+    write_text(tmp_path / "params.yaml", f"preset: smoke\nlaunch: {{tracking_uri: '{store}'}}\n")
+    write_effective(Path("params.yaml"), tmp_path / "data")
+    assert not [path for path in (tmp_path / "data").iterdir() if "hunter2" in path.read_text()]
+    params = load(Path("params.yaml"))
+    assert params.launch.tracking_uri == store
+    assert "hunter2" not in params.model_dump_json()  # of jobs
 
 
 @pytest.mark.slow
