@@ -74,7 +74,7 @@ INTRODUCTION = """\
 
 The default in bold is the preset `paper`, which has the published value wherever there is one. Presets that differ
 follow it. A value in `params.yaml` overrides the preset, and `--set KEY=VALUE` overrides both. Every parameter has an
-address: `parameters.md#pretrain.steps`.
+address: `parameters.md#pretrain.steps`. If one choice is `off`, `none` or `never`, `false` means it.
 "Guu" is the REALM paper, "Lee" the ORQA paper, "code" the code released with them.
 """
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -30,6 +30,19 @@ Options = Annotated[dict[str, Any], AfterValidator(plain_options)]
 
 # Marks a parameter that changes what is logged or shown and nothing that is computed: it is not part of a run's key.
 OBSERVES = Field(json_schema_extra={"observes": True})
+
+
+NO = ("off", "none", "never", "no", "false")  # words that switch something off
+
+
+def off(value: str) -> Any:
+    """Mark a parameter that names a plug-in: with `value` it does nothing."""
+    return Field(json_schema_extra={"off": value})
+
+
+def marks_of(field: FieldInfo) -> dict[str, Any]:
+    """Return the marks of a parameter."""
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 def content(kind: str, *names: str) -> Any:
@@ -72,7 +85,7 @@ class Section(BaseModel):
         found._reader = (stage, section)
         for name, field in type(self).model_fields.items():
             value = self.__dict__.get(name)
-            if _marks(field).get("observes"):
+            if marks_of(field).get("observes"):
                 continue
             if isinstance(value, Section):
                 found.__dict__[name] = value.view(keeps, stage, f"{section}{name}.")
@@ -83,8 +96,15 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse booleans as numbers; pydantic would take `true` for 1."""
-        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
+        """Refuse booleans as numbers; pydantic would take `true` for 1. If one choice is off, none or never, false
+        means it, and the other words for it do."""
+        assert info.field_name
+        field = cls.model_fields[info.field_name]
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        no = next((choice for choice in (*choices, marks_of(field).get("off")) if choice in NO), None)
+        if no is not None and str(value).lower() in NO and value not in choices:
+            return no
+        if isinstance(value, bool) and not choices and field.annotation not in (bool, Choice):
             raise ValueError("must not be true or false")
         return value
 
@@ -100,7 +120,7 @@ def identity_values(
     values: dict[str, Any] = {}
     plain = params.model_dump(mode="json")
     for own, field in type(params).model_fields.items():
-        marks, parameter = _marks(field), f"{name}.{own}" if name else own
+        marks, parameter = marks_of(field), f"{name}.{own}" if name else own
         if "observes" in marks or own not in plain:
             continue
         value = getattr(params, own)
@@ -113,10 +133,6 @@ def identity_values(
         else:
             values[own] = plain[own]
     return values
-
-
-def _marks(field: FieldInfo) -> dict[str, Any]:
-    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 def _digest_content(kind: str, value: Any, parameter: str, names: list[str]) -> Any:
@@ -163,7 +179,7 @@ class IndexSearch(Section):
 class Refresh(Section):
     """Refresh of the MIPS index while the weights move, and its delay."""
 
-    policy: ChoiceField = Choice("interval")
+    policy: Annotated[ChoiceField, off("never")] = Choice("interval")
     """Refresh policy: `interval`, `schedule`, `drift`, `budget` or `never`. `interval`: every `interval_steps` (Guu,
     section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`:
     pairs [from_step, interval], each valid until the next. A refresh is made at each from_step above 0, then in its

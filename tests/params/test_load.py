@@ -69,6 +69,13 @@ def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(
         ("pretrain:\n  steps: true\n", 2, "pretrain.steps", ": must not be true or false (given: True)"),
         ("pretrain:\n  train_reader: perhaps\n", 2, "pretrain.train_reader", "must be true or false, got 'perhaps'"),
         ("pretrain:\n  marginal: tokens\n", 2, "pretrain.marginal", "must be 'example' or 'token', got 'tokens'"),
+        ("pretrain:\n  marginal: no\n", 2, "pretrain.marginal", "must be 'example' or 'token', got 'no'"),
+        (
+            "pretrain:\n  null_document: true\n",
+            2,
+            "pretrain.null_document",
+            "must be 'off', 'encoded' or 'learned', got True",
+        ),
         ("pretrain:\n  steps: {}\n", 2, "pretrain.steps", "must be a whole number, got {}"),
         ("pretrain:\n  candidates: 0\n", 2, "pretrain.candidates", "must be at least 1, got 0"),
         ("pretrain:\n  mask_rate: .nan\n", 2, "pretrain.mask_rate", "must be a finite number, got nan"),
@@ -98,6 +105,20 @@ def test_a_wrong_value_names_its_key_line_and_what_was_given(
     with refused(path=path, line=line, parameter=parameter) as caught:
         load(path)
     assert caught.value.problem.replace(" ", "") == f"{parameter}{expected}".replace(" ", "")
+
+
+@pytest.mark.parametrize("written", ["false", "no", "off", "none", "never", "No", "'false'"])
+def test_a_switch_takes_each_word_for_no(tmp_path: Path, written: str) -> None:
+    """Each parameter with a choice off, none or never."""
+    path = write(
+        tmp_path,
+        f"preset: toy\nmodel: {{score_scale: {written}}}\ncorpus: {{files: {{dev_split: {written}}}}}\n"
+        f"pretrain: {{null_document: {written}, exclude_trivial: {written}, refresh: {{policy: {written}}}}}\n",
+    )
+    params = load(path)
+    assert (params.model.score_scale, params.corpus.files.dev_split) == ("none", "none")
+    assert (params.pretrain.null_document, params.pretrain.exclude_trivial) == ("off", "off")
+    assert params.pretrain.refresh.policy == Choice("never")
 
 
 def test_a_contradiction_names_what_was_given_and_what_the_preset_chose(tmp_path: Path) -> None:
