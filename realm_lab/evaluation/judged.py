@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,18 +23,19 @@ class Judged(NamedTuple):
 
 
 def find_documents(
-    retrieve: Callable[[int], np.ndarray], passages: Passages, depth: int = RECALL_DEPTH
+    retrieve: Callable[[int], np.ndarray], passages: Passages, left_out: Sequence[str], depth: int = RECALL_DEPTH
 ) -> list[list[str]]:
-    """Return the first `depth` documents for each question, best passage first. `retrieve(k)` returns the rows of the
-    best k passages, [Q, K], negative beyond the corpus; it is asked for more until they are of enough documents."""
+    """Return the first `depth` documents for each question, best passage first, without the one of `left_out`.
+    `retrieve(k)` returns the rows of the best k passages, [Q, K], negative beyond the corpus; it is asked for more
+    until they are of enough documents."""
     k = min(depth, len(passages))
     while True:
         rows_QK = retrieve(k)
         rows, inverse = np.unique(rows_QK, return_inverse=True)
         names = ["" if row < 0 else name for row, name in zip(rows, _documents(passages, rows), strict=True)]
         found = [
-            [name for name in dict.fromkeys(names[place] for place in places_K) if name][:depth]
-            for places_K in np.reshape(inverse, rows_QK.shape)
+            [name for name in dict.fromkeys(names[place] for place in places_K) if name and name != own][:depth]
+            for own, places_K in zip(left_out, np.reshape(inverse, rows_QK.shape), strict=True)
         ]
         has_more_Q = rows_QK.min(1) >= 0  # BM25 finds only passages that share a word with the question
         if k >= len(passages) or not any(len(own) < depth for own, more in zip(found, has_more_Q, strict=True) if more):
@@ -42,24 +43,36 @@ def find_documents(
         k = min(2 * k, len(passages))
 
 
-def judged_scores(found: Sequence[str], judged: Judged, passages: Passages) -> tuple[float, float]:
-    """Return nDCG@10 and recall@100 of one question, as `graded_scores`; documents missing in the corpus count."""
+def document_grades(judged: Judged, passages: Passages) -> dict[str, int]:
+    """Return document -> grade; documents missing in the corpus count, under names that none has."""
     grades: dict[str, int] = {}
     for place, (row, name) in enumerate(zip(judged.rows_J, _documents(passages, judged.rows_J), strict=True)):
-        key = str(place) if row == NO_ROW else f"/{name}"
+        key = f"\0{place}" if row == NO_ROW else name
         grades[key] = max(grades.get(key, 0), int(judged.relevance_J[place]))
-    return graded_scores([f"/{name}" for name in found], grades)
+    return grades
+
+
+def own_document(question: str, grades: Mapping[str, int]) -> str:
+    """Return the document that is the question itself, of the same id: as in BEIR, it is left out of the
+    retrieved documents. "" if that document is relevant: then the ids are of two lists."""
+    return "" if grades.get(question, 0) > 0 else question
+
+
+def is_question(passage: Mapping[str, Any], identity: str, text: str) -> bool:
+    """True for a passage that is the question itself, by the id of its document or by its text: no hard negative."""
+    return bool(passage["document"] == identity or passage["body"] == text)
 
 
 def graded_scores(found: Sequence[str], grades: Mapping[str, int]) -> tuple[float, float]:
     """Return nDCG@10 and recall@100 of found documents, best first; 0 if none is relevant. A gain is the
     grade of a document, divided by log2(1 + rank) (trec_eval's ndcg_cut)."""
-    relevant = sum(grade > 0 for grade in grades.values())
+    gain = {name: max(grade, 0) for name, grade in grades.items()}  # TREC has grades below 0
+    relevant = sum(grade > 0 for grade in gain.values())
     if not relevant:
         return 0.0, 0.0
-    gains = [max(grades.get(name, 0), 0) for name in found]
-    ideal = sorted(grades.values(), reverse=True)
-    return _dcg(gains) / _dcg(ideal), sum(gain > 0 for gain in gains[:RECALL_DEPTH]) / relevant
+    gains = [gain.get(name, 0) for name in found]
+    ideal = sorted(gain.values(), reverse=True)
+    return _dcg(gains) / _dcg(ideal), sum(own > 0 for own in gains[:RECALL_DEPTH]) / relevant
 
 
 def _dcg(gains: Sequence[int]) -> float:

@@ -1,31 +1,39 @@
 """Score predictions of other systems against questions with references; no model is read.
 
-A file is JSON lines, a JSON array or Parquet of records with `id` or `question`, and with `prediction` (a text), `ctxs`
-(retrieved passages [{id, text}], best first, as DPR writes them) or both; or SQuAD's one object {id: answer}.
+A file is JSON lines, a JSON array, Parquet, CSV or TSV of records with `id` or `question`, and with `prediction` (a
+text), `ctxs` (retrieved passages [{id, text}], best first, as DPR writes them) or both; SQuAD's one object
+{id: answer}; or a TREC run file (systems/run_file.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 from realm_lab.corpus.answers import can_be_scored, passage_holds
 from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, QUESTION_IDS, Record, first_record, parse, records
 from realm_lab.corpus.readers.registry import Dropped, questions_in, with_own_ids
 from realm_lab.corpus.readers.relevance import PASSAGE_IDS
+from realm_lab.corpus.readers.tables import table_records
 from realm_lab.corpus.records import Question, document_of
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import Questions
-from realm_lab.corpus.text_files import plain_name, read_head, read_text
+from realm_lab.corpus.text_files import PARQUET, plain_name, read_head, read_lines, read_text
 from realm_lab.errors import UserError
-from realm_lab.evaluation.judged import MEASURES, graded_scores
+from realm_lab.evaluation.judged import MEASURES, graded_scores, own_document
 from realm_lab.evaluation.open_qa import f1, matches
 
 DEPTHS = (1, 5, 20)
 T = TypeVar("T")
-REMEDY = "expected records with id or question, and with prediction or ctxs; or one object {id: answer}"
+REMEDY = (
+    "expected records with id or question, and with prediction or ctxs (JSON, Parquet, CSV or TSV), one object "
+    "{id: answer}, or a TREC run (docs/evaluation.md)"
+)
+RUN = re.compile(r"\S+\s+\S+\s+\S+\s+\d+\s+\S+\s+\S+")  # query, Q0, document, rank, score, tag
 
 
 class Given(NamedTuple):
@@ -82,10 +90,18 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
 
     Wrong, and named by id in the result: a question without a prediction (`missing`); one without an answer or without
     passages in a file that has both (`without_answer`, `without_passages`); and one with two that differ
-    (`contradictory`). Left out, and named: questions without a scorable reference (`unscorable`), and predictions for
-    no question (`surplus`).
+    (`contradictory`). Left out, and named: questions without a scorable reference (`unscorable`), predictions for no
+    question (`surplus`), and retrieved documents that are the judged question itself (`itself`, as BEIR does).
+    UserError: there is nothing to score.
     """
     given, surplus = _matched(path, questions)
+    if not any(found.answers or found.passages for found in given):
+        others = f"; it has {len(surplus)} for others, such as '{surplus[0][:60]}'" if surplus else ""
+        raise UserError(
+            f"no prediction for any of the {len(questions)} questions, such as '{questions[0].id[:60]}'{others}",
+            "name the questions that they are for with --questions, with the same ids or texts",
+            path=path,
+        )
     scored, unscorable = scorable(questions)
     by_id = {question.id: found for question, found in zip(questions, given, strict=True)}
     pairs = [(question, by_id[question.id]) for question in scored]
@@ -93,7 +109,8 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
     unscorable = [identity for identity in unscorable if identity not in judged]
     everyone = [(q, by_id[q.id]) for q in (judged | {question.id: question for question in scored}).values()]
     has_passages = any(found.passages for _, found in everyone)
-    has_answers = any(found.answers for _, found in everyone) or not has_passages
+    has_answers = any(found.answers for _, found in everyone)
+    has_texts = any(text for _, found in everyone for passages in found.passages for _, text in passages)
     patterns = Patterns()
     scores: dict[str, list[float]] = {}
     if has_answers:
@@ -102,11 +119,11 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
             float(p is not None and matches(p, q.answers, q.answer_kind, patterns, q.id)) for q, p in answers
         ]
         scores["f1"] = [0.0 if p is None else f1(p, q.answers) for q, p in answers if q.answer_kind == "text"]
-    if has_passages:
+    if has_texts:
         ranks = [_rank(_single(found.passages), q, patterns) for q, found in pairs]
         scores |= {f"recall_at_{depth}": [float(rank <= depth) for rank in ranks] for depth in DEPTHS}
     if judged and any(name for _, found in everyone for passages in found.passages for name, _ in passages):
-        found_by = [_graded(_single(by_id[name].passages), dict(question.judged)) for name, question in judged.items()]
+        found_by = [_graded(_single(by_id[name].passages), question) for name, question in judged.items()]
         scores |= dict(zip(MEASURES, map(list, zip(*found_by, strict=True)), strict=True))
     means = {name: sum(values) / len(values) for name, values in scores.items() if values}
     faults = {
@@ -116,7 +133,14 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
         "contradictory": [q.id for q, found in everyone if len(found.answers) > 1 or len(found.passages) > 1],
         "unscorable": unscorable,
         "surplus": surplus,
+        "itself": [name for name, question in judged.items() if _holds_itself(by_id[name], question)],
     }
+    if everyone and not means:
+        raise UserError(
+            "its passages have neither texts, to look for answers in, nor ids of judged documents",
+            "add texts, or name questions with judgements (qrels) with --questions",
+            path=path,
+        )
     problems = [problem._asdict() for problem in patterns.problems]
     return {"file": str(path), "questions": len(everyone), **means, **faults, "pattern_problems": problems}
 
@@ -135,7 +159,7 @@ def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[Given], li
         text = record.text("question").strip()
         if not identity and not text:
             raise record.error("neither 'id' nor 'question'")
-        found = rows.get(("id", identity)) or rows.get(("question", text))
+        found = rows.get(("id", identity)) or rows.get(("id", unquote(identity))) or rows.get(("question", text))
         if not found:
             surplus.append(identity or text)
         for row in found or ():
@@ -150,6 +174,13 @@ def _file(path: Path) -> InputFile:
 
 def _records(path: Path) -> Iterator[Record]:
     file, head = _file(path), read_head(path)
+    first = head.split("\n", 1)[0].strip()
+    if RUN.fullmatch(first):
+        yield from _of_run(file)
+        return
+    if not head.lstrip().startswith(("{", "[")) and head != PARQUET:
+        yield from table_records(file, REMEDY, Dropped(), lambda names: "prediction" in names)
+        return
     keys = first_record(head).keys()
     if head.lstrip().startswith("{") and not file.name.endswith(LINE_SUFFIXES) and not keys & {"prediction", "ctxs"}:
         for identity, answer in parse(read_text(path), path).items():
@@ -157,6 +188,23 @@ def _records(path: Path) -> Iterator[Record]:
             yield Record(file, 0, fields, REMEDY, Dropped(), part=f"'{identity[:60]}'")
     else:
         yield from records(file, REMEDY, Dropped())
+
+
+def _of_run(file: InputFile) -> Iterator[Record]:
+    """Yield a record for each query of a TREC run: its documents by their scores, in the order of trec_eval."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for number, line in read_lines(file.path):
+        row = line.split()
+        try:
+            query, _, document, _, score, _ = row
+            found.setdefault(query, []).append((float(score), document))
+        except ValueError:
+            if row:
+                remedy = "expected the columns query, Q0, document, rank, score, tag, or the file is cut off"
+                raise UserError("no line of a TREC run", remedy, path=file.path, line=number) from None
+    for query, documents in found.items():
+        ctxs = [{"id": document, "text": ""} for _, document in sorted(documents, reverse=True)]
+        yield Record(file, 0, {"id": query, "ctxs": ctxs}, REMEDY, Dropped(), part=f"'{query[:60]}'")
 
 
 def _prediction(record: Record) -> tuple[str | None, tuple[tuple[str, str], ...] | None]:
@@ -176,10 +224,26 @@ def _single(given: set[T]) -> T | None:
     return next(iter(given)) if len(given) == 1 else None
 
 
-def _graded(passages: tuple[tuple[str, str], ...] | None, grades: dict[str, int]) -> tuple[float, float]:
+def _graded(passages: tuple[tuple[str, str], ...] | None, question: Question) -> tuple[float, float]:
     """Return the scores of passages by their ids; the passages of a judged document (ID/N) are it."""
-    names = (name if name in grades else document_of(name) or name for name, _ in passages or ())
-    return graded_scores([*dict.fromkeys(names)], grades)
+    grades = dict(question.judged)
+    known = {*grades, own := own_document(question.id, grades)}
+    names = dict.fromkeys(_known(name, known) for name, _ in passages or ())
+    names.pop(own, None)
+    return graded_scores([*names], grades)
+
+
+def _holds_itself(found: Given, question: Question) -> bool:
+    own = own_document(question.id, dict(question.judged))
+    return any(_known(name, {own}) == own for passages in found.passages for name, _ in passages) if own else False
+
+
+def _known(name: str, known: Container[str]) -> str:
+    """Return the one of the known names that an id means: itself, the document of a passage (ID/N), or the same with
+    blanks as `--run-file` writes them (%20)."""
+    plain = unquote(name)
+    forms = name, document_of(name), plain, document_of(plain)
+    return next((form for form in forms if form in known), document_of(name) or name)
 
 
 def _rank(passages: tuple[tuple[str, str], ...] | None, question: Question, patterns: Patterns) -> float:

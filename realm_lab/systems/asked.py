@@ -13,7 +13,14 @@ from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.forms import question_forms
-from realm_lab.evaluation.judged import MEASURES, Judged, find_documents, judged_scores
+from realm_lab.evaluation.judged import (
+    MEASURES,
+    Judged,
+    document_grades,
+    find_documents,
+    graded_scores,
+    own_document,
+)
 from realm_lab.evaluation.open_qa import Scores, f1, matches
 from realm_lab.evaluation.predictions import stored_questions
 from realm_lab.evaluation.recall import Ranks, rank_answers, recall_metrics
@@ -77,8 +84,10 @@ class AskedQuestions:
         if not places:
             return {}
         texts, passages = [self.texts[place] for place in places], self._context.passages
-        found = find_documents(lambda k: retrieve(texts, k).rows_QK, passages)
-        scores = [judged_scores(own, self.judged[place], passages) for own, place in zip(found, places, strict=True)]
+        grades = [document_grades(self.judged[place], passages) for place in places]
+        left_out = [own_document(self.ids[place], own) for place, own in zip(places, grades, strict=True)]
+        found = find_documents(lambda k: retrieve(texts, k).rows_QK, passages, left_out)
+        scores = [graded_scores(names, own) for names, own in zip(found, grades, strict=True)]
         return dict(zip(MEASURES, np.mean(scores, 0).tolist(), strict=True))
 
     def rows(self) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from realm_lab.corpus.records import Split
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.errors import UserError
+from realm_lab.evaluation.judged import is_question
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import Retrieved
 
@@ -27,9 +28,10 @@ POSITIVE_SCORE = 1000  # of passages that annotators chose, in DPR's files
 
 def mine(context: Context, path: Path, split: Split, retriever: str, count: int) -> tuple[int, int]:
     """Write the questions of a split with at most `count` hard negatives each: the best passages of BM25 (`bm25`) or of
-    the finished run (`run`) that hold no answer and are not relevant. The positives are the gold passages, else the
-    best passage with an answer. Returns how many questions were written, and how many were left out because they have
-    no positive. UserError: nothing would be written, or the run is not finished.
+    the finished run (`run`) that hold no answer, are not relevant and are not the question itself. The
+    positives are the gold passages, else the best passage with an answer. Returns how many questions were written, and
+    how many were left out because they have no positive. UserError: nothing would be written, or the run is not
+    finished.
     """
     total = len(context.corpus.questions(split))
     if not total:
@@ -70,7 +72,10 @@ def _examples(
             for row, score in zip(rows_K.tolist(), np.asarray(scores_K, np.float64).tolist(), strict=True):
                 if row < 0 or row in relevant:
                     continue
-                if passage_holds(passages.text.row(row)["body"], *asked):
+                text = passages.text.row(row)
+                if is_question(text, questions.ids[number], questions.texts[number]):
+                    continue
+                if passage_holds(text["body"], *asked):
                     positives = positives or [passage(row, score)]
                 elif len(negatives) < count:
                     negatives.append(passage(row, score))

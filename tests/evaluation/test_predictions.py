@@ -43,6 +43,8 @@ def put(path: Path, text: str) -> Path:
         ("blank_lines.jsonl", "\n\n" + lines(BY_TEXT).replace("\n", "\r\n\r\n")),
         ("lines_in.json", lines(BY_TEXT)),
         ("array.json", json.dumps(BY_TEXT)),
+        ("table.csv", "id,prediction\n" + "".join(f"{key},{value}\n" for key, value in ANSWERS.items())),
+        ("table.tsv", "Prediction\tquestion\n" + "".join(f"{ANSWERS[q.id]}\t{q.question}\n" for q in QUESTIONS)),
     ],
 )
 @pytest.mark.parametrize("compressed", [False, True])
@@ -52,7 +54,7 @@ def test_every_format_says_the_same(tmp_path: Path, name: str, text: str, compre
     assert score_predictions(path, QUESTIONS) == {
         "file": str(path), "questions": 4, "exact_match": 0.75, "f1": pytest.approx(2 / 3),
         "missing": [], "without_answer": [], "without_passages": [], "contradictory": [], "unscorable": [],
-        "surplus": [], "pattern_problems": [],
+        "surplus": [], "itself": [], "pattern_problems": [],
     }  # fmt: skip
 
 
@@ -80,9 +82,10 @@ def test_one_answer_to_a_text_that_is_asked_twice_counts_for_both(tmp_path: Path
 
 def test_a_prediction_for_an_id_that_two_questions_share_is_scored_for_neither(tmp_path: Path) -> None:
     records = [{"id": "x", "question": "who", "answer": "Ann"}, {"id": "x", "question": "when", "answer": "1969"}]
-    asked = read_references(put(tmp_path / "q.jsonl", lines([*records, records[0]])))
-    assert [q.id for q in asked] == ["x~1", "x~2"]
-    result = score_predictions(put(tmp_path / "ids.json", json.dumps({"x": "Ann"})), asked)
+    records += [records[0], {"id": "y", "question": "where", "answer": "Oslo"}]
+    asked = read_references(put(tmp_path / "q.jsonl", lines(records)))
+    assert [q.id for q in asked] == ["x~1", "x~2", "y"]
+    result = score_predictions(put(tmp_path / "ids.json", json.dumps({"x": "Ann", "y": "Bergen"})), asked)
     assert (result["exact_match"], result["missing"], result["surplus"]) == (0.0, ["x~1", "x~2"], ["x"])
     told = [{"id": "x", "question": q.question, "prediction": q.answers[0]} for q in asked]
     assert score_predictions(put(tmp_path / "texts.jsonl", lines(told)), asked)["exact_match"] == 1.0
@@ -102,19 +105,54 @@ def test_retrieved_passages_are_scored_by_the_first_that_holds_an_answer(tmp_pat
 def test_retrieved_passages_are_scored_by_judged_documents_as_ir_measures_does(tmp_path: Path) -> None:
     ir_measures: Any = importlib.import_module("ir_measures")  # which has no types
     qrels = {"q1": {"a": 3, "b": 0, "c": 1}, "q2": {"b": 1, "e": 2}, "q3": {"a": 1}, "q4": {"a": 0}}
-    found = {"q1": ["b/1", "c", "a/0", "a/7"], "q2": ["a", "b"], "q4": ["a"], "q9": ["a"]}
+    qrels["q5"] = {"a": 2, "b": -2, "c": -1, "e": 1}
+    found = {"q1": ["b/1", "c", "a/0", "a/7"], "q2": ["a", "b"], "q4": ["a"], "q5": ["b", "a", "e"], "q9": ["a"]}
     questions = [Question(q, f"text {q}", (), None, judged=tuple(own.items())) for q, own in qrels.items()]
     rows = [{"id": q, "ctxs": [{"id": name, "text": "Some."} for name in names]} for q, names in found.items()]
     scores = score_predictions(put(tmp_path / "p.jsonl", lines(rows)), questions)
     run = {"q1": {"b": 3.0, "c": 2.0, "a": 1.0}, "q2": {"a": 2.0, "b": 1.0}, "q4": {"a": 1.0}}
+    run["q5"] = {"b": 3.0, "a": 2.0, "e": 1.0}
     measures = ir_measures.nDCG @ 10, ir_measures.R @ 100
     theirs = ir_measures.calc_aggregate(measures, qrels, run)
     assert (scores["ndcg_at_10"], scores["judged_recall_at_100"]) == pytest.approx([theirs[name] for name in measures])
-    assert (scores["questions"], scores["missing"], scores["unscorable"], scores["surplus"]) == (4, ["q3"], [], ["q9"])
+    assert (scores["questions"], scores["missing"], scores["unscorable"], scores["surplus"]) == (5, ["q3"], [], ["q9"])
     assert "recall_at_5" not in scores
     answers = put(tmp_path / "a.json", json.dumps({"q1": "x"}))
     with_answers = [questions[0]._replace(answers=("x",))]
     assert "ndcg_at_10" not in score_predictions(answers, with_answers), "no passages, nothing to judge"
+
+
+def test_a_trec_run_is_scored_as_ir_measures_does(tmp_path: Path) -> None:
+    ir_measures: Any = importlib.import_module("ir_measures")
+    qrels = {"q 1": {"a": 3, "b": 1}, "q2": {"d 1": 1, "%20": 2}}
+    questions = [Question(q, f"text {q}", ("Oslo",), None, judged=tuple(own.items())) for q, own in qrels.items()]
+    text = "q2 Q0 x 1 9.5 t\nq2 Q0 d%201 2 9.5 t\nq%201 Q0 a 2 -3.25 t\nq%201 Q0 b 1 4 t\n\nq2 Q0 %2520/3 9 1e-3 t\n"
+    scores = score_predictions(put(tmp_path / "bm25.run", text), questions)
+    run = {"q 1": {"a": 1.0, "b": 4.0}, "q2": {"x": 9.5, "d 1": 9.5, "%20": 0.001}}  # of equal scores the last name
+    measures = ir_measures.nDCG @ 10, ir_measures.R @ 100
+    theirs = ir_measures.calc_aggregate(measures, qrels, run)
+    assert (scores["ndcg_at_10"], scores["judged_recall_at_100"]) == pytest.approx([theirs[name] for name in measures])
+    assert not {"recall_at_5", "exact_match"} & scores.keys(), "a run has no texts"
+    with refused("neither texts", path=tmp_path / "bm25.run"):
+        score_predictions(tmp_path / "bm25.run", [question._replace(judged=()) for question in questions])
+    with refused("TREC run", path=tmp_path / "cut.run", line=2):
+        score_predictions(put(tmp_path / "cut.run", text[:25]), questions)
+
+
+def test_a_document_that_is_the_question_is_left_out(tmp_path: Path) -> None:
+    """As BEIR's evaluation does. If it is relevant, the ids are of unrelated lists."""
+    judged = {"arg0": (("con0", 1),), "arg1": (("con1", 1),), "7": (("7", 1),)}
+    questions = [Question(q, f"text {q}", (), None, judged=own) for q, own in judged.items()]
+    found = {"arg0": ["arg0/0", "arg0/1", "con0"], "arg1": ["con1"], "7": ["7"]}
+    rows = [{"id": q, "ctxs": [{"id": name, "text": ""} for name in names]} for q, names in found.items()]
+    scores = score_predictions(put(tmp_path / "p.jsonl", lines(rows)), questions)
+    assert (scores["ndcg_at_10"], scores["judged_recall_at_100"], scores["itself"]) == (1.0, 1.0, ["arg0"])
+
+
+def test_predictions_for_other_questions_alone_are_refused(tmp_path: Path) -> None:
+    rows = [{"question": q.question.upper(), "ctxs": [{"text": "Shakespeare"}]} for q in QUESTIONS]
+    with refused("no prediction for any of the 4 questions", path=tmp_path / "p.jsonl"):
+        score_predictions(put(tmp_path / "p.jsonl", lines(rows)), QUESTIONS)
 
 
 def test_answers_and_passages_of_one_file_are_each_scored_as_what_they_are(tmp_path: Path) -> None:
@@ -167,7 +205,7 @@ def test_references_that_normalise_to_nothing_are_named_and_left_out(tmp_path: P
         ("list_id.jsonl", '{"id": ["a"], "prediction": "x"}', 1, "", "'id' must be"),
         ("half.json", '{"a": "\\ud800"}', None, "'a'", "surrogate"),
         ("deep.json", '{"a": ' + "[" * 100_000, 1, "", "JSON"),
-        ("plain.txt", "x\n", 1, "column 1", "JSON"),
+        ("plain.txt", "x\n", 1, "", "no such header"),
     ],
 )
 def test_bad_files_are_refused_with_place_and_remedy(

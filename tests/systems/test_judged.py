@@ -28,7 +28,7 @@ Qrels = dict[str, dict[str, int]]
 
 
 def write_beir(folder: Path) -> Qrels:
-    """Write a folder of BEIR; some documents are cut into several passages, and one has no text."""
+    """Write a folder of BEIR; some documents are cut into several passages, one is a query and one has no text."""
     draw = random.Random(0)
     (folder / "qrels").mkdir(parents=True)
     records = []
@@ -37,8 +37,6 @@ def write_beir(folder: Path) -> Qrels:
         words[::5] = [word.capitalize() for word in words[::5]]
         sentences = [" ".join(words[start : start + 8]) + " ." for start in range(0, len(words), 8)]
         records.append({"_id": f"d {number}", "title": f"Page {number}", "text": " ".join(sentences), "metadata": {}})
-    records.append({"_id": "silent", "title": "Silent", "text": ""})
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     queries, qrels = [], {}
     for number in range(QUERIES):
         document = draw.randrange(DOCUMENTS)
@@ -46,6 +44,9 @@ def write_beir(folder: Path) -> Qrels:
         queries.append({"_id": f"q{number}", "text": text, "metadata": {}})
         qrels[f"q{number}"] = {f"d {draw.randrange(DOCUMENTS)}": draw.randrange(4) for _ in range(9)}
         qrels[f"q{number}"][f"d {document}"] = 2
+    records.append({"_id": "q6", "title": "", "text": queries[6]["text"]})
+    records.append({"_id": "silent", "title": "Silent", "text": ""})
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     qrels["q0"]["silent"] = 1
     qrels["q1"], qrels["q5"] = {"d 3": 0}, {"silent": 1}
     (folder / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
@@ -88,6 +89,8 @@ def theirs(context: Context, qrels: Qrels, retrieve: Callable[[Sequence[str], in
     run: dict[str, dict[str, float]] = {}
     for identity, rows in zip(questions.ids, found.rows_QK, strict=True):
         documents = dict.fromkeys(passages.text.row(row)["document"] for row in rows if row >= 0)
+        assert identity != "q6" or identity in documents, "which BEIR leaves out"
+        documents.pop(identity, None)
         run[identity] = {document: 1000.0 - rank for rank, document in enumerate(documents)}
     measures = ir_measures.nDCG @ 10, ir_measures.R @ 100
     values = ir_measures.calc_aggregate(measures, qrels, run)
@@ -128,6 +131,7 @@ def test_ir_measures_finds_our_ndcg_and_recall(folder: Path) -> None:
         assert {own["passage_id"].partition("/")[0] for own in record["positive_ctxs"]} <= relevant
         assert not {own["passage_id"].partition("/")[0] for own in record["hard_negative_ctxs"]} & relevant
         assert len(record["hard_negative_ctxs"]) == 3
+        assert query not in {own["passage_id"] for own in record["hard_negative_ctxs"]}
 
 
 def test_judgements_are_rows_of_the_prepared_corpus(folder: Path) -> None:
@@ -209,5 +213,6 @@ def test_documents_are_searched_until_there_are_enough() -> None:
         return np.arange(len(names))[None, :k]
 
     passages: Any = Passages()
-    assert find_documents(retrieve, passages, 3) == [["a", "b", "c"]]
+    assert find_documents(retrieve, passages, [""], 3) == [["a", "b", "c"]]
     assert asked == [3, 6, 9]
+    assert find_documents(retrieve, passages, ["a"], 3) == [["b", "c", "d"]]

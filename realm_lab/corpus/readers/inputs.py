@@ -109,8 +109,8 @@ def _beir(folder: Path, name: str) -> Path:
 
 
 def queries_of(qrels: Path) -> Path:
-    """The file with the texts of judged queries: queries.jsonl in the folder above or the same one (BEIR), or a table
-    named `queries` in place of `qrels` (MS MARCO)."""
+    """The file with the texts of judged queries: queries.jsonl in the folder above or the same one (BEIR), a table with
+    `queries` in place of `qrels` (MS MARCO), or the only one in the folder with `queries` in its name (NIST's)."""
     named = qrels.with_name(re.sub("qrels", "queries", qrels.name, flags=re.IGNORECASE))
     tables = [named.with_name(named.name.removesuffix(".gz")), named.with_name(f"{named.name}.gz")]
     lists = [
@@ -118,6 +118,9 @@ def queries_of(qrels: Path) -> Path:
     ]
     candidates = lists if named == qrels else [*tables, *lists]
     found = next((path for path in candidates if path.is_file()), None)
+    if found is None:
+        named_so = [path for path in qrels.parent.glob("*queries*") if path.is_file()]
+        found = named_so[0] if len(named_so) == 1 else None
     if found is None:
         raise UserError("its queries are missing", f"put them at {candidates[0]}", path=qrels)
     return found

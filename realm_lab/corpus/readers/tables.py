@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,20 @@ DOCUMENTS = "expected columns id, text, title (psgs_w100.tsv of DPR), named by a
 QUESTIONS = "expected columns question, answer under a header, or without one with a tab between them (DPR's qa.csv)"
 
 
-def _records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]:
-    """The rows, whose columns may be quoted as in CSV, by the names in the header; without one: question, answer."""
+def is_header(names: Sequence[str]) -> bool:
+    """True for names of columns of documents or of questions."""
+    return "text" in names or ("question" in names and bool({"answer", "answers"} & {*names}))
+
+
+def table_records(
+    file: InputFile, remedy: str, dropped: Dropped, known: Callable[[Sequence[str]], bool] = is_header
+) -> Iterator[Record]:
+    """The rows, whose columns may be quoted as in CSV, by the names in the header; without one: question, answer.
+    `known`: true for the names of a header."""
     path = file.path
     csv.field_size_limit(MAX_LINE_MB * MEGABYTE)  # a quote without its end would read all the rest
     _, first = next(read_lines(path))
-    delimiter, header = _delimiter(first), _header(first)
+    delimiter, header = _delimiter(first), _header(first, known)
     names = header or ["question", "answer"]
     if not header and delimiter != "\t":  # columns of any file with commas: none is taken for a question
         raise UserError("no such header", remedy, path=path, line=1)
@@ -51,12 +59,12 @@ def _records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]
 
 
 def _documents(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    for record in _records(file, DOCUMENTS, dropped):
+    for record in table_records(file, DOCUMENTS, dropped):
         yield from text_document(record, dropped)
 
 
 def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
-    for record in _records(file, QUESTIONS, dropped):
+    for record in table_records(file, QUESTIONS, dropped):
         yield from open_question(record, dropped)
 
 
@@ -74,10 +82,10 @@ def _delimiter(first: str) -> str:
     return next((mark for mark in "\t;" if mark in first), ",")
 
 
-def _header(first: str) -> list[str]:
-    """The names of the columns if the first line has those of documents or of questions."""
+def _header(first: str, known: Callable[[Sequence[str]], bool] = is_header) -> list[str]:
+    """The names of the columns if the first line is a header."""
     names = [name.strip(' "\r\n').lower() for name in first.split(_delimiter(first))]
-    return names if "text" in names or ("question" in names and {"answer", "answers"} & {*names}) else []
+    return names if known(names) else []
 
 
 def _first_header(head: str) -> list[str]:

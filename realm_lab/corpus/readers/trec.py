@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from realm_lab.corpus.readers.inputs import QRELS as QRELS_FOLDER
 from realm_lab.corpus.readers.inputs import InputFile, queries_of
 from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, records
 from realm_lab.corpus.readers.registry import Dropped, register_reader
@@ -25,7 +26,7 @@ QRELS = (
 )
 QUERIES = "expected {_id, text}, or the columns id, text"
 _PASSAGE, _DOCUMENT = re.compile(r"\d+\t[^\t]+"), re.compile(r"D\d+\t[^\t]*\t[^\t]*\t[^\t]*")
-_TREC = re.compile(r"\S+\s+\S+\s+\S+\s+-?\d+")
+_TREC = re.compile(r"\S+\s+(\S+)\s+\S+\s+-?\d+(?:\.0*)?")
 
 
 def _rows(path: Path, columns: tuple[int, ...], remedy: str) -> Iterator[tuple[int, list[str]]]:
@@ -56,11 +57,19 @@ def _judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
             if len(row) != (3 if has_header else 4):
                 raise UserError(f"{len(row)} columns", f"{QRELS}, or the file is cut off", path=path, line=number)
             try:
-                yield number, row[0], row[-2], int(row[-1])
+                yield number, row[0], row[-2], _grade(row[-1])
             except ValueError:
                 raise UserError(
-                    f"the relevance '{row[-1].strip()}' is no number", QRELS, path=path, line=number
+                    f"the relevance '{row[-1].strip()}' is no whole number", QRELS, path=path, line=number
                 ) from None
+
+
+def _grade(text: str) -> int:
+    """Read a grade; pandas writes 1.0. ValueError: it is no whole number."""
+    whole, _, rest = text.strip().partition(".")
+    if rest.strip("0"):
+        raise ValueError
+    return int(whole)
 
 
 def _texts(path: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
@@ -98,8 +107,11 @@ def _is_collection(path: Path, head: str) -> bool:
 
 
 def _is_qrels(path: Path, head: str) -> bool:
+    """Recognise BEIR's header, TREC's columns by the name of the file or its folder, or by the second one, 0 or Q0."""
     first = head.split("\n", 1)[0]
-    return first.split() == BEIR_HEADER or ("qrels" in plain_name(path) and bool(_TREC.fullmatch(first.strip())))
+    found = _TREC.fullmatch(first.strip())
+    is_named = "qrels" in plain_name(path) or path.parent.name == QRELS_FOLDER
+    return first.split() == BEIR_HEADER or (found is not None and (is_named or found[1] in ("0", "Q0")))
 
 
 register_reader("ms_marco", _is_collection, read_documents=_collection)

@@ -201,3 +201,24 @@ def test_an_id_that_is_not_read_is_counted(
     path, dropped = put(tmp_path / "d.jsonl", json.dumps(record | {"text": "A"})), Dropped()
     assert [document.id for document in read_documents(input_files(path), dropped)] == [identity]
     assert dropped == counted
+
+
+@pytest.mark.parametrize(
+    ("qrels", "queries", "rows"),
+    [
+        ("qrels/test.tsv", "queries.jsonl", "query-id\tcorpus-id\tscore\nq1\td1\t1.0\nq1\td2\t0\n"),  # as pandas writes
+        ("qrels/dev.tsv", "queries.jsonl", "q1 Q0 d1 1\nq1 Q0 d2 0\n"),
+        ("qrels/dev.tsv", "queries.jsonl", "q1 7 d1 1\nq1 7 d2 0\n"),
+        ("judged.txt", "queries.jsonl", "q1\t0\td1\t1\nq1\t0\td2\t0.\n"),
+        ("2019qrels-pass.txt", "2019queries-pass.txt", "q1 Q0 d1 1\nq1 Q0 d2 0\n"),
+        ("2019qrels-pass.txt", "msmarco-test2019-queries.tsv", "q1 Q0 d1 1\nq1 Q0 d2 0\n"),
+    ],
+)
+def test_judgements_are_known_by_their_columns(tmp_path: Path, qrels: str, queries: str, rows: str) -> None:
+    path = tmp_path / qrels
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(rows)
+    text = '{"_id": "q1", "text": "who ?"}\n' if queries.endswith("jsonl") else "q1\twho ?\n"
+    (tmp_path / queries).write_text(text)
+    [question] = read_questions(input_files(path))
+    assert (question.id, question.question, question.judged) == ("q1", "who ?", (("d1", 1), ("d2", 0)))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import NO_ROW, Passages, Questions
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
+from realm_lab.evaluation.judged import is_question
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import frozen_names
 from realm_lab.models.inputs import join
@@ -45,7 +47,7 @@ class LabelledPassages(NamedTuple):
 def label(questions: Questions, answers: Answers, passages: Passages, found_QK: np.ndarray) -> LabelledPassages:
     """Choose examples. The positive of a question is its first gold passage, else the best of BM25 (`found_QK`) with an
     answer; a question with neither is left out. The negative is the first passage that is judged irrelevant (a hard
-    negative of the file), else the best of BM25 without an answer; never a gold passage."""
+    negative of the file), else the best of BM25 without an answer; never a gold passage or the question itself."""
     labelled = []
     for number, rows_K in enumerate(found_QK):
         rows, gold = rows_K[rows_K >= 0], questions.gold[number]
@@ -53,9 +55,10 @@ def label(questions: Questions, answers: Answers, passages: Passages, found_QK: 
         positives = [*gold, *rows[held]]
         judged = questions.judged[number]
         hard = judged[(questions.relevance[number] <= 0) & (judged != NO_ROW) & ~np.isin(judged, gold)]
-        negatives = [*hard, *rows[~held & ~np.isin(rows, gold)], NO_ROW]
+        asked = questions.ids[number], questions.texts[number]
+        others = (row for row in rows[~held & ~np.isin(rows, gold)] if not is_question(passages.text.row(row), *asked))
         if positives:
-            labelled.append((number, positives[0], negatives[0]))
+            labelled.append((number, positives[0], next(chain(hard, others), NO_ROW)))
     return LabelledPassages(*np.array(labelled, np.int64).reshape(-1, 3).T)
 
 

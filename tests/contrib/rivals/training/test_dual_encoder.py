@@ -56,7 +56,8 @@ def test_negatives_never_hold_the_answer_and_are_the_best_of_bm25(labelled: Labe
 def test_hard_negatives_of_the_file_come_before_those_of_bm25(labelled: Labelled) -> None:
     gold = [labelled.questions.gold[number][:1] for number in range(len(labelled.questions))]
     judged = [np.array([own[0], NO_ROW, 7, 9]) for own in gold]
-    given: Any = SimpleNamespace(gold=gold, judged=judged, relevance=[np.array([1, 0, 0, 0])] * len(gold))
+    asked = {"ids": labelled.questions.ids, "texts": labelled.questions.texts}
+    given: Any = SimpleNamespace(gold=gold, judged=judged, relevance=[np.array([1, 0, 0, 0])] * len(gold), **asked)
     found = label(given, labelled.answers, labelled.passages, labelled.found_QK)
     assert {*found.negatives.tolist()} <= {7, 9}
     given.relevance = [np.ones(4, np.int64)] * len(gold)
@@ -65,11 +66,24 @@ def test_hard_negatives_of_the_file_come_before_those_of_bm25(labelled: Labelled
     )
 
 
+@pytest.mark.parametrize("known_by", ["ids", "texts"])
+def test_the_question_itself_is_no_negative(labelled: Labelled, known_by: str) -> None:
+    questions, negative = labelled.questions, int(labelled.found.negatives[0])
+    text = labelled.passages.text.row(negative)
+    asked = {"ids": list(questions.ids), "texts": list(questions.texts)}
+    asked[known_by][0] = text["document" if known_by == "ids" else "body"]
+    given: Any = SimpleNamespace(gold=questions.gold, judged=questions.judged, relevance=questions.relevance, **asked)
+    found = label(given, labelled.answers, labelled.passages, labelled.found_QK)
+    assert labelled.passages.text.row(int(found.negatives[0]))["document"] != text["document"]
+    np.testing.assert_array_equal(found.negatives[1:], labelled.found.negatives[1:])
+
+
 def test_without_gold_the_best_passage_with_the_answer_is_the_positive_or_the_question_is_dropped(
     labelled: Labelled,
 ) -> None:
     none = [np.empty(0, np.int32)] * len(labelled.questions)
-    empty: Any = SimpleNamespace(gold=none, judged=none, relevance=none)
+    asked = {"ids": labelled.questions.ids, "texts": labelled.questions.texts}
+    empty: Any = SimpleNamespace(gold=none, judged=none, relevance=none, **asked)
     shallow = labelled.found_QK[:, :1]
     found = label(empty, labelled.answers, labelled.passages, shallow)
     expected = []
