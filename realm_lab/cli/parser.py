@@ -254,6 +254,7 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
             code = _fail(options, EXIT_USER_ERROR, f"error: {_one_line(found)}")
             continue
         counted.append(found)
+        code = code or int(found.is_empty)
         if not options.json:
             print(*found.lines(), sep="\n", flush=True)
     if options.json:

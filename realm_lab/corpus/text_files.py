@@ -30,7 +30,10 @@ MAX_EXPANSION = 200  # times the compressed size; text of any language stays und
 MEGABYTE = 1 << 20
 PARQUET = "PAR1"  # the head of a Parquet file
 TFRECORD = ".tfrecord"  # in the name of such a file; its first bytes show nothing
-_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
+_SKIPPABLE = {bytes([first]) + b"\x2a\x4d\x18": ".zst" for first in range(0x50, 0x60)}  # frames of zstd, as pzstd's
+_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"} | _SKIPPABLE
+_PACKED = {b"PK\x03\x04": "a zip archive", b"\xfd7zX": "an xz file", b"7z\xbc\xaf": "a 7z archive"}
+_TAR = b"ustar"  # at byte 257
 _RECORD = re.compile(r"\s*(?:\[\s*)?(?=\{)")
 _WINDOW = {
     zstd.DecompressionParameter.window_log_max: 31
@@ -79,6 +82,9 @@ def read_head(path: Path) -> str:
         return PARQUET
     if TFRECORD in path.name and head:
         return TFRECORD
+    packed = "a tar archive" if head[257:].startswith(_TAR) else _PACKED.get(head[:4])
+    if packed:
+        raise UserError(f"is {packed}", "unpack it, and name the files in it", path=path)
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
         line = 1 + head.count(b"\n", 0, max(0, head.find(b"\0")))
         raise UserError("looks like UTF-16 or binary data", "save the file as UTF-8", path=path, line=line)

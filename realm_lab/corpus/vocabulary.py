@@ -175,6 +175,8 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         try:
             if is_bert:
                 state["normalizer"] |= settings
+                known = {*state["model"]["vocab"], *SPECIAL_TOKENS}  # the model need not know others; no text has them
+                state["added_tokens"] = [one for one in state.get("added_tokens", []) if one["content"] in known]
             added = [token["id"] for token in state.get("added_tokens", [])]
             if isinstance(state["model"]["vocab"], dict):  # Unigram has a list
                 state["model"]["vocab"] = _without_holes(state["model"]["vocab"], added)
@@ -187,7 +189,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         if kind not in SAME_AS_BERT:
             raise UserError(f"a {kind} is not supported", path=folder, remedy=USE_KNOWN)
         try:
-            words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
+            words = path.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: U+2028 may be a wordpiece
         except UnicodeDecodeError as error:
             raise UserError(f"not UTF-8 ({error})", path=path, remedy="copy the file again") from None
         words = [word.rstrip("\r") for word in words]

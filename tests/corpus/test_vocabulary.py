@@ -151,6 +151,24 @@ def test_of_a_word_that_is_there_twice_the_last_line_counts(tmp_path: Path, has_
     assert AutoTokenizer.from_pretrained(tmp_path / "saved")(text)["input_ids"] == theirs(text)["input_ids"]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_vocabulary(tmp_path: Path, learned: Tokenizer) -> None:
+    save_tokenizer(learned, tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert tokenizer_digest(load_tokenizer(tmp_path)) == tokenizer_digest(learned)
+
+
+def test_an_added_special_token_which_no_text_has_needs_no_row_of_the_model(tmp_path: Path) -> None:
+    tokenizer = wordpiece_from_vocabulary(["a", "[ent]"])
+    size = tokenizer.get_vocab_size()
+    tokenizer.add_special_tokens(["[ENT]"])
+    save_tokenizer(tokenizer, tmp_path)
+    ours = load_tokenizer(tmp_path)
+    assert ours.get_vocab_size() == size
+    assert encode_batch_plain(ours, ["a [ENT]"])[0].tokens == ["a", "[UNK]", "[UNK]", "[UNK]"]
+
+
 def test_special_tokens_in_text_are_text(learned: Tokenizer) -> None:
     text = "😀 é the [MASK] [SEP]"
     (encoding,) = encode_batch_plain(learned, [text])

@@ -20,11 +20,17 @@ class FileCounts(NamedTuple):
     dropped: dict[str, int]
     first_dropped: dict[str, str]  # the id of the first, by reason, if it is known
 
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is kept, which `prepare` would refuse."""
+        return not any(self.counts.get(name) for name in ("documents", "questions"))
+
     def lines(self) -> Iterator[str]:
         shown = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())
         yield f"{self.name}: {self.format}: {shown}"
-        if self.counts.get("questions") == 0:
-            yield "  no question is kept: it can be no file of questions"
+        for name, kind in (("documents", "texts"), ("questions", "questions")):
+            if self.counts.get(name) == 0:
+                yield f"  no {name[:-1]} is kept: it can be no file of {kind}"
         for reason, count in self.dropped.items():
             first = f", the first {self.first_dropped[reason]!r}" if reason in self.first_dropped else ""
             yield f"  {reason}: {count:,}{first}"

@@ -5,6 +5,7 @@ A shape is known by the keys of a record. Lines and Parquet are streamed; the te
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import json
@@ -254,9 +255,21 @@ def open_question(record: Record, dropped: Dropped, kind: AnswerKind = "text") -
     if named not in ("", "text", "regex"):
         raise record.error(f"answer_kind '{named}'", "write text or regex")
     kind = "regex" if named == "regex" else "text" if named else kind
+    for answer in answers if kind == "text" else ():
+        if answer.startswith("[") and _is_list(answer):
+            raise record.error(f"the answer {answer[:60]!r} is a list written as text", "write it as a list of texts")
     groups = record.texts("groups") if record.fields.get("groups") else ()
     document = None if document is None else str(document)
     yield Question(record.identity(*QUESTION_IDS), question, answers, document, kind, groups=groups)
+
+
+def _is_list(text: str) -> bool:
+    """True for a list of texts as Python or JSON writes it."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return False
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _blanks(text: str, place: int) -> int:

@@ -68,6 +68,10 @@ def test_prepare_count_prints_and_goes_on_after_a_bad_file(tmp_path: Path, capsy
     assert printed.err.startswith(f"realm-lab: error: {bad}, line 1")
     assert cli.main(["prepare", "--root", str(tmp_path), "--count", str(good), "--json"]) == 0
     [found] = json.loads(capsys.readouterr().out)
+    empty = tmp_path / "psgs_w100.tsv"
+    empty.write_text("id\ttext\ttitle\n")
+    assert cli.main(["prepare", "--root", str(tmp_path), "--count", str(empty), str(good)]) == 1
+    assert "no document is kept" in capsys.readouterr().out
     assert (found["name"], found["format"], found["counts"]["documents"]) == (str(good), "texts", 1)
 
 

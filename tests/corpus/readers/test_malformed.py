@@ -4,7 +4,10 @@ import bz2
 import gzip
 import io
 import json
+import lzma
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,13 @@ def text_record(text: str) -> bytes:
 def squad(**item: Any) -> bytes:
     paragraph = {"context": "One.", "qas": [item]}
     return json.dumps({"data": [{"title": "T", "paragraphs": [paragraph]}]}, indent=1).encode()
+
+
+def packed(kind: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "in").mkdir()
+        (Path(folder) / "in" / "a.jsonl").write_bytes(GOOD)
+        return Path(shutil.make_archive(f"{folder}/a", kind, f"{folder}/in")).read_bytes()
 
 
 GOOD = lines({"text": "Aé"})
@@ -86,6 +96,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "parquet_in_name_only": ("p.parquet", b"A\n", "not recognised"),
     "wikiextractor_xml": ("wiki_00", b'<doc id="1" url="u" title="Oslo">\nOslo is.\n</doc>', "not recognised"),
     "unknown_format": ("notes.md", b"Once upon a time\n", "not recognised"),
+    "zip_archive": ("corpus.zip", packed("zip"), "is a zip archive; unpack"),
+    "tar_archive": ("corpus.tar.gz", packed("gztar"), "is a tar archive; unpack"),
+    "xz_file": ("corpus.jsonl.xz", lzma.compress(GOOD), "is an xz file; unpack"),
     "utf16_little_marked": ("u.jsonl", b"\xff\xfe" + GOOD.decode().encode("utf-16-le"), 1, "UTF-16"),
     "utf16_big_marked": ("u.jsonl", b"\xfe\xff" + GOOD.decode().encode("utf-16-be"), 1, "UTF-16"),
     "utf16_unmarked": ("u.jsonl", GOOD.decode().encode("utf-16-le"), 1, "UTF-16"),
@@ -173,6 +186,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 READ: dict[str, tuple[Any, ...]] = {
     "gzip_without_its_name": ("c.jsonl", gzip.compress(GOOD), ["Aé"]),
     "zstandard": ("c.jsonl.zst", zstd.compress(GOOD), ["Aé"]),
+    "zstandard_after_a_skippable_frame": ("c.jsonl.zst", b"\x50\x2a\x4d\x18\x04\0\0\0" + bytes(4) + zstd.compress(GOOD),
+        ["Aé"]),
     "zstandard_with_a_long_window": ("c.jsonl.zst", frame(28), ["Aé"]),
     "zstandard_with_the_longest_window": ("c.jsonl.zst", frame(31), ["Aé"]),
     "mark_before_lines": ("b.jsonl", BOM + GOOD, ["Aé"]),
@@ -242,6 +257,8 @@ REFUSED_QUESTIONS: dict[str, tuple[Any, ...]] = {
     "trivia_without_aliases": ("t.json", b'{"Data": [{"Question": "q", "QuestionId": "1", "Answer": {"Value": "a"}}]}',
         "Data 1, Answer: 'Aliases' is"),
     "qrels_without_queries": ("qrels.tsv", b"query-id\tcorpus-id\tscore\nq\td\t1\n", "queries"),
+    "qrels_of_halves": ("qrels.tsv", b"query-id\tcorpus-id\tscore\nq\td\t1.5\n", 2, "the relevance '1.5' is"),
+    "list_written_as_text": ("q.jsonl", lines({"question": "q", "answer": "['Ann', 'Bob']"}), 1, "is a list written"),
     "qrels_of_words": ("qrels.tsv", b"query-id\tcorpus-id\tscore\nq\td\thigh\n", 2, "the relevance 'high' is"),
     "qrels_cut": ("qrels.dev.tsv", b"7\t0\t1\t1\n7\t0\n", 2, "2 columns"),
     "squad_question_without_text": ("s.json", squad(id="b", answers=[]), "paragraph T#0, question 1: 'question'"),
@@ -249,6 +266,7 @@ REFUSED_QUESTIONS: dict[str, tuple[Any, ...]] = {
 }
 READ_QUESTIONS: dict[str, tuple[Any, ...]] = {
     "answer_is_one_text": ("q.jsonl", b'{"question": "x", "answer": "Ann"}\n', [("Ann",)]),
+    "answer_in_brackets": ("q.jsonl", lines({"question": "x", "answer": "[Ann]"}), [("[Ann]",)]),
     "answers_that_are_nothing": ("q.jsonl", lines({"question": "x", "answer": ["x", "?", " "]}),
         [("x",)], {"answer: normalises to nothing": 2}),
     "no_answers": ("q.jsonl", lines({"question": "x", "answer": []}), [], {"question: no answer": 1}),
