@@ -238,7 +238,7 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
 def _folder(key: str, name: str, path: Path, params: Params) -> Finding:
     """Check that a file or folder exists; a checkpoint must be usable."""
     from realm_lab.corpus.vocabulary import load_tokenizer
-    from realm_lab.params.checkpoint import check_causal, check_checkpoint, check_positions
+    from realm_lab.params.checkpoint import check_causal, check_causal_positions, check_checkpoint, check_positions
 
     checks: dict[str, Callable[[Path], object]] = {
         "model.checkpoint": check_checkpoint,
@@ -247,8 +247,11 @@ def _folder(key: str, name: str, path: Path, params: Params) -> Finding:
     }
     try:
         checks.get(key, Path)(path)
-        if key == "model.checkpoint":
-            check_positions(path, params.corpus.passage_length, params.corpus.sentence_length)
+        if check_length := {
+            "model.checkpoint": check_positions,
+            "pretrain.causal_checkpoint": check_causal_positions,
+        }.get(key):
+            check_length(path, params.corpus.passage_length, params.corpus.sentence_length)
     except UserError as error:
         return Finding("wrong", key, error.fault, error.remedy)
     return Finding("OK", key, name)

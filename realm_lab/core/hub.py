@@ -61,5 +61,5 @@ def fetched(
     print(f"fetching {name} from the Hub", file=sys.stderr)
     try:
         return Path(snapshot_download(repository, **given))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # also those of its HTTP library
         raise UserError(f"cannot be fetched ({error})", remedy, path=name) from None

@@ -14,7 +14,6 @@ passage is read once, and its keys and values are the start of every prompt that
 from __future__ import annotations
 
 import copy
-import importlib.util
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from realm_lab.errors import UserError, install_line
+from realm_lab.errors import UserError
+from realm_lab.params.checkpoint import NO_FIRST_TOKEN, check_causal
 
 BLANK, BETWEEN = "____", "; "
 TOKENS_AT_ONCE = 768  # of prompts that are read together; on a CPU more are slower
@@ -78,6 +78,7 @@ class CausalModel:
 
     def __init__(self, checkpoint: Path, precision: str, device: torch.device):
         self._device = device
+        check_causal(checkpoint)
         given = opened_as(checkpoint)
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -88,13 +89,17 @@ class CausalModel:
 
                 given["quantization_config"] = GgufConfig(dequantize=True)  # the same numbers whatever is installed
             model = AutoModelForCausalLM.from_pretrained(dtype=PRECISIONS[precision], **given)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except Exception as error:  # the file may be of anyone, and the libraries raise anything
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"no causal language model that transformers opens ({reason})", path=checkpoint) from None
         if not self._tokenizer.is_fast:
             raise UserError(
                 "its tokenizer does not tell the characters of a token", "add tokenizer.json", path=checkpoint
             )
+        for name, weight in model.named_parameters():
+            if not bool(torch.isfinite(weight).all()):
+                remedy = "copy the file again, or name another model"
+                raise UserError(f"'{name}' has NaN or infinite values", remedy, path=checkpoint)
         self._model = model.eval().requires_grad_(False)
         if precision != "float32":  # the last product, whose 8 bits would move a logit near 10 by up to .03 nats
             head = copy.deepcopy(model.get_output_embeddings()).float()
@@ -103,6 +108,10 @@ class CausalModel:
         torch.nn.Module.to(self._model, device)
         first = self._tokenizer.bos_token_id
         self._first = self._tokenizer.eos_token_id if first is None else first
+        if self._first is None:
+            raise UserError(*NO_FIRST_TOKEN, path=checkpoint)
+        text = model.config.get_text_config()
+        self._checkpoint, self._positions = checkpoint, getattr(text, "max_position_embeddings", None)
 
     @cached_property
     def continues(self) -> bool:
@@ -160,6 +169,10 @@ class CausalModel:
             for place, (first, end) in enumerate(offsets)
             if any(first < until and start < end for start, until in prompt.answers)
         ]
+        if self._positions is not None and len(ids) > self._positions:
+            problem = f"made for {self._positions} tokens, and a prompt has {len(ids)}"
+            remedy = "lower corpus.passage_length, or name a model with more"
+            raise UserError(problem, remedy, path=self._checkpoint)
         if scored and scored[0] == 0:  # nothing precedes it: prepend a token that starts texts
             return [self._first, *ids], [place + 1 for place in scored]
         return ids, scored
@@ -239,10 +252,7 @@ def _continued(starts: Sequence[Begun | None], befores: Sequence[int], length: i
 
 
 def opened_as(checkpoint: Path) -> dict[str, Any]:
-    """Settings for transformers to open a folder or GGUF file. UserError: the package for GGUF files is missing."""
+    """Settings for transformers to open a folder or GGUF file."""
     if checkpoint.suffix != ".gguf":
         return {"pretrained_model_name_or_path": str(checkpoint), "local_files_only": True}
-    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"reading GGUF takes {' and '.join(missing)}", install_line("causal"), path=checkpoint)
     return {"pretrained_model_name_or_path": str(checkpoint.parent), "gguf_file": checkpoint.name}

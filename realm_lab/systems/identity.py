@@ -22,7 +22,13 @@ from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers.registry import format_modules
 from realm_lab.corpus.sources import corpus_source, corpus_tagger
 from realm_lab.errors import UserError, suggestion
-from realm_lab.params.checkpoint import check_bert, check_positions, digest_checkpoint
+from realm_lab.params.checkpoint import (
+    check_bert,
+    check_causal_positions,
+    check_positions,
+    digest_causal,
+    digest_checkpoint,
+)
 from realm_lab.params.load import OPTIONS, show
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values
@@ -102,7 +108,7 @@ class Plan:
 def plan_run(params: Params, system: str, seed: int) -> Plan:
     """Return the stages and keys of one run of a system."""
     _check_order(params, system)
-    _check_checkpoint(params, system)
+    _check_checkpoints(params, system)
     continues = None
     if params.fork is not None:
         forked = check_fork(params, system).name
@@ -199,14 +205,18 @@ def _system_identity(system: str) -> str | dict[str, Any]:
     return system if source is None else {"name": system, "source": source}
 
 
-def _check_checkpoint(params: Params, system: str) -> None:
-    """Refuse a checkpoint that the system cannot be built of. Its files are checked when they are digested."""
+def _check_checkpoints(params: Params, system: str) -> None:
+    """Refuse checkpoints that the system cannot be built of."""
     if params.model.checkpoint is not None:
         folder = Path(params.model.checkpoint)
         digest_checkpoint(folder, "model.checkpoint")
         check_positions(folder, params.corpus.passage_length, params.corpus.sentence_length)
         if system_of(system).only_bert:
             check_bert(folder, system)
+    if params.pretrain.causal_checkpoint is not None:
+        causal = Path(params.pretrain.causal_checkpoint)
+        digest_causal(causal)
+        check_causal_positions(causal, params.corpus.passage_length, params.corpus.sentence_length)
 
 
 def chosen_part(params: Params, parameter: str) -> Chosen[Any]:

@@ -1,15 +1,17 @@
 """The causal reader against transformers' own loss, one prompt at a time."""
 
+import json
 import os
-import subprocess
-import sys
+import struct
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, MistralConfig
 
-from realm_lab.models.causal import CausalModel, Prompt, infill_prompt, left_prompt, opened_as
+from realm_lab.models.causal import CausalModel, Prompt, infill_prompt, left_prompt
+from realm_lab.params.checkpoint import check_causal, check_causal_positions
+from realm_lab.params.gguf import check_gguf
 from tests.factories.errors import refused
 from tests.models.causal_folder import LLAMA, write_causal_folder
 
@@ -124,20 +126,78 @@ def test_bfloat16_is_near(folder: Path) -> None:
 
 
 def test_what_cannot_be_opened_is_named(folder: Path, tmp_path: Path) -> None:
-    with refused(path=tmp_path):
+    with refused(path=tmp_path / "config.json"):
         CausalModel(tmp_path, "float32", CPU)
 
 
-def test_gguf_needs_its_packages(tmp_path: Path) -> None:
+def test_gguf_needs_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.gguf"
-    code = (
-        "import sys, importlib.util as u; from pathlib import Path\n"
-        "from realm_lab.errors import UserError; from realm_lab.models.causal import opened_as\n"
-        "u.find_spec = lambda name: None\n"
-        f"try: opened_as(Path({str(path)!r}))\n"
-        "except UserError as error: print(error)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert str(path) in found
-    assert "gguf" in found.partition(":")[2]
-    assert opened_as(tmp_path)["pretrained_model_name_or_path"] == str(tmp_path)
+    path.write_bytes(gguf())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with refused("gguf and accelerate", path=path):
+        check_causal(path)
+
+
+def gguf(values: bytes = b"", count: int = 0, tensors: bytes = b"", tensor_count: int = 0) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, tensor_count, count) + values + tensors
+
+
+def text(value: str, length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(value) if length is None else length) + value.encode()
+
+
+TENSOR = text("t") + struct.pack("<IQIQ", 1, 4, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GGUF",
+        b"<html>not found</html>",
+        b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1 << 60),
+        gguf(text("abc", 1 << 62), 1),
+        gguf(text("a") + struct.pack("<IIQ", 9, 4, 1 << 61), 1),
+        gguf(text("a") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 1000, 1),
+        gguf(text("a") + struct.pack("<I", 99), 1),
+        gguf(tensors=TENSOR, tensor_count=1),  # without its data
+    ],
+)
+def test_a_damaged_gguf_file_is_found_before_training(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data)
+    with refused("truncated or not GGUF", path=path):
+        check_causal(path)
+    values = text("a") + struct.pack("<I", 8) + text("b") + text("c") + struct.pack("<IIQ", 9, 8, 1) + text("d")
+    path.write_bytes(gguf(values, 2, TENSOR, 1) + bytes(16))
+    check_gguf(path, "whole")
+
+
+def test_what_does_not_fit_a_causal_model_is_found_before_training(tmp_path: Path) -> None:
+    folder = write_causal_folder(tmp_path / "m", [SENTENCE])
+    check_causal(folder)
+    check_causal_positions(folder, 288, 64)
+    config, tokenizer = folder / "config.json", folder / "tokenizer_config.json"
+    whole = config.read_text()
+    config.write_text(json.dumps(json.loads(whole) | {"max_position_embeddings": 60}))
+    with refused("60 positions", path=folder):
+        check_causal_positions(folder, 40, 26)
+    check_causal_positions(folder, 34, 26)
+    with refused("made for 60 tokens", path=folder):
+        CausalModel(folder, "float32", CPU).score([Prompt("word " * 61, [(5, 9)])])
+    config.write_text(json.dumps(json.loads(whole) | {"vocab_size": 280}))
+    with refused("the model knows the ids below 280", path=folder / "tokenizer.json"):
+        check_causal(folder)
+    config.write_text(whole)
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"bos_token": None}))
+    with refused("neither bos_token nor eos_token", path=tokenizer):
+        check_causal(folder)
+
+
+def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    folder = write_causal_folder(tmp_path, [SENTENCE])
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.model.layers[0].mlp.up_proj.weight.data[0, 0] = torch.nan
+    model.save_pretrained(folder)
+    with refused("'model.layers.0.mlp.up_proj.weight' has NaN or infinite values", path=folder):
+        CausalModel(folder, "float32", CPU)
