@@ -47,7 +47,8 @@ EXIT_UNEXPECTED = 1
 EXIT_USER_ERROR = 2  # as argparse
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
-UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+UNWRITABLE = "make it writable, or name another project with --root"
+REMEDIES = dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), UNWRITABLE) | {errno.ENAMETOOLONG: "shorten it"}
 
 MAY_BE_PATHS = ("study", "search", "profile", "runs", "count")  # arguments that are text: a name, or a path
 ELSEWHERE = ("init", "verdict")  # commands that read no project
@@ -88,9 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in UNWRITABLE and error.filename:
-            remedy = "make it writable, or name another project with --root"
-            return _fail(options, EXIT_USER_ERROR, f"error: {error.filename}: {error.strerror}; {remedy}")
+        if isinstance(error, OSError) and error.errno in REMEDIES and error.filename:
+            named = UserError(error.strerror, REMEDIES[error.errno], path=error.filename)
+            return _fail(options, EXIT_USER_ERROR, f"error: {_one_line(named)}")
         message = f"unexpected {type(error).__name__}: {_one_line(error)}; run again with --debug for the traceback"
         return _fail(options, EXIT_UNEXPECTED, message)
     return code or 0

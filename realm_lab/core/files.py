@@ -239,12 +239,12 @@ def read_object(path: Path) -> dict[str, Any]:
 def read_json_lines(path: Path) -> list[Any]:
     """Read a JSON-lines file; a broken line is a UserError that names file and line."""
     records = []
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 records.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise UserError(f"not valid JSON ({error.msg})", path=path, line=number) from None
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise UserError(f"not valid JSON ({error})", path=path, line=number) from None
     return records
 
 

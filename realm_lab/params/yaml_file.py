@@ -1,6 +1,6 @@
 """Read YAML files that people write, with the line of every key; any fault is one line.
 
-Parameters and studies are short lists of names and values. The rest of YAML is refused: tags, and aliases,
+Parameters and studies are short lists of names and values. The rest of YAML is refused: tags, merge keys, and aliases,
 which let a few lines hold millions of values.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.events import AliasEvent, ScalarEvent
 
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError, in_words
@@ -95,12 +95,14 @@ def _check_plain(text: str, source: object) -> None:
     if found := LINE_BREAKS.search(text):
         number = text.count("\n", 0, found.start()) + 1
         raise UserError(f"an invisible line break, U+{ord(found[0]):04X}", "delete it", path=source, line=number)
-    if "*" not in text and "!" not in text:  # none of either: the text is not parsed twice
+    if not any(mark in text for mark in ("*", "!", "<<")):  # the text is not parsed twice
         return
     for event in YAML(typ="rt").parse(text):
-        if isinstance(event, AliasEvent) or getattr(event, "tag", None):
+        is_merge = isinstance(event, ScalarEvent) and event.value == "<<" and event.style is None
+        if isinstance(event, AliasEvent) or getattr(event, "tag", None) or is_merge:
+            kind = "merge keys (<<)" if is_merge else "aliases (*) and tags (!)"
             line = event.start_mark.line + 1 if "\n" in text else None
-            raise UserError("aliases (*) and tags (!) are not read", "write the value out", path=source, line=line)
+            raise UserError(f"{kind} are not read", "write the value out", path=source, line=line)
 
 
 def _check_names(value: Any, source: object) -> None:

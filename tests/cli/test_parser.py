@@ -217,6 +217,11 @@ def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -
             "another project with --root",
         ),
         (
+            OSError(errno.ENAMETOOLONG, "File name too long", "experiments/aaa.yaml"),
+            2,
+            "realm-lab: error: experiments/aaa.yaml: File name too long; shorten it",
+        ),
+        (
             ZeroDivisionError("division by zero"),
             1,
             "realm-lab: unexpected ZeroDivisionError: division by zero; run again with --debug for the traceback",

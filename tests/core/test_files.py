@@ -168,6 +168,9 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path.write_text('{"id": 1}\n{"id": \n')
     with refused(path=path, line=2):
         read_json_lines(path)
+    path.write_bytes(b'{"id": 1}\n{"id": "\xff"}\n')
+    with refused(path=path, line=2):
+        read_json_lines(path)
 
 
 @given(st.dictionaries(st.text(), JSON_VALUES, max_size=5))

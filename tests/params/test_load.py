@@ -222,6 +222,7 @@ UNREADABLE = [
     ("- toy\n", None, "'key: value'"),
     (BOMB, 2, "aliases"),
     (ITSELF, 2, "aliases"),
+    ("seeds: [0]\n<<: {preset: toy}\n", 2, "merge keys"),
     (f"seeds: {'[' * 600}{']' * 600}\n", 1, "a value"),
     (f"pretrain:\n  steps: {'9' * 5000}\n", 2, "a value"),
     ("# one\u2028two\nseeds: [0]\n", 1, "invisible"),
