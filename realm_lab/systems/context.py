@@ -83,7 +83,7 @@ class Context(CorpusContext):
                 return manifest.parent
         raise UserError(
             f"the {stage} stage has not finished for these parameters",
-            f"{self.to_finish(stage)}{self._nearest_finished(stage)}",
+            f"{self.to_finish}{self._nearest_finished(stage)}",
             path=folder,
         )
 

@@ -31,7 +31,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Section
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, corpus_folder, open_stage
 from realm_lab.systems.registry import fixed_params, options_of, system_of, view_of
-from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.run_dir import StageRun, stage_folder
 
 BLANK = "[MASK]"  # in a question
 Options = TypeVar("Options", bound=Section)
@@ -75,8 +75,12 @@ class CorpusContext:
                 f"seed {self.plan.seed}: no corpus is prepared for it; the parameters have the seeds {known}"
             )
         if not (folder / "manifest.json").exists():
-            remedy = self.to_finish("evaluate")
-            raise UserError(f"no finished run for these parameters yet; {remedy}, then ask again")
+            last = list(self.plan.stages)[-1]
+            run = StageRun(stage_folder(self.runs, last, self.plan.key(last)), last)
+            if run.is_complete():
+                remedy = f"delete {run.path} and run again, which prepares it again"
+                raise UserError("the prepared corpus of this run is gone", remedy, path=folder)
+            raise UserError(f"no finished run for these parameters yet; {self.to_finish}, then ask again")
         corpus = PreparedCorpus(folder)
         if corpus.pictures is not None and not self.params.model.pictures:
             raise UserError("the knowledge corpus has pictures; set model.pictures to true")
@@ -84,10 +88,11 @@ class CorpusContext:
             raise UserError(f"system {self.plan.system} reads text alone, and the knowledge corpus has pictures")
         return corpus
 
-    def to_finish(self, stage: str) -> str:
+    @property
+    def to_finish(self) -> str:
         """Return the remedy for a missing stage: the stage commands run only the default systems."""
         if self.plan.system in DEFAULT_SYSTEMS:
-            return f"run `realm-lab {stage.replace('_', '-')}` with the same --params, --preset and --set"
+            return "run `realm-lab evaluate` with the same --params, --preset and --set"
         return f"run a study with a cell `system: {self.plan.system}`"
 
     @property

@@ -169,7 +169,7 @@ def test_an_unfinished_run_is_named_with_what_to_do(line: Path) -> None:
     ):
         ask(open_run(PARAMS, line, 0, "bm25_reader"), "who ?")
     other = tiny.params({"pretrain.steps": 3})
-    with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
+    with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab e"):
         fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")
     with pytest.raises(UserError, match="seed 1: no corpus is prepared for it; the parameters have the seeds 0"):
         fill(open_run(PARAMS, line, 1, "realm"), "who is [MASK] ?")
