@@ -80,6 +80,7 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     good |= {f"{folder}/{name}.json" for folder in published[:3] + published[4:7] for name in ("identity", "manifest")}
     good |= {f"corpora/{'a' * 12}/manifest.json", f"{kept.name}/corpus_updates/new/old/prepared/manifest.json"}
     good |= {f"stages/{folder}/config.yaml" for folder in ("notes", "evaluate-abcdefabcdef")}
+    good |= {f"{folder}/digests.json" for folder in (kept.name, reported.name, "studies/good")}
     assert left == good | {"notes/mine.json", f"{reported.name}/run.json", "stages/evaluate-dddddddddddd/config.yaml"}
     assert not cuts.exists()
     assert (tmp_path / "elsewhere" / "study.json").is_file()

@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,8 +18,7 @@ import psutil
 from rich.console import Console
 from rich.markup import escape
 
-from realm_lab.core.digests import DIGESTS, damage, made_as_one
-from realm_lab.core.files import read_json
+from realm_lab.core.digests import CHANGING, DIGESTS, differences, made_as_one, read_digests
 from realm_lab.core.hub import is_dataset
 from realm_lab.core.launched import cores
 from realm_lab.errors import UserError, install_line
@@ -104,18 +104,40 @@ def with_gate(gate: Gate) -> list[Finding]:
 
 
 def verify(root: Path) -> list[Finding]:
-    """Compare every finished file with its digest; a finding for each that differs, and one with the counts."""
-    places = ("runs/stages/*/*", "models/*/*", "runs/embeddings/*", "runs/bm25/*")
-    folders = [path.parent for place in places for path in sorted(root.glob(f"{place}/{DIGESTS}"))]
-    found, count = [], 0
-    for folder in folders:
-        for name in read_json(folder / DIGESTS):
-            count += 1
-            if differs := damage(folder / name, whole=True):
-                remedy = f"delete {made_as_one(folder)} and run again"
-                found.append(Finding("wrong", "finished file", f"{folder / name}: {differs}", remedy))
-    whole = f"{count - len(found):,} of {count:,} files in {len(folders):,} folders are as they were written"
-    return [*found, Finding("wrong" if found else "OK", "finished files", whole)]
+    """Compare every finished file with its digest: a finding for each that differs, one with the counts, and one that
+    names the files without a digest."""
+    found, covered, folders = [], 0, 0
+    known: set[Path] = set()
+    for path in _files(root, DIGESTS):
+        folder, folders = path.parent, folders + 1
+        try:
+            differing = dict(differences(folder, whole=True))
+            known |= {path, *(folder / name for name in read_digests(folder).files)}
+        except UserError as error:
+            found.append(Finding("wrong", "finished file", error.fault, error.remedy))
+            continue
+        covered = len(known)
+        for file, differs in differing.items():
+            remedy = f"delete {made_as_one(folder)} and run again"
+            found.append(Finding("wrong", "finished file", f"{file}: {differs}", remedy))
+    whole = f"{covered - len(found):,} of {covered:,} files in {folders:,} folders are as they were written"
+    found.append(Finding("wrong" if found else "OK", "finished files", whole))
+    others = Counter(_kind(path) for path in _files(root, "*") if path not in known)
+    if others:
+        listed = ", ".join(f"{kind} ({count})" if count > 1 else kind for kind, count in sorted(others.items()))
+        found.append(Finding("note", "files without a digest", f"{sum(others.values()):,}: {listed}"))
+    return found
+
+
+def _files(root: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files of the folders that realm_lab writes, at any depth."""
+    for place in ("runs", "models", "data/prepared"):
+        yield from (path for path in sorted((root / place).rglob(pattern)) if path.is_file())
+
+
+def _kind(path: Path) -> str:
+    """Return the name of a file, with its folder if that is the same in many places."""
+    return f"{path.parent.name}/{path.name}" if path.parent.name in CHANGING else path.name
 
 
 def show(finding: Finding) -> None:

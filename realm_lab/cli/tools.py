@@ -180,7 +180,7 @@ def add_tools(add: Add) -> None:
     only = doctor.add_mutually_exclusive_group()
     only.add_argument("study", nargs="?", help="also check the parameters and files of a study, experiments/NAME.yaml")
     only.add_argument("--gpu", action="store_true", help=text)
-    text = "read all finished models, embeddings and BM25 indexes, and name each file that is damaged"
+    text = "read all finished files of runs/ and models/, and name each that is damaged and those without a digest"
     only.add_argument("--verify", action="store_true", help=text)
     text = "measure whether pre-training can learn on the corpus, before any (the warm start must have finished)"
     only.add_argument("--corpus", action="store_true", help=text)

@@ -189,9 +189,14 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+def json_text(value: Any) -> str:
+    """Return `value` as readable JSON. NaN and infinities are refused."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to `path` atomically as readable JSON. NaN and infinities are refused."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
 
 
 def print_json(value: Any) -> None:
@@ -242,9 +247,10 @@ def read_json_lines(path: Path) -> list[Any]:
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                records.append(json.loads(line))
+                records.append(json.loads(line.decode()))
             except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                raise UserError(f"not valid JSON ({error})", path=path, line=number) from None
+                reason = getattr(error, "msg", "it is no UTF-8")
+                raise UserError(f"not valid JSON ({reason})", path=path, line=number) from None
     return records
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.digests import write_digests
+from realm_lab.core.digests import write_last
 from realm_lab.core.files import write_json
 from realm_lab.core.lease import exclusive
 
@@ -37,5 +37,4 @@ def publish(folder: Path, key: str, names: Iterable[str]) -> None:
     """Write the digests of the named files, then manifest.json with the key; one of the processes does both."""
     with exclusive(folder / "publish.lock"):
         if not (folder / "manifest.json").exists():
-            write_digests(folder, names)
-            write_json(folder / "manifest.json", {"key": key})
+            write_last(folder / "manifest.json", {"key": key}, ["identity.json", *names], key)

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import DiskFull, atomic_directory, digest, digest_file, write_json
+from realm_lab.core.digests import write_last
+from realm_lab.core.files import DiskFull, atomic_directory, digest, digest_file
 from realm_lab.corpus.assembly import Assembly, Progress
 from realm_lab.corpus.pool import ProcessLost
 from realm_lab.corpus.salient_spans import tagger_digest
@@ -100,7 +101,7 @@ def prepare(
             counts=dict(sorted((+made.counts).items())),
             dropped=dict(sorted((+made.dropped).items())),
         )
-        write_json(scratch / "manifest.json", manifest._asdict())
+        write_last(scratch / "manifest.json", manifest._asdict(), name=key if key.startswith(folder.name) else "")
     return manifest
 
 

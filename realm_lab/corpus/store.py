@@ -1,6 +1,7 @@
 """The prepared corpus on disk: tokens memory-mapped, text in Arrow files, counts and digests in a manifest.
 
-<folder>/manifest.json            counts, drops by reason, digests
+<folder>/manifest.json            counts, drops by reason, digests of the content
+<folder>/digests.json             digests of the files, compared when a part is opened
 <folder>/tokenizer/               Hugging Face tokenizer folder
 <folder>/passages/                knowledge corpus Z        (passages_updated/: its second version)
 <folder>/sentences/               pre-training corpus X, also sentences without a salient span
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from realm_lab.core.digests import check_file, check_folder
 from realm_lab.core.files import read_json
 from realm_lab.corpus.pictures import PATCH_VALUES, data_uri
 from realm_lab.corpus.records import PICTURE, AnswerKind, Passage
@@ -350,12 +352,13 @@ class Manifest(NamedTuple):
 
 
 class PreparedCorpus:
-    """A prepared folder, opened lazily. A missing or unfinished one is a UserError."""
+    """A prepared folder, opened lazily. A missing, unfinished or damaged one is a UserError."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
         if not (self.folder / "manifest.json").exists():
             raise UserError("not a prepared corpus", "run `realm-lab prepare`", path=self.folder)
+        check_file(self.folder / "manifest.json")
         self.manifest = Manifest(**read_json(self.folder / "manifest.json"))
         self._token_dtype = token_dtype(self.manifest.vocabulary_size, self.pictures is not None)
 
@@ -363,12 +366,13 @@ class PreparedCorpus:
     def pictures(self) -> Pictures | None:
         """The patches of pictures; None if no passage is one."""
         path, first_id = self.folder / PATCHES_FILE, self.manifest.vocabulary_size
+        check_file(path)
         return Pictures(np.memmap(path, np.uint8, "c").reshape(-1, PATCH_VALUES), first_id) if path.exists() else None
 
     @property
     def tokenizer_folder(self) -> Path:
         """The Hugging Face tokenizer folder."""
-        return self.folder / "tokenizer"
+        return self._existing("tokenizer")
 
     def passages(self, version: int = 0) -> Passages:
         """The knowledge corpus, or its second version (version=1)."""
@@ -385,8 +389,8 @@ class PreparedCorpus:
 
     def articles(self) -> Articles | None:
         """Pairs for the reader's warm start, if the corpus has separate ones."""
-        folder = self.folder / "articles"
-        return Articles(folder, self._token_dtype) if folder.exists() else None
+        is_there = (self.folder / "articles").exists()
+        return Articles(self._existing("articles"), self._token_dtype) if is_there else None
 
     def questions(self, split: str) -> Questions:
         """Questions of `train`, `dev` or `test`."""
@@ -396,6 +400,7 @@ class PreparedCorpus:
         folder = self.folder / name
         if not folder.exists():
             raise UserError("not in this prepared corpus", "run `realm-lab prepare` again", path=folder)
+        check_folder(self.folder, f"{name}/")
         return folder
 
 

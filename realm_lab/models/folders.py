@@ -174,6 +174,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = Path(folder) / "config.json"
     if not path.exists():
         raise UserError("no config.json", "model.checkpoint must be a local Hugging Face folder", path=folder)
+    check_file(path)
     config = read_json(path)
     if not isinstance(config, dict):
         raise UserError("not a BERT configuration (no JSON object)", path=path)
@@ -272,6 +273,7 @@ def write_embedder(embedder: Embedder, folder: Path, null_offset: float = 0.0) -
 def read_embedder(folder: Path) -> tuple[Embedder, float]:
     """Load a folder of write_embedder: the embedder and its null document's score offset."""
     shape, weights = read_checkpoint(folder)
+    check_file(folder / EMBEDDER_JSON)
     head = EmbedderShape(**read_json(folder / EMBEDDER_JSON))
     embedder = Embedder(shape, head)
     load_tower(embedder.query_encoder, embedder.query_pooler, weights, folder)

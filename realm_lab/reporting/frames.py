@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from realm_lab.core.digests import check_folder
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
@@ -24,7 +25,7 @@ from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import RunState, run_state
-from realm_lab.tracking.study_record import Studies, StudyRecord, StudyRun
+from realm_lab.tracking.study_record import Studies, StudyRecord, StudyRun, study_folder
 
 IDENTITY = ("study", "cell", "seed", "run_key", "status")
 MORE = ("engine_version", "collapsed", "flags", "not_measured")
@@ -227,8 +228,13 @@ def _read_run(runs: Path, study: StudyRecord, member: StudyRun, problems: list[s
     run = None
     try:
         record = read_run_record(runs / member.run / "run.json")
+        if record.run_key != member.run_key:
+            raise UserError(f"{member.cell} seed {member.seed} is listed with another run", f"run `{study.command}`",
+                            path=study_folder(runs, study.name) / "study.json")  # fmt: skip
         record = replace(record, stages=study.cut(record.stages))
         stages = {name: StageRun(runs / folder, name) for name, folder in record.stages.items()}
+        for stage in stages.values():
+            stage.check()
         run = Run(member.cell, member.seed, member.run, record, run_state(runs, record), stages)
         for name, stage in stages.items():
             run.environments[name] = stage.environment()
@@ -260,6 +266,7 @@ def _updates(run: Path) -> dict[str, float]:
     blanks, or `questions`."""
     found: dict[str, float] = {}
     for path in sorted((run / UPDATES).glob("*/result.json")):
+        check_folder(path.parent)
         result = read_json(path)
         groups = {group: {side: blanks[side] for side in SIDES} for group, blanks in result.get("clozes", {}).items()}
         if asked := result.get("questions"):

@@ -60,11 +60,14 @@ def log_as_json(root: Path, run: RunRecord) -> dict[str, Any]:
 
 
 def _stages(root: Path, run: RunRecord) -> list[tuple[StageRun, StageState]]:
-    """The folder and the state of each stage of a run."""
+    """The folder and the state of each stage of a run. UserError: a file of a complete one was changed."""
     runs = Path(root) / "runs"
     states = StageStates(runs, jobs_of_stages(root))
     keys = {"prepare": run.inputs["corpus"]} | run.keys
-    return [(StageRun(stage_folder(runs, stage, key), stage), states.stage(stage, key)) for stage, key in keys.items()]
+    found = [(StageRun(stage_folder(runs, stage, key), stage), states.stage(stage, key)) for stage, key in keys.items()]
+    for run, _ in found:
+        run.check()
+    return found
 
 
 def stage_lines(run: StageRun, state: StageState) -> Iterator[str]:

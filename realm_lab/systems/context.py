@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from realm_lab.core.digests import check_folder
 from realm_lab.core.files import digest, read_json
 from realm_lab.core.process import limit_threads
 from realm_lab.corpus.store import Passages
@@ -31,7 +32,7 @@ from realm_lab.systems.corpus_context import CorpusContext
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.systems.registry import System, system_of, with_options
 from realm_lab.tracking.code_record import code_reader
-from realm_lab.tracking.run_dir import KEY_LENGTH, read_run_records
+from realm_lab.tracking.run_dir import StageRun, read_run_records, stage_folder
 
 if TYPE_CHECKING:
     from realm_lab.systems.bm25 import Bm25
@@ -73,14 +74,17 @@ class Context(CorpusContext):
         return Knowledge(self.passages, self.corpus.manifest.digest)
 
     def model_folder(self, stage: str) -> Path:
-        """Return the folder of a finished stage's models: in its run folder, or DVC's copy in models/."""
+        """Return the folder of a finished stage's models: in its run folder, or DVC's copy in models/. UserError: there
+        is none, or its files are not those that were written."""
         key = self.plan.key(stage)
-        folder = self.runs / "stages" / f"{stage}-{key[:KEY_LENGTH]}" / "model"
-        if (folder / "manifest.json").exists():
-            return folder
-        for manifest in sorted((self.root / "models" / stage).glob("*/manifest.json")):
-            if read_json(manifest).get("key") == key:
-                return manifest.parent
+        folder = stage_folder(self.runs, stage, key) / "model"
+        copies = sorted((self.root / "models" / stage).glob("*/manifest.json"))
+        same = [manifest.parent for manifest in copies if read_json(manifest).get("key") == key]
+        for found in (folder, *same):
+            if (found / "manifest.json").exists():
+                StageRun(folder.parent, stage).check()
+                check_folder(found)
+                return found
         raise UserError(
             f"the {stage} stage has not finished for these parameters",
             f"{self.to_finish}{self._nearest_finished(stage)}",

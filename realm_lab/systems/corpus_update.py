@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from realm_lab.core.files import check_name, digest, write_json, write_json_lines, write_text
+from realm_lab.core.digests import write_last
+from realm_lab.core.files import check_name, digest, write_json_lines, write_text
 from realm_lab.core.launched import cores
 from realm_lab.core.plugins import Choice
 from realm_lab.corpus.prepare import corpus_inputs, prepare
@@ -106,8 +107,8 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
         sides = Sides(system.before_finetuning(), knowledge, results["corpora"])
         results["clozes"] = {group: _fill(context, sides, group, path, folder) for group, path in update.clozes.items()}
     results["seconds"] = time.monotonic() - started
-    write_json(folder / "result.json", results)
     write_text(folder / "report.md", _report(results))
+    write_last(folder / "result.json", results)
     return results | {"folder": str(folder)}
 
 

@@ -18,7 +18,8 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from realm_lab.core.code import DIGITS, MISSING, CodeReader, differing
-from realm_lab.core.files import digest, digest_file, write_json
+from realm_lab.core.digests import rewrite
+from realm_lab.core.files import digest, digest_file
 from realm_lab.core.opened import opened_by
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
@@ -177,7 +178,7 @@ class CodeStates:
         return "" if record is None else record.digest
 
     def _put(self, folder: Path, record: CodeRecord) -> None:
-        write_json(folder / NAME, asdict(record))
+        rewrite(folder / NAME, asdict(record))
         self._records[folder] = record
         self._reader.save()
 

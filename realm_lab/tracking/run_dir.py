@@ -21,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 
+from realm_lab.core.digests import DIGESTS, check_file, check_folder, is_whole, write_last
 from realm_lab.core.energy import EnergyMeter
 from realm_lab.core.files import (
     DiskFull,
@@ -121,6 +122,7 @@ class StageRun:
         self._anchor: tuple[int, float] | None = None
         self._last_beat = -math.inf
         self._current: Status | None = None
+        self._is_checked = False
 
     @classmethod
     def open(cls, runs: Path, stage: str, key: str, config: Mapping[str, Any]) -> StageRun:
@@ -136,9 +138,18 @@ class StageRun:
         return cls(path, stage, key)
 
     def status(self) -> Status:
-        """Read status.json; PENDING if there is none."""
+        """Read status.json; PENDING if there is none. UserError: it is broken, or was edited once it was COMPLETE."""
         path = self.path / "status.json"
-        return read_record(path, STATUS) if path.exists() else Status()
+        status = read_record(path, STATUS) if path.exists() else Status()
+        if status.state == "COMPLETE":
+            check_file(path)
+        return status
+
+    def check(self) -> None:
+        """Refuse a complete stage whose files are not those that were written, or are another stage's; once."""
+        if not self._is_checked and (self.path / DIGESTS).is_file():
+            check_folder(self.path)
+            self._is_checked = True
 
     def environment(self) -> dict[str, Any]:
         """Read env.json, the environment of the stage; empty before its first attempt."""
@@ -146,8 +157,8 @@ class StageRun:
         return read_json(path) if path.exists() else {}
 
     def is_complete(self) -> bool:
-        """True once `finish` has been reached."""
-        return self.status().state == "COMPLETE" and (self.path / "results.json").exists()
+        """True once `finish` has been reached, while everything that the stage wrote is there."""
+        return self.status().state == "COMPLETE" and is_whole(self.path)
 
     def start(self, total_steps: int, device: str = "cpu") -> None:
         """Start an attempt: RUNNING, with env.json, and code.patch if the code differs from its commit. The first
@@ -159,6 +170,7 @@ class StageRun:
         self._energy = EnergyMeter(self.launch.get("device", device))
         self._anchor = None
         self._last_beat = -math.inf
+        (self.path / DIGESTS).unlink(missing_ok=True)
         write_json(self.path / "env.json", describe(self.launch.get("device", device)) | {"launch": self.launch})
         patch, path = changes(), self.path / "code.patch"
         write_text(path, patch) if patch else path.unlink(missing_ok=True)
@@ -207,7 +219,8 @@ class StageRun:
             self._write(replace(current, flags=(*current.flags, flag)))
 
     def finish(self, results: Mapping[str, Any]) -> None:
-        """Write results.json, then COMPLETE. Non-finite numbers become null and set the flag non_finite_results."""
+        """Write results.json, the digests of all files, then COMPLETE. Non-finite numbers become null and set the flag
+        non_finite_results."""
         plain, non_finite = _plain(results)
         write_json(self.path / "results.json", plain)
         if non_finite:
@@ -229,7 +242,8 @@ class StageRun:
         self._write(replace(self._now(), state="PREEMPTED", finished_at=time.time()))
 
     def results(self) -> dict[str, Any]:
-        """Read results.json; a stage that has not finished is a UserError."""
+        """Read results.json. UserError: the stage has not finished, or its files are not those that were written."""
+        self.check()
         path = self.path / "results.json"
         if not path.exists():
             raise UserError(
@@ -252,6 +266,9 @@ class StageRun:
             status = replace(status, energy_joules=self._energy_before + self._energy.joules())
         self._current = status
         path = self.path / "status.json"
+        if status.state == "COMPLETE":
+            write_last(path, asdict(status), name=self.path.name + self.key[KEY_LENGTH:])
+            return
         try:
             write_json(path, asdict(status))
         except DiskFull:
@@ -294,13 +311,14 @@ def write_run_record(runs: Path, record: RunRecord) -> Path:
     check_name(record.system, "system", "=,+")
     path = Path(runs) / record.name / "run.json"
     if not path.exists():
-        write_json(path, asdict(record))
+        write_last(path, asdict(record), names=(), name=record.name + record.run_key[KEY_LENGTH:])
     return path
 
 
 def read_run_record(path: Path) -> RunRecord:
-    """Read one run.json; a broken one is a UserError that names file and field."""
+    """Read one run.json; one that is broken or was edited is a UserError that names the file."""
     record = read_record(path, RUN_RECORD)
+    check_file(path)
     if path.parent.name != record.name:
         raise UserError(f"the record is of {record.name}", "rename the folder back, or delete the copy", path=path)
     return record

@@ -17,7 +17,10 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
 
     The results of its last stage, nested names joined by dots; if that is not the evaluation, the last value of each
     of its curves as well; the mean age of the index over pre-training; and the resources that the run used.
+    UserError: a file of a stage is not the one that was written.
     """
+    for stage in stages.values():
+        stage.check()
     last = [*stages.values()][-1]
     values = {} if last.stage == "evaluate" else last_values(last)
     values |= dict(scalars(last.results()))

@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from realm_lab.core.digests import is_whole
 from realm_lab.core.lease import Holder
 from realm_lab.tracking.run_dir import COLLAPSED, KEY_LENGTH, Flag, RunRecord, StageRun, Status, stage_folder
 from realm_lab.tracking.run_lease import writer_of
@@ -205,8 +206,8 @@ def at_work(folder: Path, job: JobState | None) -> Holder | None:
 
 def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, Reason | None]:
     if status.state == "COMPLETE":
-        # without results, what it made is gone: to be done again
-        return ("COMPLETE", None) if (folder / "results.json").exists() else ("PENDING", None)
+        # if something that it made is gone: to be done again
+        return ("COMPLETE", None) if is_whole(folder) else ("PENDING", None)
     is_running = job is not None and job.state == "RUNNING"  # by the scheduler, whatever the clock of its machine
     if status.state == "RUNNING" and (is_running or at_work(folder, job) is not None):
         return "RUNNING", None

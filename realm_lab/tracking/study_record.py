@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from realm_lab.core.files import check_name, read_json, write_json
+from realm_lab.core.digests import check_file, damage, write_last
+from realm_lab.core.files import check_name, read_json
 from realm_lab.core.plugins import ChoiceField
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
@@ -139,14 +140,16 @@ def write_study_record(runs: Path, record: StudyRecord) -> Path:
     """Replace the study.json of an earlier plan, unless it has the same content."""
     path = study_folder(runs, record.name) / "study.json"
     plain = STUDY_RECORD.dump_python(record, mode="json")
-    if not path.exists() or read_json(path) != plain:
-        write_json(path, plain)
+    if not path.exists() or read_json(path) != plain or damage(path):
+        write_last(path, plain, names=(), name=record.name)
     return path
 
 
 def read_study_record(path: Path) -> StudyRecord:
-    """Read one study.json and register its custom metrics. UserError: it is broken; file and field."""
-    record = read_record(path, STUDY_RECORD, "delete the file and plan the study again")
+    """Read one study.json and register its custom metrics. UserError: it is broken or was edited; file and field."""
+    remedy = "delete the file and plan the study again"
+    record = read_record(path, STUDY_RECORD, remedy)
+    check_file(path, remedy)
     if path.parent.name != record.name:
         raise UserError(
             f"the record is of study {record.name}", "rename the folder back, or delete the copy", path=path

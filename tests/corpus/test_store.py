@@ -1,6 +1,5 @@
 """The store: rows are read back as written; truncated or missing files are refused with the remedy."""
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from realm_lab.core.digests import write_last
 from realm_lab.corpus.records import Passage
 from realm_lab.corpus.store import NO_ROW, Passages, PreparedCorpus, Questions, Ragged, RaggedWriter, Sentences
 from tests.corpus.preparing import write_part
@@ -81,7 +81,7 @@ def test_rows_with_spans_and_the_rows_of_spans(tmp_path: Path) -> None:
 def manifest(folder: Path, **changes: Any) -> Path:
     described: dict[str, Any] = {name: name for name in ("key", "digest", "tokenizer_digest")}
     described |= {"vocabulary_size": 100, "counts": {}, "dropped": {}}
-    (folder / "manifest.json").write_text(json.dumps(described | changes))
+    write_last(folder / "manifest.json", described | changes)
     return folder
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.digests import DIGESTS
 from realm_lab.core.files import digest, write_json, write_text
 from realm_lab.core.plugins import Choice
 from realm_lab.params import load as config
@@ -18,6 +19,7 @@ from realm_lab.runner.plan import DEFAULT_FIGURES as FIGURES
 from realm_lab.tracking.code_record import CodeStates, stages_of_record
 from realm_lab.tracking.run_dir import RunRecord, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
+from tests.factories.finished import finished
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & | pipe </script><!-- {{ 7*7 }}"
 DEFAULT_CELLS = (
@@ -128,6 +130,8 @@ def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     found = json.loads(path.read_text())
     change(found)
     path.write_text(json.dumps(found))
+    if (path.parent / DIGESTS).exists():
+        finished(path.parent)
 
 
 def report(root: Path, name: str = "table") -> str:
@@ -159,7 +163,7 @@ def write_stage(folder: Path, stage: str, key: str, cell: str, seed: int, place:
         write_json(folder / "eval" / "explorer.json", explorer(random.Random(f"{cell}{seed}")))
     if lines:
         write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-    write_json(folder / "results.json", results)
+    finished(folder, results)
 
 
 def _results(cell: str, share: float) -> dict[str, Any]:

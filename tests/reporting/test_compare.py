@@ -16,6 +16,7 @@ from realm_lab.reporting.report import write_report, write_study_report
 from realm_lab.tracking.environment import patch_between
 from realm_lab.tracking.study_record import Studies, StudyRecord
 from tests import tiny
+from tests.factories.finished import finished
 from tests.reporting.synthetic import edit, exact_match, make_study, stage_folder
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -102,6 +103,7 @@ def test_questions_of_another_corpus_are_not_paired_by_their_ids(tmp_path: Path,
         path = stage_folder(tmp_path / "runs", study, cell, seed, "evaluate") / "eval" / "predictions.jsonl"
         rows = [json.loads(line) | {"question": f"of {cell}?"} for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        finished(path.parents[1])
     found = compared(tmp_path, folder_of(study, "realm", 0), folder_of(study, "random_token", 1))
     item = found["comparisons"]["exact_match"]["realm-s1"]
     assert (item["per_example_interval"], item["finding"]) == (None, "too few seeds")
@@ -116,6 +118,7 @@ def test_questions_about_one_article_are_no_independent_ones(tmp_path: Path, stu
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         rows = [row | {"cluster": f"article {number // 5}"} for number, row in enumerate(rows)]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        finished(path.parents[1])
     item = compared(tmp_path, *sides)["comparisons"]["exact_match"]["realm-s1"]
     assert np.ptp(item["per_example_interval"]) > 1.5 * alone, "those that were lost are neighbours"
 
@@ -129,6 +132,7 @@ def test_a_system_that_retrieves_nothing_is_compared_and_says_so(
         edit(folder / "results.json", lambda found: found.update(recall_at_5=None, not_measured={"retrieval": reason}))
         examples = [one | {"candidates": []} for one in json.loads((folder / "eval" / "explorer.json").read_text())]
         (folder / "eval" / "explorer.json").write_text(json.dumps([one for one in examples if "prediction" in one]))
+        finished(folder)
     assert main(["compare", "table/realm", "table/no_null", "--root", str(tmp_path)]) == 0
     page = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("all tables and figures: "))
     recall = page.with_name("report.md").read_text().partition("**Recall@5, zero-shot**")[2].partition("\n\n**")[0]

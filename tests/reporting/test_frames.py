@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import read_json, write_json
+from realm_lab.core.digests import write_last
+from realm_lab.core.files import read_json
 from realm_lab.metrics import METRICS, Metric
 from realm_lab.reporting import tables
 from realm_lab.reporting.default_run import metrics_of
@@ -31,6 +32,7 @@ from realm_lab.statistics.wording import NOTHING, number, signed
 from realm_lab.tracking.computed import Prediction
 from realm_lab.tracking.study_record import StudyRecord, write_study_record
 from tests.factories.errors import refused
+from tests.factories.finished import finished
 from tests.reporting.synthetic import edit, exact_match, report, run_json, stage_folder
 
 GONE = 2**22 + 1  # no process has this number
@@ -78,7 +80,7 @@ def test_corpus_updates_of_its_runs_are_a_table_of_the_study(tmp_path: Path, stu
         sides = {"old": {"log_likelihood": -9.0, "exact_match": 0.5}, "new": {"log_likelihood": change - 9.0}}
         shares = {side: {"follows": share, "stays": 1 - share} for side, share in (("old", 0.0), ("new", 0.25))}
         asked = {f"{side}_corpus": found for side, found in shares.items()}
-        write_json(folder / "result.json", {"clozes": {"only": sides | {"difference": {}}}, "questions": asked})
+        write_last(folder / "result.json", {"clozes": {"only": sides | {"difference": {}}}, "questions": asked}, ())
     frames = load_study(tmp_path / "runs", "table")
     only = "corpus_updates.v1.1.only"
     assert column(frames.results, "realm", f"{only}.new.log_likelihood") == {0: -8.0, 1: -7.0, 2: -4.5}
@@ -117,6 +119,7 @@ def test_the_age_of_the_index_is_the_mean_over_all_steps_since_the_point_before(
         for n in (10, 20, 30)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finished(path.parent)
     curves = load_study(tmp_path / "runs", "table").curves
     mine = curves[(curves["cell"] == "realm") & (curves["seed"] == 0) & (curves["metric"] == "index_staleness_steps")]
     assert mine["step"].tolist() == [10, 20, 30]

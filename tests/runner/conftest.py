@@ -13,6 +13,7 @@ from realm_lab.systems.identity import code_roots, kept_corpus_folder, stage_fol
 from realm_lab.tracking.code_record import CodeStates
 from realm_lab.tracking.run_dir import stage_folder
 from tests import tiny
+from tests.factories.finished import finished
 from tests.reporting.opened_page import browser
 from tests.runner.fake_slurm import Fake
 from tests.slurm_cluster.cluster import Cluster
@@ -64,8 +65,8 @@ def planned(write: Callable[..., Path], tmp_path: Path) -> Callable[..., StudyPl
     return made
 
 
-def leave(root: Path, run: PlannedRun, stage: str, state: str, **more: Any) -> Path:
-    """Write the files of a stage in this state: status.json and code.json, and results.json if it has finished."""
+def leave(root: Path, run: PlannedRun, stage: str, state: str, results: Any = None, **more: Any) -> Path:
+    """Write the files of a stage in this state: status.json and code.json, and its results if it has finished."""
     if stage == "prepare" and state == "COMPLETE":
         kept = kept_corpus_folder(root, run.plan)
         kept.mkdir(parents=True, exist_ok=True)
@@ -76,5 +77,5 @@ def leave(root: Path, run: PlannedRun, stage: str, state: str, **more: Any) -> P
     roots = code_roots(run.params, run.plan.system)[stage]
     CodeStates(root / "runs").write(stage, stage_folders(root / "runs", run.plan), roots)
     if state == "COMPLETE":
-        (folder / "results.json").write_text("{}")
+        finished(folder, results or {})
     return folder

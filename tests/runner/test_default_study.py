@@ -11,6 +11,7 @@ import pytest
 
 import realm_lab
 from realm_lab.cli import main
+from realm_lab.core.digests import DIGESTS, write_last
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.compare import find_side
 from realm_lab.runner import pipeline
@@ -153,7 +154,7 @@ def test_parameters_that_have_not_run_have_no_results(root: Path, capsys: pytest
 def test_a_file_that_cannot_be_read_is_named_and_other_studies_are_shown(root: Path) -> None:
     shutil.copytree(root / "runs" / "studies" / "default", root / "runs" / "studies" / "other")
     path = root / "runs" / "studies" / "other" / "study.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"name": "other"}))
+    write_last(path, json.loads(path.read_text()) | {"name": "other"}, names=())
     (root / "params.yaml").write_text("preset: smok\n")
     problems: list[str] = []
     assert list(read_groups(studies_of(root), problems)) == ["other", "unplanned"]
@@ -167,6 +168,7 @@ def stop(root: Path, stage: str, folder: str) -> None:
     """Leave a stage as one that was stopped."""
     path = root / "runs" / folder / "status.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"state": "PREEMPTED"}))
+    path.with_name(DIGESTS).unlink()
 
 
 def test_a_run_that_has_not_finished_is_refused_with_the_command_of_its_study(root: Path) -> None:

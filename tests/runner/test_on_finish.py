@@ -10,7 +10,6 @@ from typing import ClassVar
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import write_json
 from realm_lab.runner import on_finish
 from realm_lab.runner.plan import plan_study, record_study
 from realm_lab.runner.sweep import Request, _wants_seeds
@@ -55,10 +54,9 @@ def test_a_study_that_wants_more_seeds_has_not_ended(
     plan = plan_study(path, tmp_path, params_path=PARAMETERS)
     record_study(plan, tmp_path)
     for run in plan.runs:
-        for stage in ("prepare", *run.plan.stages):
-            folder = leave(tmp_path, run, stage, "COMPLETE")
         value = 0.5 if run.cell == "a" else scores[run.seed]
-        write_json(folder / "results.json", {"recall_at_5": value})
+        for stage in ("prepare", *run.plan.stages):
+            leave(tmp_path, run, stage, "COMPLETE", {"recall_at_5": value})
     assert len(plan.runs) == 6
     assert _wants_seeds(plan, Request(path, tmp_path, params_path=PARAMETERS)) == goes_on
 

@@ -21,6 +21,7 @@ from realm_lab.runner.sweep import part_of
 from realm_lab.runner.try_out import STEPS, _expected, _seconds, _small
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import stage_folder
+from tests.factories.finished import finished
 from tests.runner.conftest import PARAMETERS, STAGES, leave
 from tests.runner.made_search import SPACE, write_search
 
@@ -226,10 +227,11 @@ def test_an_evaluation_embeds_the_passages_once(planned: Planned, tmp_path: Path
     studies = [f"baseline: a\ncells: {{a: {{set: {sizes.format(*some)}}}}}\n" for some in ((9999, 90), (20, 4))]
     run, tried = (planned(study).runs[0] for study in studies)
     counts = {"questions_test": 320, "cloze_test": 12, "passages": 980}
-    write_json(leave(tmp_path, tried, "prepare", "COMPLETE") / "results.json", {"counts": counts})
+    leave(tmp_path, tried, "prepare", "COMPLETE", {"counts": counts})
     folder = leave(tmp_path, tried, "evaluate", "COMPLETE", wall_seconds=10.0)
     rows = [{"step": step, "time": 100.0 + spent} for step, spent in enumerate((0.0, 6.0, 7.0, 9.0, 9.0, 9.5))]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finished(folder)
     more = 6.5 * (1300 / 1000 - 1) + 1.0 * (12 / 4 - 1) + 2.0 * (320 / 20 - 1)
     assert _seconds("evaluate", run, tried, tmp_path / "runs") == pytest.approx(10.0 + more)
 
@@ -245,10 +247,11 @@ def test_pauses_before_forks_are_no_refreshes(planned: Planned, tmp_path: Path) 
     tried = tmp_path / "tried"
     for run in small.runs:
         for stage in ("prepare", "warm_start", "finetune", "evaluate"):
-            folder = leave(tried, run, stage, "COMPLETE", wall_seconds=1.0)
-            write_json(folder / "results.json", {"counts": {"questions_test": 12, "cloze_test": 9, "passages": 50}})
+            counts = {"questions_test": 12, "cloze_test": 9, "passages": 50}
+            folder = leave(tried, run, stage, "COMPLETE", {"counts": counts}, wall_seconds=1.0)
             for part in range(6 if stage == "evaluate" else 0):
                 MetricLog(folder / "metrics.jsonl").log(part, {})
+            finished(folder)
 
     def trained(cell: str, stage: str, continued: set[int], steps: int, wall_seconds: float) -> None:
         time = 100.0
@@ -259,8 +262,8 @@ def test_pauses_before_forks_are_no_refreshes(planned: Planned, tmp_path: Path) 
         rows.append({"step": steps, "time": time + 1.0, "utility": 1.0})
         folder = stage_folder(tried / "runs", stage, runs[cell].plan.key(stage))
         write_json(folder / "status.json", {"state": "COMPLETE", "wall_seconds": wall_seconds})
-        write_json(folder / "results.json", {})
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        finished(folder, {})
 
     trained("realm", "pretrain@1", set(), 1, 2 + 1 + 1)
     trained("realm", "pretrain@2", {1}, 2, 4 + 2 + 1)

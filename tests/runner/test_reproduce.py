@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import read_json, write_json
+from realm_lab.core.files import write_json
 from realm_lab.reporting.rendered import stale
 from realm_lab.reporting.report import write_study_report
 from realm_lab.reporting.report_data import load_report
 from realm_lab.reporting.reproduce import compare_runs, in_words
 from realm_lab.runner.study import Study, cells_of, read_study_file
 from tests import tiny
+from tests.factories.finished import edit_finished
 from tests.reporting.synthetic import make_study
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ def test_a_report_of_other_numbers_than_its_runs_is_off(made: Path, tmp_path: Pa
     shutil.copytree(made, tmp_path / "root")
     results = tmp_path / "root" / "runs"
     [path, *_] = sorted(results.glob("stages/evaluate-*/results.json"))
-    write_json(path, read_json(path) | {"exact_match": 0.1})
+    edit_finished(path, exact_match=0.1)
     assert main(["reproduce", "table", "--root", str(tmp_path / "root")]) == 1
 
 
@@ -145,7 +146,7 @@ def test_a_cell_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     linked = {path.name for path in (again / "models").iterdir()}
     assert linked == {"checkpoint", "reader"}, "what a stage has made is made again"
     for found in again.glob("runs/stages/evaluate-*/results.json"):
-        write_json(found, read_json(found) | {"exact_match": 0.987})
+        edit_finished(found, exact_match=0.987)
     assert main(["reproduce", "mine/longer", "--rerun", *root]) == 1
     assert "found 0.987 over 3 seeds, p = 0: off" in capsys.readouterr().out
 

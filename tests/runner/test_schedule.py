@@ -17,6 +17,7 @@ from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome
 from realm_lab.tracking.state import Cause, JobState, Reason
 from tests import tiny
+from tests.factories.finished import finished
 
 PARAMS = tiny.params({"launch.threads": 0, "launch.processes": 0})
 
@@ -91,7 +92,7 @@ def task(name: str, *after: str, stages: tuple[str, ...] = STAGES, params: Param
 def complete(root: Path, one: Task) -> None:
     for run in one.runs(root):
         write_json(run.path / "status.json", {"state": "COMPLETE"})
-        write_json(run.path / "results.json", {})
+        finished(run.path, {})
 
 
 def launcher(machine: Machine, **settings: Any) -> LocalLauncher:

@@ -20,6 +20,7 @@ from realm_lab.runner.sweep import _leave_alone
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import Cause, JobState, Reason, State
 from tests import tiny
+from tests.factories.finished import finished
 from tests.runner.fake_slurm import Fake
 
 
@@ -196,7 +197,7 @@ def test_of_what_squeue_has_forgotten_the_accounts_tell(fake: Fake, root: Path, 
     for task in "ac":
         status(root, task, "RUNNING")
     status(root, "f", "COMPLETE")
-    write_json(root / "runs/stages" / f"pretrain-{'f' * 12}" / "results.json", {})
+    finished(root / "runs/stages" / f"pretrain-{'f' * 12}", {})
     logs = root / "runs/studies/masking/slurm"
     for number in (2, 4):
         (logs / f"100_{number}_0_log.err").write_text("a last word\n")

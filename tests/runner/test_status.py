@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
 from realm_lab.runner.plan import PlannedRun, plan_study, record_study, study_record
 from realm_lab.runner.slurm_queue import Queued, SubmittedJob, jobs_of_stages, record_jobs
@@ -60,10 +59,7 @@ def put(root: Path, runs: dict[str, PlannedRun]) -> Put:
     """Writes the status of a stage of a cell's run."""
 
     def write(cell: str, stage: str, state: str, **status: Any) -> Path:
-        folder = leave(root, runs[cell], stage, state, **status)
-        if state == "COMPLETE":
-            write_json(folder / "results.json", {"recall_at_5": 0.25, "exact_match": 0.5})
-        return folder
+        return leave(root, runs[cell], stage, state, {"recall_at_5": 0.25, "exact_match": 0.5}, **status)
 
     return write
 
@@ -215,7 +211,7 @@ def test_fewer_seeds_are_a_part_of_the_study(root: Path) -> None:
     record_study(plan, root)
     for run in plan.runs:
         for stage in ("prepare", *run.plan.stages) if run.seed == 0 else ():
-            write_json(leave(root, run, stage, "COMPLETE") / "results.json", {"recall_at_5": 0.25})
+            leave(root, run, stage, "COMPLETE", {"recall_at_5": 0.25})
     assert main(sweep) == 0
     assert len(study_status("far", root)["runs"]) == 12
     assert "6 of 12 runs complete" in (root / "reports" / "far" / "report.md").read_text()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import read_json, write_json
+from realm_lab.core.files import read_json
 from realm_lab.params.load import flatten
 from realm_lab.params.yaml_file import parse_yaml
 from realm_lab.reporting.rendered import stale
@@ -97,9 +97,8 @@ def end(root: Path, run: PlannedRun) -> None:
     """Write the results of a trial's run: the best rate is 4e-3, and seeds differ; none above 9e-3."""
     rate = flatten(run.params)[RATE]
     for stage in run.plan.stages:
-        folder = leave(root, run, stage, "FAILED" if rate > 9e-3 else "COMPLETE")
-        if stage == "evaluate":
-            write_json(folder / "results.json", {"exact_match_dev": 1 - abs(rate - 4e-3) + 0.1 * run.seed})
+        results = {"exact_match_dev": 1 - abs(rate - 4e-3) + 0.1 * run.seed} if stage == "evaluate" else {}
+        leave(root, run, stage, "FAILED" if rate > 9e-3 else "COMPLETE", results)
 
 
 def pending(plan: StudyPlan) -> list[PlannedRun]:

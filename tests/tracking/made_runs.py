@@ -18,6 +18,7 @@ from realm_lab.tracking.study_record import (
     study_folder,
     write_study_record,
 )
+from tests.factories.finished import finished
 
 BEGAN_AT = 1_790_000_000.0  # unix seconds; fixed, so that two sets of runs are equal
 SYSTEMS = ("warm_start", "realm", "random_mask")
@@ -46,13 +47,13 @@ def set_status(run: StageRun, **values: object) -> None:
 
 
 def complete(run: StageRun, step: int, results: dict[str, object], began_at: float, seconds: float) -> None:
-    (run.path / "results.json").write_text(json.dumps(results))
     environment = {"python": "3.11.7", "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False}
     environment |= {"user": "charles" if run.stage == "warm_start" else "ada"}
     (run.path / "env.json").write_text(json.dumps(environment))
     times = {"started_at": began_at, "heartbeat_at": began_at + seconds, "finished_at": began_at + seconds}
     took = {"peak_memory_bytes": 2**29, "training_flop": 1e12, "energy_joules": 500.0, "wall_seconds": seconds}
     set_status(run, state="COMPLETE", step=step, total_steps=step, **times, **took)
+    finished(run.path, results)
 
 
 def pretrain_rows(system: str, seed: int, first: int, last: int, began_at: float) -> list[dict[str, float]]:

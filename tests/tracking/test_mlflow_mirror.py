@@ -15,6 +15,7 @@ from realm_lab.tracking.run_dir import StageRun, stage_of, write_run_record
 from realm_lab.tracking.study_record import read_study_record, write_study_record
 from realm_lab.tracking.tracking_store import default_uri
 from realm_lab.tracking.views import UNPLANNED
+from tests.factories.finished import finished
 from tests.tracking import made_runs, shown
 from tests.tracking.made_runs import BEGAN_AT
 
@@ -143,6 +144,8 @@ def test_a_mirror_with_nothing_new_does_not_open_the_store(runs: Path, monkeypat
     for path in (runs.parent / "reports" / "default" / "report.md", next(runs.glob("stages/*/results.json"))):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(path.read_text() + " " if path.exists() else "# new")
+        if path.name == "results.json":
+            finished(path.parent)
         assert mirror(runs).updated <= 1
         with monkeypatch.context() as patch:
             patch.setattr("realm_lab.tracking.mirror.Mirror", None)

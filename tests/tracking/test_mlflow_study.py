@@ -19,6 +19,7 @@ from realm_lab.tracking.mlflow_tracker import register
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.study_record import Studies, StudyCell, StudyRecord, write_study_record
 from realm_lab.tracking.tracking_store import default_uri
+from tests.factories.finished import edit_finished
 from tests.tracking import made_runs, shown
 
 
@@ -142,7 +143,7 @@ def test_the_model_of_the_best_run_by_a_development_measure_is_registered_once(
         assert evaluate is not None
         (finetune.path / "model" / "reader").mkdir(parents=True)
         (finetune.path / "model" / "reader" / "config.json").write_text(json.dumps({"seed": record.seed}))
-        (evaluate.path / "results.json").write_text(json.dumps(evaluate.results() | {"exact_match_dev": value}))
+        edit_finished(evaluate.path / "results.json", exact_match_dev=value)
     monkeypatch.setattr("realm_lab.tracking.views.MODEL_BYTES", 10)  # it is sent although it is too large for a mirror
     command = ["mirror", "--root", str(runs.parent), "--register", "default"]
     for _ in range(2):

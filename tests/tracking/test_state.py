@@ -14,6 +14,7 @@ from realm_lab.core.lease import this_process
 from realm_lab.tracking.run_dir import Flag, stage_folder
 from realm_lab.tracking.run_lease import LIMIT_SECONDS
 from realm_lab.tracking.state import Cause, JobState, Reason, RunState, StageState, State, run_state, stage_state
+from tests.factories.finished import finished
 from tests.tracking.test_run_dir import record_of
 
 STAGES = ("warm_start", "pretrain", "finetune")
@@ -27,7 +28,7 @@ def leave(runs: Path, stage: str, state: str, **more: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "status.json").write_text(json.dumps({"state": state, "attempt": 1, **more}))
     if state == "COMPLETE":
-        (folder / "results.json").write_text("{}")
+        finished(folder, {})
         if stage == "prepare":
             write_json(runs / "corpora" / KEY[:12] / "manifest.json", {})
     return folder

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from realm_lab.core.digests import write_last
 from realm_lab.core.files import read_json, write_json
 from realm_lab.tracking.study_record import (
     StudyCell,
@@ -63,6 +64,18 @@ def test_a_broken_record_names_file_and_field(tmp_path: Path) -> None:
     write_json(path, found | {"seeds": ["many"]})
     with refused("seeds.0", path=path, remedy="delete the file and plan the study again"):
         read_study_record(path)
-    write_json(path, found | {"name": "other"})
+    write_last(path, found | {"name": "other"}, names=())
     with refused("other", path=path):
         read_study_record(path)
+
+
+def test_an_edited_record_is_refused_until_the_study_is_planned_again(tmp_path: Path) -> None:
+    """As for two runs that are exchanged in it."""
+    path = write_study_record(tmp_path, STUDY)
+    first, second, *others = read_json(path)["runs"]
+    exchanged = [first | {"run": second["run"]}, second | {"run": first["run"]}, *others]
+    write_json(path, read_json(path) | {"runs": exchanged})
+    with refused(path=path, remedy="delete the file and plan the study again"):
+        read_study_record(path)
+    write_study_record(tmp_path, STUDY)
+    assert read_study_record(path) == STUDY

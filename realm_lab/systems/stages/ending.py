@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.core.digests import write_digests
-from realm_lab.core.files import atomic_directory, write_json, write_text
+from realm_lab.core.digests import write_last
+from realm_lab.core.files import atomic_directory, write_text
 from realm_lab.core.process import ranks
 from realm_lab.corpus.vocabulary import save_tokenizer
 from realm_lab.models.embedder import Embedder
@@ -67,10 +67,9 @@ def end_stage(run: StageRun, write: Callable[[Path], None], counts: Mapping[str,
         return
     with atomic_directory(run.path / "model") as scratch:
         write(scratch)
-        write_digests(scratch)
         code = read_code(run.path)
         described = {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION, "code": code and code.digest}
-        write_json(scratch / "manifest.json", described)
+        write_last(scratch / "manifest.json", described)
     close(run, **counts)
 
 
