@@ -1,20 +1,22 @@
-"""`python -m realm_lab.runner.effective FOLDER`: write files that DVC compares before each stage of the default
-pipeline.
+"""`python -m realm_lab.runner.effective FOLDER`: write files that DVC compares before each of its other stages.
 
-parameters.json has params.yaml with its preset filled in. keys.json has a digest of the keys of each stage, which also
-change with the content of files. code.json has one of the code of each stage and of the stages before it. The first
+parameters.json has params.yaml with its preset filled in. keys.json has a digest of the keys of each stage of the
+default pipeline, which also change with the content of files. code.json has one of the code of each stage and of the
+stages before it. studies/NAME.json has the same of a study that dvc.yaml names, as a sweep would find it. The first
 stage of DVC: it refuses what a later one would refuse after work.
 """
 
 import sys
 from pathlib import Path
+from typing import Any
 
-from realm_lab.core.code import package_modules
 from realm_lab.core.files import digest, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
-from realm_lab.runner.plan import check_parts
+from realm_lab.params.yaml_file import read_yaml
+from realm_lab.runner.other_code import other_code
+from realm_lab.runner.plan import check_parts, plan_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, code_roots, plan_run
 from realm_lab.systems.registry import options_of
 from realm_lab.tracking.code_record import code_reader
@@ -31,6 +33,16 @@ def write_effective(source: Path, folder: Path) -> None:
     write_json(folder / "parameters.json", params.model_dump(mode="json"))
     write_json(folder / "keys.json", stage_keys(params))
     write_json(folder / "code.json", stage_digests(params, source.parent / "runs"))
+    (folder / "studies").mkdir(parents=True, exist_ok=True)
+    for name in _studies(source.with_name("dvc.yaml")):
+        study = study_digests(source.parent / "experiments" / f"{name}.yaml", source.parent)
+        write_json(folder / "studies" / f"{name}.json", study)
+
+
+def _studies(pipeline: Path) -> list[str]:
+    """Return the studies that a dvc.yaml names in its first lines."""
+    variables = read_yaml(pipeline).get("vars", []) if pipeline.exists() else []
+    return [name for one in variables if isinstance(one, dict) for name in one.get("studies", [])]
 
 
 def stage_keys(params: Params) -> dict[str, str]:
@@ -44,7 +56,7 @@ def stage_keys(params: Params) -> dict[str, str]:
 
 def stage_digests(params: Params, runs: Path) -> dict[str, str]:
     """Return stage -> digest of the code that it and the stages before it reach, for every system of the default
-    pipeline; and of `report` and of the whole `package`."""
+    pipeline; and of `report`."""
     reader, found = code_reader(runs), {}
     above: list[str] = []
     by_system = [code_roots(params, system) for system in DEFAULT_SYSTEMS]
@@ -53,9 +65,25 @@ def stage_digests(params: Params, runs: Path) -> dict[str, str]:
         above.append(digest(reader.reached(roots)))
         found[stage] = digest(above)
     found["report"] = digest(reader.reached(AFTER["report"]))
-    found["package"] = digest(reader.reached(package_modules()))
     reader.save()
     return found
+
+
+def study_digests(path: Path, root: Path) -> dict[str, Any]:
+    """Return digests of the keys of a study's runs, without those that depend on results, and of all its code; and
+    `changes` of code since its finished stages. UserError: it cannot be planned."""
+    plan, reader = plan_study(path, root), code_reader(root / "runs")
+    least = plan.described["until"][0] if "until" in plan.described else None
+    runs = [run for run in plan.untuned or plan.runs if run.seed in plan.seeds[:least]]
+    named = [choice.name for choice in plan.described.get("figures", ())]
+    named += [metric.choice["name"] for metric in plan.described.get("own_metrics", ()) if metric.choice]
+    roots = {*AFTER["report"], *(name.partition(":")[0] for name in named if ":" in name)}
+    for run in runs:
+        roots |= {one for modules in code_roots(run.params, run.plan.system).values() for one in modules}
+    changes = {change for one in other_code(plan.next.runs, root) for change in one.found.changes}
+    keys, code = [run.run_key for run in runs], reader.reached(sorted(roots))
+    reader.save()
+    return {"keys": digest(keys), "code": digest(code), "changes": sorted(changes)}
 
 
 if __name__ == "__main__":

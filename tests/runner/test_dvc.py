@@ -21,6 +21,7 @@ from realm_lab.core.files import read_json, write_text
 from realm_lab.params.load import load
 from realm_lab.reporting.default_run import headline
 from realm_lab.runner.effective import write_effective
+from realm_lab.tracking.code_record import code_reader
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests.reporting.opened_page import open_page
@@ -167,6 +168,57 @@ def test_the_password_of_a_tracking_store_is_in_no_file_that_dvc_pushes(
     params = load(Path("params.yaml"))
     assert params.launch.tracking_uri == store
     assert "hunter2" not in params.model_dump_json()  # of jobs
+
+
+OF_A_STUDY = {
+    "params.yaml": (
+        "preset: mine\ncorpus: {source: files, tagger: rule, pretrain_corpus: same, files: {knowledge: [a.jsonl]}}\n"
+    ),
+    "presets/mine.yaml": "preset: smoke\nmodel: {heads: 2}\n",
+    "a.jsonl": '{"text": "Kafka was born in Prague."}\n',
+    "dvc_masks.py": "import dvc_helper\n\n\ndef first(request, generator):\n    return [dvc_helper.FIRST]\n",
+    "dvc_helper.py": "FIRST = 0\n",
+    "dvc_figures.py": "def none(study):\n    return {}\n",
+    "experiments/mine.yaml": (
+        "question: q\nseeds: [0]\nbaseline: realm\nfigures: ['dvc_figures:none']\n"
+        "cells: {realm: {}, own: {set: {pretrain.masking: 'dvc_masks:first'}}}\n"
+    ),
+    "dvc.yaml": "vars:\n  - studies: [mine]\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "counts"),
+    [
+        ("a.jsonl", "Prague", "Praha!", True),
+        ("presets/mine.yaml", "heads: 2", "heads: 4", True),
+        ("params.yaml", "preset: mine", "preset: mine\nfinetune: {steps: 3}", True),
+        ("dvc_masks.py", "FIRST]", "FIRST + 1]", True),
+        ("dvc_helper.py", "0", "1", True),
+        ("dvc_figures.py", "return {}", "return {'a': 1}", True),
+        ("dvc_helper.py", "0", "0  # a comment", False),
+        ("params.yaml", "preset: mine", "preset: mine  # a comment", False),
+    ],
+)
+def test_a_study_runs_again_when_what_its_runs_are_made_of_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, counts: bool
+) -> None:
+    """Custom parts, the modules that they import, presets and files are seen, which DVC does not."""
+    study = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]["study"]["do"]
+    assert "data/studies/${item}.json" in study["deps"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for text in (OF_A_STUDY[name], OF_A_STUDY[name].replace(old, new)):
+        for path, content in (OF_A_STUDY | {name: text}).items():
+            write_text(tmp_path / path, content)
+        for module in ("dvc_masks", "dvc_helper", "dvc_figures"):
+            sys.modules.pop(module, None)
+        code_reader.cache_clear()
+        write_effective(Path("params.yaml"), tmp_path / "data")
+        found.append((tmp_path / "data" / "studies" / "mine.json").read_bytes())
+    code_reader.cache_clear()
+    assert (found[0] != found[1]) == counts
 
 
 @pytest.mark.slow

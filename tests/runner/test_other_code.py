@@ -157,7 +157,7 @@ def test_each_edit_of_code_is_named_everywhere_and_that_of_a_comment_nowhere(pro
             continue
         moved = {stage for stage, digest in found["dvc"].items() if digest != unedited["dvc"][stage]}
         first = min(STAGES.index(stage) for stage in stages)
-        assert moved - {"package", "report"} == {*STAGES[first:]}, name  # DVC: and all after it
+        assert moved - {"report"} == {*STAGES[first:]}, name  # DVC: and all after it
     for name in ("realm_lab/models/embedder.py", "my_later.py"):
         with (project.folder / name).open("a") as file:
             file.write("# a comment\n")
