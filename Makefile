@@ -26,7 +26,7 @@ make_venv = $$python -m venv $(1) >/dev/null 2>&1 || { \
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell demo repro experiments reference test test-all test-numerics test-oldest setup-oldest ui lint pages docs pictures recording plots clean
+.PHONY: help setup setup-dev shell demo demo-study repro experiments reference test test-all test-numerics test-oldest setup-oldest ui lint pages docs pictures recording plots clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -61,6 +61,9 @@ shell: setup  ## open a shell with the environment active
 
 demo: setup  ## ask a finished study that comes with the package, within a minute
 	@realm-lab demo
+
+demo-study: setup  ## train the study of the demo again and put it into the package (for maintainers), 5 minutes
+	@$(VENV)/bin/python -m realm_lab.runner.demo build/demo
 
 repro: setup  ## run the whole pipeline (dvc repro), 4 to 5 minutes on two cores
 	@start=$$(date +%s); dvc repro; code=$$?; test $$code = 0 || exit $$code; seconds=$$(( $$(date +%s) - start )); \

@@ -52,7 +52,7 @@ def _run_init(options: argparse.Namespace) -> None:
 
 def _run_demo(options: argparse.Namespace) -> None:
     from realm_lab.api import load_run
-    from realm_lab.runner.demo import QUESTION, install
+    from realm_lab.runner.demo import QUESTION, install, next_steps
 
     run, question = install(options.root), options.question or QUESTION
     if options.json:
@@ -60,7 +60,7 @@ def _run_demo(options: argparse.Namespace) -> None:
         return
     print(f'$ realm-lab ask --run {run} "{question}"', flush=True)
     answer(load_run(run, options.root).context, question)
-    print("Next: realm-lab report demo; make ui; make repro trains the default study.")
+    print(f"Next: {next_steps(options.root)}.")
 
 
 def _run_runs(options: argparse.Namespace) -> None:

@@ -1,27 +1,28 @@
 """`realm-lab demo`: a finished study that comes with the package, copied into runs/, which answers a question.
 
-The study is demo.yaml in realm_lab/demo/, with the stages of its runs next to it, without those files that nothing
-reads. `python -m realm_lab.runner.demo ROOT` takes the stages over from the finished study `demo` in the project ROOT.
+The study is demo.yaml in realm_lab/demo/, with the stages of its runs next to it: whole, so that other studies can use
+them, except their environments. `make demo-study` trains them again.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from realm_lab.core.files import atomic_directory, write_json
+from realm_lab.core.digests import read_digests, write_last
+from realm_lab.core.files import atomic_directory
 from realm_lab.errors import UserError
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.worker import run_stage
 from realm_lab.systems.identity import kept_corpus_folder, stage_folders
+from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record, study_folder
 
 FOLDER = Path(__file__).parents[1] / "demo"
 QUESTION = "who is the president of vovzib ?"
-KEPT = "config.yaml", "results.json", "metrics.jsonl", "status.json"  # files of every stage
-MODELS = {"realm": ("pretrain", "finetune")}  # stages whose models `ask` and `fill` need
+LEFT_OUT = "env.json", "code.patch", "lease"  # of a stage: they name the machine and the user
 
 
 def planned(root: Path) -> StudyPlan:
@@ -53,26 +54,39 @@ def install(root: Path) -> str:
     return f"{plan.name}/{first.cell}-s{first.seed}"
 
 
+def next_steps(root: Path) -> str:
+    """Return the commands to go on with in a project."""
+    train = "dvc repro" if (Path(root) / "dvc.yaml").exists() else "realm-lab evaluate"
+    show = "realm-lab mirror; mlflow ui"
+    if (Path(root) / "Makefile").exists():
+        train, show = "make repro", "make ui"
+    return f"realm-lab report demo; {show}; {train} trains the default study"
+
+
 def collect(root: Path) -> None:
     """Take the stages of the finished study over into the package, without names of the user and the machine."""
     target = FOLDER / "stages"
     shutil.rmtree(target, ignore_errors=True)
     for run in planned(root).runs:
         for stage, folder in stage_folders(Path(root) / "runs", run.plan).items():
-            if stage == "prepare" or (target / folder.name).exists():
-                continue
-            (target / folder.name).mkdir(parents=True)
-            for name in KEPT:
-                if (folder / name).exists():
-                    shutil.copy2(folder / name, target / folder.name / name)
-            status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-            write_json(target / folder.name / "status.json", status | {"host": "", "pid": 0})
-            if stage in MODELS.get(run.plan.system, ()):
-                shutil.copytree(folder / "model", target / folder.name / "model")
-            if stage == "evaluate" and run.plan.system in MODELS:
-                (target / folder.name / "eval").mkdir()
-                shutil.copy2(folder / "eval" / "explorer.json", target / folder.name / "eval")
+            copy = target / folder.name
+            if stage != "prepare" and not copy.exists():
+                StageRun(folder, stage).check()
+                shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
+                status = replace(StageRun(folder, stage).status(), host="", pid=0)
+                write_last(copy / "status.json", asdict(status), name=read_digests(folder).name)
+
+
+def main(root: Path) -> None:
+    """Train the study in the project ROOT, where it is not done by the present code, and take it over."""
+    from realm_lab.runner.sweep import Request, sweep
+
+    request = Request(FOLDER / "demo.yaml", root, params_path=FOLDER / "params.yaml", retry_failed=True,
+                      overrides={"launch.other_code": "fresh"})  # fmt: skip
+    if sweep(request):
+        raise UserError("the study of the demo is not complete", "run it again")
+    collect(root)
 
 
 if __name__ == "__main__":
-    collect(Path(sys.argv[1]))
+    main(Path(sys.argv[1]))
