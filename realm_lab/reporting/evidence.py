@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from realm_lab.core.files import digest_file
 from realm_lab.errors import UserError
 from realm_lab.reporting.frames import column, read_summary, summarise
-from realm_lab.tracking.ledger import last_look
+from realm_lab.tracking.ledger import digest_text, last_look
 
 SAME = 1e-8  # relative: results.csv has ten digits
 REMEDY = "restore it from a copy, or run the study again"
@@ -20,7 +19,7 @@ def check_results(root: Path, folder: Path, results: pd.DataFrame) -> None:
     """Compare results.csv with the last look of the ledger, if it has one, and with the means in summary.json.
     UserError: they differ, so one of the files was edited."""
     look = last_look(root / "runs", folder.name) if folder.parent.name != "reference" else None
-    if look and digest_file(folder / "results.csv") != look.fields["results"]:
+    if look and digest_text(folder / "results.csv") != look.fields["results"]:
         problem = f"not the results of the last look, line {look.number} of the ledger"
         raise UserError(problem, REMEDY, path=folder / "results.csv")
     for cell, fields in read_summary(folder).get("cells", {}).items():
