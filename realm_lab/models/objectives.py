@@ -35,6 +35,7 @@ OBJECTIVES: Kind[Callable[..., Tensor]] = Kind("objective", "function", "log_pri
 register_objective = OBJECTIVES.register  # makes one selectable as `pretrain.objective` and `finetune.objective: NAME`
 
 LEAST_LOG_PRIOR = -5.0e3  # below it is no candidate: between any that is and NO_SCORE (retrieval/rows.py)
+COMPARES_NULL = frozenset({"gated"})  # these read the null document first even if it is no candidate
 NOWHERE = -1.0e20  # log-likelihood of no candidate: below NO_ANSWER (spans.py) at any temperature, and no NaN
 
 
@@ -44,6 +45,13 @@ class Distillation(Section):
     temperature: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
     """The log-likelihoods are divided by it before their softmax, the target of p(z|x) (the equations of Atlas:
     1; Shi et al. 2023, REPLUG: beta; the code of Atlas: 0.01, for the mean over the tokens of an answer)."""
+
+
+class Gate(Section):
+    """Option of gated."""
+
+    threshold: Annotated[float, Field(ge=0.0, le=1000.0)] = 2.0
+    """Nats that the best candidate must add to log p(y|null,x) before its sentence trains the retriever."""
 
 
 def training_objective(parameter: str, choice: Choice) -> Objective:
@@ -124,6 +132,26 @@ def hard_em(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     a passage, and mix in the sum at first (their tau): the system `hard_em`.
     """
     return (log_prior_BK + log_reader_BK).max(1).values
+
+
+@register_objective("gated")
+def gated(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Gate) -> Tensor:
+    """Eq. 1, with the retriever trained only by sentences that `is_helped` (neither paper nor code).
+
+    The value and the reader's gradient come from Eq. 1. The retriever's gradient, r(z) = [p(y|z,x) / p(y|x) - 1] p(z|x)
+    (Appendix A), is set to 0 for a sentence that no candidate helps: there r(z) follows small differences of p(y|z,x)
+    between passages without the answer. Without a null document among the candidates, it is read for the comparison
+    only, and has no share of p(z|x).
+    """
+    helped_B = is_helped(log_prior_BK, log_reader_BK, options)
+    return marginal(log_prior_BK.where(helped_B[:, None], log_prior_BK.detach()), log_reader_BK)
+
+
+def is_helped(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Gate) -> Tensor:
+    """True if max_z log p(y|z,x) - log p(y|null,x), the best retrieval utility (Eq. 2) of a candidate, is above the
+    threshold. Column 0 is the null document, a candidate or not. Returns bool [B]."""
+    best_B = log_reader_BK.masked_fill(~is_candidate(log_prior_BK), NOWHERE).amax(1)
+    return best_B - log_reader_BK[:, 0] > options.threshold
 
 
 def distilled(log_prior_BK: Tensor, worth_BK: Tensor, temperature: float) -> Tensor:

@@ -197,7 +197,9 @@ class Pretrain(Section):
     objective: ChoiceField = Choice("marginal")
     """Objective, which defines the retriever's training signal: `marginal` (Guu, Eq. 1), `emdr2` (Sachan et al. 2021),
     `perplexity_distillation` (Atlas, Izacard et al. 2022; REPLUG), `leave_one_out` (Atlas), `hard_em` (Min et al.
-    2019), or custom code, `package.module:function`, with its options; the equations are in models/objectives.py.
+    2019), `gated` (Eq. 1, but the retriever is trained only by sentences whose best candidate adds more than
+    `threshold` nats, 2, to the null document, which is read even if it is `off`), or custom code,
+    `package.module:function`, with its options; the equations are in models/objectives.py.
     perplexity_distillation and leave_one_out have the option `temperature`, 1: the log-likelihoods are divided by it
     before their softmax, the target of p(z|x) (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code
     of Atlas: 0.01, for the mean over the tokens of an answer)."""
@@ -307,7 +309,7 @@ class Finetune(Section):
     """p(z|x) times p(span|z,x) (Guu, section 3.2), one softmax over the spans of all passages (Lee; code), or p(z|x) by
     a head of the reader over [CLS] instead of the retriever (Karpukhin et al. 2020, section 6.1)."""
     objective: ChoiceField = Choice("marginal")
-    """Objective, as in pretrain. The early loss is added to any."""
+    """Objective, as in pretrain except `gated`. The early loss is added to any."""
     early_loss_candidates: NonNegative = 5000
     """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
     train_reader: bool = True
@@ -330,6 +332,11 @@ class Finetune(Section):
                 "train_reader",
                 "train_query_tower",
                 "steps",
+            )
+        if self.objective.name == "gated":
+            raise Contradiction(
+                "objective: gated compares with the null document, which fine-tuning never reads; choose another",
+                "objective",
             )
         if self.softmax != "factored" and self.objective.name != "marginal":
             raise Contradiction(

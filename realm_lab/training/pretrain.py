@@ -23,11 +23,11 @@ from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.likelihoods import AnyReader, passage_reader
-from realm_lab.models.objectives import training_objective
+from realm_lab.models.objectives import COMPARES_NULL, training_objective
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.candidates import CandidatePolicy
+from realm_lab.retrieval.candidates import CandidatePolicy, Candidates
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import NULL
 from realm_lab.retrieval.search import IndexGeneration
@@ -78,6 +78,7 @@ class PretrainTask:
         self.watch_interval_steps = settings.watch.interval_steps
         self._evaluation, self._probe, self._at_end = evaluation, probe, at_end
         self._maximised = training_objective("pretrain.objective", settings.objective)
+        self._compares_null = settings.objective.name in COMPARES_NULL
         self._policy = CandidatePolicy.of(settings)
         self._policy.check(len(retriever.passages))
         self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
@@ -126,7 +127,8 @@ class PretrainTask:
         total = torch.zeros(1, dtype=torch.float64, device=self.retriever.device)
         kinds = sorted(set(self._kinds(rows, masked))) if logged else []  # of the whole batch: the same on every rank
         health_2Q = total.new_zeros(2, len(quantities(kinds)))
-        candidates = [np.empty((0, settings.candidates), np.int64)]
+        read = self._policy.passages + int(self._policy.null or self._compares_null)
+        candidates = [np.empty((0, read), np.int64)]
         for start in range(0, len(mine), at_once):
             part = list(mine[start : start + at_once])
             objective = self._objective(rows[part], [masked[i] for i in part], kinds, read_null=logged)
@@ -161,11 +163,13 @@ class PretrainTask:
         `kinds`.
 
         With `read_null`, and no null document among the candidates, they are read without a passage too, without a
-        gradient: the utility of a passage (Eq. 2) is measured against that.
+        gradient: the utility of a passage (Eq. 2) is measured against that. An objective that compares with the null
+        document always reads it.
         """
         # Retrieve: candidates by the index, p(z|x) by the current weights.
         exclude = self._policy.exclusion(self.retriever, self._sentences.origins[rows])
-        found = self._policy.retrieve(self.retriever, [sentence.query for sentence in masked], exclude)
+        queries = [sentence.query for sentence in masked]
+        found = self._policy.retrieve(self.retriever, queries, exclude, compare_null=self._compares_null)
 
         # Read: p(y_j|z,x) of each masked word under each candidate.
         reading = self._candidate_reader.read(masked, found.rows_BK)
@@ -180,9 +184,13 @@ class PretrainTask:
             )
 
         # Health of the candidates, for the log and the watch.
+        read_BK = found.rows_BK
         log_null_B: Tensor | None = None
-        if self._policy.null:
+        if self._policy.null or self._compares_null:
             log_null_B = log_reader_BK[:, 0].detach()
+            if not self._policy.null:  # read first, but no candidate
+                found = Candidates(found.rows_BK[:, 1:], found.score_BK[:, 1:], found.log_prior_BK[:, 1:])
+                log_reader_BK = log_reader_BK[:, 1:]
         elif read_null:
             with torch.no_grad():
                 nulls_B1 = np.full((len(masked), 1), NULL, np.int64)
@@ -190,7 +198,7 @@ class PretrainTask:
         gold_B = np.asarray(self._sentences.gold[rows])
         kind_B = self._kinds(rows, masked) if kinds else []
         health_2Q = candidate_health(found, log_reader_BK, log_null_B, gold_B, kind_B, kinds)
-        return Objective(objective_B.sum(), found.rows_BK, health_2Q)
+        return Objective(objective_B.sum(), read_BK, health_2Q)
 
     def watch(self, step: int) -> dict[str, float]:
         """Run the probes after `step` finished steps, and check for a collapse."""

@@ -152,6 +152,7 @@ OPTIONS = {
     **of_part("pretrain.masking", "tests.tiny_masks:first_words", "share", 0.5, 0.9, {}),
     **of_part("pretrain.objective", "perplexity_distillation", "temperature", 1.0, 0.1, {}),
     **of_part("pretrain.objective", "leave_one_out", "temperature", 1.0, 0.1, {}),
+    **of_part("pretrain.objective", "gated", "threshold", 0.0, 1000.0, {}),
     **of_part("finetune.objective", "perplexity_distillation", "temperature", 1.0, 0.1, {}),
     **of_part("finetune.objective", "leave_one_out", "temperature", 1.0, 0.1, {}),
     **of_part(POLICY, "schedule", "intervals", [[0, 3]], [[0, 1], [3, 2]], RESTLESS),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from realm_lab.core.plugins import Choice
-from realm_lab.models.objectives import OBJECTIVES, Objective, training_objective
-from realm_lab.models.realm import candidate_log_probs
+from realm_lab.models.objectives import OBJECTIVES, Distillation, Gate, Objective, training_objective
+from realm_lab.models.realm import candidate_log_probs, score_gradient
 from realm_lab.models.spans import NO_ANSWER
 from tests.factories.errors import refused
 
@@ -19,6 +19,7 @@ from tests.factories.errors import refused
 
 NO_SCORE = -1.0e4
 TEMPERATURE = 0.7
+THRESHOLD = 1.5
 NAMES = sorted(OBJECTIVES)
 # log p(z|x) and log p(y|z,x) of one example, and both once more as the detached ones, which stay where the others move.
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
@@ -44,6 +45,9 @@ FORMULAS: dict[str, Formula] = {
     "perplexity_distillation": lambda prior, reader, _, still: read_alike(reader) - divergence(np.exp(still), prior),
     "leave_one_out": lambda prior, reader, _, still: read_alike(reader) - divergence(left_out(still), prior),
     "hard_em": lambda prior, reader, _, __: float((prior + reader).max()),
+    "gated": lambda prior, reader, still_prior, still: float(
+        np.log((np.exp(prior if still.max() - still[0] > THRESHOLD else still_prior) * np.exp(reader)).sum())
+    ),
 }
 
 
@@ -55,7 +59,11 @@ def draw(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def objective(name: str, temperature: float = TEMPERATURE) -> Objective:
-    options = {"temperature": temperature} if OBJECTIVES[name].options else {}
+    takes, options = OBJECTIVES[name].options, dict[str, float]()
+    if takes is Distillation:
+        options = {"temperature": temperature}
+    elif takes is Gate:
+        options = {"threshold": THRESHOLD}
     return training_objective("pretrain.objective", Choice(name, options))
 
 
@@ -84,6 +92,26 @@ def test_value_and_gradient_are_those_of_the_formula(name: str) -> None:
                 down[moves][k] -= 1e-6
                 slope = (FORMULAS[name](up[0], up[1], *still) - FORMULAS[name](down[0], down[1], *still)) / 2e-6
                 assert found[moves][b, k].item() == pytest.approx(slope, abs=1e-8)
+
+
+def test_a_gated_sentence_trains_the_reader_alone() -> None:
+    """The best candidate of three sentences adds 0.3, 1.6 and no nats; an empty column that reads well does not count,
+    and a null document without a share of p(z|x) is still compared with."""
+    reader_BK = torch.tensor([[-4.0, -3.7, -6.0, -0.1], [-4.0, -9.0, -2.4, -0.1], [-1.0, -2.0, -3.0, -0.1]]).double()
+    for null in (0.0, NO_SCORE):
+        score_BK = torch.tensor([[null, 1.0, -1.0, NO_SCORE]] * 3).double().requires_grad_()
+        of_reader_BK = reader_BK.clone().requires_grad_()
+        found, expected = (
+            torch.autograd.grad(
+                objective(name)(candidate_log_probs(score_BK), of_reader_BK).sum(), (score_BK, of_reader_BK)
+            )
+            for name in ("gated", "marginal")
+        )
+        prior_BK = candidate_log_probs(score_BK.detach())
+        appendix_a_BK = score_gradient(prior_BK, reader_BK)  # r(z)
+        torch.testing.assert_close(found[0], appendix_a_BK * torch.tensor([[0.0], [1.0], [0.0]]), atol=1e-12, rtol=0)
+        assert appendix_a_BK.abs().amax(1).min() > 0.05
+        assert torch.equal(found[1], expected[1])
 
 
 @pytest.mark.parametrize("empty", [NO_SCORE, -torch.inf])

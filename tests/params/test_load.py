@@ -164,6 +164,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"pretrain.masking": {"name": "a:b", "share": float("inf")}}, "masking: share should be text", "a finite number"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),
     ({"pretrain.objective": "hard_em", "pretrain.marginal": "token"}, "objective: hard_em", "set marginal to example"),
+    ({"finetune.objective": "gated"}, "objective: gated", "fine-tuning never reads"),
     ({"finetune.objective": "emdr2", "finetune.softmax": "joint"}, "objective: emdr2", "set softmax to factored"),
     ({"finetune.softmax": "selected"}, "softmax: selected leaves the query tower", "set train_query_tower to false"),
     (

@@ -12,6 +12,7 @@ from realm_lab.models.objectives import OBJECTIVES
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.optimiser import ScheduledAdamW
 from realm_lab.training.pretrain import PretrainTask
+from realm_lab.training.watch import QUANTITIES
 from tests.tiny_system import TinySystem
 
 SEED, STAGES = 5, ("pretrain", "finetune")
@@ -55,13 +56,15 @@ def alike(one: Tensor, other: Tensor) -> bool:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_objective_teaches_what_its_source_says(system: TinySystem, stage: str) -> None:
-    found = {name: taught(system, stage, objective=Choice(name)) for name in OBJECTIVES}
-    assert len({values["loss"] for values, _, _ in found.values()}) == len(OBJECTIVES)
+    gate = {"gated"} if stage == "pretrain" else set()  # of the value, and the reader, of Eq. 1
+    names = OBJECTIVES.keys() - ({"gated"} - gate)
+    found = {name: taught(system, stage, objective=Choice(name)) for name in names}
+    assert len({values["loss"] for values, _, _ in found.values()}) == len(names - gate)
     assert len({values["marginal_log_likelihood"] for values, _, _ in found.values()}) == 1  # no weight has moved yet
     _, reader, retriever = found.pop("marginal")
     same_reader = {name for name, (_, gradient, _) in found.items() if alike(reader, gradient)}
     same_retriever = {name for name, (_, _, gradient) in found.items() if alike(retriever, gradient)}
-    assert same_reader == set()
+    assert same_reader == gate
     assert same_retriever == {"emdr2"}
     for name in ("perplexity_distillation", "leave_one_out"):  # a reader of all passages alike
         assert alike(found["emdr2"][1], found[name][1])
@@ -75,3 +78,25 @@ def test_the_temperature_is_felt_by_the_retriever_alone(system: TinySystem, stag
     _, reader_cold, retriever_cold = taught(system, stage, objective=Choice(name, {"temperature": 0.1}))
     assert torch.equal(reader, reader_cold)
     assert not alike(retriever, retriever_cold)
+
+
+@pytest.mark.parametrize("null", ["encoded", "off"])
+def test_the_gate_is_open_or_shut_with_and_without_a_null_document(system: TinySystem, null: str) -> None:
+    """A gate that nothing passes leaves the retriever without a gradient; one that all pass is Eq. 1."""
+    eq_1, reader, retriever = taught(system, "pretrain", null_document=null)
+    gate = {at: Choice("gated", {"threshold": at}) for at in (0.0, 1000.0)}
+    shut_values, shut_reader, shut_retriever = taught(system, "pretrain", null_document=null, objective=gate[1000.0])
+    torch.testing.assert_close(shut_reader, reader)
+    assert not shut_retriever.any()
+    assert retriever.any()
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr("realm_lab.models.objectives.is_helped", lambda prior_BK, *_: prior_BK[:, 0] < torch.inf)
+        values, open_reader, open_retriever = taught(system, "pretrain", null_document=null, objective=gate[0.0])
+    torch.testing.assert_close(open_retriever, retriever)
+    torch.testing.assert_close(open_reader, reader)
+    # The health of the candidates does not depend on a document that is read for comparison.
+    assert (values["training_operations"] > eq_1["training_operations"]) == (null == "off")
+    assert ("null_probability" in values) == (null == "encoded")
+    for name in eq_1.keys() & set(QUANTITIES):
+        assert values[name] == pytest.approx(eq_1[name], rel=1e-5), name
+        assert shut_values[name] == pytest.approx(eq_1[name], rel=1e-5), name
