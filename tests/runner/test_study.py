@@ -423,7 +423,9 @@ def test_a_study_of_the_project_can_be_planned(name: str, tmp_path: Path) -> Non
     plan = plan_study(SHIPPED[name], tmp_path)
     assert plan.question.endswith("?")
     assert len({cell.title for cell in plan.cells}) == len(plan.cells)
-    assert len(plan.seeds) >= {"quick": 2, "smoke": 2, "own_text": 1, "learning_rates": 1}.get(name, 3)
+    assert len(plan.seeds) >= {"quick": 2, "smoke": 2, "own_text": 1, "learning_rates": 1, "gate_threshold": 2}.get(
+        name, 3
+    )
 
 
 @pytest.mark.parametrize("name", OWN_FILES)
