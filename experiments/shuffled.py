@@ -1,9 +1,11 @@
-"""A control for random_masks_rates.yaml: the marginal likelihood with log p(y|z,x) shuffled among the candidates."""
+"""A control for random_masks_rates.yaml: the marginal likelihood with log p(y|z,x) shuffled among the candidates.
+With the gate, for robust_controls.yaml."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from realm_lab.models.objectives import Gate, is_helped
 from realm_lab.models.realm import marginal_log_likelihood
 
 
@@ -15,3 +17,10 @@ def shuffled(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     """
     order_BK = (log_reader_BK.detach().double() * 1.0e6).frac().abs().argsort(dim=1)
     return marginal_log_likelihood(log_prior_BK, log_reader_BK.gather(1, order_BK))
+
+
+def gated_shuffled(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Gate) -> Tensor:
+    """`shuffled` behind the gate of `gated`: the same sentences train the retriever, and reward no passage for its
+    content."""
+    helped_B = is_helped(log_prior_BK, log_reader_BK, options)
+    return shuffled(log_prior_BK.where(helped_B[:, None], log_prior_BK.detach()), log_reader_BK)

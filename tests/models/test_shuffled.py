@@ -1,8 +1,9 @@
-"""The control of random_masks_rates.yaml."""
+"""The controls of random_masks_rates.yaml and robust_controls.yaml."""
 
 import torch
 
-from experiments.shuffled import shuffled
+from experiments.shuffled import gated_shuffled, shuffled
+from realm_lab.models.objectives import Gate
 from realm_lab.models.realm import marginal_log_likelihood
 
 
@@ -30,3 +31,17 @@ def test_steps_are_as_large_and_are_the_same_again() -> None:
     once_B = shuffled(log_prior_BK, log_reader_BK)
     torch.testing.assert_close(once_B, marginal_log_likelihood(log_prior_BK, log_reader_BK))  # equal priors: a sum
     assert torch.equal(once_B, shuffled(log_prior_BK, log_reader_BK))
+
+
+def test_the_gate_leaves_the_shuffled_reward_of_the_helped_sentences() -> None:
+    log_reader_BK = -8 * torch.rand(50, 6, generator=torch.Generator().manual_seed(2))
+    score_BK = torch.zeros(50, 6, requires_grad=True)
+    log_prior_BK = score_BK.log_softmax(1)
+    helps_B1 = (log_reader_BK.amax(1) - log_reader_BK[:, 0] > 4.0)[:, None]
+    assert 10 < helps_B1.sum() < 40
+
+    value_B = gated_shuffled(log_prior_BK, log_reader_BK, Gate(threshold=4.0))
+    (gated_BK,) = torch.autograd.grad(value_B.sum(), score_BK, retain_graph=True)
+    (shuffled_BK,) = torch.autograd.grad(shuffled(log_prior_BK, log_reader_BK).sum(), score_BK)
+
+    torch.testing.assert_close(gated_BK, shuffled_BK * helps_B1)
