@@ -103,6 +103,9 @@ class Assembly:
             hashes = map(text_hash, batch["article"].to_pylist())
             numbers = [articles.setdefault(found, len(articles)) for found in hashes]
             writer.append(batch.append_column("articles", pa.array(numbers, INT)))
+            if version == 0:
+                several = pc.sum(pc.greater(batch["sentence_starts"].value_lengths(), 1)).as_py() or 0
+                self.counts["passages of two sentences or more"] += several
             self._write_sentences(cut, parts, rows)
             dropped.update(cut.dropped)
             self._progress(name, writer.rows)

@@ -134,7 +134,7 @@ class MaskedLanguageModel(Section):
 
 
 class InverseCloze(Section):
-    """Warm start of the embedder: the Inverse Cloze Task (Lee et al. 2019); the sentence is removed from its passage in
+    """Warm start of the embedder: the Inverse Cloze Task (Lee et al. 2019); the query is removed from its passage in
     nine of ten cases."""
 
     steps: NonNegative = 100_000
@@ -157,6 +157,9 @@ class WarmStart(Section):
 
     reader: MaskedLanguageModel = MaskedLanguageModel()
     embedder: InverseCloze = InverseCloze()
+    ict_cut: Literal["sentence", "halves"] = "sentence"
+    """Query of the Inverse Cloze Task: a sentence of a passage with two or more (Lee), or one part of any passage, cut
+    in two at a word between 30 and 70 % of it. Short passages seldom have two sentences."""
 
 
 class Pretrain(Section):

@@ -10,13 +10,15 @@ import numpy as np
 from torch import Tensor
 
 from realm_lab.core.seeding import epoch_order
+from realm_lab.corpus.records import PICTURE
 from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.corpus.words import WordStarts
 from realm_lab.models.inputs import Batch, join, pad_positions
 
 MASK_RATE = 0.15  # share of words masked in pairs without a masked salient span (BERT)
-REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
+REMOVAL_RATE = 0.9  # how often the query is removed from its passage (Lee et al. 2019)
+CUT = 0.3, 0.7  # shares of a passage between which it is cut into halves
 READ_FRACTION = 0.5  # share of pairs with a picture in which all salient spans are masked: each must be read
 SALIENT_FRACTION = 0.5  # share of pairs in which a salient span is masked instead
 
@@ -46,6 +48,36 @@ class ArticlePairs:
         elif not related:
             second = self._articles.restated[int(generator.integers(len(self)))]
         return Pair(self._articles.sentences[item], np.asarray(self._articles.spans[item]).reshape(-1, 2), second)
+
+
+class InverseCloze:
+    """Queries of the Inverse Cloze Task, cut from passages (Lee et al. 2019): sentences, or halves."""
+
+    def __init__(self, passages: Passages, cut: str, word_starts: WordStarts, *, has_pictures: bool = False):
+        self._passages, self._halves, self._word_starts = passages, cut == "halves", word_starts
+        parts = passages.bodies if self._halves else passages.sentence_starts
+        self.total = len(passages)
+        self.rows = np.flatnonzero(parts.lengths > 1)  # passages that can be cut
+        if has_pictures:
+            forms, form_N = passages.forms
+            self.rows = self.rows[np.array(forms)[form_N[self.rows]] != PICTURE]
+
+    def pair(self, row: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return a query from a passage, with title and body of the passage: without the query at REMOVAL_RATE."""
+        body = np.asarray(self._passages.bodies[row])
+        cuts = [0, self._middle(body, generator)] if self._halves else [*self._passages.sentence_starts[row]]
+        chosen = int(generator.integers(len(cuts)))
+        first, end = [*cuts, len(body)][chosen : chosen + 2]
+        query = body[first:end]
+        if generator.random() < REMOVAL_RATE:
+            body = np.concatenate([body[:first], body[end:]])
+        return query, self._passages.titles[row], body
+
+    def _middle(self, body: np.ndarray, generator: np.random.Generator) -> int:
+        """Draw the start of a word that is not near the ends; the middle of a passage of one or two long words."""
+        starts = np.flatnonzero(self._word_starts(body))
+        inside = starts[(starts >= CUT[0] * len(body)) & (starts <= CUT[1] * len(body))]
+        return int(generator.choice(inside)) if len(inside) else len(body) // 2
 
 
 class Captions:

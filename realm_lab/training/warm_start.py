@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from realm_lab.core.process import autocast, gather_rows, ranks, share, summed, to_device
 from realm_lab.core.seeding import derive_seed, epoch_order, numpy_generator
-from realm_lab.corpus.records import PICTURE
-from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
@@ -23,11 +21,13 @@ from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.optimiser import TrainedModels
-from realm_lab.training.pairs import REMOVAL_RATE, Captions, PairSampler
+from realm_lab.training.pairs import Captions, InverseCloze, PairSampler
 
 LAST_STEPS = 20  # the accuracy of an attempt, and of the whole phase, is averaged over them
 LOW_ACCURACY = 0.5  # in the batch, at the end of the Inverse Cloze Task: below it the run is flagged,
 JUDGED_STEPS = 100  # unless it has fewer steps than this, as in a smoke test, which learns nothing on purpose
+
+FEW_PASSAGES = 0.5  # share of the passages, below which the Inverse Cloze Task is flagged for using no more
 
 
 class WarmStartTask:
@@ -44,7 +44,7 @@ class WarmStartTask:
         reader: Reader,
         embedder: Embedder,
         sampler: PairSampler,
-        passages: Passages,
+        clozes: InverseCloze,
         special: SpecialIds,
         captions: Captions | None = None,
         *,
@@ -53,23 +53,23 @@ class WarmStartTask:
         self.seed, self._params, self._settings = seed, params, params.warm_start
         self._initial_seed = initial_seed
         self.reader, self.embedder = reader, embedder
-        self._sampler, self._passages, self._special, self._captions = sampler, passages, special, captions
+        self._sampler, self._clozes, self._special, self._captions = sampler, clozes, special, captions
         self.reader_steps, embedder_settings = self._settings.reader.steps, self._settings.embedder
         self._attempts = embedder_settings.attempts if embedder_settings.attempts > 1 else 0
         self._attempt_steps = -(-embedder_settings.steps // 4)
         self.total_steps = self.reader_steps + self._attempts * self._attempt_steps + embedder_settings.steps
         self._accuracy_A = torch.zeros(self._attempts + 1, dtype=torch.float64)  # the last is for the whole phase
         self._flags: tuple[Flag, ...] = ()
+        used, total = len(clozes.rows), clozes.total
+        if embedder_settings.steps and not captions and used < FEW_PASSAGES * total:
+            text = f"the Inverse Cloze Task can use {used:,} of {total:,} passages; warm_start.ict_cut: halves uses all"
+            self._flags = (Flag("few_passages_ict", text),)
         self._initial = {name: value.clone() for name, value in embedder.state_dict().items()}
         self._device = next(reader.parameters()).device
-        self._multi = np.flatnonzero(passages.sentence_starts.lengths > 1)
-        if reader.encoder.patches is not None:
-            forms, form_N = passages.forms
-            self._multi = self._multi[np.array(forms)[form_N[self._multi]] != PICTURE]
-        if not len(self._multi) and not captions and self._settings.embedder.steps:
+        if not len(clozes.rows) and not captions and self._settings.embedder.steps:
             raise UserError(
-                "the Inverse Cloze Task needs passages of two sentences or more and the corpus has none; "
-                "raise corpus.passage_length, or set warm_start.embedder.steps to 0"
+                "the Inverse Cloze Task needs passages of two sentences or more and the corpus has none; raise "
+                "corpus.passage_length, or set warm_start.ict_cut to halves or warm_start.embedder.steps to 0"
             )
         for name, phase in (("reader", self._settings.reader), ("embedder", self._settings.embedder)):
             if phase.batch_size < ranks().size:
@@ -77,7 +77,7 @@ class WarmStartTask:
                     f"parameter 'warm_start.{name}.batch_size' is {phase.batch_size}, fewer than the {ranks().size} "
                     "ranks that share a batch; raise it, or lower launch.ranks"
                 )
-        self._order = epoch_order(max(1, len(self._multi)), seed, "inverse-cloze")
+        self._order = epoch_order(max(1, len(clozes.rows)), seed, "inverse-cloze")
         self._models = TrainedModels(reader, embedder)  # of the present phase
         frozen = frozen_names(reader, params)
         self._models.train("reader", reader, self._settings.reader.optimiser, self.reader_steps, frozen)
@@ -95,7 +95,7 @@ class WarmStartTask:
         accuracy = self._accuracy_A[-1].item()
         if attempt < 0 and JUDGED_STEPS <= steps == step + 1 and accuracy < LOW_ACCURACY:
             text = f"accuracy of the Inverse Cloze Task {accuracy:.2f}, below {LOW_ACCURACY}"
-            self._flags = (Flag("low_accuracy_ict", text),)
+            self._flags += (Flag("low_accuracy_ict", text),)
         return values
 
     def _place(self, step: int) -> tuple[int, int, int]:
@@ -156,7 +156,7 @@ class WarmStartTask:
         self._models.train("embedder", self.embedder, settings.optimiser, settings.steps, frozen)
 
     def _embedder_batch(self, step: int, mine: range) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-        """Return sentences, titles and bodies of a rank's share of a step. All ranks draw the whole batch.
+        """Return queries, titles and bodies of a rank's share of a step. All ranks draw the whole batch.
 
         If there are captions, every other pair is one with its picture, and all are if no passage can be used.
         """
@@ -165,17 +165,11 @@ class WarmStartTask:
         taken = self._order.take(step * settings.batch_size, settings.batch_size)
         queries, titles, bodies = [], [], []
         for number, place in enumerate(taken):
-            if self._captions and (number % 2 or not len(self._multi)):
+            if self._captions and (number % 2 or not len(self._clozes.rows)):
                 query, body = self._captions.pair(generator)
                 title = body[:0]
             else:
-                row = self._multi[place]
-                starts, body = self._passages.sentence_starts[row], np.asarray(self._passages.bodies[row])
-                chosen = int(generator.integers(len(starts)))
-                first, end = [*starts, len(body)][chosen : chosen + 2]
-                query, title = body[first:end], self._passages.titles[row]
-                if generator.random() < REMOVAL_RATE:
-                    body = np.concatenate([body[:first], body[end:]])
+                query, title, body = self._clozes.pair(int(self._clozes.rows[place]), generator)
             if number in mine:
                 queries.append(query)
                 titles.append(title)
@@ -183,8 +177,7 @@ class WarmStartTask:
         return queries, titles, bodies
 
     def _embedder_step(self, step: int) -> dict[str, float]:
-        """Return the in-batch softmax from a sentence to its passage, the sentence removed at REMOVAL_RATE (Lee et al.
-        2019).
+        """Return the in-batch softmax from a query to its passage (Lee et al. 2019).
 
         The passages of all ranks are each other's negatives.
         """

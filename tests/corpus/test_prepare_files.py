@@ -137,6 +137,8 @@ def test_held_out_sentences_of_files_are_not_in_x_and_have_one_span(filed: Prepa
 def test_drops_of_files_are_counted_by_reason(filed: Prepared) -> None:
     total = sum(filed.manifest.counts[name] for name in ("sentences", "cloze_dev", "cloze_test"))
     assert set(filed.manifest.dropped) == {"sentence without a salient span"}
+    several = (filed.corpus.passages().sentence_starts.lengths > 1).sum()
+    assert 0 < several == filed.manifest.counts["passages of two sentences or more"]
     assert filed.manifest.counts["wordpieces of passages"] == filed.corpus.passages().bodies.lengths.sum()
     held_out = filed.manifest.counts["cloze_dev"] + filed.manifest.counts["cloze_test"]
     assert 0 < filed.manifest.dropped["sentence without a salient span"] < 5 * held_out  # only of the held-out

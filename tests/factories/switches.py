@@ -91,6 +91,7 @@ SWITCHES: dict[str, Switch] = {
     **optimiser("warm_start.embedder.optimiser", ("embedder",)),
     "warm_start.embedder.initial_encoder": Switch("reader", ("embedder",)),
     "warm_start.embedder.query_scale": Switch(1.0, ("embedder",)),
+    "warm_start.ict_cut": Switch("halves", ("embedder",)),
     "pretrain.masking": Switch("random_span"),
     "pretrain.mask_rate": Switch(0.5, base={"pretrain.masking": "random_token"}),
     "pretrain.salient_spans": Switch(2, base=SAME),

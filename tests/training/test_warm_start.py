@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from realm_lab.corpus.store import RaggedWriter, Sentences
+from realm_lab.corpus.store import Ragged, RaggedWriter, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.corpus.words import WordStarts
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import new_embedder
 from realm_lab.tracking.run_dir import Flag
 from realm_lab.training import warm_start
-from realm_lab.training.pairs import Captions, Pair, PairSampler, PassagePairs
+from realm_lab.training.pairs import Captions, InverseCloze, Pair, PairSampler, PassagePairs
 from tests import tiny
 
 SHORT = {"warm_start.reader.steps": 2, "launch.checkpoint_interval_seconds": 1000}
@@ -142,12 +142,71 @@ def test_of_a_picture_nothing_is_masked_and_beside_it_one_name_or_all(is_picture
         assert sum(count for masked, count in counts.items() if max(masked) > 8) > 100  # words of the second segment
 
 
+def ragged(rows: list[list[int]]) -> Ragged:
+    return Ragged.of(np.array([0, *np.cumsum([len(row) for row in rows])]), np.concatenate(rows))
+
+
+CONTINUES = 40  # these wordpieces continue a word
+
+
+def cut_passages(*bodies: tuple[list[int], list[int]]) -> Any:
+    """Passages with their sentence starts; the title is the passage's number, behind 90."""
+    starts = ragged([own for _, own in bodies])
+    rows = ragged([body for body, _ in bodies])
+    titles = ragged([[90 + number] for number in range(len(bodies))])
+
+    class Cut(SimpleNamespace):
+        def __len__(self) -> int:
+            return len(bodies)
+
+    return Cut(bodies=rows, sentence_starts=starts, titles=titles)
+
+
+def test_halves_of_any_passage_are_cut_at_a_word_near_the_middle() -> None:
+    """Ten words of one or two wordpieces in one sentence: the words from 30 to 70 % of the wordpieces start a part."""
+    starts = WordStarts([*["word"] * CONTINUES, *["##piece"] * 20])
+    body = [1, 41, 2, 3, 43, 4, 5, 45, 6, 7, 47, 8, 9]  # words start at 0 2 3 5 6 8 9 11 12 of 13
+    passages = cut_passages((body, [0]), ([1], [0]), ([7, 47, 48, 49], [0]), ([1, 2, 3, 4], [0, 2]))
+    clozes = InverseCloze(passages, "halves", starts)
+    assert clozes.rows.tolist() == [0, 2, 3]  # one wordpiece has no half
+    generator = np.random.default_rng(0)
+    cuts, kept = Counter[int](), 0
+    for _ in range(600):
+        query, title, left = clozes.pair(0, generator)
+        first = query.tolist() == body[: len(query)]
+        cuts[len(query) if first else len(body) - len(query)] += 1
+        assert query.tolist() == (body[: len(query)] if first else body[-len(query) :])
+        kept += len(left) == len(body)
+        assert left.tolist() in (body, body[len(query) :] if first else body[: -len(query)])
+        assert title.tolist() == [90]
+    assert cuts.keys() == {5, 6, 8, 9}
+    assert min(cuts.values()) > 100
+    assert kept / 600 == pytest.approx(0.1, abs=0.04)
+    assert {len(clozes.pair(2, generator)[0]) for _ in range(20)} == {2}  # one long word
+
+
+def test_sentences_are_those_of_passages_with_several() -> None:
+    passages = cut_passages(([1, 2, 3], [0]), ([4, 5, 6, 7, 8], [0, 2, 3]), ([9, 9], [0]))
+    clozes = InverseCloze(passages, "sentence", WordStarts(["word"] * 50))
+    assert (clozes.rows.tolist(), clozes.total) == ([1], 3)
+    generator = np.random.default_rng(0)
+    found = {(tuple(query), tuple(left)) for query, _, left in (clozes.pair(1, generator) for _ in range(200))}
+    whole = (4, 5, 6, 7, 8)
+    assert {query for query, _ in found} == {(4, 5), (6,), (7, 8)}
+    assert {left for _, left in found} == {whole, (6, 7, 8), (4, 5, 7, 8), (4, 5, 6)}
+
+
+def test_a_control_that_can_use_few_passages_is_flagged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny.run("warm_start", tiny.params(SHORT | {"warm_start.reader.steps": 5}), root)
+    assert (run.status().flags, run.results()["passages_ict"]) == ((), run.results()["passages"])
+    monkeypatch.setattr(warm_start, "FEW_PASSAGES", 1.1)
+    run = tiny.run("warm_start", tiny.params(SHORT | {"warm_start.reader.steps": 6}), root)
+    assert [flag.name for flag in run.status().flags] == ["few_passages_ict"]
+    without = {"warm_start.reader.steps": 6, "warm_start.embedder.steps": 0}
+    assert not tiny.run("warm_start", tiny.params(SHORT | without), root).status().flags
+
+
 def test_a_caption_is_beside_a_picture_never_beside_text() -> None:
-    from realm_lab.corpus.store import Ragged
-
-    def ragged(rows: list[list[int]]) -> Ragged:
-        return Ragged.of(np.array([0, *np.cumsum([len(row) for row in rows])]), np.concatenate(rows))
-
     articles: Any = SimpleNamespace(
         sentences=ragged([[1], [2], [3]]),
         other=ragged([[9, 8], [WORDS, 51], [WORDS + 4]]),

@@ -116,6 +116,8 @@ def test_the_manifest_counts_what_is_there(toy: Prepared) -> None:
     assert toy.manifest.key == digest(corpus_inputs(toy.params, 0))
     assert counts["articles"] == source_options(toy.params.corpus).articles
     assert counts["passages"] == counts["passages_updated"] == len(corpus.passages())
+    several = int((corpus.passages().sentence_starts.lengths > 1).sum())
+    assert counts["passages of two sentences or more"] == several
     assert counts["sentences with a salient span"] == counts["sentences"]  # every sentence of the world has one
     for name in ("sentences", "cloze_dev", "cloze_test"):
         assert counts[name] == len(corpus.sentences(name))

@@ -14,7 +14,7 @@ from realm_lab.systems.corpus_context import CorpusContext
 from realm_lab.systems.stages.ending import compile_encoders, finish
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.loop import train
-from realm_lab.training.pairs import ArticlePairs, Captions, PairSampler, PassagePairs
+from realm_lab.training.pairs import ArticlePairs, Captions, InverseCloze, PairSampler, PassagePairs
 from realm_lab.training.warm_start import WarmStartTask
 
 
@@ -28,21 +28,24 @@ def warm_start(context: CorpusContext, run: StageRun) -> None:
     show(embedder, context.patches)
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
+    word_starts = WordStarts(wordpieces_by_id(context.tokenizer))
     sampler = PairSampler(
         pairs,
         context.special,
-        WordStarts(wordpieces_by_id(context.tokenizer)),
+        word_starts,
         seed=order_seed,
         max_length=params.corpus.sentence_length + params.corpus.passage_length,
     )
     reader, embedder = reader.to(context.device), embedder.to(context.device)
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     captions = Captions(articles, size) if articles and context.patches is not None else None
-    models = reader, embedder, sampler, context.passages, context.special, captions
+    has_pictures = reader.encoder.patches is not None
+    clozes = InverseCloze(context.passages, params.warm_start.ict_cut, word_starts, has_pictures=has_pictures)
+    models = reader, embedder, sampler, clozes, context.special, captions
     task = WarmStartTask(params, order_seed, *models, initial_seed=initial_seed)
     train(task, run, params.launch, context.device)
     task.finish()
-    finish(context, run, reader, embedder, 0.0)
+    finish(context, run, reader, embedder, 0.0, passages=clozes.total, passages_ict=len(clozes.rows))
 
 
 def _initial_encoder(context: CorpusContext, reader: Reader) -> AnyEncoder | None:
