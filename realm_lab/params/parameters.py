@@ -313,6 +313,9 @@ class Finetune(Section):
     a head of the reader over [CLS] instead of the retriever (Karpukhin et al. 2020, section 6.1)."""
     objective: ChoiceField = Choice("marginal")
     """Objective, as in pretrain except `gated`. The early loss is added to any."""
+    answer_by: Literal["span", "string"] = "span"
+    """Answer: the best span of the best passage (code), or the text of largest p(y|x), summed over the passages and
+    over the spans with its wordpieces (Guu, Eq. 1 and section 3.2)."""
     early_loss_candidates: NonNegative = 5000
     """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
     train_reader: bool = True

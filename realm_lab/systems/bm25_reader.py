@@ -15,7 +15,9 @@ from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
 
 FINETUNE_READER = Stage(
-    "finetune", ("system", "model", "finetune"), "realm_lab.systems.stages.finetune:finetune_reader"
+    "finetune",
+    ("system", "model", "finetune", "-finetune.answer_by"),
+    "realm_lab.systems.stages.finetune:finetune_reader",
 )
 
 

@@ -27,7 +27,7 @@ class Orqa(DenseRetriever):
     title = "ORQA"
     stages = (
         WARM_START,
-        Stage("finetune", ("model", "finetune"), f"{__name__}:finetune"),
+        Stage("finetune", ("model", "finetune", "-finetune.answer_by"), f"{__name__}:finetune"),
         EVALUATE,
     )
     fixed: ClassVar[Mapping[str, Any]] = {"finetune.softmax": "joint"}

@@ -18,7 +18,7 @@ PRETRAIN = Stage(
     observes=("evaluate",),  # of the curves
     steps="pretrain.steps",
 )
-FINETUNE = Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages.finetune:finetune")
+FINETUNE = Stage("finetune", ("model", "finetune", "-finetune.answer_by"), "realm_lab.systems.stages.finetune:finetune")
 
 
 class Realm(DenseRetriever):

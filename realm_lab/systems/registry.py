@@ -123,7 +123,7 @@ PREPARE = Stage(
 EVALUATE = Stage(
     "evaluate",
     # parameters of `pretrain` used in measuring utility; its initial models are in the keys before
-    (SYSTEM, "pretrain", "-pretrain.initial_reader", "-pretrain.initial_retriever", "evaluate"),
+    (SYSTEM, "pretrain", "-pretrain.initial_reader", "-pretrain.initial_retriever", "evaluate", "finetune.answer_by"),
     "realm_lab.systems.evaluate:evaluate",
     keeps="eval",
     uses_ranks=False,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from realm_lab.evaluation.answering import read_answers
+from realm_lab.evaluation.answering import best_text, read_answers
 from realm_lab.evaluation.answers import Answer
 from realm_lab.models.embedder import Embedder
 from tests.tiny_system import Reference, TinySystem
@@ -77,6 +77,41 @@ def test_a_joint_softmax_answers_with_its_largest_logit(system: TinySystem, refe
             assert candidate.log_prior == pytest.approx(np.logaddexp.reduce(own) - total, abs=1e-4)
             assert candidate.log_span == pytest.approx(max(own) - np.logaddexp.reduce(own), abs=1e-4)
     assert [answer.text for answer in joint] != [answer.text for answer in factored]
+
+
+@pytest.mark.parametrize("softmax", ["factored", "joint"])
+def test_a_text_is_summed_over_passages_and_positions(system: TinySystem, reference: Reference, softmax: str) -> None:
+    """By brute force: p(y|x) of every text of at most two wordpieces that a passage holds."""
+    questions = system.corpus.questions("dev")
+    queries = [questions.tokens[number] for number in range(24)]
+    given: dict[str, int | str] = {"candidates": 12, "max_span_wordpieces": 2, "softmax": softmax}
+    by_text, by_span = (ask(system, queries, **given, answer_by=by) for by in ("string", "span"))
+    differ = 0
+    for query, answer, other in zip(queries, by_text, by_span, strict=True):
+        sums: dict[tuple[int, ...], list[float]] = {}
+        for candidate in answer.candidates:
+            body = np.asarray(system.passages.bodies[candidate.row])
+            for (start, end), log_span in reference.spans(query, body, 2).items():
+                sums.setdefault(tuple(body[start : end + 1].tolist()), []).append(candidate.log_prior + log_span)
+        text = max(sums, key=lambda pieces: np.logaddexp.reduce(sums[pieces]))
+        source = answer.candidates[answer.best]
+        assert (source.wordpieces, source.text) == (text, answer.text)
+        assert source.log_prior + source.log_span == pytest.approx(max(sums[text]), abs=1e-4)
+        assert system.passages.text.row(source.row)["body"][slice(*source.span)] == answer.text
+        assert [one.row for one in answer.candidates] == [one.row for one in other.candidates]
+        for place, (one, same) in enumerate(zip(answer.candidates, other.candidates, strict=True)):
+            assert place == answer.best or one == same
+        differ += answer.text != other.text
+    assert differ > 2  # some text beats the best span by its other spans
+
+
+def test_three_weak_places_outweigh_a_strong_one() -> None:
+    bodies = [np.array([7, 8, 7]), np.array([9, 7])]
+    shares = np.array([[0.2, 0.1], [0.3, 0.1], [0.3, 0.0]]), np.array([[0.7, 0.1], [0.2, 0.0]])
+    with np.errstate(divide="ignore"):
+        log_spans = [np.log(each) for each in shares]
+    # 7: (.2 + .3) / 2 + .2 / 2 = .35, and 9: .7 / 2 = .35 less a little
+    assert best_text(bodies, [np.log(0.501), np.log(0.499)], log_spans) == (0, 2, 3)
 
 
 def test_dropout_is_off(system: TinySystem) -> None:

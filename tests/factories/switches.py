@@ -130,6 +130,7 @@ SWITCHES: dict[str, Switch] = {
     "finetune.max_span_wordpieces": Switch(2),
     "finetune.span_hidden_size": Switch(8, ("reader",)),
     "finetune.softmax": Switch("joint"),
+    "finetune.answer_by": Switch("string", ()),
     "finetune.objective": Switch("hard_em"),
     "finetune.early_loss_candidates": Switch(40),
     "finetune.train_reader": Switch(False),

@@ -27,6 +27,7 @@ FIRST_FELT = {
     "pretrain": "pretrain",
     "finetune": "finetune",
     "finetune.span_hidden_size": "warm_start",  # its head is drawn before that of masked words
+    "finetune.answer_by": "evaluate",
     "evaluate": "evaluate",
     "streams": "warm_start",
 }

@@ -21,7 +21,7 @@ from realm_lab.systems.registry import EVALUATE, Stage
 
 FINETUNE_SELECTING = Stage(
     "finetune",
-    ("system", "model", "finetune"),
+    ("system", "model", "finetune", "-finetune.answer_by"),
     "realm_lab.contrib.rivals.training.selection:finetune",
 )
 

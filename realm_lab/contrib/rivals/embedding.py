@@ -101,7 +101,7 @@ class Embedding(SpanReader):
         WARM_START,
         Stage(
             "finetune",
-            ("system", "model", "finetune"),
+            ("system", "model", "finetune", "-finetune.answer_by"),
             "realm_lab.systems.stages.finetune:finetune_reader",
         ),
         EVALUATE,
