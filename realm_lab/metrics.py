@@ -141,9 +141,11 @@ _ENTRIES = (
     _recall("judged_recall_at_100_finetuned", "recall@100 of judged documents, fine-tuned"),
     _recall("path_recall_at_5", "recall@5 of every passage of the path"),
     _recall("path_recall_at_20", "recall@20 of every passage of the path"),
+    *_start_and_end("passage_utility", "utility of the passages only {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility", "retrieval utility {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility_top1", "utility of the top passage {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility_best", "utility of the best candidate {when}", unit="nats", digits=2),
+    *_start_and_end("cloze_null_probability", "p(null document) {when}", better="", low=0.0, high=1.0),
     *_start_and_end("cloze_log_likelihood", "log-likelihood of masked spans {when}", unit="nats", digits=2),
     *_start_and_end("cloze_gold_log_likelihood", "log p(y|gold,x) {when}", unit="nats", digits=2),
     *_start_and_end("cloze_null_log_likelihood", "log p(y|null,x) {when}", unit="nats", digits=2, better=""),
@@ -156,12 +158,14 @@ _ENTRIES = (
 )
 
 _CURVES = (
+    Metric("passage_utility", "utility of the passages only", "curve", "dev", "nats", 2),
     Metric("retrieval_utility", "retrieval utility", "curve", "dev", "nats", 2, headline=True),
     Metric("retrieval_utility_top1", "utility of the top passage", "curve", "dev", "nats", 2),
     Metric("retrieval_utility_best", "utility of the best candidate", "curve", "dev", "nats", 2),
     _recall("recall_at_1", "zero-shot recall@1", "curve", "dev"),
     _recall("recall_at_5", "zero-shot recall@5", "curve", "dev", headline=True),
     _recall("recall_at_20", "zero-shot recall@20", "curve", "dev"),
+    _share("cloze_null_probability", "p(null document), held-out sentences", "curve", "dev", better=""),
     Metric("cloze_log_likelihood", "log-likelihood of masked spans", "curve", "dev", "nats", 2),
     Metric("cloze_gold_log_likelihood", "log p(y|gold,x)", "curve", "dev", "nats", 2),
     Metric("cloze_null_log_likelihood", "log p(y|null,x)", "curve", "dev", "nats", 2, ""),

@@ -14,7 +14,7 @@ def test_a_metric_by_kind_is_known_by_its_pattern() -> None:
     assert curve("cloze_gold_among_candidates_subject").split == "dev"
     assert metric("cloze_null_probability_a_b_end").title == "p(null document) after, a_b clozes"
     # without a kind it is no such metric
-    for name in ("cloze_null_probability_end", "cloze_null_probability__end", "null_probability_unknown"):
+    for name in ("cloze_gold_among_candidates_end", "cloze_null_probability__end", "null_probability_unknown"):
         assert metric(name) == Metric(name, name.replace("_", " "), better="")
 
 

@@ -119,6 +119,8 @@ def evenly_spaced(total: int, count: int) -> np.ndarray:
 def cloze_metrics(result: ClozeResult) -> dict[str, float]:
     """Return means over the sentences; utilities in nats per span, except the one per token, a mean over masked tokens.
 
+    `passage_utility` weighs only the passages, by p(z|x) / (1 - p(null|x)). `retrieval_utility` has the null document
+    among them, with a utility of 0, so that it also moves with p(null|x).
     If gold passages are known, only sentences that have one and MAIN_KIND masked count. Also returned: p(null), and, if
     there are several kinds, the coverage of gold passages, likelihood and exact match by kind.
     """
@@ -128,8 +130,10 @@ def cloze_metrics(result: ClozeResult) -> dict[str, float]:
     is_real_BK = torch.from_numpy(main.rows_BK[:, 1:] >= 0)
     top = main.log_prior_BK[:, 1:].argmax(1, keepdim=True)
     utility_B = (prior_BK * main.utility_BK).sum(1)
+    passages_B = (main.log_prior_BK[:, 1:].softmax(1) * main.utility_BK[:, 1:]).sum(1)
     best_B = main.utility_BK[:, 1:].masked_fill(~is_real_BK, -torch.inf).max(1).values
     values = {
+        "passage_utility": passages_B.mean().item(),
         "retrieval_utility": utility_B.mean().item(),
         "retrieval_utility_per_token": utility_B.sum().item() / sum(len(each.positions) for each in main.masked),
         "retrieval_utility_top1": main.utility_BK[:, 1:].gather(1, top).mean().item(),

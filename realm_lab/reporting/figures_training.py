@@ -17,9 +17,12 @@ from realm_lab.tracking.bounds import BOUNDS
 
 def retrieval_utility(study: StudyFrames) -> Any:
     """Retrieval utility RU(z|x) = log p(y|z,x) − log p(y|∅,x) on held-out masked sentences over pre-training, as in
-    Figure 4 of the paper: weighted by p(z|x), of the top passage, and of the best candidate. If the null document's
-    score is calibrated, step 0 is measured after that."""
-    names = ("retrieval_utility", "retrieval_utility_top1", "retrieval_utility_best")
+    Figure 4 of the paper: weighted by p(z|x) over the passages, of the top passage, and of the best candidate. Runs
+    that were measured before `passage_utility` show it weighted by p(z|x) with the null document, whose RU is 0. If the
+    null document's score is calibrated, step 0 is measured after that."""
+    is_measured = (study.curves["metric"] == "passage_utility").any()
+    first = "passage_utility" if is_measured else "retrieval_utility"
+    names = (first, "retrieval_utility_top1", "retrieval_utility_best")
     return curves_figure(study.curves_once, [panel_of(name) for name in names], study.cells, columns=3)
 
 

@@ -193,6 +193,7 @@ def test_metrics_are_these_means() -> None:
     ]
     assert values == pytest.approx(
         {
+            "passage_utility": (first / 0.5 + second / 0.9) / 2,  # as if the null document did not exist
             "retrieval_utility": (first + second) / 2,
             "retrieval_utility_per_token": (first + second) / 4,  # of 1 and of 3 wordpieces
             "retrieval_utility_top1": (3 - 0.5) / 2,  # the most likely passage, without the null document
@@ -208,6 +209,18 @@ def test_metrics_are_these_means() -> None:
             "cloze_gold_among_candidates": 0.5,
         }
     )
+
+
+def test_the_utility_of_passages_does_not_move_with_the_null_document() -> None:
+    """Scores of the null document from unlikely to nearly sure; the passages stay as they are among themselves."""
+    passages_BK = torch.tensor([[0.4, -0.2], [1.0, 2.0]], dtype=torch.float64)
+    found = []
+    for null in (-1.0e4, -3.0, 0.0, 30.0):
+        score_BK = torch.cat([torch.full((2, 1), null, dtype=torch.float64), passages_BK], 1)
+        found.append(cloze_metrics(made_result()._replace(log_prior_BK=score_BK.log_softmax(1))))
+    assert len({round(values["passage_utility"], 9) for values in found}) == 1
+    assert found[0]["passage_utility"] == pytest.approx(found[0]["retrieval_utility"])  # no null document
+    assert len({round(values["retrieval_utility"], 3) for values in found}) > 2
 
 
 def test_the_headline_is_of_objects_with_a_known_passage_and_the_kinds_are_beside_it() -> None:
