@@ -9,7 +9,9 @@ text, are cut into items of some sentences, and the rule tagger finds their span
 data/NAME/questions_test.jsonl    clozes: items with [MASK] for a span that other items have; they are taken out of the
                                   corpus with their copies. With --clozes (JSON lines of {id, cloze, answer, source_id,
                                   evidence_ids}) those of them that another item still answers
-data/NAME/questions_dev.jsonl     clozes made in the same way from further items, for choices such as a learning rate
+data/NAME/questions_dev.jsonl     clozes made in the same way from further items, for choices such as a learning rate.
+                                  `evidence_ids` are the items that support an answer: they have its span, and another
+                                  one of the item that the cloze comes from
 data/NAME/knowledge.jsonl         the items that are left; one span is marked in some of them, which pre-training masks
 data/NAME/knowledge_random.jsonl  the same with a random span of as many words marked in the same sentence
 experiments/NAME.yaml             real_news_clozes.yaml with these files; another study of this name is an error
@@ -160,17 +162,23 @@ def take_clozes(items, group, taken, spared, count, generator):
     return found
 
 
-def questions_of(clozes, having):
-    """Those that an item that is left still answers."""
-    return [
-        {
-            "id": item.id,
-            "question": f"{item.text[:start]}[MASK]{item.text[end:]}",
-            "answer": [item.text[start:end]],
-        }
-        for item, (start, end) in clozes
-        if having[item.text[start:end].lower()]
-    ]
+def words_of_spans(item):
+    return {item.text[start:end].lower() for start, end, _ in item.spans}
+
+
+def questions_of(clozes, left):
+    """Those that an item that is left still answers, with the items that support the answer."""
+    spans = {item.id: words_of_spans(item) for item, _ in left}
+    questions = []
+    for item, (start, end) in clozes:
+        answer = item.text[start:end]
+        having = [other for other, words in spans.items() if answer.lower() in words]
+        others = words_of_spans(item) - {answer.lower()}
+        if having:
+            question = f"{item.text[:start]}[MASK]{item.text[end:]}"
+            evidence = [other for other in having if spans[other] & others]
+            questions.append({"id": item.id, "question": question, "answer": [answer], "evidence_ids": evidence})
+    return questions
 
 
 def study_of(name):
@@ -211,14 +219,14 @@ def main():
     having = having_spans(items, group, taken)
     left = [(item, own) for item, own in zip(items, group, strict=True) if own not in taken]
     ids = {item.id for item, _ in left}
-    tests = questions_of(own, having) + [
-        {"id": cloze["id"], "question": cloze["cloze"], "answer": [cloze["answer"]], "groups": [name]}
-        for name, cloze in clozes
-        if ids & set(cloze["evidence_ids"])
-    ]
+    tests = questions_of(own, left)
+    for name, cloze in clozes:
+        if evidence := [one for one in cloze["evidence_ids"] if one in ids]:
+            asked_of = {"id": cloze["id"], "question": cloze["cloze"], "answer": [cloze["answer"]]}
+            tests.append(asked_of | {"groups": [name], "evidence_ids": evidence})
     if not (tests and dev):
         sys.exit("no span is in two items; choose texts that repeat their names, or cut them into paragraphs")
-    write(folder / "questions_dev.jsonl", questions_of(dev, having))
+    write(folder / "questions_dev.jsonl", questions_of(dev, left))
     write(folder / "questions_test.jsonl", tests)
 
     # Mark a span in what is left.

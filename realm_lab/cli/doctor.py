@@ -100,6 +100,15 @@ def with_gate(gate: Gate) -> list[Finding]:
     share = gate.among_candidates
     told = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
     found.append(Finding("OK" if share.mean >= LEAST_SHARE else "wrong", "answer among the candidates", told))
+    if gate.support:
+        spans, best, pairs = gate.support
+        told = (
+            f"{best.mean:+.1f} ± {best.error:.1f} nats, preferred in {pairs.mean:.2f} ± {pairs.error:.2f} of the pairs"
+        )
+        remedy = "pre-training can learn which passages hold the words, no more; compare with pretrain.containment"
+        is_preferred = gate.support.prefers_support
+        subject, about = "support, over the best with the words", f"{told} ({spans} spans)"
+        found.append(Finding("OK" if is_preferred else "note", subject, about, "" if is_preferred else remedy))
     return found + [Finding("wrong", "pre-training will not learn", *one.split("; ", 1)) for one in gate.problems]
 
 

@@ -155,6 +155,8 @@ class Assembly:
             schema = schema.append(Questions.PATH)
         if any(question.relevance for question, _, _ in asked):
             schema = schema.append(Questions.JUDGED).append(Questions.RELEVANCE)
+        if any(question.supporting for question, _, _ in asked):
+            schema = schema.append(Questions.SUPPORTING)
         writer = PartWriter(self._folder / f"questions_{split}", schema, self._dtype)
         encoded = encode_batch_plain(self._source.tokenizer, [question.question for question, _, _ in asked])
         rows = [

@@ -62,6 +62,8 @@ class Question(NamedTuple):
     path: tuple[int, ...] = ()  # rows of the passages that lead to the answer, in order, where it takes several
     judged: tuple[tuple[str, int], ...] = ()  # documents or passages (ID/N), and their relevance; 0: a hard negative
     relevance: tuple[tuple[int, int], ...] = ()  # the same as rows of the corpus; row -1: not in the corpus
+    evidence: tuple[str, ...] = ()  # ids of documents that support the answer; others may hold its words by chance
+    supporting: tuple[int, ...] = ()  # rows of the passages of these documents: those that hold an answer, else all
 
     @property
     def gold_documents(self) -> tuple[str, ...]:
@@ -72,7 +74,7 @@ class Question(NamedTuple):
     @property
     def named_documents(self) -> tuple[str, ...]:
         """Return the documents that it names, relevant or not, and the document of each passage that it names."""
-        named = [*self.gold_documents, *(document for document, _ in self.judged)]
+        named = [*self.gold_documents, *self.evidence, *(document for document, _ in self.judged)]
         return *named, *filter(None, map(document_of, named))
 
 

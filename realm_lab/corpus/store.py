@@ -316,9 +316,12 @@ class Questions:
         ]
     )
     # further columns, where not all answers are plain text, where questions are in groups, where an answer takes
-    # several passages, and where the relevance of documents is judged: of the rows of each, or of NO_ROW
+    # several passages, where the relevance of documents is judged: of the rows of each, or of NO_ROW, and where
+    # passages are known that support the answer
     KIND, GROUPS = pa.field("answer_kind", pa.string()), pa.field("groups", pa.list_(pa.string()))
-    PATH, JUDGED, RELEVANCE = (pa.field(name, PLACES) for name in ("path", "judged", "relevance"))
+    PATH, JUDGED, RELEVANCE, SUPPORTING = (
+        pa.field(name, PLACES) for name in ("path", "judged", "relevance", "supporting")
+    )
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
@@ -331,9 +334,9 @@ class Questions:
         self.answer_kinds: list[AnswerKind] = text.column("answer_kind", "text")
         self.groups: list[list[str]] = text.column("groups", [])
         none = Ragged.of(np.zeros(len(self) + 1, np.int64), np.empty(0, np.int32))
-        self.paths, self.judged, self.relevance = (
+        self.paths, self.judged, self.relevance, self.supporting = (
             Ragged(folder, name, np.int32) if (folder / f"{name}.bin").exists() else none
-            for name in ("path", "judged", "relevance")
+            for name in ("path", "judged", "relevance", "supporting")
         )
 
     def __len__(self) -> int:

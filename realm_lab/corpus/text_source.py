@@ -102,7 +102,7 @@ class TextSource(ABC):
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
         """The questions of a split. Gold are the passages of the documents (`rows`) that hold an answer, or, if none of
-        those that are judged relevant does, all of them."""
+        those that are judged relevant does, all of them; and likewise those that support the answer."""
         patterns = Patterns()
 
         def passages_of(name: str) -> list[int]:
@@ -118,7 +118,10 @@ class TextSource(ABC):
             gold = [row for row in own if passage_holds(passages.text.row(row)["body"], *asked)]
             gold = gold or [row for row in own if question.judged]
             relevance = tuple((row, of) for name, of in question.judged for row in passages_of(name) or [NO_ROW])
-            yield question._replace(relevance=relevance), question.answers_updated or question.answers, gold
+            evidence = dict.fromkeys(row for name in question.evidence for row in passages_of(name))
+            holding = [row for row in evidence if passage_holds(passages.text.row(row)["body"], *asked)]
+            question = question._replace(relevance=relevance, supporting=tuple(holding or evidence))
+            yield question, question.answers_updated or question.answers, gold
 
     def known_questions(self, split: Split, known: Set[str]) -> Iterable[Question]:
         """The questions of a split; a document that is not among the `known` ones of the corpus is none."""

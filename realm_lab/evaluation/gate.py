@@ -35,6 +35,19 @@ class Mean(NamedTuple):
     error: float
 
 
+class Support(NamedTuple):
+    """Passages that hold the answer's words: one that supports the answer compared with others. Nats per span."""
+
+    spans: int  # with such passages
+    over_best: Mean  # log p(y|z,x) of the passage that supports the answer, less that of the best of WITHOUT others
+    preferred: Mean  # share of the others that have a lower log p(y|z,x); .5: the reader prefers neither
+
+    @property
+    def prefers_support(self) -> bool:
+        """True if the preference for the passage that supports the answer is more than two standard errors above .5."""
+        return self.preferred.mean - 2 * self.preferred.error > 0.5
+
+
 class Gate(NamedTuple):
     """The measurements. Nats per span, over the spans that a passage among the first DEPTH answers."""
 
@@ -44,6 +57,7 @@ class Gate(NamedTuple):
     over_best: Mean  # the same, less that of the best of WITHOUT passages without the answer
     among_candidates: Mean  # share of all spans with the answer among the candidates of pre-training
     candidates: int  # passages that pre-training reads
+    support: Support | None = None  # None: no passage is known that supports an answer while others hold its words
 
     @property
     def problems(self) -> list[str]:
@@ -111,6 +125,45 @@ def measure_gate(
     over_none, over_best = _mean(having_B - log_probs_BK[read, 0]), _mean(having_B - best_B)
     share = _mean(is_candidate_B.astype(float))
     return Gate(len(masked), len(read), over_none, over_best, share, policy.passages)
+
+
+@torch.no_grad()
+def measure_support(
+    policy: CandidatePolicy,
+    retriever: Retriever,
+    reader: PassageReader,
+    masked: Sequence[MaskedSentence],
+    origins: np.ndarray,
+    supporting: Sequence[Sequence[int]],
+) -> Support | None:
+    """Read masked sentences with a passage that supports the answer, one of `supporting`, and with others that hold
+    the masked wordpieces: the first ones that the retriever finds of each."""
+    rows_BK = np.full((len(masked), 1 + WITHOUT), ABSENT, np.int64)
+    bodies = retriever.passages.bodies
+    for start in range(0, len(masked), AT_ONCE):
+        part = range(start, min(start + AT_ONCE, len(masked)))
+        query_BD = retriever.embed_queries([masked[number].query for number in part])
+        found_BL = retriever.find(query_BD, DEPTH, policy.exclusion(retriever, origins[start : part.stop], always=True))
+        for number, rows_L in zip(part, found_BL, strict=True):
+            rows_L = rows_L[rows_L >= 0]
+            supports_L = np.isin(rows_L, supporting[number])
+            others = rows_L[holds_answer(bodies, rows_L, [masked[number].targets]) & ~supports_L][:WITHOUT]
+            rows_BK[number, 0] = [*rows_L[supports_L], *supporting[number]][0]
+            rows_BK[number, 1 : 1 + len(others)] = others
+    read = np.flatnonzero(rows_BK[:, 1] >= 0)
+    if not len(read):
+        return None
+    log_probs_BK = np.concatenate(
+        [
+            reader.read([masked[number] for number in some], rows_BK[some]).log_probs_BK.double().cpu().numpy()
+            for some in np.array_split(read, -(-len(read) // AT_ONCE))
+        ]
+    )
+    is_other_BK = rows_BK[read, 1:] >= 0
+    gain_BK = np.where(is_other_BK, log_probs_BK[:, :1] - log_probs_BK[:, 1:], np.inf)
+    preferred_BK = (gain_BK > 0) + 0.5 * (gain_BK == 0)
+    preferred_B = (preferred_BK * is_other_BK).sum(1) / is_other_BK.sum(1)
+    return Support(len(read), _mean(gain_BK.min(1)), _mean(preferred_B))
 
 
 def _mean(values: np.ndarray) -> Mean:

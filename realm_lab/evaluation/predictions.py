@@ -59,10 +59,11 @@ def stored_questions(stored: Questions) -> list[Question]:
     """Return the questions of a prepared corpus as records."""
     paths = [tuple(stored.paths[number].tolist()) for number in range(len(stored))]
     texts = stored.answers, stored.answer_kinds, stored.answers_updated, stored.groups, paths
-    columns = zip(stored.ids, stored.texts, *texts, strict=True)
+    supporting = [tuple(stored.supporting[number].tolist()) for number in range(len(stored))]
+    columns = zip(stored.ids, stored.texts, *texts, supporting, strict=True)
     return [
-        Question(n, q, tuple(own), None, kind, tuple(new), tuple(of), path)
-        for n, q, own, kind, new, of, path in columns
+        Question(n, q, tuple(own), None, kind, tuple(new), tuple(of), path, supporting=rows)
+        for n, q, own, kind, new, of, path, rows in columns
     ]
 
 
@@ -86,7 +87,8 @@ def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
 
 def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:
     """Compute exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`;
-    of questions with judged documents nDCG@10 and recall@100 of the passages' ids, and no answers are needed.
+    of questions that name their evidence evidence@k of the passages' ids; of questions with judged documents nDCG@10
+    and recall@100 of these, and no answers are needed.
 
     Wrong, and named by id in the result: a question without a prediction (`missing`); one without an answer or without
     passages in a file that has both (`without_answer`, `without_passages`); and one with two that differ
@@ -122,6 +124,8 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
     if has_texts:
         ranks = [_rank(_single(found.passages), q, patterns) for q, found in pairs]
         scores |= {f"recall_at_{depth}": [float(rank <= depth) for rank in ranks] for depth in DEPTHS}
+        found_at = [_evidence_rank(_single(found.passages), q.evidence) for q, found in pairs if q.evidence]
+        scores |= {f"evidence_at_{depth}": [float(rank <= depth) for rank in found_at] for depth in DEPTHS}
     if judged and any(name for _, found in everyone for passages in found.passages for name, _ in passages):
         found_by = [_graded(_single(by_id[name].passages), question) for name, question in judged.items()]
         scores |= dict(zip(MEASURES, map(list, zip(*found_by, strict=True)), strict=True))
@@ -244,6 +248,14 @@ def _known(name: str, known: Container[str]) -> str:
     plain = unquote(name)
     forms = name, document_of(name), plain, document_of(plain)
     return next((form for form in forms if form in known), document_of(name) or name)
+
+
+def _evidence_rank(passages: tuple[tuple[str, str], ...] | None, evidence: Sequence[str]) -> float:
+    """Return the 1-based rank of the first passage of a document that supports the answer, or infinity."""
+    for rank, (name, _) in enumerate(passages or (), 1):
+        if {name, document_of(name)} & {*evidence}:
+            return rank
+    return float("inf")
 
 
 def _rank(passages: tuple[tuple[str, str], ...] | None, question: Question, patterns: Patterns) -> float:

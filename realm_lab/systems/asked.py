@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from realm_lab.corpus.answers import normalise_answer
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.evaluation.answers import Answer
@@ -45,6 +46,7 @@ class AskedQuestions:
         self.answers_updated = [list(question.answers_updated or question.answers) for question in questions]
         self.kinds = [question.answer_kind for question in questions]
         self.paths = [question.path for question in questions]
+        self.supporting = [question.supporting for question in questions]
         self.groups: dict[str, list[int]] = {}  # group -> indices of its questions
         for place, question in enumerate(questions):
             for group in question.groups:
@@ -66,8 +68,8 @@ class AskedQuestions:
         return len(self.texts)
 
     def ranks(self, rows_QK: np.ndarray) -> Ranks:
-        """Return ranks of answers and gold passages in retrieved rows."""
-        asked = self.answers, self.gold, self.kinds, self.ids, self.patterns, self.paths
+        """Return ranks of answers, gold passages and those that support the answers in retrieved rows."""
+        asked = self.answers, self.gold, self.kinds, self.ids, self.patterns, self.paths, self.supporting
         return rank_answers(rows_QK, self._context.passages, *asked)
 
     def recalls(self, rows_QK: np.ndarray) -> tuple[dict[str, float], Ranks]:
@@ -92,11 +94,11 @@ class AskedQuestions:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the fields of each question in predictions.jsonl that are known before measuring. Questions of one
-        `cluster`, the article of their gold passage, are alike; one without a gold passage is a separate cluster."""
+        `cluster` are alike: of the article of their gold passage, or, without one, of the same answer."""
         article = self._context.passages.text.row
         clusters = [
-            article(gold[0])["article"] if len(gold) else identity
-            for gold, identity in zip(self.gold, self.ids, strict=True)
+            article(gold[0])["article"] if len(gold) else f"answer {normalise_answer(own[0])}" if own else identity
+            for gold, own, identity in zip(self.gold, self.answers, self.ids, strict=True)
         ]
         columns = zip(self.ids, clusters, self.texts, self.answers, strict=True)
         return [dict(zip(("id", "cluster", "question", "answers"), values, strict=True)) for values in columns]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
-from realm_lab.corpus.store import Sentences
+from realm_lab.corpus.store import NO_ROW, Sentences
+from realm_lab.corpus.vocabulary import encode_batch_plain
 from realm_lab.errors import UserError
-from realm_lab.evaluation.gate import SPANS, Gate, measure_gate
+from realm_lab.evaluation.cloze_items import MASK, cloze_items
+from realm_lab.evaluation.gate import SPANS, Gate, measure_gate, measure_support
+from realm_lab.evaluation.predictions import stored_questions
 from realm_lab.evaluation.utility import MAIN_KIND, evenly_spaced, mask_first_span
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.encoder import evaluating
@@ -41,7 +47,42 @@ def gate(context: Context) -> Gate:
     with evaluating(reader), evaluating(embedder):
         read_by = passage_reader(params, context.pretraining_reader(reader), context.passages, context.special)
         policy = CandidatePolicy.of(params.pretrain)
-        return measure_gate(policy, retriever, read_by, masked, np.array(origins), np.array(gold))
+        found = measure_gate(policy, retriever, read_by, masked, np.array(origins), np.array(gold))
+        clozes = _supported_clozes(context)
+        known = [number for number, row in enumerate(gold) if row >= 0]
+        supported = [_Supported(masked[number], origins[number], (gold[number],)) for number in known] + clozes
+        if not supported:
+            return found
+        every, own, supporting = zip(*supported, strict=True)
+        return found._replace(support=measure_support(policy, retriever, read_by, every, np.array(own), supporting))
+
+
+class _Supported(NamedTuple):
+    """A masked sentence with rows: of its origin, or NO_ROW, and of passages that support its answer."""
+
+    masked: MaskedSentence
+    origin: int
+    supporting: Sequence[int]
+
+
+def _supported_clozes(context: Context) -> list[_Supported]:
+    """Return up to SPANS development questions with a [MASK] that name passages that support the answer. One that is
+    too long for a query, or is split into other tokens without the mask, is left out."""
+    stored = context.corpus.questions("dev")
+    questions = {one.id: one for one in stored_questions(stored) if one.supporting and MASK in one.question}
+    gold = {name: stored.gold[number].tolist() for number, name in enumerate(stored.ids)}
+    longest = context.params.corpus.sentence_length - 2
+    found = []
+    for item in cloze_items([*questions.values()], context.tokenizer, context.special, longest)[0]:
+        whole = item.tokens.copy()
+        whole[item.positions] = item.targets
+        is_whole = encode_batch_plain(context.tokenizer, [item.text])[0].ids == whole.tolist()
+        if is_whole and context.special.unk not in item.targets:
+            supporting = questions[item.id].supporting
+            origin = next((row for row in gold[item.id] if row not in supporting), NO_ROW)
+            one = context.asked(MaskedSentence(item.tokens, item.positions, item.targets, item.text), "")
+            found.append(_Supported(one, origin, supporting))
+    return [found[number] for number in evenly_spaced(len(found), SPANS)] if found else []
 
 
 def _asking(sentences: Sentences) -> np.ndarray:

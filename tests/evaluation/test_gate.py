@@ -1,13 +1,14 @@
 """The gate with readers that are known to read, and known not to."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.evaluation.gate import DEPTH, WITHOUT, Gate, Mean, measure_gate
+from realm_lab.evaluation.gate import DEPTH, WITHOUT, Gate, Mean, Support, measure_gate, measure_support
 from realm_lab.evaluation.utility import mask_first_span
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import Reading
@@ -65,6 +66,42 @@ def test_what_a_passage_adds_is_what_was_planted(system: TinySystem, knows_gold:
 def test_more_candidates_have_the_answer_more_often(system: TinySystem) -> None:
     shares = [measured(system, Planted(system, 8, 0), passages=count).among_candidates.mean for count in (1, 8, DEPTH)]
     assert shares[0] < shares[1] < shares[2]
+
+
+class Supporting(Planted):
+    """A reader that gains nats from the passages that support the answers more, or not."""
+
+    def __init__(self, system: TinySystem, gold: np.ndarray, more: float):
+        super().__init__(system, 8.0, 0.0)
+        self._gold, self._more = set(gold.tolist()), more
+
+    def _nats(self, sentence: MaskedSentence, row: int) -> float:
+        return super()._nats(sentence, row) + self._more * (row in self._gold)
+
+
+@pytest.mark.parametrize(("more", "preferred"), [(2.0, 1.0), (0.0, 0.5), (-1.0, 0.0)])
+def test_support_is_compared_with_others_that_hold_the_words(system: TinySystem, more: float, preferred: float) -> None:
+    sentences, bodies = system.corpus.sentences("cloze_dev"), system.passages.bodies
+    rows = np.flatnonzero((np.asarray(sentences.gold) >= 0) & (sentences.kinds() == "object"))
+    retriever, compared = system.built_retriever(), 0
+    for row in rows[:12].tolist():
+        gold = sentences.gold[row : row + 1]
+        reader, one = Supporting(system, gold, more), mask_first_span(sentences, row, system.special.mask)
+        given: Any = CandidatePolicy(8), retriever, reader, [one], np.array([-1]), [gold.tolist()]
+        found = measure_support(*given)
+        compared += found is not None
+        if found is not None:
+            assert (found.spans, found.over_best.mean, found.preferred.mean) == pytest.approx((1, more, preferred))
+        for supporting, *others in reader.rows:
+            assert supporting == gold[0] not in others
+            for other in others:
+                assert other < 0 or find_answer(np.asarray(bodies[other]), [one.targets], len(one.targets))
+    assert compared > 3
+
+
+def test_support_is_told_apart_two_standard_errors_above_a_half() -> None:
+    for mean, expected in ((0.7, True), (0.55, False), (0.49, False)):
+        assert Support(90, Mean(0.0, 0.1), Mean(mean, 0.04)).prefers_support == expected
 
 
 def gate_of(over_none: float, over_best: float, share: float, with_answer: int = 90) -> Gate:

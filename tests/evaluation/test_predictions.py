@@ -102,6 +102,18 @@ def test_retrieved_passages_are_scored_by_the_first_that_holds_an_answer(tmp_pat
     assert [(p["question"], p["pattern"], p["kind"]) for p in result["pattern_problems"]] == [("c", "(", "invalid")]
 
 
+def test_retrieved_passages_are_scored_by_the_evidence_that_a_question_names(tmp_path: Path) -> None:
+    named = {"q1": ("a", "c"), "q2": ("b/1",), "q3": ("e",), "q4": ()}
+    questions = [Question(q, f"text {q}", ("some",), None, evidence=ids) for q, ids in named.items()]
+    found = {"q1": ["b", "c/4"], "q2": ["b/0", "x", "y", "z", "w", "b/1"], "q3": ["f"], "q4": ["a"]}
+    rows = [{"id": q, "ctxs": [{"id": name, "text": "Some."} for name in names]} for q, names in found.items()]
+    scores = score_predictions(put(tmp_path / "p.jsonl", lines(rows)), questions)
+    assert [scores[f"evidence_at_{k}"] for k in (1, 5, 20)] == pytest.approx([0, 1 / 3, 2 / 3])
+    assert scores["recall_at_1"] == 1.0  # every passage holds the word
+    without = score_predictions(tmp_path / "p.jsonl", [question._replace(evidence=()) for question in questions])
+    assert "evidence_at_1" not in without
+
+
 def test_retrieved_passages_are_scored_by_judged_documents_as_ir_measures_does(tmp_path: Path) -> None:
     ir_measures: Any = importlib.import_module("ir_measures")  # which has no types
     qrels = {"q1": {"a": 3, "b": 0, "c": 1}, "q2": {"b": 1, "e": 2}, "q3": {"a": 1}, "q4": {"a": 0}}

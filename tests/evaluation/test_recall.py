@@ -79,6 +79,7 @@ def test_recall_is_the_share_within_the_depth() -> None:
         gold=np.array([1, 0, 6, 0, 0, 3, 0, 0]),
         gold_known=np.array([True, True, True, False, False, True, True, False]),
         path=np.full(8, -1),
+        evidence=np.array([-1, -1, 1, 7, 0, 5, -1, -1]),
     )
     assert recall_metrics(ranks) == {
         "recall_at_1": 1 / 8,
@@ -87,8 +88,11 @@ def test_recall_is_the_share_within_the_depth() -> None:
         "gold_recall_at_1": 1 / 5,  # of the questions whose gold passage is known
         "gold_recall_at_5": 2 / 5,
         "gold_recall_at_20": 3 / 5,
+        "evidence_at_1": 1 / 4,  # of the questions with a known passage that supports the answer
+        "evidence_at_5": 2 / 4,
+        "evidence_at_20": 3 / 4,
     }
-    unknown = ranks._replace(gold_known=np.zeros(8, bool))
+    unknown = ranks._replace(gold_known=np.zeros(8, bool), evidence=np.full(8, -1))
     assert recall_metrics(unknown, "_finetuned").keys() == {f"recall_at_{k}_finetuned" for k in DEPTHS}
 
 
@@ -99,6 +103,12 @@ def test_a_path_is_found_by_its_last_passage_wherever_it_is(system: TinySystem) 
     assert ranks.path.tolist() == [3, 6, 0, -1]
     found = {name: value for name, value in recall_metrics(ranks, "_x").items() if name.startswith("path")}
     assert found == {"path_recall_at_5_x": 1 / 3, "path_recall_at_20_x": 2 / 3}
+
+
+def test_a_passage_that_supports_the_answer_is_found_by_its_row(system: TinySystem) -> None:
+    rows_BK = np.array([[3, 9, 4], [3, 9, 4], [3, 9, 4], [-2, -2, -2]])
+    asked: Any = [[""]] * 4, [np.empty(0)] * 4, ["text"] * 4, list("abcd"), Patterns(), (), [(4, 9), (7,), (), (4,)]
+    assert rank_answers(rows_BK, system.passages, *asked).evidence.tolist() == [2, 0, -1, 0]
 
 
 def test_questions_find_what_the_retriever_ranks_first(

@@ -1,5 +1,6 @@
 """`realm-lab doctor --corpus`: a corpus that must fail, and one that must pass."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from realm_lab import cli
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader, Reading
 from realm_lab.models.spans import find_answer
+from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import open_run
 from realm_lab.systems.gate import gate
 from tests import tiny
@@ -39,6 +41,59 @@ def test_a_corpus_that_repeats_nothing_fails(tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     assert cli.main([*given, *flags]) == 1
     assert "will not learn" in capsys.readouterr().out
+
+
+PLACES = ["Oslo", "Rome", "Lima", "Kyiv", "Bern", "Baku"]
+
+
+def test_evidence_is_found_by_its_id_and_the_gate_compares_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two items hold each answer, and one is named as evidence. The reader here prefers it for all answers but one."""
+    items = [
+        {"id": f"{place} {number}", "title": "", "text": text.format(place), "article": f"{place} {number}"}
+        for place in PLACES
+        for number, text in enumerate(["The king went to {} last week.", "A ship from {} brought more tea."])
+    ]
+    clozes = [
+        {"id": place, "question": "The old king went to [MASK].", "answer": [place], "evidence_ids": [f"{place} 0"]}
+        for place in PLACES
+    ]
+    clozes += [{"id": "none", "question": "It rains in [MASK] again.", "answer": ["Oslo"], "evidence_ids": ["gone"]}]
+    for name, records in (("items", items), ("clozes", clozes)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    change: dict[str, Any] = {"corpus.source": "files", "corpus.pretrain_corpus": "same", "corpus.tagger": "rule"}
+    change |= {"corpus.files.knowledge": [str(tmp_path / "items.jsonl")], "corpus.files.dev_split": "none"}
+    splits = [f"corpus.files.questions_{split}" for split in ("train", "dev", "test")]
+    change |= {split: [str(tmp_path / "clozes.jsonl")] for split in splits}
+    change |= {"corpus.passage_length": 32, "corpus.sentence_length": 30, "pretrain.candidates": 3}
+    change |= {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 0}
+    params = tiny.params(change)
+    root = tiny.prepare(params, tmp_path / "root", "warm_start")
+    context = open_run(params, root, 0, "realm")
+    rows = {document: row for row, document in enumerate(context.passages.text.column("document"))}
+
+    asked = AskedQuestions.of_split(context, "test")
+    assert asked.supporting == [*((rows[f"{place} 0"],) for place in PLACES), ()]
+    found = np.array([[rows["Rome 1"], rows[f"{place} 0"]] for place in PLACES] + [[0, 1]])
+    found[0] = rows["Oslo 0"], rows["Rome 0"]
+    values, _ = asked.recalls(found)
+    assert (values["evidence_at_1"], values["evidence_at_5"]) == (1 / 6, 1.0)
+    clusters = [row["cluster"] for row in asked.rows()]
+    assert clusters[0] == clusters[-1] != clusters[1]  # Oslo is the answer to both
+
+    def prefers(self: CandidateReader, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
+        evidence = {rows[f"{place} 0"] for place in PLACES[1:]}
+        nats = [[-2.0 + (row in evidence) - (row == rows["Oslo 0"]) for row in own] for own in rows_BK.tolist()]
+        return Reading(torch.tensor(nats)[:, :, None], torch.ones(len(sentences), 1, dtype=torch.bool))
+
+    monkeypatch.setattr(CandidateReader, "read", prefers)
+    support = gate(context).support
+    assert support is not None
+    assert (support.spans, support.preferred.mean, support.over_best.mean) == pytest.approx((6, 5 / 6, 4 / 6))
+    given = ["doctor", "--corpus", "--root", str(root), "--params", str(tiny.PARAMETERS)]
+    cli.main([*given, *(part for key, value in change.items() for part in ("--set", f"{key}={value}"))])
+    assert "preferred in 0.83" in capsys.readouterr().out
 
 
 def test_a_toy_world_passes_with_a_reader_that_reads(

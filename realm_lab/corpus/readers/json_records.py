@@ -74,6 +74,10 @@ class Record(NamedTuple):
         named = self._replace(fields={f"{key} {place}": text for place, text in enumerate(values, 1)})
         return tuple(named.field(name, str) for name in named.fields)
 
+    def optional_texts(self, key: str) -> tuple[str, ...]:
+        """The same of a field that a record may lack."""
+        return self.texts(key) if self.fields.get(key) else ()
+
     def identity(self, *keys: str) -> str:
         """The record's id as text, under the first of `keys` (DOCUMENT_IDS) that it has; file and number without one.
 
@@ -247,7 +251,7 @@ def passage_id(title: str, text: str) -> str:
 
 
 def open_question(record: Record, dropped: Dropped, kind: AnswerKind = "text") -> Iterator[Question]:
-    """Read a question with one answer or a list of them, and its document and groups if the file has them."""
+    """Read a question with one answer or a list of them, and its document, groups and evidence if the file has them."""
     question = record.field("question", str)
     answers = record.texts("answers" if "answers" in record.fields and "answer" not in record.fields else "answer")
     document = record.fields.get("document")
@@ -258,9 +262,10 @@ def open_question(record: Record, dropped: Dropped, kind: AnswerKind = "text") -
     for answer in answers if kind == "text" else ():
         if answer.startswith("[") and _is_list(answer):
             raise record.error(f"the answer {answer[:60]!r} is a list written as text", "write it as a list of texts")
-    groups = record.texts("groups") if record.fields.get("groups") else ()
     document = None if document is None else str(document)
-    yield Question(record.identity(*QUESTION_IDS), question, answers, document, kind, groups=groups)
+    groups, evidence = record.optional_texts("groups"), record.optional_texts("evidence_ids")
+    identity = record.identity(*QUESTION_IDS)
+    yield Question(identity, question, answers, document, kind, groups=groups, evidence=evidence)
 
 
 def _is_list(text: str) -> bool:

@@ -91,12 +91,14 @@ def _qed_question(record: Record, dropped: Dropped) -> Iterator[Question]:
 
 
 def _cloze(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """The sentence with its [MASK] as the question; it was made from the document `source_id`."""
+    """The sentence with its [MASK] as the question; it was made from the document `source_id`, and the documents
+    `evidence_ids` support the answer."""
     yield Question(
         record.identity(*QUESTION_IDS),
         record.field("cloze", str),
         record.texts("answer"),
         record.field("source_id", str),
+        evidence=record.optional_texts("evidence_ids"),
     )
 
 

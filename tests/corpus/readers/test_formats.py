@@ -286,7 +286,8 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "swapped_paragraphs": ("swap.jsonl", lines(SWAPPED), "swapped_paragraphs", [
         Question("s1", "Who?", ("Ann",), "Old_Oslo#3", answers_updated=("Bob",)),
         Question("s2", "When?", ("1969",), "Old_Oslo#3", answers_updated=("1969",))], {}),
-    "cloze": ("cloze.jsonl", lines(CLOZE), "cloze", [Question("c", "In [MASK].", ("Oslo",), "n1")], {}),
+    "cloze": ("cloze.jsonl", lines(CLOZE), "cloze",
+        [Question("c", "In [MASK].", ("Oslo",), "n1", evidence=("n2",))], {}),
 }
 # fmt: on
 
