@@ -211,6 +211,9 @@ def main():
 
     # Take out what the test clozes come from, and then the same for development, which spares the tests' evidence.
     number_of = {item.id: number for number, item in enumerate(items)}
+    for _, cloze in clozes:
+        if cloze["source_id"] not in number_of:
+            raise UserError(f"--clozes: no item of --texts has the id '{cloze['source_id']}'", "name its texts as well")
     taken = {group[number_of[cloze["source_id"]]] for _, cloze in clozes}
     spared = {group[number_of[one]] for _, cloze in clozes for one in cloze["evidence_ids"] if one in number_of}
     most = len(items) // 10
