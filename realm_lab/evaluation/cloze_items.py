@@ -49,6 +49,7 @@ class ClozeItem(NamedTuple):
     shortened: bool
     text: str  # with the answer in the blank
     span: tuple[int, int]  # the characters of the answer in it, [first, end)
+    evidence: tuple[str, ...] = ()  # documents that support the answer
 
 
 class ClozeReading(NamedTuple):
@@ -62,6 +63,7 @@ class ClozeReading(NamedTuple):
     wordpieces: int
     answer_retrieved: bool  # whether a candidate holds the answer
     passages: list[str]  # ids of the candidates, most likely first
+    evidence_retrieved: bool | None = None  # whether one supports it; None: the item names no evidence
 
 
 def cloze_items(
@@ -104,7 +106,8 @@ def _item(question: Question, tokenizer: Tokenizer, special: SpecialIds, longest
     wanted = np.array(targets, np.int64)
     start, answer = question.question.index(MASK), question.answers[0]
     whole = question.question.replace(MASK, answer), (start, start + len(answer))
-    return ClozeItem(question.id, tokens, positions, wanted, question.answers, question.document, shortened, *whole)
+    known = question.answers, question.document
+    return ClozeItem(question.id, tokens, positions, wanted, *known, shortened, *whole, question.evidence)
 
 
 @torch.no_grad()
@@ -181,6 +184,7 @@ def _reading(
         len(item.targets),
         any(holds_answer(normalise_answer(text["body"]), item.answers) for text in texts),
         [passages.id_of(rows[place]) for place in order if rows[place] >= 0],
+        any(text["document"] in item.evidence for text in texts) if item.evidence else None,
     )
 
 

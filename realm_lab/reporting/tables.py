@@ -76,6 +76,7 @@ UPDATED = {  # measure of a corpus update: its title and digits
     "log_likelihood": ("log p(y|x), nats", 2),
     "utility": ("utility, nats", 2),
     "answer_retrieved": ("a candidate has the answer", 3),
+    "evidence_retrieved": ("a candidate supports the answer", 3),
     "exact_match": ("exact match", 3),
     "follows": ("follows the new version", 3),
     "stays": ("stays with the old", 3),

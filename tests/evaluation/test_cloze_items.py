@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from realm_lab.corpus.records import Question
-from realm_lab.evaluation.cloze_items import best_filling, cloze_items, read_cloze_items
+from realm_lab.evaluation.cloze_items import ClozeReading, best_filling, cloze_items, read_cloze_items
+from realm_lab.evaluation.corpus_update import cloze_summary
 from realm_lab.models.causal import CausalModel, left_prompt
 from realm_lab.models.likelihoods import CausalReader, Identity, Likelihoods
 from realm_lab.retrieval.rows import NULL
@@ -161,3 +162,23 @@ def test_a_wide_beam_finds_the_best_of_all_fillings() -> None:
     best = max(itertools.product(range(6), repeat=3), key=marginal)
     assert tuple(words) == best
     assert float((log_prior + log_reader).logsumexp(0)) == pytest.approx(marginal(best))
+
+
+def test_evidence_among_the_candidates_is_counted_where_all_items_name_it(system: TinySystem) -> None:
+    params = tiny_params(pretrain={"candidates": CANDIDATES})
+    questions = questions_from(system, [4, 30])
+    args = (params, system.built_retriever(), system.reader, system.tokenizer, system.special)
+
+    def read(*evidence: tuple[str, ...]) -> list[ClozeReading]:
+        asked = [question._replace(evidence=own) for question, own in zip(questions, evidence, strict=True)]
+        return read_cloze_items(*args, cloze_items(asked, system.tokenizer, system.special, 24)[0])
+
+    documents = dict(zip(system.passages.text.column("id"), system.passages.text.column("document"), strict=True))
+    found, _ = read((), ())
+    last = documents[found.passages[-1]]
+    both, one = read(("gone", last), ("gone",)), read((last,), ())
+    assert [reading.evidence_retrieved for reading in both] == [True, False]
+    assert [reading.evidence_retrieved for reading in one] == [True, None]
+    assert cloze_summary(both, both)["new"]["evidence_retrieved"] == 0.5
+    assert cloze_summary(both, both)["difference"]["evidence_retrieved"]["deltas"] == [0.0, 0.0]
+    assert "evidence_retrieved" not in cloze_summary(one, one)["new"]
