@@ -144,7 +144,7 @@ _ENTRIES = (
     _recall("judged_recall_at_100_finetuned", "recall@100 of judged documents, fine-tuned"),
     _recall("path_recall_at_5", "recall@5 of every passage of the path"),
     _recall("path_recall_at_20", "recall@20 of every passage of the path"),
-    *_start_and_end("passage_utility", "utility of the passages only {when}", unit="nats", digits=2),
+    *_start_and_end("passage_utility", "utility of passages, without the null document, {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility", "retrieval utility {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility_top1", "utility of the top passage {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility_best", "utility of the best candidate {when}", unit="nats", digits=2),
@@ -161,7 +161,7 @@ _ENTRIES = (
 )
 
 _CURVES = (
-    Metric("passage_utility", "utility of the passages only", "curve", "dev", "nats", 2),
+    Metric("passage_utility", "utility of passages, without the null document", "curve", "dev", "nats", 2),
     Metric("retrieval_utility", "retrieval utility", "curve", "dev", "nats", 2, headline=True),
     Metric("retrieval_utility_top1", "utility of the top passage", "curve", "dev", "nats", 2),
     Metric("retrieval_utility_best", "utility of the best candidate", "curve", "dev", "nats", 2),
