@@ -64,9 +64,9 @@ def _stages(root: Path, run: RunRecord) -> list[tuple[StageRun, StageState]]:
     runs = Path(root) / "runs"
     states = StageStates(runs, jobs_of_stages(root))
     keys = {"prepare": run.inputs["corpus"]} | run.keys
-    found = [(StageRun(stage_folder(runs, stage, key), stage), states.stage(stage, key)) for stage, key in keys.items()]
-    for run, _ in found:
-        run.check()
+    found = [(StageRun(stage_folder(runs, name, key), name), states.stage(name, key)) for name, key in keys.items()]
+    for stage, _ in found:
+        stage.check()
     return found
 
 

@@ -14,6 +14,7 @@ import shutil
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,8 +74,8 @@ class Project:
         if deep:
             code, text = _apart(self._answers)
             return Seen((code,), {"ask": text})
-        calls = {name: _apart(lambda name=name: main([name, "s", "--root", root, *["--json"] * (name == "status")]))
-                 for name in ("report", "status")}  # fmt: skip
+        commands = {"report": ["report", "s", "--root", root], "status": ["status", "s", "--root", root, "--json"]}
+        calls = {name: _apart(partial(main, command)) for name, command in commands.items()}
         papers = {name: (self.root / "reports" / "s" / name).read_text() for name in PAPERS}
         for name, content in self.papers.items():
             (self.root / "reports" / "s" / name).write_bytes(content)
@@ -260,6 +261,11 @@ def other_run(project: Project) -> None:
     write_json(path, record)
 
 
+def undigested(project: Project) -> None:
+    delete(project.stage("evaluate") / DIGESTS)
+    edit(project.stage("evaluate") / "results.json", *EDIT)
+
+
 def pairs(project: Project, stage: str, name: str = "") -> tuple[Path, Path]:
     """The same file or folder of both seeds."""
     first, second = (project.stage(stage, seed=seed) / name for seed in (0, 1))
@@ -292,10 +298,7 @@ CHANGES: dict[str, Callable[[Project], object]] = {
     "predictions cut": lambda p: os.truncate(p.stage("evaluate") / "eval" / "predictions.jsonl", 900),
     "predictions deleted": lambda p: delete(p.stage("evaluate") / "eval" / "predictions.jsonl"),
     "weights deleted": lambda p: delete(p.stage("finetune") / "model" / "reader" / "model.safetensors"),
-    "digests deleted and a result edited": lambda p: (
-        delete(p.stage("evaluate") / DIGESTS),
-        edit(p.stage("evaluate") / "results.json", *EDIT),
-    ),
+    "digests deleted and a result edited": undigested,
 }  # fmt: skip
 
 
