@@ -58,7 +58,8 @@ SELDOM = frozenset(
     model.activation model.projection model.projection_norm model.projection_dropout model.share_projection
     model.score_temperature model.pictures model.train_word_embeddings warm_start.reader.related_fraction
     warm_start.reader.related_only_fraction warm_start.embedder.attempts warm_start.embedder.initial_encoder
-    warm_start.embedder.query_scale pretrain.salient_spans pretrain.sentence_choice pretrain.recurring_spans
+    warm_start.embedder.query_scale warm_start.ict_cut pretrain.salient_spans pretrain.sentence_choice
+    pretrain.recurring_spans finetune.answer_by
     pretrain.over_retrieve pretrain.calibrate_null pretrain.causal_checkpoint pretrain.causal_form
     pretrain.containment pretrain.watch.interval_steps pretrain.watch.patience_steps
     finetune.max_span_wordpieces finetune.span_hidden_size finetune.softmax finetune.early_loss_candidates

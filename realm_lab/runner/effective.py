@@ -17,9 +17,9 @@ from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.other_code import other_code
 from realm_lab.runner.plan import check_parts, plan_study
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, code_roots, plan_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, code_roots, plan_run, stage_folders
 from realm_lab.systems.registry import options_of
-from realm_lab.tracking.code_record import code_reader
+from realm_lab.tracking.code_record import CodeStates, code_reader
 
 AFTER = {"evaluate": ("realm_lab.reporting.default_run",), "report": ("realm_lab.reporting.report",)}
 
@@ -56,16 +56,27 @@ def stage_keys(params: Params) -> dict[str, str]:
 
 def stage_digests(params: Params, runs: Path) -> dict[str, str]:
     """Return stage -> digest of the code that it and the stages before it reach, for every system of the default
-    pipeline; and of `report`."""
-    reader, found = code_reader(runs), {}
+    pipeline, with the files that custom code opened and that have changed since; and of `report`."""
+    reader, found, changes = code_reader(runs), {}, _changes(params, runs)
     above: list[str] = []
     by_system = [code_roots(params, system) for system in DEFAULT_SYSTEMS]
     for stage in by_system[-1]:
         roots = [*AFTER.get(stage, ()), *(root for each in by_system for root in each.get(stage, ()))]
-        above.append(digest(reader.reached(roots)))
+        above.append(digest([reader.reached(roots), sorted(changes.get(stage, ()))]))
         found[stage] = digest(above)
     found["report"] = digest(reader.reached(AFTER["report"]))
     reader.save()
+    return found
+
+
+def _changes(params: Params, runs: Path) -> dict[str, set[str]]:
+    """Return stage -> what has changed since its finished runs."""
+    states, found = CodeStates(runs), dict[str, set[str]]()
+    for system in DEFAULT_SYSTEMS:
+        for seed in params.seeds:
+            folders = stage_folders(runs, plan_run(params, system, seed))
+            for one in states.of_run(folders, code_roots(params, system)):
+                found.setdefault(one.stage, set()).update(one.changes)
     return found
 
 

@@ -194,8 +194,8 @@ class Study(StudyFile):
     seeds: SeedsOrRule  # type: ignore[assignment]
     """One run of each cell for every seed; at least six seeds are needed for significance, however many metrics and
     cells there are. Or `{until: decided, at_least: 4, at_most: 16}`: from the fourth seed on each cell takes one more
-    until its first metric differs from the baseline's or is equivalent within `delta`, 16 at most. `first` (0) is the
-    first of them."""
+    until its first metric differs from the baseline's or is equivalent within `delta`, 16 at most (`at_most` is 6 or
+    more: fewer seeds cannot be significant). `first` (0) is the first of them."""
 
     baseline: str | dict[str, Any]
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""

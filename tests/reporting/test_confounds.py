@@ -14,6 +14,7 @@ from realm_lab.reporting.frames import load_study
 from realm_lab.reporting.rendered import render_again, stale
 from realm_lab.reporting.report import write_study_report
 from realm_lab.tracking.study_record import StudyFork, StudyRecord, write_study_record
+from tests.factories.finished import finished
 from tests.reporting.synthetic import CELLS, edit, make_study, run_json, stage_folder
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -104,6 +105,7 @@ def test_curves_that_were_measured_otherwise_are_named(tmp_path: Path, study: St
         path = stage_folder(tmp_path / "runs", study, cell, 0, "pretrain") / "config.yaml"
         path.write_text(f"stage: pretrain\nparams:\n  evaluate: {json.dumps(had['evaluate'])}\n"
                         f"  pretrain: {json.dumps(had['pretrain'])}\n")  # fmt: skip
+        finished(path.parent)
     cells = [replace(cell, changes=cell.changes | {"evaluate.questions": 7} if cell.name == "no_null" else cell.changes)
              for cell in study.cells]  # fmt: skip
     write_study_record(tmp_path / "runs", replace(study, observes=asked, cells=tuple(cells)))

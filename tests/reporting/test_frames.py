@@ -196,6 +196,7 @@ def test_a_metric_without_a_number_is_a_row_and_no_other_is_affected(
     for run in study.runs:
         folder = stage_folder(tmp_path / "runs", study, run.cell, run.seed, "evaluate")
         (folder / "eval" / "predictions.jsonl").write_text(json.dumps(answer) + "\n")
+        finished(folder)
     own = Metric("letters", "letters", part="answers", choice="tests.reporting.test_frames:letters")
     metrics = ("letters", *study.metrics)
     write_study_record(tmp_path / "runs", replace(study, metrics=metrics, own_metrics=(own,)))

@@ -127,7 +127,10 @@ def test_unfinished_runs_are_named(tmp_path: Path, study: StudyRecord) -> None:
     preempted = stage_folder(tmp_path / "runs", study, "no_null", 1, "evaluate") / "status.json"
     edit(preempted, lambda found: found.update(state="PREEMPTED"))
     failed = stage_folder(tmp_path / "runs", study, "random_token", 2, "evaluate") / "status.json"
-    edit(failed, lambda found: found.update(state="FAILED", error="no memory", flags=["odd: a | b"]))
+    edit(
+        failed,
+        lambda found: found.update(state="FAILED", error="no memory", flags=[{"name": "odd", "text": "odd: a | b"}]),
+    )
     text = report(tmp_path)
     [flagged] = [run for run in read_json(tmp_path / "reports" / "table" / "summary.json")["runs"] if "flags" in run]
     assert (flagged["cell"], flagged["seed"], flagged["why"]["cause"]) == ("random_token", 2, "error")

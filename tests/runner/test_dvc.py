@@ -164,7 +164,7 @@ def test_the_password_of_a_tracking_store_is_in_no_file_that_dvc_pushes(
     store = "postgresql://me:hunter2@host/runs"
     write_text(tmp_path / "params.yaml", f"preset: smoke\nlaunch: {{tracking_uri: '{store}'}}\n")
     write_effective(Path("params.yaml"), tmp_path / "data")
-    assert not [path for path in (tmp_path / "data").iterdir() if "hunter2" in path.read_text()]
+    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file() and "hunter2" in path.read_text()]
     params = load(Path("params.yaml"))
     assert params.launch.tracking_uri == store
     assert "hunter2" not in params.model_dump_json()  # of jobs

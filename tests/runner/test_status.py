@@ -70,11 +70,14 @@ def shown(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> li
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
+FLAGGED = [{"name": "collapsed", "text": "collapsed: p(null) is 1"}]
+
+
 def test_every_state_has_its_line(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     put("a", "prepare", "COMPLETE")
     put("a", "warm_start", "COMPLETE")
     for stage in ("pretrain", "finetune", "evaluate"):
-        put("a", stage, "COMPLETE", flags=["collapsed: p(null) is 1"] if stage == "pretrain" else [])
+        put("a", stage, "COMPLETE", flags=FLAGGED if stage == "pretrain" else [])
     here = {"host": socket.gethostname(), "pid": os.getpid()}
     now = time.time()
     running = put("b", "pretrain", "RUNNING", step=40, total_steps=400, steps_per_second=2.0, heartbeat_at=now, **here)

@@ -162,7 +162,7 @@ def test_mistakes(line: Path, verb: Verb, text: str, message: str) -> None:
 
 
 def test_an_unfinished_run_is_named_with_what_to_do(line: Path) -> None:
-    with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; run `realm-lab f"):
+    with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; run `realm-lab e"):
         ask(open_run(PARAMS, line, 0, "warm_start"), "who ?")
     with pytest.raises(
         UserError, match=r"the finetune stage has not .*; run a study with a cell `system: bm25_reader`"

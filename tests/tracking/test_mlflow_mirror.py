@@ -267,7 +267,7 @@ def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_
     stage.metrics.truncate_after(100)  # the checkpoint of step 150 turned out to be broken
     made_runs.write_points(stage.metrics, made_runs.pretrain_rows("random_mask", 3, 110, 200, BEGAN_AT + 500))
     made_runs.checkpoint(stage, 200)
-    made_runs.set_status(stage, flags=["non_finite_results"])
+    made_runs.set_status(stage, flags=[{"name": "non_finite_results", "text": "non_finite_results"}])
     assert mirror(runs).recreated == 1
     assert shown.run_ids(runs)["FLAGGED live-s0"] != first
     run = only_run(runs)

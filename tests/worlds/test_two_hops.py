@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.corpus.prepare import corpus_inputs, prepare
+from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.records import SPLITS, Split
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
@@ -93,7 +93,6 @@ def test_a_prepared_corpus_has_the_paths_and_one_of_one_hop_is_as_before(tmp_pat
     assert [tuple(stored.paths[number].tolist()) for number in range(len(stored))] == written
     assert [stored.gold[number].tolist() for number in range(len(stored))] == [[path[1]] for path in written]
     plain = {"corpus": {"source": {"name": "toy", **toy}}}
-    assert "hops" not in corpus_inputs(tiny_params(**plain), 0)["corpus"]["toy"]
     prepare(tiny_params(**plain), tmp_path / "one", 0)
     assert not list((tmp_path / "one").rglob("path.*"))
     assert not PreparedCorpus(tmp_path / "one").questions("dev").paths.lengths.any()
