@@ -145,7 +145,7 @@ def _files(root: Path, pattern: str) -> Iterator[Path]:
 
 
 def _kind(path: Path) -> str:
-    """Return the name of a file, with its folder if that is the same in many places."""
+    """Return the name of a file, with its folder if many folders have one of that name."""
     return f"{path.parent.name}/{path.name}" if path.parent.name in CHANGING else path.name
 
 

@@ -22,7 +22,7 @@ from realm_lab.errors import UserError
 DIGESTS = "digests.json"
 BLOCKS, BLOCK_BYTES = 32, 4096
 WHOLE_BYTES = 4 * 2**20  # a file up to this size is always compared whole
-CHANGING = ("checkpoints", "index", "lease")  # folders of a stage; a checkpoint has a digest of its own
+CHANGING = ("checkpoints", "index", "lease")  # folders of a stage; a checkpoint has a separate digest
 
 
 class Written(NamedTuple):

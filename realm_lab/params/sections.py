@@ -136,7 +136,7 @@ def identity_values(
 
 
 def _digest_content(kind: str, value: Any, parameter: str, names: list[str]) -> Any:
-    """Return the digest of what a parameter names. UserError: it does not exist, or is of another kind."""
+    """Return the digest of the files that a parameter names. UserError: none exist, or they are of another kind."""
     if isinstance(value, list):
         return [_digest_content(kind, one, parameter, names) for one in value]
     if kind == "causal":

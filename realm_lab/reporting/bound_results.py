@@ -29,7 +29,9 @@ OF_FINDING = {
 }  # fmt: skip
 VERDICT_FIELDS = ("direction", "above", "below", *(kind.name.lower() for kind in Kind))
 WORDS_OF_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
-OPEN = {Kind.NOT_SIGNIFICANT, Kind.INCONCLUSIVE, Kind.EQUIVALENT, Kind.TOO_FEW_SEEDS}
+OPEN = {
+    Kind.NOT_SIGNIFICANT, Kind.INCONCLUSIVE, Kind.EQUIVALENT, Kind.TOO_FEW_SEEDS, Kind.NOTHING_LEARNED,
+}  # fmt: skip
 # Every word of a verdict is one of these, or its meaning is not known; `a little` counts as one.
 KNOWN = frozenset(
     "a-little an a the is are was were be do does did can could no not neither nor significant significantly far much "

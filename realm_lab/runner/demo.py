@@ -78,7 +78,7 @@ def collect(root: Path) -> None:
 
 
 def main(root: Path) -> None:
-    """Train the study in the project ROOT, where it is not done by the present code, and take it over."""
+    """Train the study in the project ROOT, unless the present code did it, and take it over."""
     from realm_lab.runner.sweep import Request, sweep
 
     request = Request(FOLDER / "demo.yaml", root, params_path=FOLDER / "params.yaml", retry_failed=True,

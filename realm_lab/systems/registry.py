@@ -50,7 +50,7 @@ SYSTEM = "system"  # in `depends_on`: the system itself
 ALWAYS_READ = (
     "launch",
     "fork",
-)  # parameters that every stage can read: how it runs, and what it continues, whose key is in its own
+)  # parameters that every stage can read: how it runs, and the state that it continues, which has a key
 
 
 class Unsupported(UserError):

@@ -55,7 +55,7 @@ EDITS = {
     "my_number.txt": {"pretrain", "evaluate"},  # which it reads
     "my_plugin.py": {"prepare", "warm_start", "pretrain", "finetune", "evaluate"},  # could change anything
 }
-OPENED = ("my_later.py", "my_number.txt")  # known from code.json alone
+OPENED = ("my_later.py", "my_number.txt")  # known from code.json only
 STAGES = ["prepare", "warm_start", "pretrain", "finetune", "evaluate"]
 LOOK = """
 import contextlib, io, json, sys

@@ -45,7 +45,7 @@ class Seen(NamedTuple):
 
 
 class Project:
-    """A finished study, and what a user reads of it."""
+    """A finished study, and the answers that a user gets from it."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.runs = root, root / "runs"
@@ -69,7 +69,7 @@ class Project:
         return self.runs / "corpora" / str(record["inputs"]["corpus"])[:12]
 
     def look(self, deep: bool) -> Seen:
-        """Ask every test question, or write the report and read the status; each in a process of its own."""
+        """Ask every test question, or write the report and read the status; each in a separate process."""
         root = str(self.root)
         if deep:
             code, text = _apart(self._answers)
@@ -90,7 +90,7 @@ class Project:
         return 0
 
     def outcome(self, path: Path, deep: bool) -> str:
-        """Compare what is read now with what is right."""
+        """Compare the answers of now with the right ones."""
         now, right = self.look(deep), self.right[deep]
         text = "".join(now.texts.values())
         if re.search(r"Traceback|unexpected [A-Z]", text):
@@ -111,7 +111,7 @@ QUESTIONS: list[str] = []
 
 
 def _apart(work: Callable[[], int]) -> tuple[int, str]:
-    """Return the exit code of work in a child process, and what it prints."""
+    """Return the exit code of work in a child process, and its output."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -369,7 +369,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def to_do(root: Path) -> str:
-    """What a sweep would compute, by whose code: in a process that imports the custom code anew."""
+    """Return the work of a sweep, in a process that imports the custom code again."""
     code, text = _apart(lambda: main(["sweep", "own", "--dry-run", "--json"]))
     assert code == 0, text
     return text
