@@ -40,6 +40,7 @@ from realm_lab.systems.registry import (
     PREPARE,
     SYSTEMS,
     Stage,
+    fixed_params,
     options_of,
     system_of,
     system_source,
@@ -107,6 +108,7 @@ class Plan:
 
 def plan_run(params: Params, system: str, seed: int) -> Plan:
     """Return the stages and keys of one run of a system."""
+    params = fixed_params(params, system)
     _check_order(params, system)
     _check_checkpoints(params, system)
     continues = None
@@ -163,7 +165,7 @@ def _check_order(params: Params, system: str) -> None:
 def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
     """Return stage -> the root modules of all of its code, from `prepare` on: its work, the system if the
     work calls it, and the custom parts that its parameters name."""
-    declared = system_of(system)
+    declared, params = system_of(system), fixed_params(params, system)
     source = corpus_source(params.corpus)
     everywhere = plugin_modules(params.plugins)
     prepare = {PREPARE.module, source.module, corpus_tagger(params.corpus).module, *everywhere}
@@ -286,7 +288,7 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     path = runs / plan.run_name / "run.json"
     if path.exists():  # the same run under a preset or with parameters that do not concern it
         return read_run_record(path)
-    inputs = corpus_inputs(params, plan.seed)
+    inputs = corpus_inputs(fixed_params(params, plan.system), plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
     stages = [_stage_identity(params, plan.system, stage) for stage in system_of(plan.system).stages]
     fork = params.fork and params.fork.model_dump(mode="json")

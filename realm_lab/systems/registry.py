@@ -106,10 +106,6 @@ class Stage:
                 found = not declared.startswith("-")
         return found
 
-    def reads(self, name: str) -> bool:
-        """True if its work may read a parameter."""
-        return self.declares(name) or any(is_inside(name, one) for one in self.observes)
-
 
 PREPARE = Stage(
     "prepare",
@@ -330,7 +326,7 @@ def fixed_params(params: Params, system: str) -> Params:
 
 def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Params:
     """Return the parameters of a run that a stage may read: those that it and the stages before it declare, and those
-    that change none of its numbers. With `key`, only those that it declares itself."""
+    that it observes. With `key`, only those that it declares itself."""
     from realm_lab.params.sections import Streams
 
     declared, params = (PREPARE, *system_of(system).stages), fixed_params(params, system)
@@ -340,7 +336,8 @@ def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Pa
     def keeps(name: str) -> bool:
         if key:
             return last.declares(name)
-        return any(is_inside(name, one) for one in ALWAYS_READ) or any(stage.reads(name) for stage in stages)
+        read = any(is_inside(name, one) for one in (*ALWAYS_READ, *last.observes))
+        return read or any(stage.declares(name) for stage in stages)
 
     view = params.view(keeps, last.name)
     names = {stage.name for stage in stages}

@@ -223,6 +223,16 @@ class Reads(DenseRetriever):
     stages = (Stage("look", ("model.layers",), f"{__name__}:look", observes=("evaluate.questions",)), EVALUATE)
 
 
+class After(Reads):
+    name = title = "after"
+    stages = (*Reads.stages[:1], Stage("late", ("tokenizer",), f"{__name__}:late"), EVALUATE)
+
+
+class Shorter(Reads):
+    name = title = "shorter"
+    fixed = {"corpus.passage_length": 30}
+
+
 class Calls(Reads):
     name = title = "calls"
     stages = (Stage("call", ("model",), f"{__name__}:call"), EVALUATE)
@@ -238,6 +248,11 @@ def look(context, run):
         "cut": params.corpus.sentence_length,
         "threads": params.launch.threads,
     })
+
+
+def late(context, run):
+    run.start(0)
+    run.finish({"questions": context.params.evaluate.questions})
 
 
 def call(context, run):
@@ -272,6 +287,20 @@ def test_a_stage_reads_only_what_it_declares(project: Path) -> None:
     (project / "less_systems.py").write_text(FIXED.replace('"heads": params.model.heads,', ""))
     found = tiny.run("look", tiny.params(), project, "less_systems:Reads").results()
     assert found == {"layers": 2, "questions": 12, "cut": 26, "threads": 1}
+
+
+def test_what_an_earlier_stage_observes_is_no_ones_but_its_own(project: Path) -> None:
+    (project / "late_systems.py").write_text(FIXED.replace('"heads": params.model.heads,', ""))
+    params, name = tiny.params(), "late_systems:After"
+    tiny.prepare(params, project, "look", label=name)
+    with pytest.raises(UserError, match=r"stage 'late' reads 'evaluate\.questions', which it does not declare"):
+        tiny.run("late", params, project, name)
+
+
+def test_a_fixed_parameter_of_the_corpus_is_in_its_key(project: Path) -> None:
+    (project / "fixed_systems.py").write_text(FIXED)
+    key = plan_run(tiny.params(), "fixed_systems:Shorter", 0).corpus_key
+    assert key == plan_run(tiny.params({"corpus.passage_length": 30}), "realm", 0).corpus_key
 
 
 def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path) -> None:
