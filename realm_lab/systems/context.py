@@ -99,7 +99,7 @@ class Context(CorpusContext):
             if record.system == self.plan.system and folder.exists():
                 theirs = {"seed": record.seed, **flatten(record.params)}
                 mine = with_options(given, theirs)
-                differs = [key for key, value in theirs.items() if mine.get(key) != value and key != "preset"]
+                differs = [key for key, value in theirs.items() if mine.get(key, value) != value and key != "preset"]
                 found.append((len(differs), [f"{key} = {shown(theirs[key])}" for key in differs]))
         return f". A finished run has {', '.join(min(found)[1][:5])}" if found and min(found)[0] else ""
 
