@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 import sys
 import sysconfig
 from collections.abc import Collection
 from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from realm_lab.core.code import INSTALLED, PACKAGE
 
@@ -22,8 +23,15 @@ LIBRARIES = tuple(
     f"{os.path.realpath(path)}{os.sep}"
     for path in (str(PACKAGE), sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/proc", "/sys", "/dev")
 )
-_read: dict[str, set[str]] = {}  # file -> the custom modules that were running
+_read: dict[str, Opened] = {}
 _written: set[str] = set()
+
+
+class Opened(NamedTuple):
+    """A file when it was first opened."""
+
+    version: tuple[int, int] | None  # its time and size; None: there was none
+    running: set[str]  # the custom modules that opened it, or called what did
 
 
 @functools.cache
@@ -32,11 +40,12 @@ def watch() -> None:
     sys.addaudithook(_note)
 
 
-def opened_by(modules: Collection[str]) -> list[Path]:
-    """Return the files that these modules opened to read, or what they called: no libraries, no modules among
-    `modules`' own files, none that this process wrote."""
-    found = [path for path, running in _read.items() if path not in _written and not running.isdisjoint(modules)]
-    return sorted(path for path in map(Path, found) if path.is_file())
+def opened_by(modules: Collection[str]) -> dict[Path, bool]:
+    """Return the files that these modules opened to read, or what they called, and if each is as it was then. Not among
+    them: libraries, files that this process wrote, and files that are gone."""
+    by_them = {path: one for path, one in _read.items() if path not in _written and not one.running.isdisjoint(modules)}
+    now = {path: _version(path) for path in sorted(by_them)}
+    return {Path(path): by_them[path].version == version for path, version in now.items() if version}
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
@@ -50,7 +59,18 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
     if any(one in mode for one in "wax+") if isinstance(mode, str) else flags & (os.O_WRONLY | os.O_RDWR):
         _written.add(name)
     elif not name.startswith(LIBRARIES):
-        _read.setdefault(_source(name), set()).update(running)
+        source = _source(name)
+        if source not in _read:
+            _read[source] = Opened(_version(source), set())
+        _read[source].running.update(running)
+
+
+def _version(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return None if stat.S_ISDIR(found.st_mode) else (found.st_mtime_ns, found.st_size)
 
 
 def _running() -> set[str]:

@@ -58,6 +58,7 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
     context = Context(params, plan, root, name)
     run = context.stage(stage)
     run.stage, run.until = name, until
+    run.at_end = lambda: CodeStates(context.runs).end(run.path)
     declared = system_of(system).stage(name)
     work = own_code("system", declared.work)
     first = ranks().rank == 0
@@ -72,19 +73,18 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
                     on_first_rank(lambda: _work(work, context, run))
                 else:
                     _work(work, context, run)
-                on_first_rank(lambda: CodeStates(context.runs).end(run.path))
             on_first_rank(lambda: None)  # its files are visible to all
         except (KeyboardInterrupt, SystemExit):
             if first:
-                CodeStates(context.runs).end(run.path)
                 run.preempt()
+                _end_code(context.runs, run)
             raise
         except BaseException as error:
             announce_failure(error)
             if first:
                 with suppress(DiskFull):  # the stage stays as it is, and counts as interrupted
-                    CodeStates(context.runs).end(run.path)
                     _note_failure(run, error)
+                _end_code(context.runs, run)
             disconnect(failed=True)
             raise
 
@@ -95,6 +95,12 @@ def _work(work: Callable[[Context, StageRun], None], context: Context, run: Stag
     except StateReached:
         if ranks().rank == 0:
             end_state(run)
+
+
+def _end_code(runs: Path, run: StageRun) -> None:
+    """Add to the record of a stage that stopped; a full disk or a broken record is no second reason."""
+    with suppress(UserError):
+        CodeStates(runs).end(run.path)
 
 
 def _note_failure(run: StageRun, error: BaseException) -> None:

@@ -68,7 +68,7 @@ class Stage:
             work can read these and those of the stages before it; any other raises an error. "system" is the system
             itself, with all of its options, for work that calls `context.system`.
         work: `package.module:function`, called with (Context, StageRun) to do the stage; imported when it is done.
-        observes: further parameters that its work reads and that change no number of it except what it logs.
+        observes: further parameters that its work reads and that change only what it logs.
         keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
         uses_ranks: true if several processes can share the work.
         steps: the parameter with the number of its steps, if it is the pre-training that another run can continue
@@ -258,9 +258,9 @@ def _check(name: str, system: Any) -> None:
                 wrong = f"stage '{stage.name}' depends on '{parameter}', which is no parameter"
                 raise UserError(f"system '{name}': {wrong}; {suggestion(parameter, known)}")
     for parameter in system.fixed:
-        if parameter not in known:
+        if parameter not in parameter_fields():
             raise UserError(f"system '{name}': 'fixed' has '{parameter}', which is no parameter; "
-                            f"{suggestion(parameter, known)}")  # fmt: skip
+                            f"{suggestion(parameter, parameter_fields())}")  # fmt: skip
     for option in system.options.model_fields:
         if not any(stage.declares(f"{OPTIONS}.{option}") for stage in system.stages):
             remedy = f"add '{OPTIONS}.{option}' to depends_on of the stage that reads it"

@@ -135,8 +135,8 @@ class CodeStates:
             raise UserError(f"the code was edited since this command started: {', '.join(edited[:SHOWN])}", remedy)
 
     def end(self, folder: Path) -> None:
-        """Add to the record of a stage whose work has ended the files that its custom modules opened, and modules that
-        were edited while it ran, which no code equals."""
+        """Add to the record of a stage whose work ends the files that its custom modules opened. Files and modules that
+        were edited while it ran equal no later ones."""
         record = self.record(folder)
         if record is None:
             return
@@ -145,15 +145,19 @@ class CodeStates:
             print(f"{folder.name}: edited while it ran, so it counts as computed by other code: "
                   f"{', '.join(edited)}", file=sys.stderr)  # fmt: skip
         own = {path.resolve() for path in map(self._reader.file, record.modules) if path is not None}
-        found = [
-            path for path in opened_by(record.modules) if path.resolve() not in own and self._runs not in path.parents
-        ]
-        files = {self._name(path): self._file_digest(path) for path in found}
+        files = {
+            self._name(path): self._file_digest(path) if same else EDITED
+            for path, same in opened_by(record.modules).items()
+            if path.resolve() not in own and self._runs not in path.parents
+        }
         if edited or files.items() - record.files.items():
             self._put(folder, replace(record, modules=record.modules | edited, files=record.files | files))
 
     def _edited(self, roots: Sequence[str]) -> list[str]:
-        return differing(self._reader.reached(roots), new_reader(self._runs).reached(roots))
+        try:
+            return differing(self._reader.reached(roots), new_reader(self._runs).reached(roots))
+        except UserError as error:  # saved in the middle of an edit: no Python
+            return [str(error)]
 
     def _now(self, record: CodeRecord, roots: Sequence[str]) -> dict[str, str]:
         """Return the present digests of the modules that `roots` reach, and of the files that a stage opened."""

@@ -12,7 +12,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -123,6 +123,7 @@ class StageRun:
         self._last_beat = -math.inf
         self._current: Status | None = None
         self._is_checked = False
+        self.at_end: Callable[[], None] = lambda: None  # called before COMPLETE: the record of the code ends with it
 
     @classmethod
     def open(cls, runs: Path, stage: str, key: str, config: Mapping[str, Any]) -> StageRun:
@@ -223,6 +224,7 @@ class StageRun:
         non_finite_results."""
         plain, non_finite = _plain(results)
         write_json(self.path / "results.json", plain)
+        self.at_end()
         if non_finite:
             self.flag(Flag("non_finite_results", "non_finite_results"))
         self._write(replace(self._now(), state="COMPLETE", finished_at=time.time(), error=None))

@@ -220,7 +220,7 @@ def test_code_that_is_edited_while_a_process_runs_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.prepare(tiny.params(), tmp_path)
-    readers = iter([CodeReader(), Edited()])  # before and after the work
+    readers = iter([CodeReader(), Edited()])  # before the work, and at its end
     monkeypatch.setattr("realm_lab.tracking.code_record.new_reader", lambda runs: next(readers))
     warm_start = tiny.run("warm_start", tiny.params(), tmp_path)
     assert "realm_lab.training.warm_start" in capsys.readouterr().err
