@@ -251,7 +251,7 @@ def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path) -> 
 def test_a_missing_model_names_what_a_finished_run_has_instead(done: Path) -> None:
     for changed, seed, said in (({"pretrain.steps": 77}, 0, r"pretrain\.steps = \d+$"), ({}, 7, "seed = 0$")):
         context = open_run(tiny.params(changed), done, seed, "realm")
-        with pytest.raises(UserError, match=r"run `realm-lab pretrain` .*\. A finished run has " + said):
+        with pytest.raises(UserError, match=r"run `realm-lab evaluate` .*\. A finished run has " + said):
             context.model_folder("pretrain")
 
 

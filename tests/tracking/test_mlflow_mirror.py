@@ -101,6 +101,7 @@ def test_a_run_is_created_by_who_ran_its_last_stage_and_a_study_by_all(runs: Pat
     _, old, broken = made_runs.make_runs(runs, systems=("realm",), seeds=(0, 1, 2))
     for folder in old.stages.values():  # as older code left it
         (runs / folder / "env.json").write_text("{}")
+        finished(runs / folder)
     (runs / broken.stages["evaluate"] / "env.json").write_text("{")
     (problem,) = mirror(runs).problems
     assert "env.json" in problem
