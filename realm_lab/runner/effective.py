@@ -56,27 +56,26 @@ def stage_keys(params: Params) -> dict[str, str]:
 
 def stage_digests(params: Params, runs: Path) -> dict[str, str]:
     """Return stage -> digest of the code that it and the stages before it reach, for every system of the default
-    pipeline, with the files that custom code opened and that have changed since; and of `report`."""
-    reader, found, changes = code_reader(runs), {}, _changes(params, runs)
+    pipeline, with the files that custom code opened; and of `report`."""
+    reader, found, opened = code_reader(runs), {}, _opened(params, runs)
     above: list[str] = []
     by_system = [code_roots(params, system) for system in DEFAULT_SYSTEMS]
     for stage in by_system[-1]:
         roots = [*AFTER.get(stage, ()), *(root for each in by_system for root in each.get(stage, ()))]
-        above.append(digest([reader.reached(roots), sorted(changes.get(stage, ()))]))
+        above.append(digest([reader.reached(roots), opened[stage]]))
         found[stage] = digest(above)
     found["report"] = digest(reader.reached(AFTER["report"]))
     reader.save()
     return found
 
 
-def _changes(params: Params, runs: Path) -> dict[str, set[str]]:
-    """Return stage -> what has changed since its finished runs."""
-    states, found = CodeStates(runs), dict[str, set[str]]()
+def _opened(params: Params, runs: Path) -> dict[str, dict[str, str]]:
+    """Return stage -> the files that custom code opened in its runs so far, with their present digests."""
+    states, found = CodeStates(runs), dict[str, dict[str, str]]()
     for system in DEFAULT_SYSTEMS:
         for seed in params.seeds:
-            folders = stage_folders(runs, plan_run(params, system, seed))
-            for one in states.of_run(folders, code_roots(params, system)):
-                found.setdefault(one.stage, set()).update(one.changes)
+            for stage, folder in stage_folders(runs, plan_run(params, system, seed)).items():
+                found.setdefault(stage, {}).update(states.files(folder))
     return found
 
 

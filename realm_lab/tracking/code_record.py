@@ -103,7 +103,7 @@ class CodeStates:
             if is_kept(stage, folder):
                 changes: tuple[str, ...] = (UNRECORDED,)
                 if record is not None:
-                    now = self._now(record, record.roots if roots is None else roots[stage])
+                    now = self._reader.reached(record.roots if roots is None else roots[stage]) | self.files(folder)
                     changes = tuple(record.changes(now, before))
                 found.append(StageCode(stage, folder, record, changes))
             before = None if record is None else record.digest
@@ -123,7 +123,7 @@ class CodeStates:
         """Record that the changes in a stage of a run do not matter."""
         before = self._before(stage, folders)
         record = self.record(folders[stage]) or CodeRecord(tuple(roots), {}, before)
-        now = self._now(record, roots)
+        now = self._reader.reached(roots) | self.files(folders[stage])
         modules = {name: now.get(name, MISSING) for name in differing(record.known, now)}
         acceptance = Acceptance(modules, before, user(), time.time())
         self._put(folders[stage], replace(record, roots=tuple(roots), accepted=(*record.accepted, acceptance)))
@@ -159,13 +159,13 @@ class CodeStates:
         except UserError as error:  # saved in the middle of an edit: no Python
             return [str(error)]
 
-    def _now(self, record: CodeRecord, roots: Sequence[str]) -> dict[str, str]:
-        """Return the present digests of the modules that `roots` reach, and of the files that a stage opened."""
-        project = self._runs.absolute().parent
-        return self._reader.reached(roots) | {name: self._file_digest(project / name) for name in record.files}
+    def files(self, folder: Path) -> dict[str, str]:
+        """Return the present digests of the files that custom code opened in a stage."""
+        record = self.record(folder)
+        return {name: self._file_digest(self._runs.parent / name) for name in record.files} if record else {}
 
     def _name(self, path: Path) -> str:
-        project = self._runs.absolute().parent
+        project = self._runs.parent
         return path.relative_to(project).as_posix() if project in path.parents else str(path)
 
     def _file_digest(self, path: Path) -> str:

@@ -92,7 +92,8 @@ def test_without_any_passage_with_an_answer_it_says_so(whole: Whole, monkeypatch
     context = whole.context("dpr")
     questions = context.corpus.questions("train")
     none: Any = SimpleNamespace(
-        ids=questions.ids, tokens=questions.tokens, texts=questions.texts, answers=[["no such answer"]] * len(questions),
+        ids=questions.ids, tokens=questions.tokens, texts=questions.texts,
+        answers=[["no such answer"]] * len(questions),
         gold=[np.empty(0, np.int64)] * len(questions), judged=questions.judged, relevance=questions.relevance,
     )  # fmt: skip
     monkeypatch.setattr(context.corpus, "questions", lambda split: none)
