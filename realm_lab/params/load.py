@@ -263,6 +263,13 @@ def chosen(flag: str, text: str) -> Choice:
         raise UserError(error, path=f"{flag} {cut(text)}") from None
 
 
+def measuring(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flat parameters of measurements during pre-training, which are not in its key."""
+    names = (f"evaluate.{name}" for name in ("interval_steps", "cloze_sentences", "questions"))
+    found = {name: parameters[name] for name in names if name in parameters}
+    return found | {name: value for name, value in parameters.items() if name.startswith("pretrain.watch.")}
+
+
 def is_inside(name: str, key: str) -> bool:
     """True if a dotted key is `key`, or in the section `key`."""
     return f"{name}.".startswith(f"{key}.")

@@ -56,13 +56,6 @@ def rounding_notes(study: StudyFrames) -> list[str]:
     return list(dict.fromkeys(_notes(study)))
 
 
-def measuring(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of measurements during pre-training, which are not in its key."""
-    names = (f"evaluate.{name}" for name in ("interval_steps", "cloze_sentences", "questions"))
-    found = {name: parameters[name] for name in names if name in parameters}
-    return found | {name: value for name, value in parameters.items() if name.startswith("pretrain.watch.")}
-
-
 def curve_notes(study: StudyFrames) -> list[str]:
     """A sentence for each pre-training whose curves and flags were measured otherwise than the study asks for."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -76,7 +69,7 @@ def curve_notes(study: StudyFrames) -> list[str]:
             study.problems.append(relative(error, path.parents[2]))
             continue
         asked = parameters_of(run.record) | study.record.observes | study.record.cell(run.cell).changes
-        had = measuring(config.flatten(params or {}))
+        had = config.measuring(config.flatten(params or {}))
         if changed := [name for name, value in had.items() if value != asked.get(name, value)]:
             differing = (f"{name} = {config.show(had[name])}, not {config.show(asked[name])}" for name in changed)
             found[f"{run.cell} were measured with {', '.join(differing)}"].append(path.parent.name)

@@ -22,13 +22,13 @@ from realm_lab.params.load import (
     flatten,
     is_known,
     laid_over,
+    measuring,
     own_parameters,
     resolve,
     show,
     unknown_parameter,
 )
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.confounds import measuring
 from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING, known_anywhere
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
@@ -46,7 +46,7 @@ from realm_lab.runner.study import (
 )
 from realm_lab.runner.tuning import Tuned, trial_name, tune_cell
 from realm_lab.systems.forks import fork_of
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, plan_runs, record_run
 from realm_lab.systems.registry import system_of, with_options
 from realm_lab.tracking.computed import COMPUTED, definition
 from realm_lab.tracking.study_record import DEFAULT, TUNE, StudyCell, StudyRecord, StudyRun, write_study_record
@@ -188,7 +188,7 @@ def plan_study(
         if cell.fork:
             resolved[cell.name] = fork_of(resolved[cell.name], resolved[cell.fork.parent], cell.fork.step)
         with sources[cell.name].blamed():
-            plans.append([plan_run(resolved[cell.name], cell.system, seed) for seed in chosen])
+            plans.append(plan_runs(resolved[cell.name], cell.system, chosen))
     cells, base = _compared(cells, [own_parameters(params) for params in resolved.values()])
     own = [key for key in cells[0].overrides if key not in common]
     everywhere = {
@@ -293,7 +293,7 @@ def _tuned(
             with tried.blamed():
                 params = resolve(tried.values)
                 check_parts(params)
-            return params, [plan_run(params, cell.system, seed) for seed in tune.seeds]
+            return params, plan_runs(params, cell.system, tune.seeds)
 
         with study.at(*at, prefix=f"cell '{cell.name}': "):
             first = {name: known[name] for name in space}

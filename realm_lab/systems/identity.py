@@ -11,6 +11,7 @@ their path. The code of realm_lab is in no key: each stage records it (tracking/
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,22 +109,31 @@ class Plan:
 
 def plan_run(params: Params, system: str, seed: int) -> Plan:
     """Return the stages and keys of one run of a system."""
+    return plan_runs(params, system, [seed])[0]
+
+
+def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Plan]:
+    """Return the stages and keys of the runs of a system with these seeds."""
     params = fixed_params(params, system)
     _check_order(params, system)
     _check_checkpoints(params, system)
-    continues = None
-    if params.fork is not None:
-        forked = check_fork(params, system).name
-        continues = Continued(forked, plan_run(parent_of(params), system, seed).key(forked), params.fork.step)
-    corpus_key = digest(corpus_inputs(params, seed))
-    keys: dict[str, str] = {}
-    above = corpus_key
-    for stage in system_of(system).stages:
-        described = _stage_identity(params, system, stage) | {"seed": seed, "before": above}
-        if continues and stage.name == continues.stage:
-            described["continues"] = [continues.key, continues.step]
-        above = keys[stage.name] = digest(described)
-    return Plan(system, seed, corpus_key, keys, continues)
+    identities = [_stage_identity(params, system, stage) for stage in system_of(system).stages]
+    found = []
+    for seed in seeds:
+        continues = None
+        if params.fork is not None:
+            forked = check_fork(params, system).name
+            continues = Continued(forked, plan_run(parent_of(params), system, seed).key(forked), params.fork.step)
+        corpus_key = digest(corpus_inputs(params, seed))
+        keys: dict[str, str] = {}
+        above = corpus_key
+        for identity in identities:
+            described = identity | {"seed": seed, "before": above}
+            if continues and identity["stage"] == continues.stage:
+                described["continues"] = [continues.key, continues.step]
+            above = keys[identity["stage"]] = digest(described)
+        found.append(Plan(system, seed, corpus_key, keys, continues))
+    return found
 
 
 def _stage_identity(params: Params, system: str, stage: Stage) -> dict[str, Any]:
