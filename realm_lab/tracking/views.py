@@ -341,7 +341,10 @@ def _means(runs: Path, study: StudyRecord, cell: str, members: Sequence[Member])
         return []
     time_ms = _times([member.state for member in mine])[1] or 0
     last = [stage_of(runs, member.record, [*member.state.stages][-1]) for member in mine]
-    found = [dict(scalars(run.results())) for run in last if run]
+    try:
+        found = [dict(scalars(run.results())) for run in last if run]
+    except UserError:  # a broken file is named where its run is read
+        return []
     means = {name: [values[key] for values in found if (key := METRICS[name].key) in values] for name in HEADLINES}
     return [Point(f"{metric_name(cell)}/{n}", sum(v) / len(v), time_ms, 0) for n, v in means.items() if v]
 
