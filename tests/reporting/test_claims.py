@@ -422,7 +422,7 @@ LIES = [
     (README, r"\*\*Mask salient spans\.\*\*", "**Mask random tokens.**"),
     (README, r"Nothing has run at the paper's scale, and nothing (.*) yet", "Everything has run at that scale on GPUs"),
     (README, r"exact match in the synthetic \[toy world\]\(docs/world\.md\)", "exact match on Natural Questions"),
-    (README, r"In the toy world, with four", "On open-domain questions, with four"),
+    (README, r"In the toy world, which was made for it, with four", "On open-domain questions, with four"),
     (FINDINGS, r"\*\*The retriever\.\*\*", "**The reader, as in the paper.**"),
     (FINDINGS, r"The language model adds nothing to this (.*) can show", "The language model brings all of this"),
     (FINDINGS, r"\*\*More than four\.\*\*", "**Four are enough.**"),
