@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from realm_lab.systems.context import Context
 
 ANSWER_WIDTH = 20  # columns of an answer in a table: a longer one is wrapped, so that numbers and passages have room
+NEAR_UNIFORM = 1.5  # times 1/k: below it, the best of k passages is hardly preferred
 
 
 def add_asking(add: Add) -> None:
@@ -67,15 +68,23 @@ def answer(context: Context, question: str, k: int = 5, retriever: str = "run", 
     reply = ask(context, question, k, retriever)
     if reply.warning:
         print(f"realm-lab: {reply.warning}", file=sys.stderr)
+    if is_near_uniform(reply.candidates):
+        print("realm-lab: the retriever prefers no passage: do not trust the answer", file=sys.stderr)
     if as_json:
         print(json.dumps(reply_fields(context, reply), ensure_ascii=False))
         return
     _show(context, [("answer  ", reply.answer, "")], reply.candidates, ("p(span|z,x)", "answer"), reply.best)
 
 
+def is_near_uniform(candidates: Sequence[ReadPassage]) -> bool:
+    """True if the retriever prefers none of several passages: the p(z|x) of the best is close to an equal share."""
+    return len(candidates) > 1 and max(one.probability for one in candidates) < NEAR_UNIFORM / len(candidates)
+
+
 def reply_fields(context: Context, reply: Reply) -> dict[str, Any]:
     """Return an answer as `ask --json` and `serve` write it."""
-    fields = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
+    fields: dict[str, Any] = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
+    fields["near_uniform"] = is_near_uniform(reply.candidates)
     return {**fields, "candidates": [vars(candidate) for candidate in reply.candidates]}
 
 

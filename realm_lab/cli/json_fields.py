@@ -6,7 +6,8 @@ EMBEDDINGS = (
     "`mebibytes`"
 )
 ANSWERED = (
-    "`system`, `question`, `answer` and `candidates`, each with `passage` (null: the null document), `span` "
+    "`system`, `question`, `answer`, `near_uniform` (true: the best p(z|x) is below 1.5/k, do not trust the retriever) "
+    "and `candidates`, each with `passage` (null: the null document), `span` "
     "(characters of the body), `answer`, `probability` p(z|x), `reader_probability` p(y|z,x) and `utility` in nats"
 )
 JSON_FIELDS = {

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from realm_lab import cli
-from realm_lab.cli.ask import _show
+from realm_lab.cli.ask import _show, answer, is_near_uniform
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
-from realm_lab.systems.ask import ReadPassage, ask, fill
+from realm_lab.systems.ask import ReadPassage, Reply, ask, fill
 from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import corpus_folder, open_stage, plan_run, record_run
@@ -134,8 +134,8 @@ def test_words_that_are_not_known_have_a_warning(
     options = ["--params", str(tiny.PARAMETERS), "--root", str(line), "--set", "model.dropout=0.1"]
     assert cli.main(["ask", "Zyzzyva ?", "--json", *options]) == 0
     printed = capsys.readouterr()
-    assert printed.err == f"realm-lab: {warning}\n"
-    assert set(json.loads(printed.out)) == {"system", "question", "answer", "candidates"}
+    assert printed.err.splitlines()[0] == f"realm-lab: {warning}"
+    assert set(json.loads(printed.out)) == {"system", "question", "answer", "near_uniform", "candidates"}
 
 
 def test_a_sentence_that_is_too_long_to_fill_is_refused(line: Path, corpus: PreparedCorpus) -> None:
@@ -233,6 +233,34 @@ def test_the_command_line_and_its_tables(
     assert capsys.readouterr().err == "realm-lab: not in this run's vocabulary: zzyyxx\n"
     assert cli.main(["ask", " ", *options]) == 2
     assert capsys.readouterr().err == "realm-lab: error: the question is empty\n"
+
+
+@pytest.mark.parametrize(
+    ("shares", "weak"),
+    [
+        ([0.26, 0.22, 0.19, 0.16, 0.16], True),
+        ([0.31, 0.19, 0.17, 0.17, 0.16], False),
+        ([0.1, 0.15, 0.45, 0.15, 0.15], False),  # the best is not the first
+        ([0.7, 0.3], True),
+        ([1.0], False),  # nothing to prefer it to
+        ([], False),  # a system without passages
+    ],
+)
+def test_a_retriever_that_prefers_no_passage_is_named(
+    shares: list[float],
+    weak: bool,
+    line: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    candidates = [ReadPassage({"title": "a", "body": "b"}, [0, 1], "b", share, 0.5, None) for share in shares]
+    assert is_near_uniform(candidates) == weak
+    monkeypatch.setattr("realm_lab.systems.ask.ask", lambda *_: Reply("who ?", "b", candidates, 0 if shares else None))
+    for as_json in (False, True):
+        answer(open_run(PARAMS, line, 0, "realm"), "who ?", as_json=as_json)
+        printed = capsys.readouterr()
+        assert len(printed.err.splitlines()) == weak
+    assert json.loads(printed.out)["near_uniform"] == weak
 
 
 def test_a_long_answer_leaves_numbers_and_passages_whole(
