@@ -1,7 +1,7 @@
 """The one exception a user is meant to see, the name that was probably meant, and packages that may be missing."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 LONGEST_MESSAGE = 1000
@@ -16,7 +16,10 @@ class UserError(ValueError):
     Fields: the fault (`problem`), the `remedy`, the dotted name of a `parameter`, the `path` of a file or the flag that
     named it, the `line` in it and the `part` of this line or file (a record, a column); "" or None if unknown. The
     command line prints only the message and exits with code 2. Long messages are shortened in the middle.
+    `others`: further faults of the same input that were found with it, which `realm-lab doctor` lists.
     """
+
+    others: Sequence["UserError"] = ()
 
     def __init__(
         self,

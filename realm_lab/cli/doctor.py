@@ -57,15 +57,17 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def examine(params: Params | None, root: Path, params_problem: str = "") -> Iterator[Finding]:
-    """Check this machine, a finding at a time. `params` is None if they cannot be read, which `params_problem` then
+def examine(params: Params | None, root: Path, fault: UserError | None = None) -> Iterator[Finding]:
+    """Check this machine, a finding at a time. `params` is None if they cannot be read, which `fault` then
     explains."""
     yield _python()
     yield from _packages()
     yield from _devices()
     yield from (_memory(), _disk(root), _slurm(), _store(params, root))
     if params is None:
-        yield Finding("missing", "parameters", params_problem, "correct what the line above names")
+        for one in (fault, *fault.others) if fault else ():
+            state: State = "missing" if isinstance(one.path, Path) and not one.path.exists() else "wrong"
+            yield Finding(state, "parameters", " ".join(str(one).split()), "correct what the line above names")
         return
     yield Finding("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}")
     yield from _inputs(params, root)
@@ -78,7 +80,8 @@ def examine_study(path: Path, root: Path, params_path: Path | None, overrides: M
     try:
         plan = plan_study(path, root, params_path=params_path, overrides=overrides)
     except UserError as error:
-        yield Finding("wrong", f"study {path.stem}", error.fault, error.remedy)
+        for one in (error, *error.others):
+            yield Finding("wrong", f"study {path.stem}", one.fault, one.remedy)
         return
     yield Finding("OK", f"study {plan.name}", f"{len(plan.runs)} runs of {len(plan.cells)} cells can be planned")
     yield from dict.fromkeys(found for run in plan.runs for found in _inputs(run.params, root))

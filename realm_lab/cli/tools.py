@@ -236,12 +236,12 @@ def _machine_findings(options: argparse.Namespace) -> Iterator[Finding]:
     from realm_lab.runner.sweep import find_study
 
     study = find_study(options.study, options.root) if options.study else None
-    params, problem = None, ""
+    params, fault = None, None
     try:
         params = params_of(options)
     except UserError as error:
-        problem = " ".join(str(error).split())
-    yield from examine(params, options.root, problem)
+        fault = error
+    yield from examine(params, options.root, fault)
     if study:
         yield from examine_study(study, options.root, options.params, overrides_of(options))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,7 +49,10 @@ class Problem(NamedTuple):
 
 
 class Contradiction(ValueError):
-    """Values that contradict each other, of the `parameters` of a section. `problem` starts with the name of one."""
+    """Values that contradict each other, of the `parameters` of a section. `problem` starts with the name of one.
+    `others`: further contradictions of the same section."""
+
+    others: Sequence[Contradiction] = ()
 
     def __init__(self, problem: str, *parameters: str):
         super().__init__(problem)
@@ -64,9 +67,7 @@ def problem_of(error: ValidationError, location: Sequence[str | int] | None = No
     place = tuple(found["loc"] if location is None else location)
     field, kind, given, context = ".".join(map(str, place)), found["type"], found.get("input"), found.get("ctx", {})
     if isinstance(cause := context.get("error"), Contradiction):
-        section = f"{field}." if field else ""
-        names = tuple(f"{section}{name}" for name in cause.parameters)
-        return Problem(f"{section}{cause.problem}", place, names, True)
+        return _contradiction(cause, place)
     names = (".".join(itertools.takewhile(lambda part: not part.isdecimal(), map(str, place))),)
     shown = cut(repr(given), 120)
     if kind in MUST_BE:
@@ -83,6 +84,18 @@ def problem_of(error: ValidationError, location: Sequence[str | int] | None = No
     is_shown = field and kind != "missing" and not isinstance(given, dict | BaseModel)
     text = (f"{cut(field)}: " if field else "") + message + (f" (given: {shown})" if is_shown else "")
     return Problem(text, place, names, False)
+
+
+def contradictions_of(error: ValidationError) -> Iterator[Problem]:
+    """Yield every contradiction that pydantic found; that between sections only if each of them is valid."""
+    for found in error.errors(include_url=False):
+        if isinstance(cause := found.get("ctx", {}).get("error"), Contradiction):
+            yield from (_contradiction(one, found["loc"]) for one in (cause, *cause.others))
+
+
+def _contradiction(cause: Contradiction, place: tuple[str | int, ...]) -> Problem:
+    section = "".join(f"{name}." for name in place)
+    return Problem(f"{section}{cause.problem}", place, tuple(f"{section}{name}" for name in cause.parameters), True)
 
 
 def validation_line(error: ValidationError, location: Sequence[str | int] | None = None) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from realm_lab.core.plugins import Choice, ChoiceField
 from realm_lab.core.records import Contradiction
@@ -75,30 +76,28 @@ class Corpus(Section):
         """True if there are development questions for a choice."""
         return self.source.name != "files" or bool(self.files.questions_dev) or self.files.holds_out_dev
 
-    @model_validator(mode="after")
-    def _tagger_fits(self) -> Corpus:
+    def contradictions(self) -> Iterator[Contradiction]:
         if self.tagger.name == "exact" and self.source.name == "files":
-            raise Contradiction(
+            yield Contradiction(
                 "tagger: exact spans exist only in the toy world; "
                 "also set corpus.tagger to rule, or start from preset real",
                 "tagger",
                 "source",
             )
         if self.tagger.name == "model" and self.source.name == "toy":
-            raise Contradiction(
+            yield Contradiction(
                 "tagger: model reads English, which the toy world does not speak; use tagger: exact", "tagger", "source"
             )
         if self.pretrain_corpus == "same" and self.files.pretrain:
-            raise Contradiction(
+            yield Contradiction(
                 "pretrain_corpus: same ignores files.pretrain; set it to separate, or name no such files",
                 "pretrain_corpus",
                 "files.pretrain",
             )
         if self.source.name == "files" and self.pretrain_corpus == "separate" and not self.files.pretrain:
-            raise Contradiction(
+            yield Contradiction(
                 "pretrain_corpus: separate needs files.pretrain; name its files, or set it to same",
                 "pretrain_corpus",
                 "files.pretrain",
                 "source",
             )
-        return self

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from realm_lab.core.plugins import Choice, import_modules
-from realm_lab.core.records import cut, problem_of
+from realm_lab.core.records import Problem, contradictions_of, cut, problem_of
 from realm_lab.errors import UserError, nearest, suggestion
 from realm_lab.params.checkpoint import local, with_sizes
 from realm_lab.params.parameters import Params
@@ -75,16 +75,21 @@ class Source(NamedTuple):
         try:
             yield
         except ValidationError as error:
-            found = problem_of(error)
-            text, location = found.text, found.location
-            if found.is_contradiction:
-                given, location = [key for layer in self.layers for key in layer], ()
-                chosen = [name for name in found.parameters if not any(is_same_or_inside(name, key) for key in given)]
-                notes = [f"{name} is {show(self.values[name])}" for name in chosen if name in self.values]
-                text += f" (in preset '{self.values['preset']}', {', '.join(notes)})" if notes else ""
-            raise self.placed(text, found.parameters, location) from None
+            first = problem_of(error)
+            found = self._explained(first)
+            found.others = [self._explained(one) for one in contradictions_of(error) if one != first]
+            raise found from None
         except UserError as error:
             raise self.placed(str(error), [error.parameter]) from None
+
+    def _explained(self, found: Problem) -> UserError:
+        text, location = found.text, found.location
+        if found.is_contradiction:
+            given, location = [key for layer in self.layers for key in layer], ()
+            chosen = [name for name in found.parameters if not any(is_same_or_inside(name, key) for key in given)]
+            notes = [f"{name} is {show(self.values[name])}" for name in chosen if name in self.values]
+            text += f" (in preset '{self.values['preset']}', {', '.join(notes)})" if notes else ""
+        return self.placed(text, found.parameters, location)
 
     def placed(self, problem: str, parameters: Sequence[str], location: Sequence[str | int] = ()) -> UserError:
         """Attach the origin to an error about `parameters`. `location` leads further into the value of the first."""

@@ -9,9 +9,10 @@ and corpus.py (the corpus) and sections.py (Search, Refresh, Watch, Optimiser an
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, field_validator, model_validator
+from pydantic import Field, PlainSerializer, field_validator
 
 from realm_lab.core.plugins import Choice, ChoiceField, import_modules
 from realm_lab.core.records import Contradiction
@@ -94,28 +95,26 @@ class Model(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of matrix products; weights, scores, log-probabilities and losses are always float32."""
 
-    @model_validator(mode="after")
-    def _fits(self) -> Model:
+    def contradictions(self) -> Iterator[Contradiction]:
         if self.hidden_size % self.heads:
-            raise Contradiction(
+            yield Contradiction(
                 f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change either",
                 "hidden_size",
                 "heads",
             )
         if self.projection == "identity" and self.projection_size != self.hidden_size:
-            raise Contradiction(
+            yield Contradiction(
                 f"projection: identity needs projection_size {self.hidden_size}, the hidden_size, not "
                 f"{self.projection_size}; set it",
                 "projection",
                 "projection_size",
             )
         if self.share_projection and not self.share_towers:
-            raise Contradiction(
+            yield Contradiction(
                 "share_projection: true needs share_towers: true; one projection cannot serve two towers",
                 "share_projection",
                 "share_towers",
             )
-        return self
 
 
 class MaskedLanguageModel(Section):
@@ -239,17 +238,16 @@ class Pretrain(Section):
     retriever: Optimiser = Optimiser()
     watch: Annotated[Watch, OBSERVES] = Watch()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Pretrain:
+    def contradictions(self) -> Iterator[Contradiction]:
         if self.null_document != "off" and self.candidates < 2:
-            raise Contradiction(
+            yield Contradiction(
                 "candidates: 1 leaves room for the null document alone; raise it, or set that to off",
                 "candidates",
                 "null_document",
             )
         trains_retriever = self.train_query_tower or self.train_document_tower
         if not (self.train_reader or trains_retriever) and self.steps:
-            raise Contradiction(
+            yield Contradiction(
                 "train_reader and both towers are false: nothing is trained; set one to true, or steps to 0",
                 "train_reader",
                 "train_query_tower",
@@ -257,42 +255,41 @@ class Pretrain(Section):
                 "steps",
             )
         if self.causal_checkpoint is not None and self.train_reader:
-            raise Contradiction(
+            yield Contradiction(
                 "causal_checkpoint: a causal language model is not trained; set train_reader to false",
                 "causal_checkpoint",
                 "train_reader",
             )
         if self.containment and (self.train_reader or self.marginal == "token"):
-            raise Contradiction(
+            yield Contradiction(
                 "containment: no reader reads; set train_reader to false and marginal to example",
                 "containment",
                 "train_reader",
                 "marginal",
             )
         if self.causal_checkpoint is not None and self.marginal == "token":
-            raise Contradiction(
+            yield Contradiction(
                 "causal_checkpoint: it reads whole answers; set marginal to example", "causal_checkpoint", "marginal"
             )
         if self.null_document == "learned" and not trains_retriever:
-            raise Contradiction(
+            yield Contradiction(
                 "null_document: learned needs a tower that trains; a frozen retriever learns no vector",
                 "null_document",
                 "train_query_tower",
                 "train_document_tower",
             )
         if self.sentence_choice == "any" and self.masking.name == "salient_span":
-            raise Contradiction(
+            yield Contradiction(
                 "sentence_choice: any has sentences that masking: salient_span cannot mask; use by_span",
                 "sentence_choice",
                 "masking",
             )
         if self.marginal == "token" and self.objective.name != "marginal":
-            raise Contradiction(
+            yield Contradiction(
                 f"objective: {self.objective.name} needs whole answers; set marginal to example",
                 "objective",
                 "marginal",
             )
-        return self
 
 
 class Finetune(Section):
@@ -330,34 +327,32 @@ class Finetune(Section):
     reader: Optimiser = Optimiser(learning_rate=1e-5)
     retriever: Optimiser = Optimiser(learning_rate=1e-5)
 
-    @model_validator(mode="after")
-    def _trains(self) -> Finetune:
+    def contradictions(self) -> Iterator[Contradiction]:
         if self.steps and not (self.train_reader or self.train_query_tower):
-            raise Contradiction(
+            yield Contradiction(
                 "train_reader and train_query_tower are false: nothing is trained; set one to true, or steps to 0",
                 "train_reader",
                 "train_query_tower",
                 "steps",
             )
         if self.objective.name == "gated":
-            raise Contradiction(
+            yield Contradiction(
                 "objective: gated compares with the null document, which fine-tuning never reads; choose another",
                 "objective",
             )
         if self.softmax != "factored" and self.objective.name != "marginal":
-            raise Contradiction(
+            yield Contradiction(
                 f"objective: {self.objective.name} needs a p(z|x) of the retriever; set softmax to factored",
                 "objective",
                 "softmax",
             )
         if self.softmax == "selected" and self.train_query_tower and not self.early_loss_candidates and self.steps:
-            raise Contradiction(
+            yield Contradiction(
                 "softmax: selected leaves the query tower without a loss; set train_query_tower to false",
                 "softmax",
                 "train_query_tower",
                 "early_loss_candidates",
             )
-        return self
 
 
 class Evaluate(Section):
@@ -466,27 +461,25 @@ class Params(Section):
         import_modules("plugins", names)
         return names
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Params:
+    def contradictions(self) -> Iterator[Contradiction]:
         if len(set(self.seeds)) != len(self.seeds):
-            raise Contradiction("seeds: one is listed twice; list each once", "seeds")
+            yield Contradiction("seeds: one is listed twice; list each once", "seeds")
         if self.corpus.source.name == "files" and not self.corpus.files.knowledge and self.preset != "paper":
-            raise Contradiction(
+            yield Contradiction(
                 "corpus.files.knowledge is empty: name at least one file of passages",
                 "corpus.files.knowledge",
                 "corpus.source",
             )
         if self.corpus.source.name == "toy" and self.corpus.files.knowledge:
-            raise Contradiction(
+            yield Contradiction(
                 "corpus.files.knowledge is named, but corpus.source is toy; set corpus.source to files",
                 "corpus.files.knowledge",
                 "corpus.source",
             )
         unresolved = self.preset == "paper" and not self.corpus.files.knowledge  # the bare defaults
         if self.warm_start.embedder.initial_encoder == "checkpoint" and not (self.model.checkpoint or unresolved):
-            raise Contradiction(
+            yield Contradiction(
                 "warm_start.embedder.initial_encoder: checkpoint needs model.checkpoint; name a folder there",
                 "warm_start.embedder.initial_encoder",
                 "model.checkpoint",
             )
-        return self

@@ -5,15 +5,16 @@ The other sections, and the sources named here, are in parameters.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from realm_lab.core.files import digest_path
 from realm_lab.core.plugins import Choice, ChoiceField, plain_options
+from realm_lab.core.records import Contradiction
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import digest_causal, digest_checkpoint
 
@@ -107,6 +108,17 @@ class Section(BaseModel):
         if isinstance(value, bool) and not choices and field.annotation not in (bool, Choice):
             raise ValueError("must not be true or false")
         return value
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield what its values contradict in each other."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if found := list(self.contradictions()):
+            found[0].others = found[1:]
+            raise found[0]
+        return self
 
 
 def identity_values(

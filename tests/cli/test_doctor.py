@@ -100,6 +100,32 @@ def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytes
     capsys.readouterr()
 
 
+def test_all_contradictions_are_listed_as_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pretrain = "{candidates: 1, train_reader: true, containment: true}"
+    text = f"preset: toy\nmodel: {{heads: 5}}\npretrain: {pretrain}\nfinetune: {{objective: gated}}\n"
+    (tmp_path / "params.yaml").write_text(text)
+    (tmp_path / "experiments").mkdir()
+    changes = "model.projection: identity, model.projection_size: 8, pretrain.candidates: 1"
+    cells = f"baseline: a\ncells:\n  a:\n  b: {{set: {{{changes}}}}}\n"
+    (tmp_path / "experiments" / "two.yaml").write_text(f"question: Why?\npreset: toy\nseeds: [0]\n{cells}")
+
+    def listed(subject: str, *words: str) -> list[str]:
+        assert cli.main(["doctor", *words, "--root", str(tmp_path), "--json"]) == 1
+        found = [one for one in json.loads(capsys.readouterr().out) if one["subject"] == subject]
+        assert {one["state"] for one in found} == {"wrong"}
+        return [one["found"] for one in found]
+
+    found = listed("parameters")
+    names = ["model.hidden_size", "pretrain.candidates", "pretrain.containment", "finetune.objective"]
+    assert [next(name for name in names if name in one) for one in found] == names
+    assert [line in one for one, line in zip(found, ("line 2", "line 3", "line 3", "line 4"), strict=True)] == [
+        True
+    ] * 4
+    (tmp_path / "params.yaml").write_text("preset: toy\n")
+    found = listed("study two", "two")
+    assert ["projection: identity" in found[0], "candidates: 1" in found[1], len(found)] == [True, True, 2]
+
+
 @pytest.mark.parametrize(("step", "state"), [("steps: 3", "OK"), ("stepz: 3", "wrong")])
 def test_a_study_is_planned_and_what_its_cells_name_is_looked_for(
     step: str, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
