@@ -9,6 +9,7 @@ one that a function computes from predictions is in tracking/computed.py.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -229,6 +230,7 @@ def one_name(name: str) -> str:
     return METRICS[name].key if name in METRICS and METRICS[name].key in METRICS else name
 
 
+@functools.cache  # a report asks for each value of each run
 def of_kind(name: str, source: Source) -> Metric | None:
     """The metric of that name that is measured by kind of masked span, whatever the kind; None: no such metric."""
     for pattern in BY_KIND:
