@@ -30,6 +30,7 @@ from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
+from realm_lab.systems.identity import corpus_folder
 from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, StageStates, State, at_work, run_state
@@ -248,6 +249,9 @@ def _say_beginning(
         say(in_every_cell(plan))
     for why in left:
         say(f"left alone: {why}")
+    if gone := _without_corpus(plan, root):
+        again = "`realm-lab prepare` with its parameters makes one again, and so does a new run that needs it"
+        say(f"{_count(gone, 'complete run')} without the prepared corpus, which only `ask` and the like need: {again}")
     if counts["FAILED"] and not retry_failed:
         failed = _count(counts["FAILED"], "run")
         say(f"{failed} failed and stay so: see `realm-lab status {plan.name}`, then --retry-failed")
@@ -377,6 +381,16 @@ def _finish_trials(plan: StudyPlan, request: Request, root: Path) -> int:
     if counts["FAILED"]:
         say(f"failed trials are not chosen: see `realm-lab status {plan.name}`")
     return 0 if counts.keys() <= {"COMPLETE", "FAILED"} else EXIT_INCOMPLETE
+
+
+def _without_corpus(plan: StudyPlan, root: Path) -> int:
+    """Count the complete runs whose prepared corpus is gone."""
+    states = StageStates(root / "runs")
+    return sum(
+        not (corpus_folder(root, run.plan) / "manifest.json").exists()
+        and state_of_run(run.plan, states, plan.last_stage).state == "COMPLETE"
+        for run in plan.runs
+    )
 
 
 def _counts(plan: StudyPlan, root: Path) -> Counter[State]:

@@ -78,7 +78,7 @@ class CorpusContext:
             last = list(self.plan.stages)[-1]
             run = StageRun(stage_folder(self.runs, last, self.plan.key(last)), last)
             if run.is_complete():
-                remedy = f"delete {run.path} and run again, which prepares it again"
+                remedy = "run `realm-lab prepare` with its parameters (--params, --preset, --set)"
                 raise UserError("the prepared corpus of this run is gone", remedy, path=folder)
             raise UserError(f"no finished run for these parameters yet; {self.to_finish}, then ask again")
         corpus = PreparedCorpus(folder)

@@ -1,18 +1,23 @@
 """Tasks: every stage that is left is in exactly one, what runs share is done once and before what needs it."""
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from realm_lab.core.files import digest
 from realm_lab.params.parameters import Params
+from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.plan import PlannedRun, StudyPlan
+from realm_lab.runner.schedule import make_launcher
+from realm_lab.runner.sweep import _say_beginning
 from realm_lab.runner.tasks import Task, chains, tasks_of
-from realm_lab.systems.identity import Plan
+from realm_lab.systems.identity import Plan, kept_corpus_folder
 from realm_lab.tracking.state import StageStates
 from tests import tiny
 from tests.runner.conftest import leave
@@ -57,6 +62,26 @@ def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPl
     assert tasks[2].after == (tasks[0].name,)
     assert tasks[8].after == tasks[9].after == (tasks[2].name,)
     assert tasks[8].title == "realm seed 0: finetune, evaluate"
+
+
+def test_complete_runs_without_their_corpora_stay_complete_and_are_named(
+    planned: Callable[..., StudyPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, launcher = planned(STUDY), make_launcher("inline", LauncherSettings(), tmp_path, "study")
+    for run in plan.runs:
+        for stage in ("prepare", *run.plan.stages):
+            leave(tmp_path, run, stage, "COMPLETE")
+    said = []
+    for seed in (None, 0, 1):  # whose corpus is deleted
+        for run in plan.runs:
+            if run.seed == seed:
+                shutil.rmtree(kept_corpus_folder(tmp_path, run.plan), ignore_errors=True)
+        assert left(plan, tmp_path) == []
+        _say_beginning(plan, tmp_path, [], [], launcher, False)
+        said.append(capsys.readouterr().err.splitlines())
+    assert [any("8 complete" in line for line in lines) for lines in said] == [True] * 3
+    named = [[line for line in lines if "prepared corpus" in line] for lines in said]
+    assert [lines and lines[0].split()[0] for lines in named] == [[], "4", "8"]
 
 
 def test_what_is_complete_is_left_out_and_names_stay(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:

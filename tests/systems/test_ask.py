@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -175,6 +176,21 @@ def test_an_unfinished_run_is_named_with_what_to_do(line: Path) -> None:
         fill(open_run(PARAMS, line, 1, "realm"), "who is [MASK] ?")
     with pytest.raises(UserError, match="no finished run for these parameters yet; run `realm-lab evaluate`"):
         fill(open_run(PARAMS, line / "elsewhere", 0, "realm"), "who is [MASK] ?")
+
+
+def test_a_deleted_corpus_is_prepared_again(line: Path, corpus: PreparedCorpus, tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(line, root)
+    folder = corpus_folder(root, plan_run(PARAMS, "realm", 0))
+    shutil.rmtree(folder)
+    tiny.stage_run("evaluate", PARAMS, root).finish({})
+    with pytest.raises(UserError, match="realm-lab prepare"):
+        ask(open_run(PARAMS, root, 0, "realm"), question_of(corpus))
+    options = ["--params", str(tiny.PARAMETERS), "--root", str(root), "--set", "model.dropout=0.1"]
+    assert cli.main(["prepare", *options]) == 0
+    assert ask(open_run(PARAMS, root, 0, "realm"), question_of(corpus)) == ask(
+        open_run(PARAMS, line, 0, "realm"), question_of(corpus)
+    )
 
 
 @pytest.mark.parametrize(
