@@ -28,12 +28,12 @@ from realm_lab.core.files import seen
 from realm_lab.core.launched import own_package
 from realm_lab.core.process import limit_threads, on_first_rank, pick_device, ranks
 from realm_lab.corpus.store import PreparedCorpus
-from realm_lab.corpus.vocabulary import load_tokenizer, special_ids
+from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import show
 from realm_lab.models.folders import EMBEDDER_JSON, read_embedder, read_tensors, write_embedder, write_tensors
-from realm_lab.params.parameters import Params
+from realm_lab.params.parameters import Launch
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 
@@ -44,16 +44,17 @@ COMMAND = (sys.executable, "-m", "realm_lab.training.builder")
 class ProcessBuilder:
     """The trainer's end of the builder process. The first rank owns the process, and all ranks read its results."""
 
-    def __init__(self, folder: Path, params: Params, corpus: Path, device: torch.device):
+    def __init__(self, folder: Path, launch: Launch, corpus: Path, inputs: Inputs, device: torch.device):
         self._folder, self._device = folder, device
         self._process: subprocess.Popen[str] | None = None
         if ranks().rank:
             return
         shutil.rmtree(folder, ignore_errors=True)  # of a trainer that was killed; it submits again
         places = {"corpus": str(corpus.resolve()), "folder": str(folder.resolve())}
-        job: dict[str, Any] = {"params": params.model_dump(mode="json"), **places}
+        job: dict[str, Any] = {"inputs": inputs._asdict() | {"special": inputs.special._asdict()}, **places}
+        job |= {"device": launch.device, "compile": launch.compile}
         job["threads"] = torch.get_num_threads()  # as the trainer's, so that the numbers are the same
-        begin = [] if params.launch.builder == "process" else shlex.split(params.launch.builder)
+        begin = [] if launch.builder == "process" else shlex.split(launch.builder)
         # With the variables of the trainer's job, srun would start a step of that job.
         own = {name: value for name, value in os.environ.items() if not (begin and OF_JOB.match(name))}
         command, pipe = (*begin, *COMMAND, json.dumps(job)), subprocess.PIPE
@@ -114,18 +115,17 @@ def serve(job: dict[str, Any]) -> None:
     """Run the builder's side: embed each requested step until the input ends."""
     for name in (signal.SIGUSR1, signal.SIGUSR2):  # SLURM warns all processes; the trainer stops in time, and ends this
         signal.signal(name, signal.SIG_IGN)
-    params, folder = Params(**job["params"]), Path(job["folder"])
+    folder, given = Path(job["folder"]), job["inputs"]
     limit_threads(job["threads"])
     corpus = PreparedCorpus(Path(job["corpus"]))
-    inputs = Inputs.of(params, special_ids(load_tokenizer(corpus.tokenizer_folder)))
-    passages = corpus.passages()
+    inputs, passages = Inputs(**given | {"special": SpecialIds(**given["special"])}), corpus.passages()
     for line in sys.stdin:
         place = _place(folder, int(line))
         embedder, _ = read_embedder(seen(place / "embedder" / EMBEDDER_JSON).parent)
         if corpus.pictures is not None:
             show(embedder, torch.from_numpy(corpus.pictures.patches))
-        embedder.to(pick_device(params.launch.device))
-        if params.launch.compile:
+        embedder.to(pick_device(job["device"]))
+        if job["compile"]:
             embedder.document_encoder.compile(dynamic=True)
         embeddings_ND = Retriever(embedder, passages, inputs).embed_passages()
         write_tensors(place / "embeddings.safetensors", {"embeddings": embeddings_ND})

@@ -58,7 +58,8 @@ def pretrain(context: Context, run: StageRun) -> None:
         builder = None
         if refreshes and params.launch.builder != "inline":
             folder = corpus_folder(context.root, context.plan)
-            builder = stack.enter_context(closing(ProcessBuilder(run.path / "index", params, folder, context.device)))
+            builder = ProcessBuilder(run.path / "index", params.launch, folder, context.inputs, context.device)
+            stack.enter_context(closing(builder))
         task = PretrainTask(
             params,
             context.order_seed(run.stage),
