@@ -69,7 +69,9 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         assert ledger is not None  # we waited
         lines = _whole_lines(ledger, runs / NAME)
         last = _last(lines, record.name, "plan")
-        code = digest(code_reader(runs).reached(package_modules()))  # comments aside
+        reader = code_reader(runs)
+        code = digest(reader.reached(package_modules()))  # comments aside
+        reader.save()
         plan = _design(record) | {"file": digest_text(file), "code": code}
         if last and {name: last.fields.get(name) for name in plan} == plan:
             return

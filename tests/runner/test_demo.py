@@ -9,8 +9,9 @@ import pytest
 import realm_lab
 from realm_lab.cli.parser import main as cli
 from realm_lab.core.files import read_json, write_text
-from realm_lab.runner.demo import FOLDER, QUESTION, install, next_steps
+from realm_lab.runner.demo import FOLDER, QUESTION, install, next_steps, planned
 from realm_lab.runner.demo import main as main_of_demo
+from realm_lab.runner.other_code import described, other_code
 from realm_lab.tracking.study_record import (
     StudyCell,
     StudyRecord,
@@ -35,6 +36,13 @@ def test_the_demo_answers_its_question(project: Path) -> None:
     reply = realm_lab.load_run("demo/realm-s50", project).ask(QUESTION)
     assert reply.answer == "dukdub"
     assert reply.candidates[0].utility > 1
+
+
+@pytest.mark.slow
+def test_the_present_code_trained_the_demo(project: Path) -> None:
+    """So that no comparison with it names other code; `make demo-study` trains it again, mostly to the same bits."""
+    found = other_code(planned(project).runs, project)
+    assert not found, described(found)
 
 
 @pytest.mark.slow
