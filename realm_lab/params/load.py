@@ -236,13 +236,6 @@ def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str
     return flat
 
 
-def own_parameters(params: Params) -> dict[str, Any]:
-    """Return the parameters of a run as one flat dictionary, without the state that it continues."""
-    flat = flatten(params.model_copy(update={"fork": None}))
-    del flat["fork"]
-    return flat
-
-
 def is_divided(key: str, above: str = "") -> bool:
     """True if a mapping below a dotted key holds several parameters. `above`: the enclosing section, with a dot."""
     if above.startswith(f"{OPTIONS}.") and above != f"{OPTIONS}.":
@@ -255,7 +248,7 @@ def parse_override(text: str, flag: str = "--set", example: str = "pretrain.step
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UserError(f"write it as KEY=VALUE, for example {example}", path=f"{flag} {cut(text)}")
-    return key.strip(), parse_yaml(value, f"{flag} {cut(text)}", "safe")
+    return key.strip(), parse_yaml(value, f"{flag} {cut(text)}", "safe", key.strip())
 
 
 def chosen(flag: str, text: str) -> Choice:
@@ -287,9 +280,8 @@ def is_same_or_inside(name: str, key: str) -> bool:
 
 @functools.cache
 def parameter_fields() -> dict[str, FieldInfo]:
-    """Return every valid dotted key in the order of params.yaml, a section before its contents. A fork is made by a
-    study, and no key of params.yaml."""
-    return {name: field for name, field in _walk(Params, "") if name != "fork"}
+    """Return every valid dotted key in the order of params.yaml, a section before its contents."""
+    return dict(_walk(Params, ""))
 
 
 def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:

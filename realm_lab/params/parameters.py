@@ -12,10 +12,11 @@ import shlex
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, field_validator
+from pydantic import Field, PlainSerializer, field_validator, model_validator
 
 from realm_lab.core.plugins import Choice, ChoiceField, import_modules
 from realm_lab.core.records import Contradiction
+from realm_lab.params.changes import checked_changes, phases
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import (
     FOLDER,
@@ -237,6 +238,10 @@ class Pretrain(Section):
     reader: Optimiser = Optimiser()
     retriever: Optimiser = Optimiser()
     watch: Annotated[Watch, OBSERVES] = Watch()
+    changes: dict[Positive, Options] = {}
+    """Changes during pre-training: `{150: {masking: random_token, refresh.policy: never}}` has random masks and no
+    refresh after the first 150 steps. Names are those of `pretrain`. Its steps, batch size, initial models and
+    readers, the towers that are trained, and `search_query` cannot change."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         if self.null_document != "off" and self.candidates < 2:
@@ -290,6 +295,16 @@ class Pretrain(Section):
                 "objective",
                 "marginal",
             )
+
+    @field_validator("changes")
+    @classmethod
+    def _can_change(cls, changes: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        return checked_changes(cls, changes)
+
+    @model_validator(mode="after")
+    def _changes_fit(self) -> Pretrain:
+        phases(self)
+        return self
 
 
 class Finetune(Section):
@@ -418,15 +433,6 @@ class Launch(Section):
         return value
 
 
-class Fork(Section):
-    """The training state that a run continues: of a run with other parameters, after some steps of its pre-training."""
-
-    step: Positive
-    """Steps of pre-training that the other run has done."""
-    before: dict[str, Any] = {}
-    """Parameters of the other run that differ, dotted name -> its value."""
-
-
 class Params(Section):
     """All parameters, resolved."""
 
@@ -451,9 +457,15 @@ class Params(Section):
     system_options: dict[str, Options] = {}
     """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; listed in docs/systems.md. A
     preset and params.yaml are merged option by option."""
-    fork: Fork | None = None
-    """The run that it continues, set by `fork` of a cell in a study (docs/study_file.md)."""
     launch: Launch = Launch()
+
+    def phases(self) -> dict[int, Params]:
+        """Return the parameters from each step of pre-training on at which one changes, beginning with step 0."""
+        return {step: self.model_copy(update={"pretrain": one}) for step, one in phases(self.pretrain).items()}
+
+    def at_end(self) -> Params:
+        """Return the parameters as they are at the end of pre-training, which later stages read."""
+        return list(self.phases().values())[-1]
 
     @field_validator("plugins")
     @classmethod

@@ -59,7 +59,7 @@ SELDOM = frozenset(
     model.score_temperature model.pictures model.train_word_embeddings warm_start.reader.related_fraction
     warm_start.reader.related_only_fraction warm_start.embedder.attempts warm_start.embedder.initial_encoder
     warm_start.embedder.query_scale warm_start.ict_cut pretrain.salient_spans pretrain.sentence_choice
-    pretrain.recurring_spans finetune.answer_by
+    pretrain.recurring_spans pretrain.changes finetune.answer_by
     pretrain.over_retrieve pretrain.calibrate_null pretrain.causal_checkpoint pretrain.causal_form
     pretrain.containment pretrain.watch.interval_steps pretrain.watch.patience_steps
     finetune.max_span_wordpieces finetune.span_hidden_size finetune.softmax finetune.early_loss_candidates

@@ -47,15 +47,15 @@ def read_yaml(path: Path) -> Any:
     return document
 
 
-def parse_yaml(text: str, source: object, kind: str = "rt") -> Any:
-    """Parse a YAML text. `kind`: "rt" keeps the lines of keys, "safe" gives plain values.
+def parse_yaml(text: str, source: object, kind: str = "rt", name: str = "") -> Any:
+    """Parse a YAML text. `kind`: "rt" keeps the lines of keys, "safe" gives plain values. `name`: that of the value.
 
     UserError: not YAML, or YAML beyond names and values; it names `source` and the line.
     """
     try:
         _check_plain(text, source)
         document = _loaded(text, kind)
-        _check_names(document, source)
+        _check_names(document, source, name)
         return document
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -105,19 +105,20 @@ def _check_plain(text: str, source: object) -> None:
             raise UserError(f"{kind} are not read", "write the value out", path=source, line=line)
 
 
-def _check_names(value: Any, source: object) -> None:
-    """Refuse names that are not text, such as a date or a number without quotes, and points in time, which do not keep
-    their written form."""
+def _check_names(value: Any, source: object, above: str = "") -> None:
+    """Refuse names that are not text, such as a date or a number without quotes, except steps of `changes`, and points
+    in time, which do not keep their written form."""
     is_section = isinstance(value, dict)
     for key, inner in value.items() if is_section else enumerate(value) if isinstance(value, list) else ():
         line = line_of(value, [key])
-        if is_section and not isinstance(key, str):
+        is_step = above.rpartition(".")[2] == "changes" and type(key) is int
+        if is_section and not isinstance(key, str) and not is_step:
             kinds = {bool: "true or false", int: "a number", float: "a number", datetime.date: "a date"}
             read = next((words for kind, words in kinds.items() if isinstance(key, kind)), "no text")
             raise UserError(f"the name '{cut(str(key))}' is read as {read}", "put it in quotes", path=source, line=line)
         if isinstance(inner, datetime.datetime):
             raise UserError(f"{inner} is read as a point in time", "put it in quotes", path=source, line=line)
-        _check_names(inner, source)
+        _check_names(inner, source, str(key))
 
 
 def line_of(document: Any, keys: Iterable[str | int]) -> int | None:

@@ -14,7 +14,7 @@ from realm_lab.params.yaml_file import parse_yaml
 from realm_lab.reporting.frames import Run, StudyFrames, relative
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import RunRecord
-from realm_lab.tracking.study_record import StudyCell, StudyFork
+from realm_lab.tracking.study_record import StudyCell
 
 MACHINE = {"Python": "python", "processor": "cpu", "vector instructions": "vectors"}  # for people: field of env.json
 
@@ -47,8 +47,6 @@ def _found(study: StudyFrames) -> Iterator[str]:
     for cell in record.cells:
         if cell.name != record.baseline:
             yield from _against_baseline(study, cell)
-        if cell.fork:
-            yield from _against_parent(study, cell.name, cell.fork)
 
 
 def rounding_notes(study: StudyFrames) -> list[str]:
@@ -117,8 +115,6 @@ def _against_baseline(study: StudyFrames, cell: StudyCell) -> Iterator[str]:
         differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
         if run.record.system != bases[run.seed].record.system:
             differing = {key for key in differing if key in changes or not config.is_system_option(key)}
-        if cell.fork:  # its state is compared with its parent's
-            differing = {key for key in differing if not key.startswith("fork.")}
         if undeclared := sorted(differing - changes.keys()):
             yield f"Confounded: {name} also differs from the baseline in {', '.join(undeclared)}."
         if absent := sorted(key for key in changes.keys() - differing if not key.startswith("launch.")):
@@ -126,19 +122,6 @@ def _against_baseline(study: StudyFrames, cell: StudyCell) -> Iterator[str]:
         changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
         if not changes_data and run.record.inputs.get("corpus") != bases[run.seed].record.inputs.get("corpus"):
             yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than the baseline."
-
-
-def _against_parent(study: StudyFrames, name: str, declared: StudyFork) -> Iterator[str]:
-    """A fork's runs against the state that they are to continue: its step, and the parameters of its parent."""
-    parents = {run.seed: run for run in study.of(declared.parent)}
-    for run in study.of(name):
-        fork = run.record.params.get("fork") or {"step": 0}
-        if fork["step"] != declared.step:
-            yield f"Confounded: {name} continues at step {fork['step']}, and the study says {declared.step}."
-        elif run.seed in parents:
-            theirs = parameters_of(parents[run.seed].record)  # without options that have their defaults
-            if other := sorted(key for key, value in fork["before"].items() if theirs.get(key, value) != value):
-                yield f"Confounded: {name} continues a run that differs from its parent in {', '.join(other)}."
 
 
 def _rounding(runs: Sequence[Run]) -> Iterator[str]:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from realm_lab.metrics import metric
 from realm_lab.reporting.figures import Panel, curves_figure, plane_figure, shares_figure
-from realm_lab.reporting.forks import families
 from realm_lab.reporting.frames import StudyFrames, column
+from realm_lab.reporting.step_changes import families
 from realm_lab.reporting.study_figures import lines_of, panel_of
 from realm_lab.tracking.bounds import BOUNDS
 
@@ -114,9 +114,9 @@ def quality_over_drift(study: StudyFrames) -> Any:
 
 
 def step_of_change(study: StudyFrames) -> Any:
-    """Quality at the end against the step of pre-training at which a run changed: forks, and at step 0 runs with the
-    change from the start. Lines are means over the seeds, bands reach from the lowest to the highest seed; the level
-    line is the unchanged run."""
+    """Quality at the end against the step of pre-training at which a run changed, step 0 for a change from the start.
+    Lines are means over the seeds, bands reach from the lowest to the highest seed; the level line is the unchanged
+    run."""
     record, results = study.record, study.results
     changes = families(record)
     steps = [step for cells in changes.values() for step in cells]

@@ -18,13 +18,13 @@ from realm_lab.reporting import tables
 from realm_lab.reporting.comparison import decisions, gaps_as_json
 from realm_lab.reporting.default_run import metrics_of
 from realm_lab.reporting.figures import Drawing, Sketch, draw
-from realm_lab.reporting.forks import forks_json
 from realm_lab.reporting.frames import metric_columns, read_summary, summarise
 from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.paper import write_tables
 from realm_lab.reporting.rendering import render, seeds_text
 from realm_lab.reporting.report_data import KEYS, Report, load_report, plain
 from realm_lab.reporting.reproduce import expected_rows
+from realm_lab.reporting.step_changes import changes_json
 from realm_lab.reporting.study_figures import sketches
 from realm_lab.reporting.tuned import tuning_json
 from realm_lab.statistics.wording import false_alarms
@@ -129,8 +129,8 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         answered["missing"] = report.verdict.missing
     if record.tuning:
         answered["tuning"] = tuning_json(record)
-    if forks := forks_json(record, results):
-        answered["forks"] = forks
+    if step_changes := changes_json(record, results):
+        answered["step_changes"] = step_changes
     if report.sources:
         answered["sources"] = {one.metric.name: one.as_json() for one in report.sources}
     if report.data["plan"]:  # reports of runs from before the ledger have none

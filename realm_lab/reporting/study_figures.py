@@ -35,11 +35,11 @@ from realm_lab.reporting.figures import (
     plane_figure,
 )
 from realm_lab.reporting.figures_differences import FEWEST_FOR_MEAN, differences_figure, other_differences_figure
-from realm_lab.reporting.forks import families
 from realm_lab.reporting.frames import StudyFrames
 from realm_lab.reporting.own_figures import FIGURES
 from realm_lab.reporting.rendering import seeds_text, words
 from realm_lab.reporting.report_data import Report
+from realm_lab.reporting.step_changes import families
 from realm_lab.reporting.tuned import OPERATIONS, tuning_sketches
 from realm_lab.tracking.study_record import StudyRecord
 
@@ -132,7 +132,7 @@ def styles_of(record: StudyRecord) -> Styles:
 
 def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
     """Return, by a title for each point of the second axis, the cells with their points of the first; in a study of
-    forks, by change, the cells with the step of the change."""
+    changes during pre-training, by change, the cells with its step."""
     if len(record.axes) != 2:
         return {
             title: {cell.name: f"step {step}" if step else "start" for step, cell in cells.items()}

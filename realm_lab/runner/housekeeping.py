@@ -104,8 +104,7 @@ def size_of(folder: Path) -> int:
 
 
 def _stages(run: RunRecord) -> set[str]:
-    folders = {Path(folder).name for folder in run.stages.values()} | {f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}"}
-    return folders | ({run.inputs["state"]} if "state" in run.inputs else set())
+    return {Path(folder).name for folder in run.stages.values()} | {f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}"}
 
 
 def _unread_tables(root: Path, kept: Sequence[RunRecord]) -> list[Path]:

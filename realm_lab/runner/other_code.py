@@ -17,11 +17,8 @@ from realm_lab.systems.identity import (
     exported_corpus_folder,
     kept_corpus_folder,
     stage_folders,
-    state_folders,
-    state_roots,
 )
-from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line, is_kept
-from realm_lab.tracking.run_dir import stage_folder
+from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line
 from realm_lab.tracking.run_lease import writing
 
 KEPT = ("config.yaml", "lease")  # of a stage that is to start from nothing
@@ -42,25 +39,11 @@ def other_code(runs: Iterable[PlannedRun], root: Path, until: str = "") -> list[
     for run in runs:
         folders = stage_folders(Path(root) / "runs", run.plan, until)
         kept = states.of_run(folders, code_roots(run.params, run.plan.system))
-        if run.plan.continues:
-            kept += _of_state(run, root, states)
         for stage in kept:
             if stage.changes:
                 found[stage.folder] = stage
                 owners.setdefault(stage.folder, []).append(run)
     return [OtherCode(stage, tuple(owners[folder])) for folder, stage in found.items()]
-
-
-def _of_state(run: PlannedRun, root: Path, states: CodeStates) -> list[StageCode]:
-    """Return the state that a fork continues, if it has still to."""
-    fork = run.plan.continues
-    assert fork is not None
-    runs = Path(root) / "runs"
-    if is_kept(fork.stage, stage_folder(runs, fork.stage, run.plan.key(fork.stage))):
-        return []
-    folders = state_folders(runs, run.plan, fork.name)
-    found = states.of_run(folders, state_roots(run.params, run.plan, fork.name))
-    return [stage for stage in found if stage.stage == fork.name]
 
 
 def described(found: Sequence[OtherCode]) -> str:
@@ -86,16 +69,11 @@ def settle_code(
         if policy == "accept":
             run, stage = one.runs[0], one.found.stage
             folders, roots = stage_folders(runs_folder, run.plan), code_roots(run.params, run.plan.system)
-            if stage not in folders:
-                folders = state_folders(runs_folder, run.plan, stage)
-                roots = state_roots(run.params, run.plan, stage)
             states.accept(stage, folders, roots[stage])
             continue
         for run in one.runs:
             folders = stage_folders(runs_folder, run.plan, until)
-            if run.plan.continues:
-                folders |= state_folders(runs_folder, run.plan, run.plan.continues.name)
-            way = run.plan.way(until if until in folders else list(run.plan.stages)[-1])
+            way = list(folders)
             for stage in way[way.index(one.found.stage) :]:  # and the stages computed from it
                 _empty(folders[stage])
                 if stage == "prepare":

@@ -14,6 +14,7 @@ from realm_lab.core.plugins import Choice, import_plugins, load_object
 from realm_lab.errors import UserError, suggestion
 from realm_lab.masking import check_masking
 from realm_lab.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
+from realm_lab.params.changes import phases
 from realm_lab.params.load import (
     FLAG,
     Origin,
@@ -23,7 +24,6 @@ from realm_lab.params.load import (
     is_known,
     laid_over,
     measuring,
-    own_parameters,
     resolve,
     show,
     unknown_parameter,
@@ -45,7 +45,6 @@ from realm_lab.runner.study import (
     value_in_name,
 )
 from realm_lab.runner.tuning import Tuned, trial_name, tune_cell
-from realm_lab.systems.forks import fork_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, plan_runs, record_run
 from realm_lab.systems.registry import system_of, with_options
 from realm_lab.tracking.computed import COMPUTED, definition
@@ -185,15 +184,13 @@ def plan_study(
             check_parts(resolved[cell.name])
         sources[cell.name] = mine
     for cell in cells:
-        if cell.fork:
-            resolved[cell.name] = fork_of(resolved[cell.name], resolved[cell.fork.parent], cell.fork.step)
         with sources[cell.name].blamed():
             plans.append(plan_runs(resolved[cell.name], cell.system, chosen))
-    cells, base = _compared(cells, [own_parameters(params) for params in resolved.values()])
+    cells, base = _compared(cells, [flatten(params) for params in resolved.values()])
     own = [key for key in cells[0].overrides if key not in common]
     everywhere = {
         key: value
-        for key, value in beyond_preset(resolved[cells[0].name].model_copy(update={"fork": None})).items()
+        for key, value in beyond_preset(resolved[cells[0].name]).items()
         if not any(f"{key}.".startswith(f"{name}.") for name in own)
     }
     runs = []
@@ -409,7 +406,6 @@ def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
                 c.system,
                 json.loads(json.dumps(c.changes)),
                 c.paper,
-                c.fork,
                 {**c.points} if "axes" in plan.described else {},
             )
             for c in plan.cells
@@ -433,8 +429,9 @@ def check_overrides(given: Mapping[str, Any]) -> None:
 
 def check_parts(params: Params) -> None:
     """Refuse, before any work, a plug-in that fails when it is tried, or an unknown device."""
-    check_masking(params.pretrain)
-    check_refresh(params.pretrain.refresh)
+    for settings in phases(params.pretrain).values():
+        check_masking(settings)
+        check_refresh(settings.refresh)
     if params.launch.device not in DEVICES:
         from realm_lab.core.process import device_named  # torch takes seconds to import: only for rare names
 

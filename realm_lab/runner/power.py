@@ -18,10 +18,9 @@ from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
 from realm_lab.runner.plan import StudyPlan, plan_study, study_record
-from realm_lab.runner.preview import in_stages, reference_hours, with_forks
+from realm_lab.runner.preview import in_stages, reference_hours
 from realm_lab.runner.status import print_table
 from realm_lab.runner.sweep import Request, part_of
-from realm_lab.runner.tasks import share_of_stage
 from realm_lab.statistics.paired import FEWEST_SEEDS, compare, smallest_p
 from realm_lab.statistics.planned import POWER_ERROR, Detectable, Spread, detectable_differences
 from realm_lab.statistics.power import FEWEST_FOR_PROJECTION, POWER, STUDIES
@@ -233,23 +232,18 @@ def _pooled(spreads: Sequence[Spread]) -> Spread | None:
 
 def _hours(plan: StudyPlan, pilot: Pilot, root: Path) -> dict[str, dict[str, float]]:
     """Return cell -> stage -> device hours that a run adds: those of the pilot, else of the reference reports, else the
-    mean of all cells that are known. The steps before a fork are its parent's. Empty: nothing was measured."""
+    mean of all cells that are known. Empty: nothing was measured."""
     rows = pilot.results.dropna(subset=["device_hours"]) if "device_hours" in pilot.results else pilot.results[:0]
     measured = {str(cell): float(mine["device_hours"].mean()) for cell, mine in rows.groupby("cell")}
     first = {cell.name: runs[0] for cell in plan.cells if (runs := plan.of(cell.name))}
     known = {cell: in_stages(measured[cell], run, pilot.minutes.get(cell, {})) for cell, run in first.items()
              if cell in measured}  # fmt: skip
-    known = with_forks(plan, known)
     known = reference_hours(plan, root) | known
     whole = measured | {cell: sum(stages.values()) for cell, stages in known.items()}
     if not whole:
         return {}
     average = float(np.mean([*whole.values()]))
-    known = with_forks(plan, {cell: in_stages(average, run, {}) for cell, run in first.items()} | known)
-    return {
-        cell: {stage: value * share_of_stage(first[cell], stage) for stage, value in known[cell].items()}
-        for cell in first
-    }
+    return {cell: known.get(cell) or in_stages(average, run, {}) for cell, run in first.items()}
 
 
 def _cost_of_tuning(

@@ -22,9 +22,7 @@ from realm_lab.runner.schedule import Launcher, share_out
 from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell
-from realm_lab.runner.tasks import share_of_stage, stages_left, state_of_run, tasks_of
-from realm_lab.systems.forks import base_stage, parent_of, steps_of
-from realm_lab.systems.registry import system_of
+from realm_lab.runner.tasks import stages_left, state_of_run, tasks_of
 from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import study_folder
 
@@ -71,8 +69,6 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
         print(f"to do: {task.title}")
     if plan.common:
         print(in_every_cell(plan))
-    if any(cell.fork for cell in plan.cells):
-        print(cost_of_forks(plan))
     if found := other_code(plan.runs, root, until):
         print(described(found))
     print(*how, sep="\n", end="\n" * bool(how))
@@ -80,22 +76,6 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
         print(expected)
     if launcher:
         launcher.try_out(tasks)
-
-
-def cost_of_forks(plan: StudyPlan) -> str:
-    """Describe the steps of pre-training that the study takes, shared steps once, and those without forks."""
-    unforked = taken = 0
-    shared: dict[str, int] = {}  # key of a parent that is not in the study itself -> its steps
-    for run in plan.runs:
-        steps, fork = steps_of(run.params, run.plan.system), run.plan.continues
-        unforked += steps
-        taken += steps - (fork.step if fork else 0)
-        if fork:
-            shared[fork.key] = max(shared.get(fork.key, 0), fork.step)
-    planned = {run.plan.key(stage.name) for run in plan.runs if (stage := system_of(run.plan.system).pretraining())}
-    taken += sum(steps for key, steps in shared.items() if key not in planned)
-    share = 100 * taken / unforked
-    return f"forks: {taken:,} steps of pre-training instead of {unforked:,} ({share:.0f} %); shared steps are done once"
 
 
 def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bool) -> None:
@@ -114,19 +94,17 @@ def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bo
 
 
 def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
-    """Estimate the time of unfinished stages, shared ones once, from reference runs of the same cells, of forks from
-    those of their parents; "" if nothing is left or was measured. It is about that of a machine as fast as the
-    reference's."""
+    """Estimate the time of unfinished stages, shared ones once, from reference runs of the same cells; "" if nothing is
+    left or was measured. It is about that of a machine as fast as the reference's."""
     hours, states = reference_hours(plan, root), StageStates(Path(root) / "runs")
     todo: dict[tuple[str, str], float] = {}
     alone: dict[str, float] = {}  # of each run
     unknown: set[str] = set()
     for node, run in stages_left(plan.runs, states):
-        stage, _ = base_stage(node[0])
         if run.cell not in hours:
             unknown.add(run.run_key)
-        elif stage != "prepare":  # no device is needed
-            value = hours[run.cell][stage] * share_of_stage(run, node[0])
+        elif node[0] != "prepare":  # no device is needed
+            value = hours[run.cell][node[0]]
             todo[node] = max(todo.get(node, 0.0), value)
             alone[run.run_key] = alone.get(run.run_key, 0.0) + value
     if not todo:
@@ -145,7 +123,7 @@ def runs_at_once(runs: int, launch: Launch, most: int | None) -> int:
 
 def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
     """Return cell -> stage -> device hours of a whole run in the reference reports: of the same runs, else of the same
-    cell, else of the parent that a fork continues, whose steps take as long."""
+    cell."""
     rows: list[dict[str, str]] = []
     minutes: dict[tuple[str, str], dict[str, float]] = {}  # (study, cell) -> of each stage
     for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
@@ -163,7 +141,7 @@ def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
         if same and runs:
             mean = sum(float(row["device_hours"]) for row in same) / len(same)
             found[cell.name] = in_stages(mean, runs[0], minutes.get((same[0]["study"], same[0]["cell"]), {}))
-    return with_forks(plan, found)
+    return found
 
 
 def in_stages(hours: float, run: PlannedRun, minutes: Mapping[str, float]) -> dict[str, float]:
@@ -171,18 +149,6 @@ def in_stages(hours: float, run: PlannedRun, minutes: Mapping[str, float]) -> di
     known = {stage: minutes.get(stage, 0.0) for stage in run.plan.stages}
     whole = sum(known.values())
     return {stage: hours * (value / whole if whole else 1 / len(known)) for stage, value in known.items()}
-
-
-def with_forks(plan: StudyPlan, hours: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Add forks whose parents are known; a step of pre-training takes as long as one of the parent."""
-    found = dict(hours)
-    for cell in plan.cells:
-        if cell.fork and cell.name not in hours and (of_parent := hours.get(cell.fork.parent)) and plan.of(cell.name):
-            run = plan.of(cell.name)[0]
-            steps, before = (steps_of(params, cell.system) for params in (run.params, parent_of(run.params)))
-            stage = run.plan.continues.stage if run.plan.continues else ""
-            found[cell.name] = of_parent | {stage: of_parent[stage] * steps / before}
-    return found
 
 
 def after_tuning(plan: StudyPlan, root: Path, at_once: int | None) -> str:
@@ -209,8 +175,7 @@ def in_every_cell(plan: StudyPlan) -> str:
 def _differs(plan: StudyPlan, cell: Cell) -> str:
     if cell.name == plan.baseline.name:
         return "(the baseline)"
-    system = [str(cell.fork)] if cell.fork else []
-    system += [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
+    system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
     changes = dict(cell.changes)
     if changes.get(POLICY) == "never":  # the other settings apply only to the baseline
         changes = {name: value for name, value in changes.items() if name == POLICY or name not in REFRESH}

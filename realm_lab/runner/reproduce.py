@@ -18,6 +18,7 @@ from realm_lab.core.files import write_text
 from realm_lab.errors import UserError, suggestion
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.default_study import studies_of
+from realm_lab.runner.study import early_changes
 from realm_lab.runner.sweep import Request, find_study, say, sweep
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.tracking.study_record import DEFAULT, StudyRecord
@@ -118,10 +119,7 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
             raise UserError(f"study {study} reads files, which a smoke-sized run does not: leave --quick out")
         document = {key: value for key, value in document.items() if key != "set"}
         document |= {"preset": "smoke", "seeds": [0]}
-        forks = [entry["fork"] for entry in (document.get("cells") or {}).values() if (entry or {}).get("fork")]
-        steps = sorted({fork["step"] for fork in forks})
-        for fork in forks:  # at the steps 1, 2, ...
-            fork["step"] = steps.index(fork["step"]) + 1
+        early_changes(document)
     _take_choices(document, record.tuning, cell, is_quick)
     document.pop("figures", None)
     write_text(folder / "experiments" / f"{study}.yaml", json.dumps(document, indent=2))

@@ -65,7 +65,8 @@ def _what_is_missing(job: Mapping[str, Any]) -> Reason | None:
         if plan.key(stage) != job["keys"][stage]:
             changed = f"{stage} {job['system']}: a file that its parameters name has changed since; sweep again"
             return Reason(Cause.ERROR, detail=changed)
-    for stage in plan.way(job["stages"][0])[:-1]:
+    way = ["prepare", *plan.stages]
+    for stage in way[: way.index(job["stages"][0])]:
         state = _state_in_the_end(Path(job["root"]) / "runs", stage, plan.key(stage))
         if state != "COMPLETE":
             return Reason(Cause.NEEDED, stage, state)

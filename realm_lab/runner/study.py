@@ -39,8 +39,7 @@ from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, Slu
 from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule, UntilDecided
 from realm_lab.runner.space import Dimension, Space, Tuning
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
-from realm_lab.systems.registry import system_of
-from realm_lab.tracking.study_record import StudyFork
+from realm_lab.systems.registry import CHANGES, system_of
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 IN_CELLS = "=,+"  # further characters in names of cells
@@ -60,15 +59,6 @@ def _published(name: str) -> str:
     return name
 
 
-class ForkEntry(Part):
-    """The run that a cell continues."""
-
-    parent: Annotated[str, Field(alias="from")]
-    """The cell whose training state is continued, of the same seed."""
-    step: Annotated[int, Field(ge=1, strict=True)]
-    """Steps of pre-training that the cell's run has done then; `set` is valid from there on."""
-
-
 class CellEntry(Part):
     title: str = ""
     """Name in tables and figures; empty: its changes, as `parameter = value`."""
@@ -77,9 +67,6 @@ class CellEntry(Part):
     `{name: dpr, steps: 300}`."""
     set: dict[str, Any] = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""
-    fork: ForkEntry | None = None
-    """Continue the pre-training of another cell, with the changes in `set` from a step on: `{from: CELL, step: N}`. All
-    else, the system included, is as in that cell."""
     paper: Annotated[str, AfterValidator(_published)] | None = None
     """The published number that it corresponds to, such as `table2.realm`."""
     space: Annotated[Space, Field(min_length=1)] | None = None
@@ -254,9 +241,8 @@ def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, l
 
 
 def _check_parameter(study: StudyFile, name: str, place: Place, launch: bool) -> None:
-    if name in ("preset", "seeds", "fork"):
-        whose = "cell's" if name == "fork" else "study's"
-        raise study.problem(f"parameter '{name}' is no part of a cell; use the {whose} own key '{name}'", *place)
+    if name in ("preset", "seeds"):
+        raise study.problem(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", *place)
     if not launch and name.split(".")[0] == "launch":
         raise study.problem(
             f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'", *place
@@ -302,7 +288,6 @@ def _explained(error: ValidationError, path: Path, document: Any, model: type[St
     *above, key = map(str, given)
     group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
     group = Dimension if "space" in above else group
-    group = ForkEntry if group is CellEntry and above[2:] == ["fork"] else group
     known = {field.alias or name: field for name, field in group.model_fields.items()}
     if problem["type"] == "extra_forbidden" and key in _parameters():
         return UserError(f"'{key}' is a parameter", "put it under 'set:'", path=path, line=line)
@@ -318,8 +303,8 @@ def _explained(error: ValidationError, path: Path, document: Any, model: type[St
 
 class Cell(NamedTuple):
     """One cell of a study: the common part of all its runs. `overrides` are its settings over params.yaml, dotted name
-    -> value, the study's `set` included, and of a fork those of its parent. `changes`, known in a plan, are its
-    differences from the baseline in the resolved parameters. `places`: the keys in the file that set each parameter."""
+    -> value, the study's `set` included. `changes`, known in a plan, are its differences from the baseline in the
+    resolved parameters. `places`: the keys in the file that set each parameter."""
 
     name: str
     title: str
@@ -328,7 +313,6 @@ class Cell(NamedTuple):
     changes: dict[str, Any]
     paper: str | None = None
     places: Mapping[str, Place] = MappingProxyType({})
-    fork: StudyFork | None = None
     points: Mapping[str, str] = MappingProxyType({})  # axis -> its point
     trial_of: str = ""  # the tuned cell that this one is a trial of
 
@@ -359,9 +343,32 @@ def cells_of(study: Study) -> list[Cell]:
 
 
 def changes_title(changes: Mapping[str, Any]) -> str:
-    """`parameter = value, ...`."""
-    names = _short(changes)
-    return ", ".join(f"{names[name].replace('_', ' ')} = {show(value)}" for name, value in changes.items())
+    """`parameter = value, ...`; changes during pre-training with their step."""
+    names, found = _short(changes), []
+    for name, value in changes.items():
+        if name == CHANGES and value:
+            found += [f"{changes_title(change)} from step {step}" for step, change in value.items()]
+        else:
+            found.append(f"{names[name].replace('_', ' ')} = {show(value)}")
+    return ", ".join(found)
+
+
+def early_changes(document: Any) -> None:
+    """Move the changes during pre-training to its steps 1, 2, ..., in place, for runs of few steps."""
+    found = list(_changes_in(document))
+    steps = sorted({int(step) for changes in found for step in changes})
+    for changes in found:
+        moved = {str(steps.index(int(step)) + 1): change for step, change in changes.items()}
+        changes.clear()
+        changes.update(moved)
+
+
+def _changes_in(document: Any) -> Iterator[dict[str, Any]]:
+    for key, value in document.items() if isinstance(document, dict) else ():
+        if key.rpartition(".")[2] == "changes" and isinstance(value, dict):
+            yield value
+        else:
+            yield from _changes_in(value)
 
 
 def _short(names: Iterable[str]) -> dict[str, str]:
@@ -383,9 +390,6 @@ def _named_cells(study: Study) -> list[Cell]:
             check_name(name, "cell", IN_CELLS)
         if entry.space and study.tune is None:
             raise study.problem(f"cell '{name}' has a space, and the study no 'tune'; add it", "cells", name, "space")
-        if entry.fork:
-            found.append(_fork(study, name, entry, entry.fork))
-            continue
         with study.at("cells", name, "system", prefix=f"cell '{name}': "):
             system = system_of(entry.system.name)
         own = overrides_of(study, entry.set, "cells", name, "set")
@@ -399,29 +403,6 @@ def _named_cells(study: Study) -> list[Cell]:
         title = entry.title or ", ".join(filter(None, titles)) or name
         found.append(Cell(name, title, entry.system.name, own, {}, entry.paper, places))
     return found
-
-
-def _fork(study: Study, name: str, entry: CellEntry, fork: ForkEntry) -> Cell:
-    """Return a cell that continues another one: its settings are that one's, with its own on top."""
-    place = ("cells", name, "fork", "from")
-    study.choose(fork.parent, study.cells, f"cell '{name}': fork: '{fork.parent}' is no cell", *place)
-    parent = study.cells[fork.parent]
-    if study.tune:
-        raise study.problem(f"cell '{name}': a study with 'tune' has no forks; leave one of them out", *place[:-1])
-    if parent.fork:
-        remedy = f"continue '{parent.fork.parent}', and set here what both change"
-        raise study.problem(f"cell '{name}': fork: '{fork.parent}' is a fork itself; {remedy}", *place)
-    if "system" in entry.model_fields_set and entry.system != parent.system:
-        problem = f"cell '{name}': a fork has the system of its parent, {parent.system.name}; leave 'system' out"
-        raise study.problem(problem, "cells", name, "system")
-    options = {f"{OPTIONS}.{parent.system.name}.{key}": value for key, value in parent.system.options.items()}
-    theirs = overrides_of(study, parent.set, "cells", fork.parent, "set") | options
-    own = overrides_of(study, entry.set, "cells", name, "set")
-    places: dict[str, Place] = {key: ("cells", name, "set", key) for key in own}
-    places["fork"] = ("cells", name, "fork", "step")
-    made = StudyFork(fork.parent, fork.step, entry.title or changes_title(own) or fork.parent)
-    title = f"{made.change} from step {fork.step}"
-    return Cell(name, title, parent.system.name, laid_over(theirs, own), {}, entry.paper, places, made)
 
 
 def value_in_name(value: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun
-from realm_lab.systems.forks import AT, base_stage, steps_of
 from realm_lab.systems.identity import Plan
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, stage_folder
@@ -38,7 +37,7 @@ class Task:
 
     def at(self, *stages: str) -> str:
         """Describe these stages of it."""
-        what = ", ".join(map(_said, stages))
+        what = ", ".join(stages).replace("_", "-")
         if len(self.cells) == 1:
             return f"{self.cells[0]} seed {self.seed}: {what}"
         return f"{what}, seed {self.seed} (shared by {len(self.cells)} cells)"
@@ -47,7 +46,7 @@ class Task:
     def ranks(self) -> int:
         """The number of its processes: several only if one of its stages can divide its batches."""
         shared = {stage.name for stage in system_of(self.system).stages if stage.uses_ranks}
-        return self.params.launch.ranks if shared & {base_stage(stage)[0] for stage in self.stages} else 1
+        return self.params.launch.ranks if shared & {*self.stages} else 1
 
     def runs(self, root: Path) -> list[StageRun]:
         """Return the folders of its stages, which need not exist yet."""
@@ -68,16 +67,6 @@ class Task:
         }
 
 
-def share_of_stage(run: PlannedRun, stage: str) -> float:
-    """Return the share of the steps of a stage that the run does itself; those before a fork are its parent's, and the
-    share of `pretrain@150`."""
-    fork, (name, step) = run.plan.continues, base_stage(stage)
-    if fork is None or fork.stage != name:
-        return 1.0
-    before = fork.step / steps_of(run.params, run.plan.system)
-    return 1.0 - before if step is None else before
-
-
 def state_of_run(plan: Plan, states: StageStates, until: str = "") -> RunState:
     """Return the state of a planned run, as far as the stage `until`."""
     names = list(plan.stages)
@@ -95,10 +84,8 @@ def tasks_of(
 ) -> list[Task]:
     """Return unfinished work up to the stage `until` (""; to the end), each task after those that it needs. A failed
     stage, and the stages after it, are left out unless `retry_failed`. A running stage is included: the launcher
-    waits for it. `each_stage_alone`: one task per stage, since later runs may share any of them. The states that forks
-    continue are stages on the way of their parent too, so that shared steps are done once."""
-    runs, work = list(runs), []
-    wanted = _states_wanted(runs, states)
+    waits for it. `each_stage_alone`: one task per stage, since later runs may share any of them."""
+    work = []
     for run in runs:
         if state_of_run(run.plan, states, until).state == "COMPLETE" and until != "prepare":
             continue
@@ -108,7 +95,7 @@ def tasks_of(
             if state == "FAILED" and not retry_failed:
                 break
             if state != "COMPLETE":
-                stages += [*_states_before(run, stage, wanted, states), stage]
+                stages.append(stage)
             if stage == until:
                 break
         work.append((run, stages))
@@ -116,50 +103,11 @@ def tasks_of(
 
 
 def stages_left(runs: Iterable[PlannedRun], states: StageStates) -> Iterator[tuple[Node, PlannedRun]]:
-    """Yield unfinished stages, each with every run that has it, for estimates of their time. If a fork lacks the state
-    that it continues, and its parent is finished or not among the runs, also that state: its steps are done again."""
-    trained: set[str] = set()
-    latest: dict[str, PlannedRun] = {}  # key of a training -> the fork of it that continues at the latest step
+    """Yield unfinished stages, each with every run that has it, for estimates of their time."""
     for run in runs:
-        fork = run.plan.continues
         for stage in ("prepare", *run.plan.stages):
-            key = run.plan.key(stage)
-            if states.stage(stage, key).state == "COMPLETE":
-                continue
-            trained.add(key)
-            yield (stage, key), run
-            if fork and fork.stage == stage and states.stage(fork.name, run.plan.key(fork.name)).state != "COMPLETE":
-                other = latest.setdefault(fork.key, run).plan.continues
-                if other and other.step < fork.step:
-                    latest[fork.key] = run
-    for key, run in latest.items():
-        if (fork := run.plan.continues) and key not in trained:
-            yield (fork.name, run.plan.key(fork.name)), run
-
-
-def _states_wanted(runs: Iterable[PlannedRun], states: StageStates) -> dict[str, set[int]]:
-    """Return the steps whose state a fork among the runs has still to continue, by the key of the training."""
-    wanted: dict[str, set[int]] = {}
-    for fork, plan in ((run.plan.continues, run.plan) for run in runs):
-        if fork and states.stage(fork.stage, plan.key(fork.stage)).state != "COMPLETE":
-            wanted.setdefault(fork.key, set()).add(fork.step)
-    return wanted
-
-
-def _states_before(run: PlannedRun, stage: str, wanted: Mapping[str, set[int]], states: StageStates) -> list[str]:
-    """Return the missing states on the way of an unfinished stage, in the order of their steps: those after the latest
-    finished one, of a fork as far as its own."""
-    if stage == "prepare":
-        return []
-    fork = run.plan.continues
-    last = fork.step if fork and fork.stage == stage else None
-    missing: list[str] = []
-    for step in sorted(wanted.get(run.plan.trunk(stage), ())):
-        if last is None or step <= last:
-            name = f"{stage}{AT}{step}"
-            is_done = states.stage(name, run.plan.key(name)).state == "COMPLETE"
-            missing = [] if is_done else [*missing, name]
-    return missing
+            if states.stage(stage, run.plan.key(stage)).state != "COMPLETE":
+                yield (stage, run.plan.key(stage)), run
 
 
 def chains(work: Iterable[tuple[PlannedRun, list[str]]], each_stage_alone: bool = False) -> list[Task]:
@@ -204,11 +152,6 @@ def _task(chain: list[Node], runs: list[PlannedRun], run: PlannedRun, over: Node
         after=() if over is None else (_name(over),),
         cells=tuple(dict.fromkeys(run.cell for run in runs)),
     )
-
-
-def _said(stage: str) -> str:
-    name, step = base_stage(stage)
-    return name.replace("_", "-") + (f" to step {step}" if step else "")
 
 
 def _name(node: Node) -> str:

@@ -20,11 +20,10 @@ from realm_lab.metrics import Part
 from realm_lab.params.load import OPTIONS, flatten
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.runner.preview import runs_at_once
-from realm_lab.runner.study import Cell
+from realm_lab.runner.study import Cell, early_changes
 from realm_lab.runner.sweep import Request, part_of, say, sweep
-from realm_lab.runner.tasks import share_of_stage, stages_left
-from realm_lab.systems.forks import AT, base_stage
-from realm_lab.systems.registry import options_of, system_of
+from realm_lab.runner.tasks import stages_left
+from realm_lab.systems.registry import CHANGES, options_of, system_of
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.state import StageStates
 
@@ -49,17 +48,14 @@ def try_study(request: Request) -> int:
     refuses the study."""
     root = Path(request.root)
     whole = plan_study(request.path, root, params_path=request.params_path, overrides=request.overrides)
-    every = replace(whole, runs=whole.known_runs)
-    whole = part_of(every, request.cells, request.seeds)
-    parents = {cell.fork.parent for cell in whole.cells if cell.fork and whole.of(cell.name)}
-    tried = part_of(every, (*request.cells, *parents)) if request.cells else every
+    whole = part_of(replace(whole, runs=whole.known_runs), request.cells, request.seeds)
     folder = root / "runs" / "try"
     for path in (folder / "runs" / "stages").glob("*"):
         if not path.is_symlink():
             shutil.rmtree(path)  # each try runs again: the code may have been edited
     _link(root, folder)
     path = folder / "experiments" / f"{whole.name}.yaml"
-    write_text(path, json.dumps(_small(tried), indent=2))
+    write_text(path, json.dumps(_small(whole), indent=2))
     params_path = Path(request.params_path).resolve() if request.params_path else None
     given = {key: value for key, value in request.overrides.items() if key in ("preset", "launch.other_code")}
     say(f"{whole.name} is tried in {folder}: {STEPS} steps, {QUESTIONS} questions, one seed")
@@ -69,7 +65,7 @@ def try_study(request: Request) -> int:
     small = plan_study(path, folder, params_path=params_path, overrides=given)
     _keep_prepared(root, folder)
     most = asked.launcher_for(whole.launcher, whole.name).at_once
-    for line in _expected(whole, tried, small, root, folder, most):
+    for line in _expected(whole, small, root, folder, most):
         print(line)
     return code
 
@@ -101,24 +97,27 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
     cells = [cell for cell in plan.cells if plan.of(cell.name)]
     flat = {cell.name: _sizes(plan.of(cell.name)[0]) for cell in cells}
     small: dict[str, dict[str, int]] = {cell.name: {} for cell in cells}
-    forks = sorted({cell.fork.step for cell in cells if cell.fork})  # continued at the steps 1, 2, ...
+    changes = len({step for cell in cells for step in cell.overrides.get(CHANGES) or ()})  # at the steps 1, 2, ...
     for name in dict.fromkeys(name for sizes in flat.values() for name in sizes):
         known = sorted({sizes[name] for sizes in flat.values() if name in sizes})
         for cell, sizes in flat.items():
             if name in sizes:  # distinct where the cells are
-                longer = len(forks) if name.endswith("steps") and "interval" not in name else 0
+                longer = changes if name.endswith("steps") and "interval" not in name else 0
                 more = known.index(sizes[name]) + longer
                 small[cell][name] = min(sizes[name], SMALL.get(name, STEPS) + more)
     common = {key: value for key, value in cells[0].overrides.items() if key.startswith("launch.")}
-    return {
+    document = {
         "question": plan.question,
         "preset": plan.runs[0].params.preset,
         "plugins": plan.runs[0].params.plugins,
         "seeds": [plan.seeds[0]],
         "set": common | {"launch.log_interval_steps": 1},
         "baseline": cells[0].name,
-        "cells": {cell.name: _entry(cell, small[cell.name], forks) for cell in cells},
+        "cells": {cell.name: _entry(cell, small[cell.name]) for cell in cells},
     } | {key: plan.described[key] for key in ("metrics", "delta") if plan.described.get(key)}
+    copied: dict[str, Any] = json.loads(json.dumps(document))
+    early_changes(copied)
+    return copied
 
 
 def _sizes(run: PlannedRun) -> dict[str, int]:
@@ -145,22 +144,17 @@ def _steps_of(stage: str, run: PlannedRun) -> list[str]:
     return []
 
 
-def _entry(cell: Cell, small: dict[str, int], forks: list[int]) -> dict[str, Any]:
+def _entry(cell: Cell, small: dict[str, int]) -> dict[str, Any]:
     own = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
-    entry = {"title": cell.title, "set": own | small}
-    if cell.fork is None:
-        return entry | {"system": cell.system}
-    return entry | {"fork": {"from": cell.fork.parent, "step": forks.index(cell.fork.step) + 1}}
+    return {"title": cell.title, "system": cell.system, "set": own | small}
 
 
-def _expected(
-    whole: StudyPlan, tried: StudyPlan, small: StudyPlan, root: Path, folder: Path, most: int | None = None
-) -> list[str]:
+def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most: int | None = None) -> list[str]:
     """Lines: how long a whole run of each cell takes, and the study; stages that are complete take no time, and shared
-    ones are done once. `tried`: the cells that have a small run, with the parents of forks. `most`: runs at a time."""
+    ones are done once. `most`: runs at a time."""
     seconds: dict[tuple[str, int], dict[str, float]] = {}  # cell and seed -> stage -> of a whole run
-    lines, todo, forks = [], dict[tuple[str, str], float](), {cell.name: cell.fork for cell in tried.cells}
-    for run in tried.runs:
+    lines, todo = [], dict[tuple[str, str], float]()
+    for run in whole.runs:
         small_run = next(other for other in small.runs if other.cell == run.cell)
         found = {stage: _seconds(stage, run, small_run, folder / "runs") for stage in ("prepare", *run.plan.stages)}
         known = {stage: value for stage, value in found.items() if value is not None}
@@ -169,15 +163,10 @@ def _expected(
     for run in whole.runs:
         if run.seed == whole.seeds[0] and (known := seconds.get((run.cell, run.seed), {})):
             parts = ", ".join(f"{stage.replace('_', '-')} {duration(value)}" for stage, value in known.items())
-            fork = forks[run.cell]
-            what = f"from step {fork.step} of {fork.parent} on, a run" if fork else "a whole run"
-            lines.append(f"{run.cell}: {what} takes about {duration(sum(known.values()))} ({parts})")
+            lines.append(f"{run.cell}: a whole run takes about {duration(sum(known.values()))} ({parts})")
     for node, run in stages_left(whole.runs, StageStates(root / "runs")):
-        stage, step = base_stage(node[0])
-        fork = forks[run.cell]
-        owner = fork.parent if step and fork else run.cell
-        if known := seconds.get((owner, run.seed), {}):
-            todo[node] = known[stage] * (share_of_stage(run, node[0]) if step else 1.0)
+        if known := seconds.get((run.cell, run.seed), {}):
+            todo[node] = known[node[0]]
     at_once = runs_at_once(len(whole.runs), whole.runs[0].params.launch, most)
     work = sum(todo.values())
     what = f"{whole.name}, {len(whole.runs)} runs: about {duration(work)} of work is left"
@@ -185,8 +174,7 @@ def _expected(
 
 
 def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> float | None:
-    """Estimate the time of a stage of a whole run from the small one, of a fork after its step; None if that has not
-    finished.
+    """Estimate the time of a stage of a whole run from the small one; None if that has not finished.
 
     A training takes its start and end, its steps (the quickest one of pre-training has no refresh), its
     evaluations and its refreshes. The estimate is about right, or too long.
@@ -198,35 +186,26 @@ def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> floa
     if stage == "evaluate":
         prepared = StageRun(stage_folder(runs, "prepare", tried.plan.corpus_key), "prepare").results()["counts"]
         return wall + _more_evaluation([row["time"] for row in found.metrics.rows()], sizes, small, prepared)
-    before, small_before = _steps_before(stage, run), _steps_before(stage, tried)
-    if small_before:
-        state = f"{stage}{AT}{small_before}"
-        wall -= StageRun(stage_folder(runs, state, tried.plan.key(state)), state).status().wall_seconds
-    rows = [row for row in found.metrics.rows() if row["step"] >= small_before]
-    trained = [row for row in rows if "loss" in row and row["step"] > small_before]
+    rows = list(found.metrics.rows())
+    trained = [row for row in rows if "loss" in row]
     last = {row["step"]: row["time"] for row in rows}  # time of the last line of each step
-    steps = [
-        row["time"] - last[row["step"] - 1]
-        for row in trained
-        if row["step"] - 1 in last and not _is_shared(stage, row["step"] - 1, tried, runs)  # no pause between them
-    ]
+    steps = [row["time"] - last[row["step"] - 1] for row in trained if row["step"] - 1 in last]
     names = _steps_of(stage, run)
     if not steps or not names:
         return float(wall)
     whole_steps, small_steps = (sum(values[name] for name in names) for values in (sizes, small))
-    ratio = (whole_steps - before) / max(1, small_steps - small_before)
+    ratio = whole_steps / max(1, small_steps)
     measuring = rows[-1]["time"] - trained[-1]["time"]
     spent = len(trained) * (min(steps) if stage == "pretrain" else statistics.mean(steps))
-    times = 1 if small_before else 2  # at the start and at the end
-    seconds = wall - spent - times * measuring + ratio * spent
+    seconds = wall - spent - 2 * measuring + ratio * spent  # measured at the start and at the end
     if stage == "pretrain":
-        refreshed = trained[-1].get("refreshes", 0.0) - (rows[0].get("refreshes", 0.0) if small_before else 0.0)
+        refreshed = trained[-1].get("refreshes", 0.0)
         interval = run.params.evaluate.interval_steps
-        times = (not before) + whole_steps // interval - before // interval + (whole_steps % interval > 0)
+        times = 1 + whole_steps // interval + (whole_steps % interval > 0)
         seconds += times * measuring * sizes["evaluate.cloze_sentences"] / small["evaluate.cloze_sentences"]
         if refreshed:
             each = max(0.0, max(steps) - min(steps))
-            expected = (whole_steps - before) / run.params.pretrain.refresh.interval_steps
+            expected = whole_steps / run.params.pretrain.refresh.interval_steps
             seconds += each * (expected - refreshed)
     return float(seconds)
 
@@ -253,15 +232,3 @@ def _more_evaluation(
     }
     parts = zip(get_args(Part), itertools.pairwise(times), strict=True)
     return sum((ratios[part] - 1.0) * (end - start) for part, (start, end) in parts)
-
-
-def _steps_before(stage: str, run: PlannedRun) -> int:
-    """Return the steps of a stage that a fork's parent has done for it."""
-    fork = run.plan.continues
-    return fork.step if fork and fork.stage == stage else 0
-
-
-def _is_shared(stage: str, step: int, run: PlannedRun, runs: Path) -> bool:
-    """True if the state after a step was kept: any time may pass until a run continues it."""
-    state = f"{stage}{AT}{step}"
-    return StageRun(stage_folder(runs, state, run.plan.key(state)), state).is_complete()

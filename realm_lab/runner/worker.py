@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -35,14 +34,11 @@ from realm_lab.core.process import (
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
-from realm_lab.systems.forks import base_stage, parent_of
-from realm_lab.systems.identity import Plan, code_roots, plan_run, stage_folders, state_folders, state_roots
+from realm_lab.systems.identity import Plan, code_roots, plan_run, stage_folders
 from realm_lab.systems.registry import system_of
-from realm_lab.systems.stages.states import continue_state, end_state
 from realm_lab.tracking.code_record import CodeStates, is_kept
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.run_lease import TAKEN_CODE, writing
-from realm_lab.training.loop import StateReached
 
 
 def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:
@@ -51,15 +47,11 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
     divided while the others wait."""
     limit_threads(params.launch.threads)
     connect(pick_device(params.launch.device))
-    name, until = base_stage(stage)
-    if params.fork and until is not None:  # the state is its parent's
-        params = parent_of(params)
     plan = plan_run(params, system, seed)
-    context = Context(params, plan, root, name)
+    context = Context(params, plan, root, stage)
     run = context.stage(stage)
-    run.stage, run.until = name, until
     run.at_end = lambda: CodeStates(context.runs).end(run.path)
-    declared = system_of(system).stage(name)
+    declared = system_of(system).stage(stage)
     work = own_code("system", declared.work)
     first = ranks().rank == 0
     with ExitStack() as claims:
@@ -67,12 +59,10 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
             return
         try:
             with room_for(run.path):
-                if declared.steps:
-                    on_first_rank(lambda: continue_state(params, plan, run))
                 if not declared.uses_ranks:
-                    on_first_rank(lambda: _work(work, context, run))
+                    on_first_rank(lambda: work(context, run))
                 else:
-                    _work(work, context, run)
+                    work(context, run)
             on_first_rank(lambda: None)  # its files are visible to all
         except (KeyboardInterrupt, SystemExit):
             if first:
@@ -87,14 +77,6 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
                 _end_code(context.runs, run)
             disconnect(failed=True)
             raise
-
-
-def _work(work: Callable[[Context, StageRun], None], context: Context, run: StageRun) -> None:
-    try:
-        work(context, run)
-    except StateReached:
-        if ranks().rank == 0:
-            end_state(run)
 
 
 def _end_code(runs: Path, run: StageRun) -> None:
@@ -130,11 +112,7 @@ def _record_code(params: Params, plan: Plan, stage: str, runs: Path) -> None:
     """Write code.json of a stage that starts from nothing. UserError: the code has changed since the stages before it,
     or its checkpoint, were computed, and `launch.other_code` does not accept that; or since this process started."""
     states, roots = CodeStates(runs), code_roots(params, plan.system)
-    if base_stage(stage)[1] is None:
-        folders = stage_folders(runs, plan, stage)
-    else:
-        folders = state_folders(runs, plan, stage)
-        roots = state_roots(params, plan, stage)
+    folders = stage_folders(runs, plan, stage)
     states.check_unedited(roots[stage])
     for found in states.of_run(folders, roots):
         if found.changes and params.launch.other_code == "accept":

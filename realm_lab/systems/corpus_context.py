@@ -43,7 +43,7 @@ class CorpusContext:
 
     def __init__(self, params: Params, plan: Plan, root: Path, stage: str = ""):
         """Open a run; with `stage`, for the work of that stage, which can read only the parameters that it declares."""
-        self.params = view_of(params, plan.system, stage) if stage else fixed_params(params, plan.system)
+        self.params = view_of(params, plan.system, stage) if stage else fixed_params(params, plan.system).at_end()
         self.plan, self.root, self._stage, self._seeds = plan, root, stage, params.seeds
         self.runs = root / "runs"
         self.device = pick_device(params.launch.device)

@@ -11,6 +11,7 @@ their path. The code of realm_lab is in no key: each stage records it (tracking/
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers.registry import format_modules
 from realm_lab.corpus.sources import corpus_source, corpus_tagger
 from realm_lab.errors import UserError, suggestion
+from realm_lab.params.changes import phases
 from realm_lab.params.checkpoint import (
     check_bert,
     check_causal_positions,
@@ -34,8 +36,8 @@ from realm_lab.params.load import OPTIONS, show
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values
 from realm_lab.params.yaml_file import read_yaml
-from realm_lab.systems.forks import Continued, base_stage, check_fork, parent_of, state_key
 from realm_lab.systems.registry import (
+    CHANGES,
     EVALUATE,
     PARTS,
     PREPARE,
@@ -63,14 +65,12 @@ NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: a system and a seed with the key of each of its stages, in order. A fork `continues` a state of
-    its parent."""
+    """One run: a system and a seed with the key of each of its stages, in order."""
 
     system: str
     seed: int
     corpus_key: str
     stages: dict[str, str]
-    continues: Continued | None = None
 
     @property
     def run_key(self) -> str:
@@ -83,28 +83,8 @@ class Plan:
         return f"{system_of(self.system).name}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
     def key(self, stage: str) -> str:
-        """Return the key of a stage; for prepare it is the corpus's. `pretrain@150` is a state of the training, for a
-        fork of its parent's."""
-        if stage == "prepare":
-            return self.corpus_key
-        name, step = base_stage(stage)
-        return self.stages[name] if step is None else state_key(self.trunk(name), step)
-
-    def trunk(self, stage: str) -> str:
-        """Return the key of the training that a stage shares its first steps with: the parent's, or its own."""
-        is_fork = self.continues is not None and self.continues.stage == stage
-        return self.continues.key if self.continues and is_fork else self.stages[stage]
-
-    def way(self, stage: str) -> list[str]:
-        """Return the stages from `prepare` to this one, with the state that a fork continues."""
-        name, step = base_stage(stage)
-        names = ["prepare", *self.stages]
-        names = names[: names.index(name) + 1]
-        if step is not None:
-            return [*names[:-1], stage]
-        if self.continues and self.continues.stage in names:
-            names.insert(names.index(self.continues.stage), self.continues.name)
-        return names
+        """Return the key of a stage; for prepare it is the corpus's."""
+        return self.corpus_key if stage == "prepare" else self.stages[stage]
 
 
 def plan_run(params: Params, system: str, seed: int) -> Plan:
@@ -120,19 +100,12 @@ def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Plan]:
     identities = [_stage_identity(params, system, stage) for stage in system_of(system).stages]
     found = []
     for seed in seeds:
-        continues = None
-        if params.fork is not None:
-            forked = check_fork(params, system).name
-            continues = Continued(forked, plan_run(parent_of(params), system, seed).key(forked), params.fork.step)
         corpus_key = digest(corpus_inputs(params, seed))
         keys: dict[str, str] = {}
         above = corpus_key
         for identity in identities:
-            described = identity | {"seed": seed, "before": above}
-            if continues and identity["stage"] == continues.stage:
-                described["continues"] = [continues.key, continues.step]
-            above = keys[identity["stage"]] = digest(described)
-        found.append(Plan(system, seed, corpus_key, keys, continues))
+            above = keys[identity["stage"]] = digest(identity | {"seed": seed, "before": above})
+        found.append(Plan(system, seed, corpus_key, keys))
     return found
 
 
@@ -148,9 +121,23 @@ def described_view(params: Params) -> dict[str, Any]:
     """Return parameters as they are part of a key: plug-ins with their options, custom code and files by their
     content, and without those that a view leaves out."""
     values = identity_values(params, described=_described_part)
+    if values.get("pretrain", {}).pop("changes", None) and (changes := _described_changes(params)):
+        values["pretrain"]["changes"] = changes
     (system,) = values[OPTIONS]
     values[OPTIONS] = identity_values(options_of(params, system), f"{OPTIONS}.{system}")
     return {name: part for name, part in values.items() if part != {}}
+
+
+def _described_changes(params: Params) -> list[list[Any]]:
+    """Return [step, changed parameters] of each step of pre-training at which one changes."""
+    found: list[list[Any]] = []
+    before: dict[str, Any] = {}
+    for step, settings in phases(params.pretrain).items():
+        values = identity_values(settings, "pretrain", _described_part)
+        if step and (changed := {name: value for name, value in values.items() if value != before.get(name)}):
+            found.append([step, changed])
+        before = values
+    return found
 
 
 def _described_part(parameter: str, choice: Choice) -> dict[str, Any]:
@@ -185,8 +172,9 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
         roots = {stage.module, *everywhere}
         if stage.calls_system or stage.is_own:
             roots.add(declared.__module__)
-        for parameter in filter(stage.declares, PARTS):
-            chosen = chosen_part(params, parameter)
+        settings = params.phases().values() if stage.declares(CHANGES) else [params.at_end()]
+        for parameter, phase in itertools.product(filter(stage.declares, PARTS), settings):
+            chosen = chosen_part(phase, parameter)
             is_used = chosen.is_own or parameter.startswith(f"{stage.name}.")
             roots |= {chosen.module} if is_used else set()
         found[stage.name] = tuple(sorted(roots))
@@ -198,17 +186,6 @@ def stage_folders(runs: Path, plan: Plan, until: str = "") -> dict[str, Path]:
     names = ["prepare", *plan.stages]
     names = names[: names.index(until) + 1] if until in names else names
     return {stage: stage_folder(runs, stage, plan.key(stage)) for stage in names}
-
-
-def state_folders(runs: Path, plan: Plan, state: str) -> dict[str, Path]:
-    """Return the same as far as the state of a training, such as `pretrain@150`."""
-    return {stage: stage_folder(runs, stage, plan.key(stage)) for stage in plan.way(state)}
-
-
-def state_roots(params: Params, plan: Plan, state: str) -> dict[str, tuple[str, ...]]:
-    """Return stage -> the root modules of its code, as far as that state."""
-    roots = code_roots(parent_of(params) if plan.continues else params, plan.system)
-    return roots | {state: roots[base_stage(state)[0]]}
 
 
 def _system_identity(system: str) -> str | dict[str, Any]:
@@ -241,16 +218,8 @@ def chosen_part(params: Params, parameter: str) -> Chosen[Any]:
 def _of_this_run(params: Params, system: str) -> dict[str, Any]:
     """Return parameters in the form of run.json: only the options of the run's system, with their defaults."""
     values = {name: part for name, part in params.model_dump(mode="json").items() if name not in NOT_OF_A_RUN}
-    if params.fork is None:
-        del values["fork"]
     own = options_of(params, system).model_dump(mode="json")
     return values | {"system_options": {system: own} if own else {}}
-
-
-def _state_of(plan: Plan) -> dict[str, str]:
-    """Return the folder of the state that a fork continues, as an input of its run."""
-    state = plan.continues
-    return {"state": stage_folder(Path(), state.name, plan.key(state.name)).name} if state else {}
 
 
 def exported_corpus_folder(root: Path, plan: Plan) -> Path:
@@ -273,7 +242,7 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     """Return the folder of one stage of a run. Its config.yaml has the parameters that its work may read."""
     config: dict[str, Any] = {}
     if not (stage_folder(runs, stage, plan.key(stage)) / "config.yaml").exists():
-        view = view_of(params, plan.system, base_stage(stage)[0])
+        view = view_of(params, plan.system, stage)
         values = {name: part for name, part in view.model_dump(mode="json").items() if part and name != "launch"}
         config = {"seed": plan.seed, "engine_version": ENGINE_VERSION, "params": values}
     run = StageRun.open(runs, stage, plan.key(stage), config)
@@ -301,8 +270,7 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     inputs = corpus_inputs(fixed_params(params, plan.system), plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
     stages = [_stage_identity(params, plan.system, stage) for stage in system_of(plan.system).stages]
-    fork = params.fork and params.fork.model_dump(mode="json")
-    cell = {"stages": stages, "inputs": inputs, "system": _system_identity(plan.system), "fork": fork}
+    cell = {"stages": stages, "inputs": inputs, "system": _system_identity(plan.system)}
     record = RunRecord(
         system=system_of(plan.system).name,
         seed=plan.seed,
@@ -311,7 +279,7 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
         preset=params.preset,
         engine_version=ENGINE_VERSION,
         params=_of_this_run(params, plan.system),
-        inputs={"corpus": plan.corpus_key} | _state_of(plan),
+        inputs={"corpus": plan.corpus_key},
         stages={name: f"stages/{name}-{key[:KEY_LENGTH]}" for name, key in plan.stages.items()},
     )
     write_run_record(runs, record)

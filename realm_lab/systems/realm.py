@@ -16,7 +16,6 @@ PRETRAIN = Stage(
     ("model", "pretrain"),
     "realm_lab.systems.stages.pretrain:pretrain",
     observes=("evaluate",),  # of the curves
-    steps="pretrain.steps",
 )
 FINETUNE = Stage("finetune", ("model", "finetune", "-finetune.answer_by"), "realm_lab.systems.stages.finetune:finetune")
 

@@ -47,10 +47,8 @@ PARTS = {
 
 
 SYSTEM = "system"  # in `depends_on`: the system itself
-ALWAYS_READ = (
-    "launch",
-    "fork",
-)  # parameters that every stage can read: how it runs, and the state that it continues, which has a key
+ALWAYS_READ = ("launch",)  # parameters that every stage can read: how it runs
+CHANGES = "pretrain.changes"  # a stage that does not declare it reads the parameters as they are at the end
 
 
 class Unsupported(UserError):
@@ -71,8 +69,6 @@ class Stage:
         observes: further parameters that its work reads and that change only what it logs.
         keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
         uses_ranks: true if several processes can share the work.
-        steps: the parameter with the number of its steps, if it is the pre-training that another run can continue
-            (`fork` of a cell): its work calls `train` of training/loop.py once. "": no run can.
     """
 
     name: str
@@ -81,7 +77,6 @@ class Stage:
     observes: tuple[str, ...] = ()
     keeps: str = "model"
     uses_ranks: bool = True
-    steps: str = ""
 
     @property
     def module(self) -> str:
@@ -119,7 +114,15 @@ PREPARE = Stage(
 EVALUATE = Stage(
     "evaluate",
     # parameters of `pretrain` used in measuring utility; its initial models are in the keys before
-    (SYSTEM, "pretrain", "-pretrain.initial_reader", "-pretrain.initial_retriever", "evaluate", "finetune.answer_by"),
+    (
+        SYSTEM,
+        "pretrain",
+        "-pretrain.initial_reader",
+        "-pretrain.initial_retriever",
+        f"-{CHANGES}",
+        "evaluate",
+        "finetune.answer_by",
+    ),
     "realm_lab.systems.evaluate:evaluate",
     keeps="eval",
     uses_ranks=False,
@@ -211,11 +214,6 @@ class System:
         raise Unsupported(f"system {self.name} reads no masked sentences")
 
     @classmethod
-    def pretraining(cls) -> Stage | None:
-        """Return the stage that another run can continue; None: it has none."""
-        return next((stage for stage in cls.stages if stage.steps), None)
-
-    @classmethod
     def stage(cls, name: str) -> Stage:
         """Return the stage of that name. UserError: it has no such stage."""
         found = next((stage for stage in (PREPARE, *cls.stages) if stage.name == name), None)
@@ -253,7 +251,7 @@ def _check(name: str, system: Any) -> None:
     known = [*parameter_fields(), *(f"{OPTIONS}.{option}" for option in system.options.model_fields)]
     for stage in system.stages:
         depended = [parameter.removeprefix("-") for parameter in stage.depends_on if parameter != SYSTEM]
-        for parameter in (*depended, *stage.observes, *filter(None, [stage.steps])):
+        for parameter in (*depended, *stage.observes):
             if parameter not in known:
                 wrong = f"stage '{stage.name}' depends on '{parameter}', which is no parameter"
                 raise UserError(f"system '{name}': {wrong}; {suggestion(parameter, known)}")
@@ -314,6 +312,9 @@ def fixed_params(params: Params, system: str) -> Params:
     fixed = system_of(system).fixed
     if not fixed or params._options is not None:  # a view has them
         return params
+    for name in (f"pretrain.{name}" for change in params.pretrain.changes.values() for name in change):
+        if name in fixed:
+            raise UserError(f"system '{system}' has {name} = {fixed[name]} at all steps", parameter=CHANGES)
     changed: dict[str, Any] = params.model_dump(mode="json")
     for name, value in fixed.items():
         *sections, last = name.split(".")
@@ -331,6 +332,8 @@ def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Pa
 
     declared, params = (PREPARE, *system_of(system).stages), fixed_params(params, system)
     last = system_of(system).stage(stage)
+    if not last.declares(CHANGES) and params._options is None:  # a view has the last ones
+        params = params.at_end()
     stages = declared[: declared.index(last) + 1]
 
     def keeps(name: str) -> bool:

@@ -115,7 +115,6 @@ class StageRun:
         self.key = key or self.path.name.rpartition("-")[2]
         self.metrics = MetricLog(self.path / "metrics.jsonl")
         self.launch: dict[str, Any] = {}  # settings that move rounding, for env.json
-        self.until: int | None = None  # the step at which training stops, if that is before its end
         self._began = time.monotonic()
         self._wall_before = self._energy_before = 0.0
         self._energy: EnergyMeter | None = None
@@ -190,13 +189,6 @@ class StageRun:
                 error=None,
             )
         )
-
-    def take_over(self, other: StageRun) -> None:
-        """Start with the metrics, the warnings and the time of a finished stage whose training this one continues."""
-        write_text(self.metrics.path, other.metrics.path.read_text(encoding="utf-8"))
-        status, before = other.status(), self.status()
-        times = {name: getattr(status, name) for name in ("wall_seconds", "energy_joules", "training_flop")}
-        self._write(replace(before, **times, flags=status.flags))
 
     def heartbeat(self, step: int, *, force: bool = False) -> None:
         """Record that `step` is done; written at most every 2 s unless `force`."""

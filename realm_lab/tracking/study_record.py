@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
 from realm_lab.core.digests import check_file, damage, write_last
@@ -21,22 +21,11 @@ from realm_lab.errors import UserError
 from realm_lab.metrics import Metric, learn
 
 STRICT = ConfigDict(extra="forbid")
+CHANGES = "pretrain.changes"  # of a cell: step -> what changes there
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
 TUNE = "tune-"  # first part of the name of the trials of a study with `tune`
 SCRATCH = "scratch"  # of its cells, where a verb has other parameters
 IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # entries of reports/ that are no studies
-
-
-@dataclass(frozen=True, config=STRICT)
-class StudyFork:
-    """The cell whose pre-training a cell continues, and after how many steps."""
-
-    parent: str
-    step: int
-    change: str  # title of its change, without the step
-
-    def __str__(self) -> str:
-        return f"fork of {self.parent} at step {self.step}"
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -48,8 +37,19 @@ class StudyCell:
     system: str
     changes: dict[str, Any]
     paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
-    fork: StudyFork | None = None
     points: dict[str, str] = field(default_factory=dict)  # axis -> its point, in a study with several axes
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_engine_2(cls, values: Any) -> Any:
+        """Read a cell of engine 2, whose `fork` continued the baseline with its changes from a step on."""
+        if not isinstance(values, dict) or "fork" not in values:
+            return values
+        values = dict(values)
+        if fork := values.pop("fork"):
+            change = {name.removeprefix("pretrain."): value for name, value in values["changes"].items()}
+            values["changes"] = {CHANGES: {str(fork["step"]): change}}
+        return values
 
 
 @dataclass(frozen=True, config=STRICT)

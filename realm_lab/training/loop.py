@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -51,22 +52,28 @@ class TrainingTask(Protocol):
         """Restore the result of `tensors` after `step` steps."""
 
 
-class StateReached(Exception):
-    """Raised by `train` when the step is reached at which its run stops; its checkpoint is written."""
-
-
-def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.device) -> None:
-    """Run a task to its end, from its newest checkpoint if there is one. UserError: the loss or a gradient is not
-    finite. SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal).
-    StateReached: `run.until` steps are done, after a checkpoint."""
+def train(
+    task: TrainingTask,
+    run: StageRun,
+    launch: Launch,
+    device: torch.device,
+    later: Mapping[int, Callable[[], TrainingTask]] = MappingProxyType({}),
+) -> None:
+    """Run a task to its end, from its newest checkpoint if there is one. `later`: step -> makes the task that
+    continues from there on with the state of the task before; ascending. UserError: the loss or a gradient is not
+    finite. SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
     mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a single process
-    found = _resume(task, folder, device)
+    found = _newest(folder)
+    if found:
+        for at in [at for at in later if at < found.step][-1:]:
+            task = later[at]()
+        task.load({name: value.to(device) for name, value in found.tensors.items()}, found.step)
     step, flop = (found.step, found.flop) if found else (0, 0.0)
     if first:
         run.metrics.truncate_after(step if found else -1)
-        run.start(run.until or task.total_steps)
+        run.start(task.total_steps)
         run.count_flop(_operations(task, flop))  # of the checkpoint: later steps are done again
     if not found:
         _measure(task, run, 0)
@@ -79,8 +86,9 @@ def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.devic
     asked = False
     with stop_signals_noted() as request:
         while step < task.total_steps:
-            if step == run.until:
-                raise StateReached
+            if step in later:
+                before, task = task, later[step]()
+                task.load(before.tensors(), step)
             torch.manual_seed(derive_seed(task.seed, "dropout", step, *mine))
             finished = step + 1 == task.total_steps
             logged = first and (finished or (step + 1) % launch.log_interval_steps == 0)
@@ -105,12 +113,7 @@ def train(task: TrainingTask, run: StageRun, launch: Launch, device: torch.devic
             asked = request.signal_number != 0
             if size > 1:  # all ranks stop at the same step, or none
                 asked = any_rank(asked)
-            if (
-                asked
-                or finished
-                or step == run.until
-                or time.monotonic() - saved_at > launch.checkpoint_interval_seconds
-            ):
+            if asked or finished or time.monotonic() - saved_at > launch.checkpoint_interval_seconds:
                 save()
                 saved_at = time.monotonic()
             if asked and not finished:
@@ -126,8 +129,8 @@ def _operations(task: TrainingTask, counted: float) -> float:
     return counted + task.uncounted_flop() if counted and hasattr(task, "uncounted_flop") else counted
 
 
-def _resume(task: TrainingTask, folder: Path, device: torch.device) -> Checkpoint | None:
-    """Load the newest checkpoint, the same on every rank; None if there is none."""
+def _newest(folder: Path) -> Checkpoint | None:
+    """Return the newest checkpoint, the same on every rank; None if there is none."""
     found = load_newest(folder)
     step = found.step if found else None
     agreed = on_first_rank(lambda: step)
@@ -137,8 +140,6 @@ def _resume(task: TrainingTask, folder: Path, device: torch.device) -> Checkpoin
             "all ranks need the same disk",
             path=folder,
         )
-    if found:
-        task.load({name: value.to(device) for name, value in found.tensors.items()}, found.step)
     return found
 
 

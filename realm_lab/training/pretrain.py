@@ -40,7 +40,6 @@ from realm_lab.training.query_stream import QueryStream, place_null
 from realm_lab.training.refreshing import RefreshedIndex
 from realm_lab.training.watch import CollapseWatch, candidate_health, health_means, quantities
 
-NULL_SETTINGS = {"pretrain.null_document", "pretrain.calibrate_null"}
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
 Evaluation = Callable[[Retriever, AnyReader], dict[str, float]]
 
@@ -69,6 +68,7 @@ class PretrainTask:
         probe: ReaderProbe | None = None,
         builder: ProcessBuilder | None = None,
         at_end: Callable[[], Tensor] | None = None,  # embeds the passages with the final weights, for later stages too
+        null_from: int | None = None,  # the step at which its null document replaces another one
     ):
         settings = params.pretrain
         self.seed, self._params, self._settings = seed, params, settings
@@ -76,7 +76,7 @@ class PretrainTask:
         self.total_steps = settings.steps
         self.evaluation_interval_steps = params.evaluate.interval_steps
         self.watch_interval_steps = settings.watch.interval_steps
-        self._evaluation, self._probe, self._at_end = evaluation, probe, at_end
+        self._evaluation, self._probe, self._at_end, self._null_from = evaluation, probe, at_end, null_from
         self._maximised = training_objective("pretrain.objective", settings.objective)
         self._compares_null = settings.objective.name in COMPARES_NULL
         self._policy = CandidatePolicy.of(settings)
@@ -232,10 +232,10 @@ class PretrainTask:
         return state | self._watch.state() | self._index.state()
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore everything, the index included. In a fork, a changed null document starts again."""
-        fork, null = self._params.fork, self.retriever.embedder.null_vector
-        is_changed = fork is not None and step == fork.step and bool(NULL_SETTINGS & fork.before.keys())
-        if null is not None:  # the parent of a fork may have none: zeros, in every copy of the embedder
+        """Restore everything, the index included. A null document that is another one from this step on starts
+        again."""
+        is_changed, null = step == self._null_from, self.retriever.embedder.null_vector
+        if null is not None:  # the task before may have none: zeros, in every copy of the embedder
             copies = [name for name in tensors if name.endswith(".query_projection.weight")]
             vectors = {f"{name.removesuffix('.query_projection.weight')}.null_vector" for name in copies}
             tensors = {name: torch.zeros_like(null) for name in vectors} | tensors

@@ -124,6 +124,7 @@ SWITCHES: dict[str, Switch] = {
     **optimiser("pretrain.retriever"),
     "pretrain.watch.interval_steps": Switch(3, ("metrics",)),
     "pretrain.watch.patience_steps": Switch(400, ("flags",), COLLAPSED),
+    "pretrain.changes": Switch({3: {"masking": "random_token"}}, first_step=True),
     "finetune.steps": Switch(5),
     "finetune.batch_size": Switch(7),
     "finetune.candidates": Switch(10),

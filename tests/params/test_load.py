@@ -357,7 +357,7 @@ def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
     assert flat["pretrain.reader.learning_rate"] == 1.5e-3
     assert (flat["seeds"], flat["tokenizer.checkpoint"]) == ([0, 1], None)
     mappings = [name for name, value in flat.items() if isinstance(value, dict | BaseModel)]
-    assert mappings == ["streams.order"], "its keys are training stages, and there is none by default"
+    assert mappings == ["pretrain.changes", "streams.order"], "with keys of their own, and none by default"
     assert flat["system_options.dpr.negatives"] == 7
     assert flatten({"a": {"b": {}, "c": 1}, "d": [2]}) == {"a.c": 1, "d": [2]}
     names = list(parameter_fields())

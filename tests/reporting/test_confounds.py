@@ -13,7 +13,7 @@ from realm_lab.reporting.confounds import confounds, curve_notes, reader_notes, 
 from realm_lab.reporting.frames import load_study
 from realm_lab.reporting.rendered import render_again, stale
 from realm_lab.reporting.report import write_study_report
-from realm_lab.tracking.study_record import StudyFork, StudyRecord, write_study_record
+from realm_lab.tracking.study_record import StudyRecord, write_study_record
 from tests.factories.finished import finished
 from tests.reporting.synthetic import CELLS, edit, make_study, run_json, stage_folder
 
@@ -142,27 +142,3 @@ def test_a_study_of_corpora_is_not_blamed_for_them(tmp_path: Path) -> None:
     study = make_study(tmp_path / "runs", cells=(CELLS[0], same))
     _run(tmp_path, study, (0, 1, 2), lambda found: found["inputs"].update(corpus="f" * 64))
     assert confounds(load_study(tmp_path / "runs", "table")) == []
-
-
-AT_150 = {"step": 150, "before": {"pretrain.null_document": "encoded"}}
-
-
-@pytest.mark.parametrize(
-    ("declared", "fork", "said"),
-    [
-        (150, AT_150, None),
-        (200, AT_150, "continues at step 150, and the study says 200"),
-        (None, AT_150, "differs from the baseline in fork.before.pretrain.null_document, fork.step."),
-        (150, None, "continues at step 0, and the study says 150"),
-        (150, {"step": 150, "before": {"pretrain.masking": "other"}}, "differs from its parent in pretrain.masking."),
-    ],
-)
-def test_a_fork_continues_what_its_study_says(
-    tmp_path: Path, declared: int | None, fork: dict[str, Any] | None, said: str | None
-) -> None:
-    cell = replace(CELLS[3], fork=StudyFork("realm", declared, "no null document") if declared else None)
-    study = make_study(tmp_path / "runs", cells=(CELLS[0], cell))
-    _run(tmp_path, study, (0, 1, 2), lambda found: found["params"].update(fork=fork))
-    found = confounds(load_study(tmp_path / "runs", "table"))
-    assert len(found) == (said is not None)
-    assert said is None or said in found[0]

@@ -114,21 +114,6 @@ def test_trials_come_before_the_seeds_of_a_study_that_is_tuned(
     assert not (tmp_path / "runs").exists()
 
 
-FORKED = """
-  late: {{fork: {{from: realm, step: 9}}, set: {{pretrain.null_document: "off"}}}}
-  early: {{fork: {{from: realm, step: 3}}, set: {{pretrain.null_document: "off"}}}}
-metrics:"""
-
-
-@pytest.mark.slow
-def test_steps_before_a_fork_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    leave_report(tmp_path, "study", {**DELTAS, "late": DELTAS["long"]})
-    found = power(tmp_path, capsys, "--json", cells=CELLS.replace("\nmetrics:", FORKED))
-    at = {cost["seeds"]: cost for cost in found["costs"]}
-    late, early = 2 * (1 - 9 / 12 / 4), 1 * (1 - 3 / 12 / 4)  # a quarter is pre-training, of 12 steps
-    assert at[6]["device_hours"] == pytest.approx(6 * (1 + 2 + 2 + late + early))
-
-
 @pytest.mark.parametrize("there", [{}, {"warm": [0.1, 0.2, 0.3, 0.4]}])
 def test_without_enough_seeds_it_asks_for_a_pilot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], there: dict[str, list[float]]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.durations import duration
 from realm_lab.core.files import read_json, write_json
 from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Launch
@@ -17,10 +16,7 @@ from realm_lab.runner.launchers import LauncherSettings, LocalOptions
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
 from realm_lab.runner.preview import expected_time, runs_at_once, show_plan
 from realm_lab.runner.schedule import make_launcher
-from realm_lab.runner.sweep import part_of
-from realm_lab.runner.try_out import STEPS, _expected, _seconds, _small
-from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.run_dir import stage_folder
+from realm_lab.runner.try_out import STEPS, _seconds, _small
 from tests.factories.finished import finished
 from tests.runner.conftest import PARAMETERS, STAGES, leave
 from tests.runner.made_search import SPACE, write_search
@@ -107,36 +103,6 @@ def test_as_many_runs_are_counted_at_a_time_as_the_launcher_takes(monkeypatch: p
     found = [runs_at_once(5, Launch(device="cpu", **given), None) for given in ({}, {"processes": 2}, {"ranks": 4})]
     assert found == [5, 2, 2]
     assert runs_at_once(5, Launch(device="cpu", processes=2), launchers[0].at_once) == 1
-
-
-FORKS = """
-baseline: realm
-set: {evaluate.interval_steps: 20}
-cells:
-  realm: {set: {pretrain.steps: 40, pretrain.refresh.interval_steps: 10}}
-  late: {fork: {from: realm, step: 30}, set: {pretrain.null_document: "off"}}
-  early: {fork: {from: realm, step: 10}, set: {pretrain.null_document: "off", pretrain.steps: 50}}
-  other: {set: {pretrain.steps: 41}}
-"""
-
-
-def test_forks_take_the_time_of_their_own_steps_at_the_rate_of_their_parent(
-    planned: Callable[..., StudyPlan], tmp_path: Path
-) -> None:
-    plan = planned(FORKS)
-    folder = tmp_path / "reports" / "reference" / "any"
-    folder.mkdir(parents=True)
-    keys = "".join(f"any,a,{run.run_key},1.0\n" for run in plan.of("realm"))
-    (folder / "results.csv").write_text(f"study,cell,run_key,device_hours\n{keys}")
-    minutes = {"warm_start": 20.0, "pretrain": 30.0, "finetune": 4.0, "evaluate": 6.0}
-    write_json(folder / "summary.json", {"cost": {"a": {"minutes": minutes}}})
-    each = 1.0 + (10 / 40 * 0.5 + 1 / 6) + (40 / 40 * 0.5 + 1 / 6)
-    found = expected_time(plan, tmp_path)
-    assert f"({2 * each:.2f} device hours for 6 runs, as in reports/reference; 2 more runs" in found
-    for seed in (0, 1):  # a finished parent without states is trained again, to the latest step
-        for stage in ("prepare", *STAGES):
-            leave(tmp_path, plan.of("realm")[seed], stage, "COMPLETE")
-    assert f"({2 * (each - 1.0 + 30 / 40 * 0.5):.2f} device hours for 4 runs" in expected_time(plan, tmp_path)
 
 
 def said(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -234,54 +200,6 @@ def test_an_evaluation_embeds_the_passages_once(planned: Planned, tmp_path: Path
     finished(folder)
     more = 6.5 * (1300 / 1000 - 1) + 1.0 * (12 / 4 - 1) + 2.0 * (320 / 20 - 1)
     assert _seconds("evaluate", run, tried, tmp_path / "runs") == pytest.approx(10.0 + more)
-
-
-def test_pauses_before_forks_are_no_refreshes(planned: Planned, tmp_path: Path) -> None:
-    """A start of 2 s for each part, steps of 1 s, a refresh of 3 s before each odd step but the first, and an
-    evaluation of 1 s at either end; an hour passes before each part is continued."""
-    every, path = planned(FORKS), tmp_path / "small.yaml"
-    whole = part_of(every, ["realm,late,early"])
-    path.write_text(json.dumps(_small(whole)))
-    small = plan_study(path, tmp_path, params_path=PARAMETERS)
-    runs = {run.cell: run for run in small.runs}
-    tried = tmp_path / "tried"
-    for run in small.runs:
-        for stage in ("prepare", "warm_start", "finetune", "evaluate"):
-            counts = {"questions_test": 12, "cloze_test": 9, "passages": 50}
-            folder = leave(tried, run, stage, "COMPLETE", {"counts": counts}, wall_seconds=1.0)
-            for part in range(6 if stage == "evaluate" else 0):
-                MetricLog(folder / "metrics.jsonl").log(part, {})
-            finished(folder)
-
-    def trained(cell: str, stage: str, continued: set[int], steps: int, wall_seconds: float) -> None:
-        time = 100.0
-        rows: list[dict[str, float]] = [{"step": 0, "time": time, "utility": 1.0}]
-        for step in range(1, steps + 1):
-            time += 1.0 + 3.0 * (step % 2 and step > 1) + 3600.0 * (step - 1 in continued)
-            rows.append({"step": step, "time": time, "loss": 1.0, "refreshes": (step - 1) // 2})
-        rows.append({"step": steps, "time": time + 1.0, "utility": 1.0})
-        folder = stage_folder(tried / "runs", stage, runs[cell].plan.key(stage))
-        write_json(folder / "status.json", {"state": "COMPLETE", "wall_seconds": wall_seconds})
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        finished(folder, {})
-
-    trained("realm", "pretrain@1", set(), 1, 2 + 1 + 1)
-    trained("realm", "pretrain@2", {1}, 2, 4 + 2 + 1)
-    trained("realm", "pretrain", {1, 2}, 6, 7 + 2 + 4 + 2 * 3 + 1)
-    trained("late", "pretrain", {1, 2}, 6, 7 + 2 + 4 + 2 * 3 + 1)
-    trained("early", "pretrain", {1}, 7, 4 + 2 + 6 + 3 * 3 + 1)
-    by_hand = {
-        "realm": 3 * 2 + 40 + 4 * 3 + 3,  # in three parts; evaluations at 0, 20, 40
-        "late": 2 + 10 + 1 * 3 + 1,
-        "early": 2 + 40 + 4 * 3 + 3,
-    }
-    for cell, expected in by_hand.items():
-        assert _seconds("pretrain", whole.of(cell)[0], runs[cell], tried / "runs") == pytest.approx(expected), cell
-    shared, own = 1 + 1, 1 + 1  # prepare and warm start; fine-tuning and evaluation
-    all_of_it = 2 * (shared + sum(own + seconds for seconds in by_hand.values()))
-    assert f"about {duration(all_of_it)} of work" in _expected(whole, whole, small, tmp_path, tried)[-1]
-    only = 2 * (shared + by_hand["realm"] * 30 / 40 + by_hand["late"] + own)
-    assert f"about {duration(only)} of work" in _expected(part_of(every, ["late"]), whole, small, tmp_path, tried)[-1]
 
 
 @pytest.mark.slow

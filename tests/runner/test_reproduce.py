@@ -152,7 +152,7 @@ def test_a_cell_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["masking/random_span", "critical_periods/masks_90"])  # the latter is a fork
+@pytest.mark.parametrize("cell", ["masking/random_span", "critical_periods/masks_90"])  # the latter: at a step
 def test_a_cell_of_a_committed_study_runs_at_smoke_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cell: str
 ) -> None:

@@ -1,7 +1,5 @@
-"""On a real SLURM: studies that submit more than once, because they are tuned, stop by themselves, or have forks."""
+"""On a real SLURM: studies that submit more than once, because they are tuned, or stop by themselves."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 from realm_lab.runner.schedule import make_launcher
 from realm_lab.runner.sweep import Request, sweep
 from realm_lab.tracking.ledger import verify
-from realm_lab.tracking.run_dir import StageRun, read_run_record, stage_folder
+from realm_lab.tracking.run_dir import StageRun, read_run_record
 from realm_lab.tracking.state import UNFINISHED, JobState
 from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder
 from tests import tiny
@@ -21,23 +19,6 @@ from tests.slurm_cluster.project import Project, wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 SHORT = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "finetune.steps": 2}
-FORKS = {
-    "question": "When does the null document matter?",
-    "baseline": "realm",
-    "seeds": [0],
-    "set": {
-        **SHORT,
-        "pretrain.masking": "slow_masks:slowly",
-        "pretrain.steps": 24,
-        "launch.checkpoint_interval_seconds": 1,
-    },
-    "cells": {
-        "realm": {},
-        "late": {"fork": {"from": "realm", "step": 20}, "set": {"pretrain.null_document": "off"}},
-        "same": {"fork": {"from": "realm", "step": 20}},
-    },
-    "metrics": ["recall_at_5"],
-}
 ROUNDS = {
     "question": "Which seeds does a tuned study take?",
     "baseline": "warm_start",
@@ -105,22 +86,6 @@ def inline(folder: Path, study: dict[str, Any]) -> Project:
 def assert_honest(project: Project) -> None:
     """The ledger holds."""
     assert verify(project.root)[1] == []
-
-
-def test_forks_of_a_state_whose_job_was_killed(submitted: Submitted, tmp_path: Path) -> None:
-    project = submitted(FORKS)
-    plan = project.plan().of("late")[0].plan
-    state = StageRun(stage_folder(project.root / "runs", "pretrain@20", plan.key("pretrain@20")), "pretrain@20")
-    wait_until(lambda: state.status().step >= 3, "the shared steps are under way", 600)
-    os.kill(state.status().pid, signal.SIGKILL)
-    expected = inline(tmp_path / "inline", FORKS)  # meanwhile
-    project.quick()
-    wait_for_jobs(project)
-    assert sorted(job.state for job in jobs(project).values()) == ["CANCELLED"] * 2 + ["COMPLETE", "FAILED"]
-    submit(project, follow=True)
-    assert state.status().attempt == 2
-    assert outcomes(project) == outcomes(expected)
-    assert_honest(project)
 
 
 def test_a_tuned_study_goes_on_from_round_to_round(submitted: Submitted, cluster: Cluster, tmp_path: Path) -> None:

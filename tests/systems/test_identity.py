@@ -40,7 +40,6 @@ IRRELEVANT = (
     "corpus.files.",
     "tokenizer.vocabulary_size",
     "system_options.",
-    "fork",
 )
 OBSERVING = ("pretrain.watch.", "evaluate.interval_steps", "evaluate.explorer_examples")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do

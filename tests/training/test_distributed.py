@@ -62,7 +62,7 @@ def test_the_gradient_of_all_ranks_is_that_of_the_batch(prepared: Path, tmp_path
     """One step of each phase without Adam's division, which would hide a wrong normaliser or a missing negative."""
     params = tiny.params(UNEVEN | {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 1})
     one = tiny.metrics(tiny.run("warm_start", params, copy(prepared, tmp_path / "one")))
-    both = tiny.params(params.model_dump(mode="json", exclude={"fork"}) | {"launch.ranks": 2})
+    both = tiny.params(params.model_dump(mode="json") | {"launch.ranks": 2})
     root = copy(prepared, tmp_path / "two")
     stages.run("warm_start", stages.planned(both), root)
     two = tiny.metrics(tiny.stage_run("warm_start", both, root))

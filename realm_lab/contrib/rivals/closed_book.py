@@ -53,9 +53,9 @@ class ClosedBookOptions(Section):
     """Peak learning rate of each stage (the paper's, constant)."""
 
 
-def _stage(name: str, work: str, *more: str, steps: str = "") -> Stage:
+def _stage(name: str, work: str, *more: str) -> Stage:
     work = f"realm_lab.contrib.rivals.training.writers:{work}"
-    return Stage(name, (*BATCH, *more), work, uses_ranks=False, steps=steps)
+    return Stage(name, (*BATCH, *more), work, uses_ranks=False)
 
 
 class ClosedBook(System):
@@ -67,7 +67,7 @@ class ClosedBook(System):
     options = ClosedBookOptions
     stages = (
         _stage("span_corruption", "corrupt", "system_options.corruption_steps"),
-        _stage("salient_spans", "write_salient_spans", "pretrain.recurring_spans", STEPS, steps=STEPS),
+        _stage("salient_spans", "write_salient_spans", "pretrain.recurring_spans", STEPS),
         _stage("finetune", "answer_questions", "system_options.question_steps", "finetune.max_span_wordpieces"),
         EVALUATE,
     )

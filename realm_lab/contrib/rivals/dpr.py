@@ -64,7 +64,6 @@ class Dpr(SelectsPassage, DenseRetriever):
             "dpr",
             ("model", "finetune.retriever", "system_options"),
             "realm_lab.contrib.rivals.training.dual_encoder:train_towers",
-            steps="system_options.steps",
         ),
         FINETUNE_SELECTING,
         EVALUATE,

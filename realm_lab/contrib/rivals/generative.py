@@ -42,7 +42,6 @@ DENOISE = Stage(
     ("model", *(f"system_options.{name}" for name in WriterOptions.model_fields)),
     "realm_lab.contrib.rivals.training.writers:denoise",
     uses_ranks=False,
-    steps="system_options.denoise_steps",
 )
 FINETUNE = Stage(
     "finetune",

@@ -35,7 +35,6 @@ STAGES = (
         ("system", "model", "finetune.reader"),
         "realm_lab.contrib.rivals.training.linked:train_retriever",
         keeps=KEPT,
-        steps="system_options.steps",
     ),
     FINETUNE_READER,
     EVALUATE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import ExitStack, closing
+from functools import partial
 
 from torch import Tensor
 
@@ -12,6 +13,8 @@ from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.candidate_reader import ContainmentReader
 from realm_lab.models.likelihoods import AnyReader
+from realm_lab.models.reader import Reader
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.approximate import approximate_search
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
@@ -28,7 +31,37 @@ from realm_lab.training.probes import ReaderProbe
 
 
 def pretrain(context: Context, run: StageRun) -> None:
-    """REALM pre-training, from the warm start unless the parameters set something else."""
+    """REALM pre-training, from the warm start unless the parameters set something else. With `pretrain.changes`, every
+    change makes another task, which continues with the state of the one before."""
+    phases, made = context.params.phases(), dict[int, tuple[PretrainTask, Reader]]()
+    with ExitStack() as stack:
+
+        def begin(step: int) -> PretrainTask:
+            stack.close()  # the builder of the task before
+            made.clear()
+            phase = copy.copy(context)
+            phase.params = phases[step]
+            before = phases[max((one for one in phases if one < step), default=step)]
+            made[step] = pretrain_task(
+                phase, run, stack, null_from=step if _null(before) != _null(phase.params) else None
+            )
+            return made[step][0]
+
+        later = {step: partial(begin, step) for step in phases if step}
+        train(begin(0), run, context.params.launch, context.device, later)
+    ((task, reader),) = made.values()
+    finish(context, run, reader, task.retriever.embedder, task.retriever.null_offset)
+
+
+def _null(params: Params) -> tuple[str, bool]:
+    return params.pretrain.null_document, params.pretrain.calibrate_null
+
+
+def pretrain_task(
+    context: Context, run: StageRun, stack: ExitStack, null_from: int | None = None
+) -> tuple[PretrainTask, Reader]:
+    """Return pre-training as a task of the loop, and its reader. Its builder, if it has one, is closed with `stack`.
+    `null_from`: the step at which its null document replaces another one."""
     params, seed = context.params, context.plan.seed
     reader, embedder, null_offset = initial_state(context, "pretrain")
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
@@ -54,27 +87,26 @@ def pretrain(context: Context, run: StageRun) -> None:
     if params.pretrain.containment:
         trained = ContainmentReader(context.passages, context.special, context.device)
     measure = development_metrics(context)
-    with ExitStack() as stack:
-        builder = None
-        if refreshes and params.launch.builder != "inline":
-            folder = corpus_folder(context.root, context.plan)
-            builder = ProcessBuilder(run.path / "index", params.launch, folder, context.inputs, context.device)
-            stack.enter_context(closing(builder))
-        task = PretrainTask(
-            params,
-            context.order_seed(run.stage),
-            retriever,
-            trained,
-            context.sentences(),
-            context.special,
-            wordpieces_by_id(context.tokenizer),
-            lambda found, _: measure(found, measured),
-            probe,
-            builder,
-            stored,
-        )
-        train(task, run, params.launch, context.device)
-    finish(context, run, reader, embedder, retriever.null_offset)
+    builder = None
+    if refreshes and params.launch.builder != "inline":
+        folder = corpus_folder(context.root, context.plan)
+        builder = ProcessBuilder(run.path / "index", params.launch, folder, context.inputs, context.device)
+        stack.enter_context(closing(builder))
+    task = PretrainTask(
+        params,
+        context.order_seed(run.stage),
+        retriever,
+        trained,
+        context.sentences(),
+        context.special,
+        wordpieces_by_id(context.tokenizer),
+        lambda found, _: measure(found, measured),
+        probe,
+        builder,
+        stored,
+        null_from,
+    )
+    return task, reader
 
 
 def development_metrics(context: Context) -> Evaluation:
