@@ -165,7 +165,7 @@ def _run(work: Callable[[Request], int], options: argparse.Namespace, study: str
         "params_path": options.params,
         "overrides": overrides_of(options) | policy_of(options),
         "as_json": options.json,
-        "slurm": dict(parse_override(text, "--slurm", "partition=gpu") for text in options.slurm),
+        "cluster": dict(parse_override(text, "--slurm", "partition=gpu") for text in options.slurm),
     }
     return work(Request(**{field.name: given[field.name] for field in fields(Request) if field.name in given}))
 

@@ -18,6 +18,7 @@ from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
+from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.other_code import settle_code
 from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_study
 from realm_lab.runner.preview import expected_time, show_plan
@@ -58,7 +59,7 @@ def run(stage: str, plan: StudyPlan, root: Path) -> None:
     if tasks:
         if stage in ("prepare", "evaluate") and (expected := expected_time(plan, root)):
             say(f"to the end of the pipeline: {expected}")
-        launcher = LocalLauncher(root, plan.name)
+        launcher = LocalLauncher(LauncherSettings(), root, plan.name)
         with _restorable(root), stoppable(), sweeping(root, plan.name), closing(launcher):
             launcher.submit(tasks)
             states = drive(launcher, tasks, root, wait_for_others=True, say_failures=False)

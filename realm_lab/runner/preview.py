@@ -61,7 +61,7 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
         name = f"{cell.name}\n{cell.title}" if says_more else cell.name
         rows.append((name, _differs(plan, cell), ", ".join(str(run.seed) for run in runs), in_words(counts)))
     tasks = tasks_of(plan.runs, states, retry_failed=True, until=until)
-    how = launcher.preview(tasks) if launcher else []
+    how = launcher.preview(tasks) if launcher else ()
     columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
     print_table(f"{plan.name}: {plan.question}", columns, rows)
     print(f"{len(plan.runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
@@ -71,11 +71,10 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
         print(in_every_cell(plan))
     if found := other_code(plan.runs, root, until):
         print(described(found))
-    print(*how, sep="\n", end="\n" * bool(how))
     if expected := expected_time(plan, root, launcher.at_once if launcher else None):
         print(expected)
-    if launcher:
-        launcher.try_out(tasks)
+    for line in how:
+        print(line)
 
 
 def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bool) -> None:

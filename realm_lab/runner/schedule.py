@@ -1,4 +1,4 @@
-"""The scheduler decides which task may start now, and why another may not; and the launchers of this machine.
+"""The interface of a launcher, and the launchers of this machine, with their choice of the next task.
 
 A launcher gets all tasks at once. Its caller calls `poll` until nothing waits or runs: each call collects
 ended tasks and starts ready ones. The run folders decide: a task whose stages another process has done meanwhile
@@ -14,15 +14,17 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.core.lease import Taken
+from realm_lab.core.plugins import Kind
 from realm_lab.errors import UserError
-from realm_lab.runner.launchers import LauncherSettings, LocalOptions
+from realm_lab.runner.launchers import LauncherSettings, on_cluster
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
 from realm_lab.tracking.environment import bfloat16_units
@@ -34,7 +36,7 @@ LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another p
 
 
 class Launcher(Protocol):
-    """Something that runs tasks."""
+    """Something that runs tasks, made of (LauncherSettings, root, name of the study)."""
 
     name: str
     detached: bool  # True: jobs go on when this process ends
@@ -43,16 +45,17 @@ class Launcher(Protocol):
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse tasks that could not be started, before anything is written; a UserError."""
 
-    def preview(self, tasks: Sequence[Task]) -> list[str]:
-        """Return lines of `--dry-run` about how tasks are started; a UserError as in `check`, except for programs that
-        this machine lacks."""
+    def preview(self, tasks: Sequence[Task]) -> Iterable[str]:
+        """Yield lines of `--dry-run` about how tasks are started. A UserError as in `check`, except for programs that
+        this machine lacks, or if a queue would refuse them; nothing is started."""
 
-    def try_out(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks that a queue would refuse; nothing is started. A UserError."""
+    def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
+        """Return the tasks to submit, and why the others are left alone: a queue has them, or a process works on
+        them."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Accept tasks and return at once. A task's `after` names tasks of this or an earlier submission; a name that
-        is in neither is complete already."""
+        is in neither is complete already. PartlySubmitted: a queue took some, and refuses the others."""
 
     def poll(self) -> dict[str, JobState]:
         """Return the state of every accepted task, by name; without a daemon, also start the ready ones."""
@@ -64,13 +67,39 @@ class Launcher(Protocol):
         """Release resources; local processes that still run are stopped after a checkpoint."""
 
 
-def make_launcher(name: str, settings: LauncherSettings, root: Path, study_name: str) -> Launcher:
-    """Return the launcher of that name: inline, local or slurm."""
-    if name == "slurm":
-        from realm_lab.runner.slurm import SlurmLauncher
+class PartlySubmitted(UserError):
+    """Raised if a queue refuses tasks after it took others."""
 
-        return SlurmLauncher(settings.slurm, root, study_name)
-    return InlineLauncher(root, study_name) if name == "inline" else LocalLauncher(root, study_name, settings.local)
+
+LAUNCHERS: Kind[Callable[..., Launcher]] = Kind("launcher", "Class", "settings, root, study")
+LAUNCHERS.declare("inline", "realm_lab.runner.schedule:InlineLauncher")
+LAUNCHERS.declare("local", "realm_lab.runner.schedule:LocalLauncher")
+LAUNCHERS.declare("slurm", "realm_lab.runner.slurm:SlurmLauncher")
+
+
+def launcher_of(
+    study: str,
+    root: Path,
+    settings: LauncherSettings,
+    name: str | None = None,
+    profile: str | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> Launcher:
+    """Return a launcher for the tasks of a study: of that name; else SLURM if a profile or settings of it are `given`;
+    else the one that the study's settings name. UserError: no such profile, or a wrong setting."""
+    on_queue = profile is not None or bool(given)
+    if on_queue:
+        settings = on_cluster(settings, root, profile, given)
+    made: Launcher = LAUNCHERS[name or ("slurm" if on_queue else settings.default)].load()(settings, root, study)
+    return made
+
+
+def detached_launchers(study: str, root: Path) -> Iterator[Launcher]:
+    """Yield the launchers whose jobs of a study may go on without any process here."""
+    for name in LAUNCHERS:
+        launcher = launcher_of(study, root, LauncherSettings(), name)
+        if launcher.detached:
+            yield launcher
 
 
 class Schedule:
@@ -79,9 +108,9 @@ class Schedule:
     detached = False
     at_once: int | None = None
 
-    def __init__(self, root: Path, study_name: str):
+    def __init__(self, settings: LauncherSettings, root: Path, study: str):
         self._root = Path(root)
-        self._logs = study_folder(self._root / "runs", study_name) / "logs"
+        self._logs = study_folder(self._root / "runs", study) / "logs"
         self.tasks: dict[str, Task] = {}
         self.states: dict[str, JobState] = {}
         self._looked_at: dict[str, float] = {}
@@ -93,8 +122,9 @@ class Schedule:
         """Return no lines."""
         return []
 
-    def try_out(self, tasks: Sequence[Task]) -> None:
-        """There is no queue."""
+    def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
+        """Return all: `poll` finds out about tasks of other processes."""
+        return list(tasks), []
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Accept tasks; one that already ended badly starts again."""
@@ -230,10 +260,9 @@ class LocalLauncher(Schedule):
 
     name = "local"
 
-    def __init__(self, root: Path, study_name: str, options: LocalOptions | None = None):
-        super().__init__(root, study_name)
-        self._options = options or LocalOptions()
-        self.at_once = self._options.processes
+    def __init__(self, settings: LauncherSettings, root: Path, study: str):
+        super().__init__(settings, root, study)
+        self.at_once = settings.local.processes
         self._running: list[_Running] = []
         self._width, self._threads = 1, 1  # tasks at a time, and cores of each process
         self._gpus: list[str] = []

@@ -7,9 +7,10 @@ runs/studies/<name>/slurm/: logs, the submitted scripts, and pickles of plain da
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -17,7 +18,8 @@ from typing import Any
 import realm_lab
 from realm_lab.core.files import atomic_directory, digest, digest_file
 from realm_lab.errors import UserError, needs
-from realm_lab.runner.launchers import SlurmOptions
+from realm_lab.runner.launchers import LauncherSettings
+from realm_lab.runner.schedule import PartlySubmitted
 from realm_lab.runner.slurm_job import run_job
 from realm_lab.runner.slurm_queue import (
     ASK_FOR_IT,
@@ -34,7 +36,7 @@ from realm_lab.runner.slurm_queue import (
 )
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.run_dir import KEY_LENGTH
-from realm_lab.tracking.state import UNFINISHED, JobState
+from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, at_work
 from realm_lab.tracking.study_record import study_folder
 
 PACKAGE = Path(realm_lab.__file__).resolve().parent
@@ -52,9 +54,9 @@ class SlurmLauncher:
     name = "slurm"
     detached = True
 
-    def __init__(self, options: SlurmOptions, root: Path, study: str):
-        self._options = options
-        self.at_once: int | None = options.array_parallelism
+    def __init__(self, settings: LauncherSettings, root: Path, study: str):
+        self._options = settings.slurm
+        self.at_once: int | None = settings.slurm.array_parallelism
         self._root, self._study = Path(root).absolute(), study
         self._folder = study_folder(self._root / "runs", study)
 
@@ -67,8 +69,9 @@ class SlurmLauncher:
         for task in tasks:
             self._shape(task.ranks)
 
-    def preview(self, tasks: Sequence[Task]) -> list[str]:
-        """Describe the resources of each job, and the arrays. UserError: ranks that do not fit."""
+    def preview(self, tasks: Sequence[Task]) -> Iterator[str]:
+        """Describe the resources of each job, and the arrays; then ask sbatch, if it is here, whether it would accept
+        such jobs. UserError: ranks that do not fit, or the reason of sbatch."""
         options, planned = self._options, [array for wave in waves(tasks) for array in arrays(wave)]
         sizes = [len(array) for array in planned]
         wanted = {
@@ -83,23 +86,36 @@ class SlurmLauncher:
         if sizes:
             in_arrays = f"{len(sizes)} arrays, one after the other ({' + '.join(map(str, sizes))})"
             lines.append(f"{sum(sizes)} jobs in {in_arrays}, at most {self.at_once} at a time")
-        for number, array in enumerate(planned):
+        flags = [tuple(self._flags(array)) for array in planned]
+        for number, one in enumerate(flags):
             before = f" --dependency=afterany:ARRAY{number}" if number else ""
-            lines.append(f"ARRAY{number + 1}: sbatch {' '.join(map(quote, self._flags(array)))}{before}")
-        return lines if shutil.which("sbatch") else [*lines, f"WARNING: {NO_SBATCH}"]
+            lines.append(f"ARRAY{number + 1}: sbatch {' '.join(map(quote, one))}{before}")
+        return itertools.chain(lines, _answers(flags))
 
-    def try_out(self, tasks: Sequence[Task]) -> None:
-        """Ask sbatch, if it is here, whether it would accept such jobs; nothing is submitted. UserError: it would not,
-        with the reason."""
-        different = {tuple(self._flags(array)) for wave in waves(tasks) for array in arrays(wave)}
-        for flags in sorted(different) if shutil.which("sbatch") else ():
-            code, said = run_program("sbatch", "--test-only", *flags, "--wrap=true")
-            if code and re.search("error:|Invalid", said):
-                raise refusal(said)
+    def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
+        """Leave out tasks with a job, tasks that a process works on, and tasks that need the latter."""
+        jobs = jobs_of_stages(self._root, must_answer=True)
+        free, left, blocking = list[Task](), list[str](), set[str]()
+        for task in tasks:
+            found = [jobs[run.path.name] for run in task.runs(self._root) if run.path.name in jobs]
+            live = next((job for job in found if job.state in UNFINISHED), None)
+            holders = (at_work(run.path, jobs.get(run.path.name)) for run in task.runs(self._root))
+            holder = next((holder for holder in holders if holder is not None), None)
+            if live:
+                left.append(f"{task.title}: {live.state.lower()} as job {live.job}")
+                if task.name not in jobs or jobs[task.name].state not in UNFINISHED:  # no job does its last stage
+                    blocking.add(task.name)
+            elif holder or blocking & set(task.after):
+                why = Reason(Cause.TAKEN, str(holder.owner)) if holder else Reason(Cause.WAITS, "one of these")
+                left.append(f"{task.title}: {why}")
+                blocking.add(task.name)
+            else:
+                free.append(task)
+        return free, left
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Submit one array for each wave, recorded in jobs.jsonl as soon as SLURM has it. UserError: no SLURM here, or
-        it refuses; arrays that it accepted before stay submitted."""
+        it refuses; PartlySubmitted if it accepted arrays before, which stay submitted."""
         self.check(tasks)
         code = str(freeze_code(self._folder / "code"))
         # Of this and of other studies: a task is named like the folder of its last stage.
@@ -109,7 +125,10 @@ class SlurmLauncher:
         for wave in waves(tasks):
             needed = {live[name].split("_")[0] for task in wave for name in task.after if name in live}
             for array in arrays(wave):
-                ids = self._submit_array(array, code, sorted(before | needed, key=int))
+                try:
+                    ids = self._submit_array(array, code, sorted(before | needed, key=int))
+                except UserError as error:
+                    raise PartlySubmitted(error) if before else error from None
                 submitted = [SubmittedJob(task.name, task.keys, job) for task, job in zip(array, ids, strict=True)]
                 record_jobs(self._root, self._study, submitted)
                 live |= {job.task: job.job for job in submitted}
@@ -201,6 +220,17 @@ class SlurmLauncher:
         job["params"]["launch"]["threads"] = job["params"]["launch"]["threads"] or options.cpus_per_task
         more = {"keys": dict(task.keys), "root": str(self._root), "requeue": options.requeue}
         return job | more | {"ends": str(self._folder / ENDS)}
+
+
+def _answers(flags: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Ask sbatch if it would accept jobs with these options; a warning if it is not here. UserError: it would not."""
+    if shutil.which("sbatch") is None:
+        yield f"WARNING: {NO_SBATCH}"
+        return
+    for one in sorted(set(flags)):
+        code, answer = run_program("sbatch", "--test-only", *one, "--wrap=true")
+        if code and re.search("error:|Invalid", answer):
+            raise refusal(answer)
 
 
 def refusal(said: str) -> UserError:

@@ -19,21 +19,20 @@ from rich.console import Console
 from realm_lab.core.files import print_json, read_json, read_object
 from realm_lab.core.launched import own_package
 from realm_lab.errors import UserError, suggestion
-from realm_lab.runner.launchers import LauncherSettings, on_cluster
+from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.on_finish import call, message
 from realm_lab.runner.other_code import described, other_code, settle_code
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study, study_record
 from realm_lab.runner.preview import after_tuning, in_every_cell, plan_as_json, show_plan
 from realm_lab.runner.progress import SweepProgress
-from realm_lab.runner.schedule import Launcher, make_launcher
-from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
+from realm_lab.runner.schedule import Launcher, PartlySubmitted, detached_launchers, launcher_of
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.systems.identity import corpus_folder
 from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.run_dir import read_run_record
-from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, StageStates, State, at_work, run_state
+from realm_lab.tracking.state import UNFINISHED, JobState, StageStates, State, run_state
 from realm_lab.tracking.study_record import TUNE, StudyRun, check_study_name, read_study_record, study_folder
 
 POLL_SECONDS = 0.2
@@ -57,17 +56,13 @@ class Request:
     trials: int | None = None  # of a search; None: its own
     cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
     profile: str | None = None  # of a cluster
-    slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
+    cluster: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
     pilot: str | None = None  # of --power: the study whose spread is used
     on_finish: bool = True  # call what the study names when it ends
 
     def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
-        """The launcher that is asked for: SLURM where its settings are given, else the study's."""
-        asked = settings
-        if self.profile is not None or self.slurm:
-            asked = on_cluster(settings, self.root, self.profile, self.slurm)
-        name = self.launcher or (settings.default if asked is settings else "slurm")
-        return make_launcher(name, asked, Path(self.root), study)
+        """Return the launcher that is asked for, else the study's."""
+        return launcher_of(study, Path(self.root), settings, self.launcher, self.profile, self.cluster)
 
 
 def sweep(request: Request) -> int:
@@ -118,8 +113,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
     if request.dry_run:
         if request.as_json:
             tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=True)
-            launcher.preview(tasks)
-            launcher.try_out(tasks)
+            list(launcher.preview(tasks))
             print_json(plan_as_json(plan, root))
             if found := other_code(plan.runs, root):
                 say(described(found))
@@ -135,17 +129,15 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
 
     settle_code(plan.runs, root, plan.last_stage, check=lambda: launcher.check(tasks_left()))
     tasks = tasks_left()
-    tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
+    tasks, left = launcher.free(tasks)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
     # The plan comes first.
     note_plan(root / "runs", study_record(whole, root), request.path, _with_results(whole, root))
     if launcher.detached and tasks:
-        before = latest_jobs(root, plan.name)
         try:
             launcher.submit(tasks)
-        except UserError:
-            if latest_jobs(root, plan.name) != before:  # if none was taken, the study stays as it was
-                _record(whole, root)
+        except PartlySubmitted:  # if none was taken, the study stays as it was
+            _record(whole, root)
             raise
         say(f"submitted {_count(len(tasks), 'task')}")
     _record(whole, root)
@@ -211,31 +203,6 @@ def check_file(path: Path, root: Path) -> None:
 def _is_complete(run: StudyRun, root: Path) -> bool:
     file = root / "runs" / run.run / "run.json"
     return file.exists() and run_state(root / "runs", read_run_record(file)).state == "COMPLETE"
-
-
-def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[str]]:
-    """Return (tasks for a queue, why the others are left out): tasks with a job, tasks that a process works on,
-    and tasks that need the latter. A launcher without a queue finds out by itself about others."""
-    jobs = jobs_of_stages(root, must_answer=True)
-    left: list[str] = []
-    blocking: set[str] = set()
-    free = []
-    for task in tasks:
-        found = [jobs[run.path.name] for run in task.runs(root) if run.path.name in jobs]
-        live = next((job for job in found if job.state in UNFINISHED), None)
-        holders = (at_work(run.path, jobs.get(run.path.name)) for run in task.runs(root))
-        holder = next((holder for holder in holders if holder is not None), None)
-        if live:
-            left.append(f"{task.title}: {live.state.lower()} as job {live.job}")
-            if task.name not in jobs or jobs[task.name].state not in UNFINISHED:  # no job does its last stage
-                blocking.add(task.name)
-        elif holder or blocking & set(task.after):
-            why = Reason(Cause.TAKEN, str(holder.owner)) if holder else Reason(Cause.WAITS, "one of these")
-            left.append(f"{task.title}: {why}")
-            blocking.add(task.name)
-        else:
-            free.append(task)
-    return free, left
 
 
 def _say_beginning(
@@ -403,11 +370,10 @@ def cancel_study(study: str, root: Path) -> int:
     lines = []
     for name in (study, f"{TUNE}{study}"):
         lines += stop_sweepers(root, name)
-        if latest_jobs(root, name):
-            launcher = make_launcher("slurm", LauncherSettings(), root, name)
+        for launcher in detached_launchers(name, root):
             live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
             launcher.cancel(live)
-            lines += [f"{_count(len(live), 'job')} cancelled (slurm)"] if live else []
+            lines += [f"{_count(len(live), 'job')} cancelled ({launcher.name})"] if live else []
     for line in lines or [f"nothing of study {study} runs or waits"]:
         say(line)
     return 0

@@ -15,7 +15,7 @@ from realm_lab.params.parameters import Launch
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
 from realm_lab.runner.preview import expected_time, runs_at_once, show_plan
-from realm_lab.runner.schedule import make_launcher
+from realm_lab.runner.schedule import launcher_of
 from realm_lab.runner.try_out import STEPS, _seconds, _small
 from tests.factories.finished import finished
 from tests.runner.conftest import PARAMETERS, STAGES, leave
@@ -98,7 +98,7 @@ def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tm
 def test_as_many_runs_are_counted_at_a_time_as_the_launcher_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("realm_lab.runner.preview.cores", lambda: 8)
     settings = LauncherSettings(local=LocalOptions(processes=3))
-    launchers = [make_launcher(name, settings, Path(), "any") for name in ("inline", "local", "slurm")]
+    launchers = [launcher_of("any", Path(), settings, name) for name in ("inline", "local", "slurm")]
     assert [launcher.at_once for launcher in launchers] == [1, 3, settings.slurm.array_parallelism]
     found = [runs_at_once(5, Launch(device="cpu", **given), None) for given in ({}, {"processes": 2}, {"ranks": 4})]
     assert found == [5, 2, 2]

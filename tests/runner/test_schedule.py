@@ -11,7 +11,7 @@ from realm_lab.core.lease import Taken
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner import schedule
-from realm_lab.runner.launchers import LocalOptions
+from realm_lab.runner.launchers import LauncherSettings, LocalOptions
 from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, share_out
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome
@@ -96,7 +96,7 @@ def complete(root: Path, one: Task) -> None:
 
 
 def launcher(machine: Machine, **settings: Any) -> LocalLauncher:
-    return LocalLauncher(machine.root, "study", LocalOptions(**settings))
+    return LocalLauncher(LauncherSettings(local=LocalOptions(**settings)), machine.root, "study")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def inline(root: Path, after: dict[int, int], count: int, params: Params = PARAMS) -> InlineLauncher:
     """Tasks 0, 1, ...; `after`: task -> the one that it needs."""
-    made = InlineLauncher(root, "study")
+    made = InlineLauncher(LauncherSettings(), root, "study")
     for number in range(count):
         keys = dict.fromkeys(STAGES, str(number) * 64)
         needs = (str(after[number]),) if number in after else ()

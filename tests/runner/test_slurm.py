@@ -13,10 +13,9 @@ import pytest
 from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.runner import slurm, slurm_job
-from realm_lab.runner.launchers import SlurmOptions
+from realm_lab.runner.launchers import LauncherSettings, SlurmOptions
 from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, freeze_code, waves
 from realm_lab.runner.slurm_queue import SubmittedJob, latest_jobs, record_jobs
-from realm_lab.runner.sweep import _leave_alone
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import Cause, JobState, Reason, State
 from tests import tiny
@@ -41,7 +40,7 @@ def make() -> Any:
 
 
 def slurm_launcher(root: Path, **settings: Any) -> SlurmLauncher:
-    return SlurmLauncher(SlurmOptions(**settings), root, "masking")
+    return SlurmLauncher(LauncherSettings(slurm=SlurmOptions(**settings)), root, "masking")
 
 
 def directives(script: list[str]) -> dict[str, str]:
@@ -118,12 +117,12 @@ def test_what_is_submitted(fake: Fake, root: Path, make: Any, monkeypatch: pytes
 def test_a_task_waits_for_a_job_of_an_earlier_submission(fake: Fake, root: Path, make: Any) -> None:
     """Also of another study, and where a later study by name had a job that has ended."""
     a, b = (f"pretrain-{letter * 12}" for letter in "ab")
-    SlurmLauncher(SlurmOptions(), root, "recall").submit([make(a)])
+    SlurmLauncher(LauncherSettings(slurm=SlurmOptions()), root, "recall").submit([make(a)])
     slurm_launcher(root).submit([make(a), make(b)])
     fake.answer("squeue", "101_0|RUNNING|None\n101_1|COMPLETED|None\n")
     slurm_launcher(root).submit([make("c", a), make("d", b)])
     assert directives(fake.script(102))["dependency"] == "afterany:101"
-    SlurmLauncher(SlurmOptions(), root, "table").submit([make("c", a), make("d", b)])
+    SlurmLauncher(LauncherSettings(slurm=SlurmOptions()), root, "table").submit([make("c", a), make("d", b)])
     assert directives(fake.script(103))["dependency"] == "afterany:101"
     fake.answer("squeue", "101_0|COMPLETED|None\n")
     slurm_launcher(root).submit([make("e", a)])
@@ -134,7 +133,7 @@ def test_nothing_waits_for_a_job_of_another_study_that_stops_before(fake: Fake, 
     task = make(f"pretrain-{'a' * 12}", stages=("warm_start", "pretrain"))
     record_jobs(root, "recall", [SubmittedJob("warm", {"warm_start": "a" * 64}, "17")])
     fake.answer("squeue", "17|RUNNING|None\n")
-    free, left = _leave_alone([task, make("b", task.name)], root)
+    free, left = slurm_launcher(root).free([task, make("b", task.name)])
     assert (free, len(left)) == ([], 2)
 
 
@@ -261,7 +260,7 @@ def test_a_controller_that_is_not_reached_is_no_fault_of_the_study(
     fake: Fake, root: Path, make: Any, said: str
 ) -> None:
     fake.answer("sbatch", said, code=1)
-    for ask in (SlurmLauncher.submit, SlurmLauncher.try_out):
+    for ask in (SlurmLauncher.submit, lambda *given: list(SlurmLauncher.preview(*given))):
         with pytest.raises(UserError, match="SLURM_CONF") as caught:
             ask(slurm_launcher(root), [make("a")])
         assert "launcher.slurm" not in str(caught.value)
@@ -288,15 +287,15 @@ def test_a_preview_has_what_is_asked_for_and_how_many_jobs(fake: Fake, root: Pat
 
 
 def test_sbatch_is_asked_whether_it_would_take_such_jobs(fake: Fake, root: Path, make: Any) -> None:
-    slurm_launcher(root, partition="gpu").try_out([make("a"), make("b"), make("c", ranks=2)])
+    list(slurm_launcher(root, partition="gpu").preview([make("a"), make("b"), make("c", ranks=2)]))
     assert len(fake.calls("sbatch")) == 2
     assert all("--test-only" in call and "--partition=gpu" in call for call in fake.calls("sbatch"))
     fake.answer("sbatch", "sbatch: error: invalid partition specified: gpu\nallocation failure\n", code=1)
     with pytest.raises(UserError, match=r"invalid partition specified: gpu; change launcher.slurm"):
-        slurm_launcher(root, partition="gpu").try_out([make("a")])
+        list(slurm_launcher(root, partition="gpu").preview([make("a")]))
     fake.answer("sbatch", "allocation failure: Invalid job array specification\n", code=1)  # more than MaxArraySize
     with pytest.raises(UserError, match="Invalid job array"):
-        slurm_launcher(root, partition="gpu").try_out([make("a"), make("b")])
+        list(slurm_launcher(root, partition="gpu").preview([make("a"), make("b")]))
 
 
 def test_code_is_frozen_once_for_equal_content(tmp_path: Path) -> None:

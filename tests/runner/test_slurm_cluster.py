@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.schedule import make_launcher
+from realm_lab.runner.schedule import launcher_of
 from realm_lab.tracking.state import UNFINISHED, JobState
 from tests import tiny
 from tests.slurm_cluster.cluster import Cluster
@@ -125,11 +125,12 @@ import json, sys
 from pathlib import Path
 from realm_lab.params.parameters import Params
 from realm_lab.runner.slurm import SlurmLauncher
-from realm_lab.runner.launchers import SlurmOptions
+from realm_lab.runner.launchers import LauncherSettings, SlurmOptions
 from realm_lab.runner.tasks import Task
 given = json.loads(sys.stdin.read())
 task = Task("prepare", ("prepare",), "realm", 0, Params(**given["params"]), given["keys"], (), ("realm",))
-SlurmLauncher(SlurmOptions(additional={"hold": True}), Path(given["root"]), "frozen").submit([task])
+launcher = SlurmLauncher(LauncherSettings(slurm=SlurmOptions(additional={"hold": True})), Path(given["root"]), "frozen")
+launcher.submit([task])
 """
 
 
@@ -160,7 +161,7 @@ def test_a_job_that_waits_does_not_see_what_is_edited(
         cwd=source,
         env=os.environ | {"PYTHONPATH": str(source)},
     )
-    launcher = make_launcher("slurm", LauncherSettings(), root, "frozen")
+    launcher = launcher_of("frozen", root, LauncherSettings(), "slurm")
     held = launcher.poll()["prepare"]
     assert (held.state, held.error) == ("QUEUED", "SLURM: JobHeldUser")
     for edited in ("__init__.py", "runner/worker.py"):

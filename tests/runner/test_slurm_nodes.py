@@ -20,7 +20,7 @@ import pytest
 from realm_lab.core.lease import Taken
 from realm_lab.runner import pipeline
 from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.schedule import Launcher, make_launcher
+from realm_lab.runner.schedule import Launcher, launcher_of
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.run_dir import StageRun
@@ -126,7 +126,7 @@ class Jobs:
         params = tiny.params(changes)
         run = tiny.stage_run("pretrain", params, self.root)
         self._tasks[name] = Task(name, ("pretrain",), "realm", 0, params, {"pretrain": run.key}, (), ("realm",))
-        self._launchers[name] = make_launcher("slurm", settings, self.root, name)
+        self._launchers[name] = launcher_of(name, self.root, settings, "slurm")
         self.again(name)
         return run
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from realm_lab.runner.schedule import make_launcher
+from realm_lab.runner.schedule import launcher_of
 from realm_lab.runner.sweep import Request, sweep
 from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.run_dir import StageRun, read_run_record
@@ -40,7 +40,7 @@ Submitted = Callable[[dict[str, Any]], Project]
 def jobs(project: Project) -> dict[str, JobState]:
     """The states of the jobs that the study, or its trials, have now."""
     plan = project.plan().next
-    return make_launcher("slurm", plan.launcher, project.root, plan.name).poll()
+    return launcher_of(plan.name, project.root, plan.launcher, "slurm").poll()
 
 
 @pytest.fixture

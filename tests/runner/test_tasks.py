@@ -14,7 +14,7 @@ from realm_lab.core.files import digest
 from realm_lab.params.parameters import Params
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.plan import PlannedRun, StudyPlan
-from realm_lab.runner.schedule import make_launcher
+from realm_lab.runner.schedule import launcher_of
 from realm_lab.runner.sweep import _say_beginning
 from realm_lab.runner.tasks import Task, chains, tasks_of
 from realm_lab.systems.identity import Plan, kept_corpus_folder
@@ -67,7 +67,7 @@ def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPl
 def test_complete_runs_without_their_corpora_stay_complete_and_are_named(
     planned: Callable[..., StudyPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan, launcher = planned(STUDY), make_launcher("inline", LauncherSettings(), tmp_path, "study")
+    plan, launcher = planned(STUDY), launcher_of("study", tmp_path, LauncherSettings(), "inline")
     for run in plan.runs:
         for stage in ("prepare", *run.plan.stages):
             leave(tmp_path, run, stage, "COMPLETE")

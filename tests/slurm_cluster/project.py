@@ -16,7 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
-from realm_lab.runner.schedule import Launcher, make_launcher
+from realm_lab.runner.schedule import Launcher, launcher_of
 from realm_lab.runner.sweep import Request, sweep
 from realm_lab.runner.tasks import Task, tasks_of
 from realm_lab.runner.worker import run_stage
@@ -103,7 +103,7 @@ class Project:
     def launcher(self) -> Launcher:
         """A new one each time, as from a new command."""
         plan = self.plan()
-        return make_launcher("slurm", plan.launcher, self.root, plan.name)
+        return launcher_of(plan.name, self.root, plan.launcher, "slurm")
 
     def quick(self) -> None:
         """From now on jobs do not sleep."""
