@@ -1,8 +1,10 @@
-"""The one exception a user is meant to see, the name that was probably meant, and packages that may be missing."""
+"""The one exception a user is meant to see, values that know their line, the name that was probably meant, and packages
+that may be missing."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 LONGEST_MESSAGE = 1000
 KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
@@ -10,13 +12,41 @@ NAMES_SHOWN = 20
 SIMILAR = 0.61  # of difflib's ratio, 0 to 1: below it a suggestion misleads (--cell is not --cancel)
 
 
+class Written:
+    """Mixed into the type of a value that a person wrote: the file or flag, and the line in it.
+
+    True, false and nothing have no such type; their names in a dictionary know the line. Copies and pickles are plain.
+    """
+
+    path: object = ""
+    line: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind: Any = type(self).__bases__[1]
+        return kind, (kind(self),)
+
+
+KINDS_WRITTEN = {kind: type(kind.__name__, (Written, kind), {}) for kind in (str, int, float, list, dict)}
+
+
+def written(value: Any, path: object, line: int | None = None) -> Any:
+    """Return a value that knows where a person wrote it; true, false and nothing as they are."""
+    kind = next((kind for kind in KINDS_WRITTEN if isinstance(value, kind)), None)
+    if kind is None or isinstance(value, bool):
+        return value
+    found: Any = KINDS_WRITTEN[kind](value)
+    found.path, found.line = path, line
+    return found
+
+
 class UserError(ValueError):
     """Invalid user input. The message is one line that names the file, line or parameter, and the remedy.
 
     Fields: the fault (`problem`), the `remedy`, the dotted name of a `parameter`, the `path` of a file or the flag that
     named it, the `line` in it and the `part` of this line or file (a record, a column); "" or None if unknown. The
-    command line prints only the message and exits with code 2. Long messages are shortened in the middle.
-    `others`: further faults of the same input that were found with it, which `realm-lab doctor` lists.
+    command line prints only the message and exits with code 2. Long messages are shortened in the middle. `value`: a
+    written value, whose path and line these are. `others`: further faults of the same input that were found with it,
+    which `realm-lab doctor` lists.
     """
 
     others: Sequence["UserError"] = ()
@@ -30,7 +60,10 @@ class UserError(ValueError):
         path: object = "",
         line: int | None = None,
         part: str = "",
+        value: object = None,
     ):
+        if isinstance(value, Written):
+            path, line = value.path, value.line
         self.problem, self.remedy, self.parameter = str(problem), remedy, parameter
         self.path, self.line, self.part = path, line, part
         text = f"{self.fault}{'; ' * bool(remedy)}{remedy}"

@@ -136,7 +136,7 @@ def test_with_the_wheel_alone_dvc_repro_runs(tmp_path: Path) -> None:
 
     shell("realm-lab", "init", "project", "--preset", "smoke", folder=tmp_path)
     project = tmp_path / "project"
-    filled = flatten(parse_yaml(tiny.PARAMETERS.read_text(), "tiny.yaml", "safe"))
+    filled = flatten(parse_yaml(tiny.PARAMETERS.read_text(), "tiny.yaml"))
     (project / "params.yaml").write_text(render_params_yaml(filled))
     shell("dvc", "repro", folder=project)
     assert shell("dvc", "status", folder=project) == "parameters:\n\talways changed\n"  # and nothing else

@@ -52,17 +52,15 @@ def policy_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_place(error: UserError, options: argparse.Namespace) -> UserError:
-    """Return an error about a parameter with the flag or the line of params.yaml that set it, if one did and the error
-    has no origin yet."""
+    """Return an error about a parameter with the flag or the line that set it, if one did and the error has no place
+    yet."""
     if error.path or not error.parameter or "overrides" not in options:
         return error
-    from realm_lab.params.load import read_source
+    from realm_lab.params.load import read_values, setting
 
-    source = read_source(options.params or options.root / "params.yaml", overrides_of(options))
-    found = source.placed(error.problem, [error.parameter])
-    if found.path == source.otherwise.path and found.line is None:  # the value is of a preset, or of a study
-        return error
-    return UserError(error.problem, parameter=error.parameter, path=found.path, line=found.line, remedy=error.remedy)
+    values = read_values(options.params or options.root / "params.yaml", overrides_of(options))
+    key = setting(values, error.parameter)
+    return UserError(error.problem, error.remedy, parameter=error.parameter, value=key) if key else error
 
 
 def add_json(verb: argparse._ActionsContainer, text: str = "print JSON instead of tables") -> None:

@@ -140,7 +140,7 @@ def render_llms(root: Path) -> str:
     """Return the text of docs/llms.txt (llmstxt.org), an index of the site: the pages in the order of mkdocs.yml, each
     with its first sentence."""
     text = (root / "mkdocs.yml").read_text(encoding="utf-8")
-    site = parse_yaml(text[text.index("nav:") :], "mkdocs.yml", "safe")
+    site = parse_yaml(text[text.index("nav:") :], "mkdocs.yml")
     lines = ["# realm_lab", "", f"> {DESCRIPTION}"]
     for section in site["nav"]:
         [(title, pages)] = section.items()

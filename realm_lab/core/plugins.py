@@ -280,10 +280,10 @@ def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None
     try:
         return kind(**choice.options) if kind else None
     except ValidationError as error:
-        found = problem_of(error)
+        text, names, _ = problem_of(error)
         part = "" if parameter.endswith(f".{choice.name}") else f"'{choice.name}': "
-        problem = f"parameter '{parameter}': {part}{found.text}"
-        raise UserError(problem, parameter=f"{parameter}.{found.parameters[0]}") from None
+        problem = f"parameter '{parameter}': {part}{text}"
+        raise UserError(problem, parameter=f"{parameter}.{names[0]}") from None
 
 
 def options_type(parameter: str, name: str, code: Callable[..., Any]) -> type[BaseModel] | None:

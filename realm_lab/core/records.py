@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -14,6 +14,7 @@ from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 
 Record = TypeVar("Record")
+Fault = tuple[str, tuple[str, ...], tuple[str | int, ...]]  # text, dotted names of parameters, keys that lead there
 SCALARS = int, float, datetime.date  # types of unquoted YAML values
 
 
@@ -38,16 +39,6 @@ MUST_BE = {
 }
 
 
-class Problem(NamedTuple):
-    """Return the first fault that pydantic found. `location`: the keys that lead to it; `parameters`: the dotted names
-    that contradict each other, or the wrong one."""
-
-    text: str
-    location: tuple[str | int, ...]
-    parameters: tuple[str, ...]
-    is_contradiction: bool
-
-
 class Contradiction(ValueError):
     """Values that contradict each other, of the `parameters` of a section. `problem` starts with the name of one.
     `others`: further contradictions of the same section."""
@@ -59,9 +50,9 @@ class Contradiction(ValueError):
         self.problem, self.parameters = problem, parameters
 
 
-def problem_of(error: ValidationError, location: Sequence[str | int] | None = None) -> Problem:
-    """Format `FIELD must be ..., got VALUE`, or the contradiction. `location` replaces pydantic's, for example without
-    the names of a union's types; empty: no field is named."""
+def problem_of(error: ValidationError, location: Sequence[str | int] | None = None) -> Fault:
+    """Format the first fault, `FIELD must be ..., got VALUE` or a contradiction. `location` replaces pydantic's keys,
+    for example without the names of a union's types; empty: no field is named."""
     problems = error.errors(include_url=False)
     found = problems[0]
     place = tuple(found["loc"] if location is None else location)
@@ -78,29 +69,32 @@ def problem_of(error: ValidationError, location: Sequence[str | int] | None = No
         )
         remedy = "; put it in quotes" if kind == "string_type" and isinstance(given, SCALARS) else ""
         text = f"{cut(field) or 'it'} must be {' or '.join(kinds)}, got {shown}{remedy}"
-        return Problem(text, place, names, False)
+        return text, names, place
     message = found["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     is_shown = field and kind != "missing" and not isinstance(given, dict | BaseModel)
     text = (f"{cut(field)}: " if field else "") + message + (f" (given: {shown})" if is_shown else "")
-    return Problem(text, place, names, False)
+    return text, names, place
 
 
-def contradictions_of(error: ValidationError) -> Iterator[Problem]:
-    """Yield every contradiction that pydantic found; that between sections only if each of them is valid."""
+def faults_of(error: ValidationError) -> list[Fault]:
+    """Return the first fault that pydantic found, and every other contradiction; those between sections are found only
+    if each of them is valid."""
+    faults = [problem_of(error)]
     for found in error.errors(include_url=False):
         if isinstance(cause := found.get("ctx", {}).get("error"), Contradiction):
-            yield from (_contradiction(one, found["loc"]) for one in (cause, *cause.others))
+            faults += [_contradiction(one, found["loc"]) for one in (cause, *cause.others)]
+    return list(dict.fromkeys(faults))
 
 
-def _contradiction(cause: Contradiction, place: tuple[str | int, ...]) -> Problem:
+def _contradiction(cause: Contradiction, place: tuple[str | int, ...]) -> Fault:
     section = "".join(f"{name}." for name in place)
-    return Problem(f"{section}{cause.problem}", place, tuple(f"{section}{name}" for name in cause.parameters), True)
+    return f"{section}{cause.problem}", tuple(f"{section}{name}" for name in cause.parameters), place
 
 
 def validation_line(error: ValidationError, location: Sequence[str | int] | None = None) -> str:
     """Return the text of the first problem."""
-    return problem_of(error, location).text
+    return problem_of(error, location)[0]
 
 
 def cut(text: str, length: int = 80) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from realm_lab.core.records import Contradiction, problem_of
+from realm_lab.core.records import Contradiction, validation_line
 from realm_lab.params.sections import Section
 
 Settings = TypeVar("Settings", bound=Section)  # those of pre-training
@@ -55,7 +55,7 @@ def phases(settings: Settings) -> dict[int, Settings]:
         try:
             changed = type(settings)(**values)
         except ValidationError as error:
-            raise Contradiction(f"changes: at step {step} {problem_of(error).text}", "changes") from None
+            raise Contradiction(f"changes: at step {step} {validation_line(error)}", "changes") from None
         values = changed.model_dump(mode="json")
         if step < given.steps and json.dumps(values) != before:
             found[step] = changed

@@ -6,21 +6,23 @@ line of params.yaml that is not empty overrides the preset.
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from realm_lab.core.plugins import Choice, import_modules
-from realm_lab.core.records import Problem, contradictions_of, cut, problem_of
-from realm_lab.errors import UserError, nearest, suggestion
+from realm_lab.core.records import cut, faults_of
+from realm_lab.errors import UserError, Written, nearest, suggestion, written
 from realm_lab.params.checkpoint import local, with_sizes
 from realm_lab.params.parameters import Params
-from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
+from realm_lab.params.yaml_file import parse_yaml, reach, read_yaml
 
 PRESETS = ("toy", "smoke", "real", "paper")
 OPTIONS = "system_options"  # SYSTEM -> OPTION -> value
@@ -34,95 +36,81 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
 
     UserError: one line naming the key, the nearest valid one, and the line of the file, or the override.
     """
-    source = read_source(path, overrides)
-    with source.blamed():
-        return resolve(source.values)
+    values = read_values(path, overrides)
+    with placed(values["preset"], values):
+        return resolve(values)
 
 
-class Origin(NamedTuple):
-    """The origin of a value: a file, and the keys that lead to the value in its document, or a flag. `prefix` stands
-    before errors about the value."""
-
-    path: Path | str
-    document: Any = None
-    keys: Sequence[str | int] = ()
-    prefix: str = ""
-
-    def error(self, problem: str, parameter: str) -> UserError:
-        line = line_of(self.document, self.keys)
-        return UserError(f"{self.prefix}{problem}", parameter=parameter, path=self.path, line=line)
-
-
-Layer = Mapping[str, Origin]  # dotted key -> who set it
-
-
-class Source(NamedTuple):
-    """Flat values (dotted key -> value), not validated yet. `layers`: the origins of those that no preset chose, those
-    on top first; `otherwise` is the origin of the others."""
-
-    values: dict[str, Any]
-    layers: tuple[Layer, ...]
-    otherwise: Origin
-
-    def under(self, values: Mapping[str, Any], *layers: Layer, otherwise: Origin | None = None) -> Source:
-        """Return this source with other `values` on top."""
-        return Source(laid_over(self.values, values), (*layers, *self.layers), otherwise or self.otherwise)
-
-    @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """Attach the origin to errors about parameters that are raised inside: of the first one that has an origin. A
-        contradiction also shows the values that the preset chose."""
-        try:
-            yield
-        except ValidationError as error:
-            first = problem_of(error)
-            found = self._explained(first)
-            found.others = [self._explained(one) for one in contradictions_of(error) if one != first]
-            raise found from None
-        except UserError as error:
-            raise self.placed(str(error), [error.parameter]) from None
-
-    def _explained(self, found: Problem) -> UserError:
-        text, location = found.text, found.location
-        if found.is_contradiction:
-            given, location = [key for layer in self.layers for key in layer], ()
-            chosen = [name for name in found.parameters if not any(is_same_or_inside(name, key) for key in given)]
-            notes = [f"{name} is {show(self.values[name])}" for name in chosen if name in self.values]
-            text += f" (in preset '{self.values['preset']}', {', '.join(notes)})" if notes else ""
-        return self.placed(text, found.parameters, location)
-
-    def placed(self, problem: str, parameters: Sequence[str], location: Sequence[str | int] = ()) -> UserError:
-        """Attach the origin to an error about `parameters`. `location` leads further into the value of the first."""
-        places = [(one, name) for layer in self.layers for name in parameters if name for one in layer.items()]
-        for (key, origin), name in places:
-            if is_same_or_inside(name, key):
-                path = f"{FLAG} {key}" if origin.path == FLAG and key != parameters[0] else origin.path
-                further = location[key.count(".") + 1 :] if key == name else ()
-                return origin._replace(path=path, keys=(*origin.keys, *further)).error(problem, key)
-        return self.otherwise.error(problem, parameters[0])
-
-
-def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Source:
+def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Merge `path` with its preset and `overrides` (dotted key -> value); one of them may be the preset.
 
-    A missing file counts as empty if the preset is among the overrides. Empty lines of the file are left to the preset.
+    Returns flat values (dotted key -> value), not validated yet. All but those of built-in presets know where they were
+    written. A missing file counts as empty if the preset is among the overrides. Empty lines of the file are left to
+    the preset.
     """
-    path, overrides = Path(path), flatten(overrides or {})
-    document = {} if overrides.get("preset") and not path.exists() else read_yaml(path)
-    _check_names(document, document, path)
-    for key in overrides:
-        if not is_known(key):
-            raise unknown_parameter(key, f"{FLAG} {cut(key)}")
-    given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, overrides)
-    preset = given.setdefault("preset", "toy")
-    below = preset_values(preset, "--preset" if "preset" in overrides else path)
-    flags = dict.fromkeys(overrides, Origin(FLAG))
-    lines = {key: Origin(path, document, key.split(".")) for key in given if key not in overrides}
-    source = Source(with_sizes(laid_over(below, given), given), (flags, lines), Origin(path))
-    listed = source.values.get("plugins")
-    with source.blamed():
+    path, flags = Path(path), from_flags(overrides or {})
+    document = written({}, path) if flags.get("preset") and not path.exists() else read_yaml(path)
+    _check_names(document)
+    given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, flags)
+    given.setdefault("preset", written("toy", path))
+    values = laid_over(preset_values(given["preset"]), given)
+    with placed(given["preset"], values):
+        listed = values.get("plugins")
         import_modules("plugins", listed if isinstance(listed, list) else ())
-    return source
+        values = with_sizes(values, given)
+    return values
+
+
+def from_flags(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return overrides (dotted key -> value) as flat values of --set, if they do not know where they were written.
+    UserError: an unknown parameter."""
+    found = {}
+    for key, value in flatten(overrides).items():
+        flag = "--preset" if key == "preset" else f"{FLAG} {cut(key)}"
+        name, value = (key, value) if isinstance(key, Written) else (written(key, flag), written(value, flag))
+        if not is_known(name):
+            raise unknown_parameter(name)
+        found[name] = value
+    return found
+
+
+def setting(values: Mapping[str, Any], *names: str) -> str | None:
+    """Return the dotted key that was set last of those that are one of `names`, or else contain or are in one; None if
+    a built-in preset has chosen all."""
+    keys = [key for key in values if isinstance(key, Written)]
+    near = [key for key in keys if any(name and is_same_or_inside(name, key) for name in names)]
+    return next(reversed([key for key in near if key in names] or near), None)
+
+
+@contextmanager
+def placed(place: Any, values: Mapping[str, Any] = MappingProxyType({}), prefix: str = "") -> Iterator[None]:
+    """Attach to an error raised inside the place of its parameter in flat `values`, or that of the written value
+    `place`. A contradiction also shows the values that a preset chose. `prefix` is for errors in the file of `place`.
+    """
+    try:
+        yield
+        return
+    except ValidationError as error:
+        faults = [(text + _chosen(values, names), names, location) for text, names, location in faults_of(error)]
+    except UserError as error:
+        if error.line and error.path == place.path:
+            raise
+        faults = [(str(error), (error.parameter,), ())]
+    found = []
+    for text, names, location in faults:
+        key = setting(values, *names)
+        there = place if key is None else reach(values, key, *location[key.count(".") + 1 :])
+        shown = prefix if there.path == place.path else ""
+        found.append(UserError(f"{shown}{text}", parameter=key or names[0], value=there))
+    found[0].others = found[1:]
+    raise found[0] from None
+
+
+def _chosen(values: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The values of parameters that a built-in preset has chosen, in brackets; "" without any."""
+    chosen = [name for name in names if name in values and setting(values, name) is None]
+    notes = ", ".join(f"{name} is {show(values[name])}" for name in chosen)
+    return f" (in preset '{values['preset']}', {notes})" if notes else ""
 
 
 def is_system_option(key: str) -> bool:
@@ -152,8 +140,8 @@ def is_known(key: str) -> bool:
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat values with others on top. A plug-in that is named on top has none of the options below."""
-    return {key: value for key, value in below.items() if part_of(key) not in above} | dict(above)
+    """Flat values with others on top, which come last. A plug-in that is named on top has none of the options below."""
+    return {key: value for key, value in below.items() if not {key, part_of(key)} & above.keys()} | dict(above)
 
 
 def resolve(flat: Mapping[str, Any]) -> Params:
@@ -186,7 +174,7 @@ def _with_options(value: Any, options: Mapping[str, Any] | None) -> Any:
     return ({"name": value} if isinstance(value, str) else value) | dict(options)
 
 
-def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, Any]:
+def preset_values(name: Any) -> dict[str, Any]:
     """Return the changes of preset `name` relative to the paper's defaults, flat: a built-in one, presets/NAME.yaml of
     the working folder, or the path of a file. UserError: there is none, or it has an unknown parameter."""
     if name in PRESETS:
@@ -194,19 +182,19 @@ def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, An
     path = Path(name) if str(name).endswith(".yaml") else OWN_PRESETS / f"{name}.yaml"
     if not path.is_file():
         own = sorted(found.stem for found in OWN_PRESETS.glob("*.yaml"))
-        raise UserError(f"unknown preset '{cut(str(name))}'; {suggestion(str(name), (*PRESETS, *own))}", path=source)
+        raise UserError(f"unknown preset '{cut(str(name))}'; {suggestion(str(name), (*PRESETS, *own))}", value=name)
     document = read_yaml(path)
-    _check_names(document, document, path)
+    _check_names(document)
     given = {key: value for key, value in flatten(document).items() if value is not None}
     base = given.get("preset", "paper")  # the built-in preset that this one changes
     if base not in PRESETS:
-        raise UserError(f"unknown preset '{cut(str(base))}'; {suggestion(str(base), PRESETS)}", path=path)
+        raise UserError(f"unknown preset '{cut(str(base))}'; {suggestion(str(base), PRESETS)}", value=base)
     return laid_over(_preset_values(base), given) | {"preset": str(name)}
 
 
 @functools.cache  # the files belong to the package
 def _preset_values(name: str) -> dict[str, Any]:
-    values = flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml"))
+    values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # plain: no fault is in them
     base = values.get("preset")  # the preset that this one changes
     return laid_over(_preset_values(base) if base else {}, values) | {"preset": name}
 
@@ -226,14 +214,20 @@ def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str
     values = params.model_dump(mode="json") if isinstance(params, BaseModel) else params
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        name = f"{prefix}{key}"
+        name = dotted(prefix, key)
         if isinstance(value, dict) and is_part(name):
-            flat |= {name if option == "name" else f"{name}.{option}": inner for option, inner in value.items()}
+            flat |= {name if option == "name" else dotted(f"{name}.", option): one for option, one in value.items()}
         elif isinstance(value, dict) and is_divided(name, prefix):
             flat.update(flatten(value, f"{name}."))
         else:
             flat[name] = value
     return flat
+
+
+def dotted(prefix: str, key: str) -> str:
+    """Return a dotted key that knows the line of its last part."""
+    name: str = written(f"{prefix}{key}", key.path, key.line) if isinstance(key, Written) else f"{prefix}{key}"
+    return name
 
 
 def is_divided(key: str, above: str = "") -> bool:
@@ -248,13 +242,14 @@ def parse_override(text: str, flag: str = "--set", example: str = "pretrain.step
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UserError(f"write it as KEY=VALUE, for example {example}", path=f"{flag} {cut(text)}")
-    return key.strip(), parse_yaml(value, f"{flag} {cut(text)}", "safe", key.strip())
+    name = key.strip()
+    return name, copy.deepcopy(parse_yaml(value, f"{flag} {cut(text)}", name))  # plain
 
 
 def chosen(flag: str, text: str) -> Choice:
     """Read a plug-in that a flag names, `NAME` or `{name: NAME, OPTION: VALUE}`. UserError: it is neither."""
     try:
-        return Choice.read(text if text[:1] != "{" else parse_yaml(text, f"{flag} {cut(text)}", "safe"))
+        return Choice.read(text if text[:1] != "{" else parse_yaml(text, f"{flag} {cut(text)}"))
     except UserError:
         raise
     except ValueError as error:
@@ -297,26 +292,24 @@ def is_section(key: str) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: Sequence[str] = ()) -> None:
+def _check_names(section: Mapping[str, Any], above: str = "") -> None:
     """Check that all names, with or without a value, are parameters; pydantic checks the value of a section."""
     for name, value in section.items():
-        location = [*above, str(name)]
-        key = ".".join(location)
-        line = line_of(document, location)
+        key = dotted(above, name)
         if key not in parameter_fields():
-            raise unknown_parameter(key, path, line)
-        if "." in str(name):
-            lines = " ".join(f"{part}:" for part in str(name).split("."))
-            problem = f"'{cut(str(name))}' has to be nested, a section a line: {lines} VALUE"
-            raise UserError(problem, parameter=key, path=path, line=line)
+            raise unknown_parameter(key)
+        if "." in name:
+            lines = " ".join(f"{part}:" for part in name.split("."))
+            problem = f"'{cut(name)}' has to be nested, a section a line: {lines} VALUE"
+            raise UserError(problem, parameter=key, value=key)
         if isinstance(value, dict) and is_section(key):
-            _check_names(value, document, path, location)
+            _check_names(value, f"{key}.")
 
 
-def unknown_parameter(key: str, path: object, line: int | None = None) -> UserError:
+def unknown_parameter(key: str) -> UserError:
     """Return an error about an unknown dotted key of a file or a flag."""
     remedy = suggest_parameter(cut(key, 200))
-    return UserError(f"unknown parameter '{cut(key)}'", remedy, parameter=key, path=path, line=line)
+    return UserError(f"unknown parameter '{cut(key)}'", remedy, parameter=key, value=key)
 
 
 def suggest_parameter(key: str) -> str:

@@ -151,7 +151,7 @@ def _whole(filled: Mapping[str, Any]) -> dict[str, Any]:
 
 def renewed_params_yaml(text: str) -> str:
     """Write params.yaml again from the presets; its preset and the filled values are kept."""
-    return render_params_yaml(flatten(parse_yaml(text, "params.yaml", "safe") or {}))
+    return render_params_yaml(flatten(parse_yaml(text, "params.yaml") or {}))
 
 
 def render_reference(options: Mapping[str, type[BaseModel]]) -> str:

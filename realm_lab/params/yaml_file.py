@@ -1,4 +1,4 @@
-"""Read YAML files that people write, with the line of every key; any fault is one line.
+"""Read YAML files that people write, as values that know their line; any fault is one line.
 
 Parameters and studies are short lists of names and values. The rest of YAML is refused: tags, merge keys, and aliases,
 which let a few lines hold millions of values.
@@ -10,7 +10,7 @@ import bisect
 import datetime
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent, ScalarEvent
 
 from realm_lab.core.records import cut
-from realm_lab.errors import UserError, in_words
+from realm_lab.errors import UserError, Written, written
 
 # An impossible date, thousands of digits or brackets; and other inputs that ruamel fails on.
 UNREADABLE = Exception
@@ -28,7 +28,7 @@ LINE_BREAKS = re.compile("[\x85\u2028\u2029]")  # which no editor shows; to ruam
 
 
 def read_yaml(path: Path) -> Any:
-    """A YAML file of `key: value` lines with their line numbers; anything else is a UserError with file and line."""
+    """Read a YAML file of `key: value` lines. UserError: anything else, with file and line."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -41,22 +41,18 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"not UTF-8 at byte {error.start}", "save the file as UTF-8", path=path) from None
     document = parse_yaml(text, path)
     if document is None:
-        return {}
+        return written({}, path)
     if not isinstance(document, dict):
-        raise UserError(f"expected 'key: value' lines, got {in_words(type(document))}", path=path)
+        raise UserError("expected 'key: value' lines, not a list or a single value", path=path)
     return document
 
 
-def parse_yaml(text: str, source: object, kind: str = "rt", name: str = "") -> Any:
-    """Parse a YAML text. `kind`: "rt" keeps the lines of keys, "safe" gives plain values. `name`: that of the value.
-
-    UserError: not YAML, or YAML beyond names and values; it names `source` and the line.
-    """
+def parse_yaml(text: str, source: object, name: str = "") -> Any:
+    """Parse a YAML text from `source`, a file or a flag, whose path and line the values know. `name`: that of the
+    value. UserError: not YAML, or YAML beyond names and values."""
     try:
         _check_plain(text, source)
-        document = _loaded(text, kind)
-        _check_names(document, source, name)
-        return document
+        return _written(_loaded(text), source, name)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark and "\n" in text else None
@@ -76,8 +72,8 @@ def parse_yaml(text: str, source: object, kind: str = "rt", name: str = "") -> A
 
 
 @functools.lru_cache(maxsize=32)  # a study reads params.yaml for each cell and trial; nobody changes a document
-def _loaded(text: str, kind: str) -> Any:
-    return YAML(typ=kind, pure=True).load(text)
+def _loaded(text: str) -> Any:
+    return YAML(typ="rt").load(text)
 
 
 def _is_unreadable(lines: Sequence[str]) -> bool:
@@ -105,33 +101,42 @@ def _check_plain(text: str, source: object) -> None:
             raise UserError(f"{kind} are not read", "write the value out", path=source, line=line)
 
 
-def _check_names(value: Any, source: object, above: str = "") -> None:
-    """Refuse names that are not text, such as a date or a number without quotes, except steps of `changes`, and points
-    in time, which do not keep their written form."""
-    is_section = isinstance(value, dict)
-    for key, inner in value.items() if is_section else enumerate(value) if isinstance(value, list) else ():
-        line = line_of(value, [key])
-        is_step = above.rpartition(".")[2] == "changes" and type(key) is int
-        if is_section and not isinstance(key, str) and not is_step:
-            kinds = {bool: "true or false", int: "a number", float: "a number", datetime.date: "a date"}
-            read = next((words for kind, words in kinds.items() if isinstance(key, kind)), "no text")
-            raise UserError(f"the name '{cut(str(key))}' is read as {read}", "put it in quotes", path=source, line=line)
-        if isinstance(inner, datetime.datetime):
-            raise UserError(f"{inner} is read as a point in time", "put it in quotes", path=source, line=line)
-        _check_names(inner, source, str(key))
+def _written(value: Any, source: object, name: object = "", line: int | None = None) -> Any:
+    """Return values of ruamel as those of Python, with their lines. Dates become the text that they were. UserError:
+    names that are not text, such as a date or a number without quotes, except steps of `changes`, and points in time,
+    which do not keep their written form."""
+    if isinstance(value, datetime.datetime):
+        raise UserError(f"{value} is read as a point in time", "put it in quotes", path=source, line=line)
+    if isinstance(value, dict | list):
+        marks = value.lc.data or {}  # type: ignore[union-attr]  # of ruamel's dictionaries and lists
+        lines = {key: mark[0] + 1 for key, mark in marks.items()}
+        keys = value if isinstance(value, dict) else range(len(value))
+        inner = {key: _written(value[key], source, key, lines.get(key, line)) for key in keys}
+        if isinstance(value, list):
+            return written([*inner.values()], source, line)
+        has_steps = str(name).rpartition(".")[2] == "changes"
+        for key in inner:
+            if not isinstance(key, str) and not (has_steps and type(key) is int):
+                kinds = {bool: "true or false", int: "a number", float: "a number", datetime.date: "a date"}
+                read = next((words for kind, words in kinds.items() if isinstance(key, kind)), "no text")
+                problem = f"the name '{cut(str(key))}' is read as {read}"
+                raise UserError(problem, "put it in quotes", path=source, line=lines.get(key))
+        named = {written(key, source, lines.get(key)): one for key, one in inner.items()}
+        return written(named, source, line)
+    return written(str(value) if isinstance(value, datetime.date) else value, source, line)
 
 
-def line_of(document: Any, keys: Iterable[str | int]) -> int | None:
-    """Return the 1-based line of a key or item of a YAML document, or of the nearest one above it."""
-    line = None
+def reach(document: Any, *keys: str | int) -> Any:
+    """Return the value to which keys of a document lead, as far as they exist, or its name if only that knows its
+    line."""
+    found = document
     for key in keys:
         if not has_key(document, key):
             break
-        marks = getattr(document, "lc", None)
-        if marks is not None and key in (marks.data or {}):
-            line = marks.data[key][0] + 1
+        names = [name for name in document if name == key] if isinstance(document, dict) else []
         document = document[key]
-    return line
+        found = next(one for one in (document, *names, found) if isinstance(one, Written))
+    return found
 
 
 def has_key(document: Any, key: str | int) -> bool:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
-from realm_lab.params.yaml_file import line_of, read_yaml
+from realm_lab.params.yaml_file import reach, read_yaml
 from realm_lab.reporting.bound_results import SOURCES, BoundResults, agrees, fits
 
 CLAIMS = "claims.yaml"
@@ -141,31 +141,30 @@ def read_claims(path: Path) -> dict[str, list[Claim]]:
     for name, groups in document.items():
         found[name] = []
         for number, group in enumerate(groups or []):
-            found[name] += _claims_of(path, document, [name, number], group)
+            found[name] += _claims_of(group, reach(document, name, number))
     return found
 
 
-def _claims_of(path: Path, document: Any, keys: list[str | int], group: Any) -> Iterator[Claim]:
-    line = line_of(document, keys)
+def _claims_of(group: Any, place: Any) -> Iterator[Claim]:
     if not isinstance(group, dict):
-        raise UserError("expected a group with `claims` or with `rows` and `columns`", path=path, line=line)
+        raise UserError("expected a group with `claims` or with `rows` and `columns`", value=place)
     allowed = ("study", "source", "where", "claims", "rows", "columns")
     if unknown := next((key for key in group if key not in allowed), None):
-        raise UserError(f"no key '{unknown}'", path=path, line=line, remedy=suggestion(unknown, allowed))
+        raise UserError(f"no key '{unknown}'", suggestion(unknown, allowed), value=unknown)
     source = f"{group['source']}: {group.get('where', '')}" if "source" in group else ""
     if source and (group["source"] not in SOURCES or not group.get("where")):
         remedy = f"`source` is one of {', '.join(SOURCES)}, and `where` names the place"
-        raise UserError(f"a source '{source}'", path=path, line=line, remedy=remedy)
+        raise UserError(f"a source '{source}'", remedy, value=group)
     study = str(group.get("study", ""))
     if "rows" in group:
         columns = tuple((str(key), str(value or "")) for one in group.get("columns", []) for key, value in one.items())
         rows = {str(label): str(cell) for label, cell in group["rows"].items()}
-        yield Claim("", line or 1, study, source, rows, columns)
+        yield Claim("", place.line, study, source, rows, columns)
     for number, template in enumerate(group.get("claims", [])):
+        place = reach(group, "claims", number)
         if not isinstance(template, str):
-            where = line_of(document, [*keys, "claims", number])
-            raise UserError("a claim is a text", path=path, line=where, remedy="put it in quotes")
-        yield Claim(template, line_of(document, [*keys, "claims", number]) or 1, study, source)
+            raise UserError("a claim is a text", "put it in quotes", value=place)
+        yield Claim(str(template), place.line, study, source)
 
 
 class _Text:

@@ -62,7 +62,7 @@ def curve_notes(study: StudyFrames) -> list[str]:
         if path is None or not path.is_file():
             continue
         try:  # alike for all seeds of a cell, and then parsed once
-            params = parse_yaml(path.read_text(encoding="utf-8").partition("\nparams:\n")[2], path, "safe")
+            params = parse_yaml(path.read_text(encoding="utf-8").partition("\nparams:\n")[2], path)
         except (UserError, OSError, UnicodeDecodeError) as error:
             study.problems.append(relative(error, path.parents[2]))
             continue

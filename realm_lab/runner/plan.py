@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,14 @@ from realm_lab.masking import check_masking
 from realm_lab.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
 from realm_lab.params.changes import phases
 from realm_lab.params.load import (
-    FLAG,
-    Origin,
-    Source,
     beyond_preset,
     flatten,
-    is_known,
     laid_over,
     measuring,
+    placed,
     resolve,
+    setting,
     show,
-    unknown_parameter,
 )
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING, known_anywhere
@@ -36,7 +33,6 @@ from realm_lab.runner.seeds import UntilDecided
 from realm_lab.runner.space import check_metric
 from realm_lab.runner.study import (
     Cell,
-    Place,
     Study,
     cells_of,
     changes_title,
@@ -168,25 +164,20 @@ def plan_study(
     value; `preset` too) hold for every cell and override the study. UserError: the study or a cell's parameters are
     wrong, or two cells are one run.
     """
-    study, common = read_study_file(Path(path), Study), flatten(overrides or {})
-    source = study.source(params_path or Path(root) / "params.yaml", common.pop("preset", None))
-    check_overrides(common)
+    study = read_study_file(Path(path), Study)
+    base, common = study.below(params_path or Path(root) / "params.yaml", overrides or {})
     chosen, until = _seeds_of(study.seeds)
-    given = [_sourced(study, source, cell, common) for cell in cells_of(study)]
-    tuning = None if study.tune is None else _tuned(study, given, common, chosen, Path(root) / "runs")
-    cells, resolved, sources, plans = [], dict[str, Params](), dict[str, Source](), []
-    for cell, mine in given:
-        choice = tuning.choice(cell.name) if tuning else {}
-        cells.append(cell._replace(overrides=laid_over(laid_over(cell.overrides, common), choice)))
-        mine = mine.under(choice)
-        with mine.blamed():
-            resolved[cell.name] = resolve(mine.values)
+    given = [(cell, _settings(study, cell, common)) for cell in cells_of(study)]
+    tuning = None if study.tune is None else _tuned(study, given, base, common, chosen, Path(root) / "runs")
+    cells, resolved, plans = [], dict[str, Params](), []
+    for cell, overrides in given:
+        cells.append(cell._replace(overrides=laid_over(overrides, tuning.choice(cell.name) if tuning else {})))
+        values = laid_over(base, cells[-1].overrides)
+        with _in_cell(study, cell, values):
+            resolved[cell.name] = resolve(values)
             check_parts(resolved[cell.name])
-        sources[cell.name] = mine
-    for cell in cells:
-        with sources[cell.name].blamed():
             plans.append(plan_runs(resolved[cell.name], cell.system, chosen))
-    cells, base = _compared(cells, [flatten(params) for params in resolved.values()])
+    cells, of_baseline = _compared(cells, [flatten(params) for params in resolved.values()])
     own = [key for key in cells[0].overrides if key not in common]
     everywhere = {
         key: value
@@ -199,7 +190,7 @@ def plan_study(
         for seed, plan in zip(chosen, planned, strict=True):
             other = owners.setdefault(plan.run_key, cell)
             if other != cell:
-                raise _overlap(study, other, cell, base, everywhere)
+                raise _overlap(study, other, cell, of_baseline, everywhere)
             runs.append(PlannedRun(cell.name, seed, params, plan, cell.changes))
     metrics = _metrics_of(study)
     described = study.model_dump(include={"not_run", "note", "tags"}) | {
@@ -244,21 +235,27 @@ def _compared(cells: Sequence[Cell], flat: Sequence[dict[str, Any]]) -> tuple[li
     return [cell._replace(changes=own) for cell, own in zip(cells, changes, strict=True)], base
 
 
-def _sourced(study: Study, source: Source, cell: Cell, common: Mapping[str, Any]) -> tuple[Cell, Source]:
-    """Return a cell with its parameters. UserError: it changes one of `common`, the --set of every cell."""
+def _settings(study: Study, cell: Cell, common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a cell over params.yaml. UserError: it changes one of `common`, the --set of all cells."""
     for key in common:
-        if key in cell.places:
+        if key in cell.overrides:
             message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
-            raise study.problem(message, *cell.places[key])
-    place = functools.partial(study.origin, prefix=f"cell '{cell.name}': ")
-    of_cell = {key: place(*keys) for key, keys in cell.places.items()}
-    of_all = {key: place("set", key) for key in study.common}
-    mine = source.under(cell.overrides, of_cell, of_all, otherwise=place("cells", cell.name))
-    return cell, mine.under(common, dict.fromkeys(common, Origin(FLAG)))
+            raise UserError(message, value=setting(cell.overrides, key))
+    return laid_over(laid_over(study.common, cell.overrides), common)
+
+
+def _in_cell(study: Study, cell: Cell, values: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Attach the place of a parameter in flat `values`, or else of the cell, to errors raised inside."""
+    return placed(study.reach("cells", cell.name), values, f"cell '{cell.name}': ")
 
 
 def _tuned(
-    study: Study, given: Sequence[tuple[Cell, Source]], common: Mapping[str, Any], seeds: Sequence[int], runs: Path
+    study: Study,
+    given: Sequence[tuple[Cell, Mapping[str, Any]]],
+    base: Mapping[str, Any],
+    common: Mapping[str, Any],
+    seeds: Sequence[int],
+    runs: Path,
 ) -> Tuned:
     """Return the tuning of every cell as far as it is. UserError: it could depend on the study's own seeds or on test
     data, or the space of a cell does not fit it."""
@@ -267,32 +264,37 @@ def _tuned(
     study.refuse_twice(tune.seeds, "tune", "seeds")
     if shared := sorted(set(tune.seeds) & set(seeds)):
         message = f"tune.seeds: {shared[0]} is a seed of the study, too; a choice must not see them, so take others"
-        raise study.problem(message, "tune", "seeds")
-    for cell, source in given:
+        raise UserError(message, value=study.reach("tune", "seeds"))
+    for cell, overrides in given:
         own = study.cells[cell.name].space if cell.name in study.cells else None
-        at: Place = ("tune", "space") if own is None else ("cells", cell.name, "space")
         space = tune.space if own is None else own
+        written_space = study.reach("tune", "space") if own is None else study.reach("cells", cell.name, "space")
         if not space:
-            raise study.problem(f"cell '{cell.name}' has no space to tune; write one here, or in 'tune'", *at[:-1])
-        overrides_of(study, dict.fromkeys(space), *at)  # they are parameters of a cell
-        for name in space:
-            if name in cell.places or name in common:
-                message = f"'{name}' is set for cell '{cell.name}' and is in its space; keep one"
-                raise study.problem(message, *at, name)
-        with source.blamed():
-            base = resolve(source.values)
-        with study.at("tune", "metric"):
-            check_metric(tune.metric, base.corpus)
-        known = with_options(flatten(base), space)
+            problem = f"cell '{cell.name}' has no space to tune; write one here, or in 'tune'"
+            raise UserError(problem, value=written_space)
+        for name in overrides_of(dict.fromkeys(written_space)):  # they are parameters of a cell
+            if name in cell.overrides or name in common:
+                raise UserError(f"'{name}' is set for cell '{cell.name}' and is in its space; keep one", value=name)
+        before = laid_over(base, overrides)
+        with _in_cell(study, cell, before):
+            untuned = resolve(before)
+        with placed(study.reach("tune", "metric")):
+            check_metric(tune.metric, untuned.corpus)
+        known = with_options(flatten(untuned), space)
 
-        def make(values: Mapping[str, Any], cell: Cell = cell, source: Source = source) -> tuple[Params, list[Plan]]:
-            tried = source.under(values)
-            with tried.blamed():
-                params = resolve(tried.values)
+        def make(
+            values: Mapping[str, Any],
+            cell: Cell = cell,
+            before: Mapping[str, Any] = before,
+            names: Iterable[str] = written_space,
+        ) -> tuple[Params, list[Plan]]:
+            tried = laid_over(before, {name: values[name] for name in names if name in values})
+            with _in_cell(study, cell, tried):
+                params = resolve(tried)
                 check_parts(params)
             return params, plan_runs(params, cell.system, tune.seeds)
 
-        with study.at(*at, prefix=f"cell '{cell.name}': "):
+        with placed(written_space, prefix=f"cell '{cell.name}': "):
             first = {name: known[name] for name in space}
             cells.append(tune_cell(tune, cell.name, cell.system, space, first, make, runs))
     return Tuned(tune, tuple(cells))
@@ -315,7 +317,7 @@ def _figures_of(study: Study) -> tuple[Choice, ...]:
     """Return the extra figures of a study. UserError: an unknown one."""
     found = []
     for place, choice in enumerate(study.figures):
-        with study.at("figures", place):
+        with placed(study.reach("figures", place)):
             found.append(known_anywhere("figures", choice))
     return tuple(found)
 
@@ -326,14 +328,15 @@ def _metrics_of(study: Study) -> dict[str, Metric]:
     named twice."""
     found: list[Metric] = []
     for place, choice in enumerate(study.metrics):
-        with study.at("metrics", place):
+        with placed(study.reach("metrics", place)):
             found.append(_metric(choice))
     study.refuse_twice([metric.name for metric in found], "metrics")
     named = {choice.name: metric for choice, metric in zip(study.metrics, found, strict=True)}
     named |= {metric.name: metric for metric in found}
     for text in study.delta:
-        study.choose(text, named, f"delta: '{text}' is none of the study's metrics", "delta", text)
-        with study.at("delta", text):
+        with placed(study.reach("delta", text)):
+            if text not in named:
+                raise UserError(f"delta: '{text}' is none of the study's metrics", suggestion(text, named))
             named[text].check_delta(study.delta[text])
     return named
 
@@ -418,15 +421,6 @@ def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
     )
 
 
-def check_overrides(given: Mapping[str, Any]) -> None:
-    """Refuse parameters that --set may not change in a study or a search."""
-    for key in given:
-        if key == "seeds":
-            raise UserError("change 'seeds' in the file, or give --seeds N to `sweep`", path=f"{FLAG} seeds")
-        if not is_known(key):
-            raise unknown_parameter(key, f"{FLAG} {key}")
-
-
 def check_parts(params: Params) -> None:
     """Refuse, before any work, a plug-in that fails when it is tried, or an unknown device."""
     for settings in phases(params.pretrain).values():
@@ -441,18 +435,15 @@ def check_parts(params: Params) -> None:
 def _overlap(study: Study, one: Cell, two: Cell, base: dict[str, Any], common: Mapping[str, Any]) -> UserError:
     """Raise a UserError for two cells that are one run: their changes affect no stage of it, or params.yaml makes the
     same change."""
-    place = next(iter(two.places.values()), ("cells", two.name))
     first, second = base | one.changes, base | two.changes
-    said = ", ".join(
-        f"{key} is {show(first[key])} and {show(second[key])}" for key in first if first[key] != second[key]
-    )
+    differs = [key for key in first if first[key] != second[key]]
     same = [key for key in common if {**one.overrides, **two.overrides}.get(key) == common[key]]
-    if same and not said:
+    if differs:
+        shown = ", ".join(f"{key} is {show(first[key])} and {show(second[key])}" for key in differs)
+        why = f"they differ in parameters that matter to no stage of the run ({shown}); delete one of them"
+    elif same:
         why = f"params.yaml sets {same[0]} = {show(common[same[0]])} for every cell; empty that line"
-        return study.problem(f"cells '{one.name}' and '{two.name}' are the same run: {why}", *place)
-    why = (
-        f"they differ in parameters that matter to no stage of the run ({said})"
-        if said
-        else "they have identical parameters"
-    )
-    return study.problem(f"cells '{one.name}' and '{two.name}' are the same run: {why}; delete one of them", *place)
+    else:
+        why = "they have identical parameters; delete one of them"
+    place = setting(two.overrides, *differs) or study.reach(*("cells", two.name) if study.cells else ("axes",))
+    return UserError(f"cells '{one.name}' and '{two.name}' are the same run: {why}", value=place)

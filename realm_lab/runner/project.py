@@ -20,10 +20,10 @@ def init(folder: Path, preset: str) -> None:
     with needs("`realm-lab init`", "dvc", "platform"):
         from dvc.repo import Repo
 
-    from realm_lab.params.load import preset_values
+    from realm_lab.params.load import from_flags, preset_values
     from realm_lab.params.reference_page import render_params_yaml
 
-    preset_values(preset, "--preset")  # refused before anything is written
+    preset_values(from_flags({"preset": preset})["preset"])  # refused before anything is written
     texts = {
         path.relative_to(TEMPLATE).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(TEMPLATE.rglob("*"))

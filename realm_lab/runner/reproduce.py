@@ -7,6 +7,7 @@ checkpoints; finished runs there are not repeated.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from pathlib import Path
@@ -113,7 +114,7 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
             "cells": systems,
         }  # fmt: skip
     else:
-        document = json.loads(json.dumps(read_yaml(find_study(study, root))))
+        document = copy.deepcopy(read_yaml(find_study(study, root)))
     if is_quick:
         if document.get("preset") in FILE_PRESETS:
             raise UserError(f"study {study} reads files, which a smoke-sized run does not: leave --quick out")

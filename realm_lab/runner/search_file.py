@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES
-from realm_lab.params.load import FLAG, Origin, flatten, laid_over, resolve
+from realm_lab.params.load import flatten, laid_over, placed, resolve
 from realm_lab.params.parameters import Params
 from realm_lab.runner.launchers import Part
-from realm_lab.runner.plan import PlannedRun, check_overrides, check_parts
+from realm_lab.runner.plan import PlannedRun, check_parts
 from realm_lab.runner.space import Space, check_dimension, check_metric, last_stage_for
 from realm_lab.runner.study import DEFAULT_SYSTEM, StudyFile, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
@@ -92,7 +91,11 @@ class SearchPlan:
 
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
         """Return the runs of a trial, one for every seed. UserError: this combination of values is invalid."""
-        params = _params(laid_over(self.source, values))
+        space = self.search.reach("space")
+        tried = laid_over(self.source, {name: values[name] for name in space if name in values})
+        with placed(space, tried):
+            params = resolve(tried)
+            check_parts(params)
         base = with_options(flatten(self.base), values)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
         seeds = self.search.seeds
@@ -106,42 +109,30 @@ def plan_search(
     `preset` too) hold for every trial and override the file. UserError: one line with the file, the line, the fault
     and the remedy: an unknown key or metric, a value that its parameter cannot have, or a baseline that is not in the
     space."""
-    search, given = read_study_file(Path(path), Search), flatten(overrides or {})
-    source = search.source(params_path or Path(root) / "params.yaml", given.pop("preset", None))
-    check_overrides(given)
-    common = search.common
-    source = source.under(common, {key: search.origin("set", key, prefix="set: ") for key in common})
-    source = source.under(given, dict.fromkeys(given, Origin(FLAG)))
-    with source.blamed():
-        base = _params(source.values)
-    with search.at("metric"):
+    search = read_study_file(Path(path), Search)
+    below, given = search.below(params_path or Path(root) / "params.yaml", overrides or {})
+    values = laid_over(laid_over(below, search.common), given)
+    with placed(values["preset"], values):
+        base = resolve(values)
+        check_parts(base)
+    with placed(search.reach("metric")):
         check_metric(search.metric, base.corpus)
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
-        raise search.problem(message, "pruning", "after_steps")
-    overrides_of(search, dict.fromkeys(search.space), "space")  # they are parameters of a cell
+        raise UserError(message, value=search.reach("pruning", "after_steps"))
+    overrides_of(dict.fromkeys(search.reach("space")))  # they are parameters of a cell
     baseline = {name: with_options(flatten(base), search.space)[name] for name in search.space}
-    plan = SearchPlan(search, source.values, base, baseline)
+    plan = SearchPlan(search, values, base, baseline)
 
     def key(values: dict[str, Any]) -> str:
         return plan.runs("", values)[0].plan.key(plan.last_stage)
 
-    with source.blamed():
+    with placed(values["preset"], values):
         key({})
     for name, dimension in search.space.items():
-        with search.at("space", name, prefix="space: "):
-            if name in common or name in given:
-                place = "'set'" if name in common else "--set"
+        with placed(search.reach("space", name)):
+            if name in search.common or name in given:
+                place = "'set'" if name in search.common else "--set"
                 raise UserError(f"'{name}' is both in {place} and in 'space'; keep one")
             check_dimension(name, dimension, baseline[name], key, plan.last_stage)
     return plan
-
-
-def _params(values: Mapping[str, Any]) -> Params:
-    try:
-        params = resolve(values)
-    except ValidationError as error:
-        found = problem_of(error)
-        raise UserError(found.text, parameter=found.parameters[0]) from None
-    check_parts(params)
-    return params

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
@@ -18,22 +16,24 @@ from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationEr
 from realm_lab.core.files import check_name, is_name
 from realm_lab.core.plugins import Choice, ChoiceField, import_modules
 from realm_lab.core.records import validation_line
-from realm_lab.errors import UserError, suggestion
+from realm_lab.errors import UserError, suggestion, written
 from realm_lab.params.load import (
     OPTIONS,
-    Origin,
-    Source,
+    dotted,
+    from_flags,
     is_divided,
-    is_option,
+    is_known,
     is_part,
+    is_section,
     laid_over,
     parameter_fields,
-    preset_values,
-    read_source,
+    placed,
+    read_values,
+    setting,
     show,
-    suggest_parameter,
+    unknown_parameter,
 )
-from realm_lab.params.yaml_file import has_key, line_of, read_yaml
+from realm_lab.params.yaml_file import has_key, reach, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
 from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule, UntilDecided
@@ -43,7 +43,7 @@ from realm_lab.systems.registry import CHANGES, system_of
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 IN_CELLS = "=,+"  # further characters in names of cells
-Place = tuple[str | int, ...]
+Given = dict[Any, Any]  # parameters of a file, whose names and values know their line
 
 
 def _tag(name: str) -> str:
@@ -65,7 +65,7 @@ class CellEntry(Part):
     system: ChoiceField = Choice(DEFAULT_SYSTEM)
     """System that is trained and evaluated: a registered one, or `package.module:Class`; with options,
     `{name: dpr, steps: 300}`."""
-    set: dict[str, Any] = {}
+    set: Given = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""
     paper: Annotated[str, AfterValidator(_published)] | None = None
     """The published number that it corresponds to, such as `table2.realm`."""
@@ -86,7 +86,7 @@ class StudyFile(Part):
     """The question of the study, in one sentence; the report answers it."""
     preset: str | None = None
     """Preset of the parameters; empty: that of params.yaml."""
-    set: dict[str, Any] = {}
+    set: Given = {}
     """Parameters of every cell, over those of params.yaml. `launch.*` may only be set here."""
     seeds: SeedList
     """One run of a trial for every seed; its value is their mean."""
@@ -97,77 +97,52 @@ class StudyFile(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _empty_parts(cls, values: Any) -> Any:
+    def _empty_parts(cls, values: Mapping[str, Any]) -> Any:
         """Accept empty keys: `realm:` with nothing below is a cell without changes; an empty `set:` sets nothing."""
-        if not isinstance(values, dict):
-            return values
         filled = {key: value for key, value in values.items() if value is not None}
         if isinstance(filled.get("cells"), dict):
             filled["cells"] = {name: {} if cell is None else cell for name, cell in filled["cells"].items()}
         return filled
 
-    _path: Path = PrivateAttr(default=Path("study.yaml"))
-    _document: Any = PrivateAttr(default_factory=dict)
-    _common: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _document: Any = PrivateAttr(default_factory=lambda: written({}, Path("study.yaml")))
 
     @property
     def name(self) -> str:
-        return self._path.stem
+        return self.path.stem
 
     @property
     def path(self) -> Path:
-        return self._path
+        path: Path = self._document.path
+        return path
 
-    @property
+    @functools.cached_property
     def common(self) -> dict[str, Any]:
-        """The parameters that `set` changes in every cell, dotted name -> value."""
-        return self._common
+        """The parameters that `set` changes in every cell, dotted name -> value. UserError: an unknown one."""
+        return overrides_of(self.set, launch=True)
 
-    def source(self, path: Path, preset: str | None) -> Source:
-        """Read params.yaml with the preset of the study, or another, and with its plug-ins."""
-        preset = preset or self.preset
-        source = read_source(path, {"preset": preset} if preset else {})
-        listed = [*(source.values.get("plugins") or []), *self.plugins]
-        return source.under({"plugins": listed}) if self.plugins else source
+    def below(self, path: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return flat values: those of params.yaml, with the preset and the plug-ins of the study, and `overrides` of
+        the command line, which are over all others. UserError: one that no --set may change."""
+        flags = from_flags(overrides)
+        if "seeds" in flags:
+            problem = "change 'seeds' in the file, or give --seeds N to `sweep`"
+            raise UserError(problem, value=setting(flags, "seeds"))
+        chosen = {key: flags.pop(key) for key in [*flags] if key == "preset"}
+        own = {key: value for key, value in self._document.items() if key == "preset" and value}
+        values = read_values(path, chosen or own)
+        listed = [*(values.get("plugins") or []), *self.plugins]
+        return laid_over(values, {"plugins": listed}) if self.plugins else values, flags
 
-    def origin(self, *keys: str | int, prefix: str = "") -> Origin:
-        """Return a position in the file; `keys` lead to it as far as they exist."""
-        return Origin(self._path, self._document, keys, prefix)
-
-    def problem(self, message: str, *keys: str | int) -> UserError:
-        """Return an error at a position in the file."""
-        return self.origin(*keys).error(message, "")
-
-    @contextmanager
-    def at(self, *keys: str | int, prefix: str = "") -> Iterator[None]:
-        """Attach this position of the file to a UserError raised inside."""
-        try:
-            yield
-        except UserError as error:
-            raise self.problem(f"{prefix}{error}", *keys) from None
-
-    def choose(self, name: str, known: Collection[str], problem: str, *keys: str | int) -> None:
-        """Refuse a name that is not in `known`, and suggest another."""
-        if name not in known:
-            raise self.problem(f"{problem}; {suggestion(name, known)}", *keys)
+    def reach(self, *keys: str | int) -> Any:
+        """Return the value in the file to which `keys` lead, as far as they exist."""
+        return reach(self._document, *keys)
 
     def refuse_twice(self, values: list[Any], *keys: str) -> None:
         """Check that each value is listed once."""
         for place, value in enumerate(values):
             if value in values[:place]:
-                raise self.problem(f"{'.'.join(keys)}: {show(value)} is listed twice; keep one", *keys, place)
-
-    def read_from(self, path: Path, document: Any) -> None:
-        """Attach the file to errors, and check the common part of studies and searches."""
-        self._path, self._document = path, document
-        with self.at("plugins"):
-            import_modules("plugins", self.plugins)
-        if self.preset is not None:
-            with self.at("preset"):
-                preset_values(self.preset, "")
-        if isinstance(self.seeds, list):
-            self.refuse_twice(self.seeds, "seeds")
-        self._common = overrides_of(self, self.set, "set", launch=True)
+                problem = f"{'.'.join(keys)}: {show(value)} is listed twice; keep one"
+                raise UserError(problem, value=self.reach(*keys, place))
 
 
 class Study(StudyFile):
@@ -188,7 +163,7 @@ class Study(StudyFile):
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
     cells: dict[str, CellEntry] = {}
     """Named cells, each with its changes of the study's parameters."""
-    axes: dict[str, list[Any] | dict[str, Any]] = {}
+    axes: dict[Any, list[Any] | Given] = {}
     """Instead of cells: run every combination of these axis values. Axis -> its points: a parameter with a list
     of values, or any name with named points, each with the parameters that it sets."""
     metrics: list[ChoiceField] = [Choice("exact_match"), Choice("recall_at_5"), Choice("retrieval_utility_end")]
@@ -221,60 +196,55 @@ def read_study_file(path: Path, model: type[File]) -> File:
     the line, the fault and the remedy."""
     document = read_yaml(path)
     try:
-        study = model(**json.loads(json.dumps(document, default=str)))  # as Python's own containers and scalars
+        study = model(**document)
     except ValidationError as error:
-        raise _explained(error, path, document, model) from None
-    study.read_from(path, document)
+        raise _explained(error, document, model) from None
+    study._document = document
+    with placed(study.reach("plugins")):
+        import_modules("plugins", study.plugins)
+    if isinstance(study.seeds, list):
+        study.refuse_twice(study.seeds, "seeds")
     return study
 
 
-def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, launch: bool = False) -> dict[str, Any]:
-    """Return dotted name -> value of a `set` or a point, with sections spelled out; `keys` lead to it in the file.
-    UserError: an unknown parameter, a section without a value, or one that is not part of a run's identity."""
+def overrides_of(given: Mapping[str, Any], launch: bool = False) -> dict[str, Any]:
+    """Return dotted name -> value of a `set` or a point, with sections spelled out. UserError: an unknown parameter, a
+    section without a value, or one that is not part of a run's identity."""
     found: dict[str, Any] = {}
-    for name, value, place in _leaves(given, "", keys):
-        _check_parameter(study, name, place, launch)
+    for name, value in _leaves(given, ""):
+        _check_parameter(name, launch)
         if name in found:
-            raise study.problem(f"parameter '{name}' is set twice; keep one", *place)
+            raise UserError(f"parameter '{name}' is set twice; keep one", value=name)
         found[name] = value
     return found
 
 
-def _check_parameter(study: StudyFile, name: str, place: Place, launch: bool) -> None:
+def _check_parameter(name: str, launch: bool) -> None:
     if name in ("preset", "seeds"):
-        raise study.problem(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", *place)
+        raise UserError(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", value=name)
     if not launch and name.split(".")[0] == "launch":
-        raise study.problem(
-            f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'", *place
-        )
-    if is_option(name):
-        return
-    if name not in (known := _parameters()):
-        raise study.problem(f"unknown parameter '{name}'; {suggest_parameter(name)}", *place)
-    if known[name]:
-        raise study.problem(f"'{name}' is a section; name a parameter in it, such as '{known[name]}'", *place)
+        problem = f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'"
+        raise UserError(problem, value=name)
+    if not is_known(name):
+        raise unknown_parameter(name)
+    if is_section(name):
+        inside = next(other for other in parameter_fields() if other.startswith(f"{name}."))
+        raise UserError(f"'{name}' is a section; name a parameter in it, such as '{inside}'", value=name)
 
 
-@functools.cache
-def _parameters() -> dict[str, str]:
-    """Return every dotted name -> "" for a parameter, a parameter in it for a section."""
-    names = parameter_fields()
-    return {name: next((other for other in names if other.startswith(f"{name}.")), "") for name in names}
-
-
-def _leaves(given: Mapping[str, Any], prefix: str, keys: Place) -> Iterator[tuple[str, Any, Place]]:
-    """Yield (dotted name, value, keys) for everything in nested sections."""
+def _leaves(given: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, value) for everything in nested sections."""
     for key, value in given.items():
-        name, place = f"{prefix}{key}", (*keys, key)
-        is_section = _parameters().get(name) or name.partition(".")[0] == OPTIONS
+        name = dotted(prefix, key)
+        is_divisible = is_section(name) or name.partition(".")[0] == OPTIONS
         is_options = isinstance(value, dict) and is_part(name) and "name" not in value
-        if is_options or (isinstance(value, dict) and value and is_section and is_divided(name, prefix)):
-            yield from _leaves(value, f"{name}.", place)
+        if is_options or (isinstance(value, dict) and value and is_divisible and is_divided(name, prefix)):
+            yield from _leaves(value, f"{name}.")
         else:
-            yield name, value, place
+            yield name, value
 
 
-def _explained(error: ValidationError, path: Path, document: Any, model: type[StudyFile]) -> UserError:
+def _explained(error: ValidationError, document: Any, model: type[StudyFile]) -> UserError:
     """Return an error about the first fault of a file, unknown keys before others."""
     problems = error.errors()
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
@@ -284,27 +254,27 @@ def _explained(error: ValidationError, path: Path, document: Any, model: type[St
         if has_key(inside, part):
             location.append(part)
             inside = inside[part]
-    line = line_of(document, location)
+    place = reach(document, *location)
     *above, key = map(str, given)
     group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
     group = Dimension if "space" in above else group
     known = {field.alias or name: field for name, field in group.model_fields.items()}
-    if problem["type"] == "extra_forbidden" and key in _parameters():
-        return UserError(f"'{key}' is a parameter", "put it under 'set:'", path=path, line=line)
+    if problem["type"] == "extra_forbidden" and key in parameter_fields():
+        return UserError(f"'{key}' is a parameter", "put it under 'set:'", value=place)
     if problem["type"] == "extra_forbidden":
         of = f" of {'.'.join(above)}" if above else ""
         remedy = (no_setting if group is SlurmOptions else suggestion)(key, known)
-        return UserError(f"unknown key '{key}'{of}", remedy, path=path, line=line)
+        return UserError(f"unknown key '{key}'{of}", remedy, value=place)
     if problem["type"] == "missing":
         meaning = " ".join((known[key].description or "").split())
-        return UserError(f"'{'.'.join([*above, key])}' is missing", f"add it: {meaning}", path=path, line=line)
-    return UserError(validation_line(error, location), path=path, line=line)
+        return UserError(f"'{'.'.join([*above, key])}' is missing", f"add it: {meaning}", value=place)
+    return UserError(validation_line(error, location), value=place)
 
 
 class Cell(NamedTuple):
-    """One cell of a study: the common part of all its runs. `overrides` are its settings over params.yaml, dotted name
-    -> value, the study's `set` included. `changes`, known in a plan, are its differences from the baseline in the
-    resolved parameters. `places`: the keys in the file that set each parameter."""
+    """One cell of a study: the common part of all its runs. `overrides` are its settings, dotted name -> value, in a
+    plan with the study's `set`, --set and what tuning chose. `changes`, known in a plan, are its differences from the
+    baseline in the resolved parameters."""
 
     name: str
     title: str
@@ -312,7 +282,6 @@ class Cell(NamedTuple):
     overrides: dict[str, Any]
     changes: dict[str, Any]
     paper: str | None = None
-    places: Mapping[str, Place] = MappingProxyType({})
     points: Mapping[str, str] = MappingProxyType({})  # axis -> its point
     trial_of: str = ""  # the tuned cell that this one is a trial of
 
@@ -324,22 +293,23 @@ class Point(NamedTuple):
     part: str
     title: str
     overrides: dict[str, Any]
-    place: Place
 
 
 def cells_of(study: Study) -> list[Cell]:
     """Return all cells, the baseline first, then as in the file. UserError: a wrong baseline, name, title or axis."""
     if study.cells and study.axes:
-        raise study.problem("a study has 'cells' or 'axes'; write the axes' points as cells", "axes")
+        problem = "a study has 'cells' or 'axes'; write the axes' points as cells"
+        raise UserError(problem, value=study.reach("axes"))
     found = _combinations(study) if study.axes else _named_cells(study)
     titled: dict[str, str] = {}
     for cell in found:
         if cell.name in study.not_run:
-            raise study.problem(f"not_run: '{cell.name}' is a cell, which is run; delete one", "not_run", cell.name)
+            problem = f"not_run: '{cell.name}' is a cell, which is run; delete one"
+            raise UserError(problem, value=study.reach("not_run", cell.name))
         if (other := titled.setdefault(cell.title, cell.name)) != cell.name:
-            cells = f"cells '{other}' and '{cell.name}'"
-            raise study.problem(f"{cells} have the same title, '{cell.title}'; change one", "cells", cell.name)
-    return [cell._replace(overrides=laid_over(study.common, cell.overrides)) for cell in found]
+            problem = f"cells '{other}' and '{cell.name}' have the same title, '{cell.title}'; change one"
+            raise UserError(problem, value=study.reach("cells", cell.name))
+    return found
 
 
 def changes_title(changes: Mapping[str, Any]) -> str:
@@ -379,29 +349,31 @@ def _short(names: Iterable[str]) -> dict[str, str]:
 
 def _named_cells(study: Study) -> list[Cell]:
     if not isinstance(study.baseline, str):
-        raise study.problem("baseline: points are for axes and there are none; name one of the cells", "baseline")
+        problem = "baseline: points are for axes and there are none; name one of the cells"
+        raise UserError(problem, value=study.reach("baseline"))
     if study.baseline not in study.cells:
         remedy = suggestion(study.baseline, study.cells) if study.cells else "add cells or axes"
-        raise study.problem(f"baseline: '{study.baseline}' is no cell; {remedy}", "baseline")
+        raise UserError(f"baseline: '{study.baseline}' is no cell", remedy, value=study.reach("baseline"))
     found = []
     for name in sorted(study.cells, key=lambda name: name != study.baseline):
         entry = study.cells[name]
-        with study.at("cells", name):
+        with placed(study.reach("cells", name)):
             check_name(name, "cell", IN_CELLS)
         if entry.space and study.tune is None:
-            raise study.problem(f"cell '{name}' has a space, and the study no 'tune'; add it", "cells", name, "space")
-        with study.at("cells", name, "system", prefix=f"cell '{name}': "):
+            problem = f"cell '{name}' has a space, and the study no 'tune'; add it"
+            raise UserError(problem, value=study.reach("cells", name, "space"))
+        with placed(study.reach("cells", name, "system"), prefix=f"cell '{name}': "):
             system = system_of(entry.system.name)
-        own = overrides_of(study, entry.set, "cells", name, "set")
-        places: dict[str, Place] = {key: ("cells", name, "set", key) for key in own}
+        own = overrides_of(entry.set)
         for option, value in entry.system.options.items():
-            key, place = f"{OPTIONS}.{entry.system.name}.{option}", ("cells", name, "system", option)
+            place = study.reach("cells", name, "system", option)
+            key = written(f"{OPTIONS}.{entry.system.name}.{option}", place.path, place.line)
             if key in own:
-                raise study.problem(f"parameter '{key}' is set twice; keep one", *place)
-            own[key], places[key] = value, place
+                raise UserError(f"parameter '{key}' is set twice; keep one", value=key)
+            own[key] = value
         titles = ["" if entry.system.name == DEFAULT_SYSTEM else system.title, changes_title(own)]
         title = entry.title or ", ".join(filter(None, titles)) or name
-        found.append(Cell(name, title, entry.system.name, own, {}, entry.paper, places))
+        found.append(Cell(name, title, entry.system.name, own, {}, entry.paper))
     return found
 
 
@@ -417,15 +389,19 @@ def value_in_name(value: str) -> str:
 def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tuple[Point, ...]:
     if isinstance(study.baseline, str):
         remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
-        raise study.problem(f"baseline: '{study.baseline}' is no cell; {remedy}", "baseline")
+        raise UserError(f"baseline: '{study.baseline}' is no cell", remedy, value=study.reach("baseline"))
     for axis in study.baseline:
-        study.choose(axis, points, f"baseline: '{axis}' is no axis", "baseline", axis)
+        if axis not in points:
+            place = study.reach("baseline", axis)
+            raise UserError(f"baseline: '{axis}' is no axis", suggestion(axis, points), value=place)
     chosen = []
     for axis, there in points.items():
         if axis not in study.baseline:
-            raise study.problem(f"baseline: no point of axis '{axis}'; add one", "baseline")
+            raise UserError(f"baseline: no point of axis '{axis}'", "add one", value=study.reach("baseline"))
         named, wanted = {point.name: point for point in there}, show(study.baseline[axis])
-        study.choose(wanted, named, f"baseline: '{wanted}' is no point of axis '{axis}'", "baseline", axis)
+        if wanted not in named:
+            problem = f"baseline: '{wanted}' is no point of axis '{axis}'"
+            raise UserError(problem, suggestion(wanted, named), value=study.reach("baseline", axis))
         chosen.append(named[wanted])
     return tuple(chosen)
 
@@ -434,24 +410,24 @@ def _points(study: Study, axis: str) -> list[Point]:
     """Return the points of an axis: values of a parameter, or names with their settings."""
     given = study.axes[axis]
     if not given:
-        raise study.problem(f"axis '{axis}' has no points; list some, or delete it", "axes", axis)
+        raise UserError(f"axis '{axis}' has no points", "list some, or delete it", value=axis)
     found: list[Point] = []
     for key, value in enumerate(given) if isinstance(given, list) else given.items():
-        place: Place = ("axes", axis, key)
+        place = study.reach("axes", axis, key)
         is_named = isinstance(key, str)
         if is_named != isinstance(value, dict) and not (isinstance(value, dict) and "name" in value):
-            raise study.problem(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", *place)
-        overrides = overrides_of(study, value if is_named else {axis: value}, *place)
+            raise UserError(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", value=place)
+        overrides = overrides_of(value if is_named else {written(axis, place.path, place.line): value})
         if is_named:
-            point = Point(str(key), str(key), str(key).replace("_", " "), overrides, place)
+            point = Point(str(key), str(key), str(key).replace("_", " "), overrides)
         else:
             part = f"{_short(study.axes)[axis]}={value_in_name(show(value))}"
-            point = Point(show(value), part, changes_title(overrides), overrides, place)
+            point = Point(show(value), part, changes_title(overrides), overrides)
         if any(point.name == other.name or point.overrides == other.overrides for other in found):
-            raise study.problem(f"axis '{axis}': point '{point.name}' is listed twice; keep one", *place)
+            raise UserError(f"axis '{axis}': point '{point.name}' is listed twice", "keep one", value=place)
         if any(point.part == other.part for other in found):
             remedy = "name the points: NAME: {PARAMETER: VALUE}"
-            raise study.problem(f"axis '{axis}': two points would be called '{point.part}'; {remedy}", *place)
+            raise UserError(f"axis '{axis}': two points would be called '{point.part}'", remedy, value=place)
         found.append(point)
     return found
 
@@ -465,17 +441,16 @@ def _combinations(study: Study) -> list[Cell]:
 
 def _combined(study: Study, chosen: Sequence[Point]) -> Cell:
     """Return the cell of a point of each axis."""
-    places: dict[str, Place] = {}
     overrides: dict[str, Any] = {}
     for point in chosen:
-        for key in point.overrides.keys() & overrides.keys():
-            raise study.problem(f"two axes both set '{key}'; merge them into one axis", *point.place)
+        for key in point.overrides:
+            if key in overrides:
+                raise UserError(f"two axes both set '{key}'; merge them into one axis", value=key)
         overrides |= point.overrides
-        places |= dict.fromkeys(point.overrides, point.place)
     name = ",".join(point.part for point in chosen)
     if not is_name(name, IN_CELLS):
         remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
-        raise study.problem(f"axes: '{name}' cannot name a cell; {remedy}", "axes")
+        raise UserError(f"axes: '{name}' cannot name a cell", remedy, value=study.reach("axes"))
     title = ", ".join(point.title for point in chosen)
     points = {axis: value_in_name(point.name) for axis, point in zip(study.axes, chosen, strict=True)}
-    return Cell(name, title, DEFAULT_SYSTEM, overrides, {}, None, places, points=points)
+    return Cell(name, title, DEFAULT_SYSTEM, overrides, {}, None, points=points)

@@ -31,7 +31,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     key, equals, values = text.partition("=")
     if not equals or not key.strip() or not values.strip():
         raise UserError(f"--axis {cut(text)}: write it as KEY=VALUE,VALUE, for example pretrain.steps=100,200")
-    return key.strip(), parse_yaml(f"[{values}]", f"--axis {cut(text)}", "safe")
+    return key.strip(), parse_yaml(f"[{values}]", f"--axis {cut(text)}")
 
 
 def write_axes(
@@ -119,7 +119,7 @@ def _write(
             if error.path and Path(str(error.path)) != path:
                 raise
             raise UserError(f"{flag}: {error.problem}", parameter=error.parameter, remedy=error.remedy) from None
-    elif json.loads(json.dumps(read_yaml(path), default=str)) != document:
+    elif read_yaml(path) != document:
         raise UserError(
             "is another study", f"choose another --name, or run it with `realm-lab sweep {name}`", path=path
         )

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from realm_lab.core.code import OURS
 from realm_lab.core.plugins import Choice, Chosen, Kind, Plugin, checked_options, load_object
-from realm_lab.core.records import problem_of
+from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.load import OPTIONS, is_inside, is_option, is_system_option, parameter_fields
@@ -322,7 +322,7 @@ def fixed_params(params: Params, system: str) -> Params:
     try:
         return type(params)(**changed)
     except ValidationError as error:
-        raise UserError(f"system '{system}' has {dict(fixed)}: {problem_of(error).text}") from None
+        raise UserError(f"system '{system}' has {dict(fixed)}: {validation_line(error)}") from None
 
 
 def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Params:

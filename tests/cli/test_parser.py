@@ -338,7 +338,7 @@ def test_a_reader_that_went_away_is_no_error(project: Path, body: str) -> None:
     [
         ("corpus:\n  source:\n    entities: 81\n", [], "params.yaml, line 4: "),
         ("corpus:\n  tagger: exakt\n", [], "params.yaml, line 3: "),
-        ("", ["--set", "corpus.source.entitis=3"], "error: --set: "),
+        ("", ["--set", "corpus.source.entitis=3"], "error: --set corpus.source.entitis: "),
     ],
 )
 def test_a_wrong_part_is_told_with_its_line_or_flag(

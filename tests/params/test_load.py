@@ -49,7 +49,7 @@ def refusal(path: Path, overrides: dict[str, Any] | None = None) -> str:
     ("text", "line", "word"),
     [
         ("preset: toy\npretrain:\n  candidates: 9\n  step: 5\n", 4, "'pretrain.steps'"),
-        ("preset: toyy\n", None, "'toy'"),
+        ("preset: toyy\n", 1, "'toy'"),
         ("preset: toy\npretrain.steps: 4\n", 2, "nested"),
         ("preset: toy\nmodle:\n", 2, "'model'"),
     ],
@@ -128,7 +128,7 @@ def test_a_contradiction_names_what_was_given_and_what_the_preset_chose(tmp_path
     ) as one:
         load(path, {"corpus.source": "files"})
     assert one.value.problem.endswith("(in preset 'toy', corpus.tagger is exact)")
-    with refused(path="--set", parameter="corpus.tagger") as other:
+    with refused(path="--set corpus.tagger", parameter="corpus.tagger") as other:
         load(path, {"corpus.source": "files", "corpus.tagger": "exact"})
     assert "in preset" not in other.value.problem
 
@@ -315,8 +315,8 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
     [
         ({"pretrain.step": 1}, "--set pretrain.step", "pretrain.step"),
         ({"pretrain": {"step": 1}}, "--set pretrain.step", "pretrain.step"),
-        ({"pretrain.steps": "many"}, "--set", "pretrain.steps"),
-        ({"pretrain.candidates": 1}, "--set", "pretrain.candidates"),
+        ({"pretrain.steps": "many"}, "--set pretrain.steps", "pretrain.steps"),
+        ({"pretrain.candidates": 1}, "--set pretrain.candidates", "pretrain.candidates"),
         ({"preset": "tou"}, "--preset", ""),
     ],
 )
@@ -457,7 +457,7 @@ def test_a_preset_of_the_project_is_chosen_by_name_or_path(tmp_path: Path, monke
         assert (found.preset, found.model.hidden_size, found.model.heads) == (name, 8, 2)
         assert found.warm_start == usual.warm_start
         assert found.system_options["dpr"] == usual.system_options["dpr"] | {"steps": 3}
-    for text, line, word in (("preset: narrow\n", None, "'narrow'"), ("modle: {heads: 1}\n", 1, "'model'")):
+    for text, line, word in (("preset: narrow\n", 1, "'narrow'"), ("modle: {heads: 1}\n", 1, "'model'")):
         own.write_text(text)
         with refused(word, path=Path("presets/narrow.yaml"), line=line):
             load(write(tmp_path, "preset: narrow\n"))

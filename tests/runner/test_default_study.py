@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_read_is_named_and_other_studies_are_shown(root: P
     (root / "params.yaml").write_text("preset: smok\n")
     problems: list[str] = []
     assert list(read_groups(studies_of(root), problems)) == ["other", "unplanned"]
-    assert [problem.partition(":")[0] for problem in problems] == [str(root / "params.yaml")]
+    assert [problem.partition(":")[0] for problem in problems] == [f"{root / 'params.yaml'}, line 1"]
     with pytest.raises(realm_lab.UserError, match="preset 'smok'"):
         realm_lab.results("default", root)
     assert len(realm_lab.results("other", root)) == 2

@@ -264,7 +264,7 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
     for name, value, word, where in (
         (RATE, 1e-3, f"'{RATE}'", path),
         ("pretrain.stps", 3, "'pretrain.steps'", "--set pretrain.stps"),
-        ("pretrain.steps", "x", "pretrain.steps", "--set"),
+        ("pretrain.steps", "x", "pretrain.steps", "--set pretrain.steps"),
         ("preset", "smoek", "'smoke'", "--preset"),
     ):
         with refused(word, path=where, line=4 if where == path else None):

@@ -19,6 +19,7 @@ from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
 from tests.factories.errors import refused
+from tests.factories.plain import plain
 from tests.runner.conftest import PARAMETERS
 
 Write = Callable[..., Path]
@@ -281,10 +282,10 @@ def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository
 
 
 def test_axes_make_every_combination_the_baseline_first(write: Write) -> None:
-    found = cells_of(read_study_file(write("set: {pretrain.steps: 9}\n" + BASE + AXES), Study))
+    found = cells_of(read_study_file(write(BASE + AXES), Study))
     names = "6,often 4,often 4,never 6,never 8,often 8,never".split()
     assert [cell.name for cell in found] == [f"candidates={name}" for name in names]
-    never = {"pretrain.steps": 9, "pretrain.candidates": 4, "pretrain.refresh.policy": "never"}
+    never = {"pretrain.candidates": 4, "pretrain.refresh.policy": "never"}
     assert (found[2].overrides, found[2].title) == (never, "candidates = 4, never")
 
 
@@ -405,6 +406,14 @@ def test_a_record_says_what_was_planned(planned: Planned, tmp_path: Path) -> Non
     for member, run in zip(record.runs, plan.runs, strict=True):
         assert (member.cell, member.seed, member.run_key) == (run.cell, run.seed, run.run_key)
         assert read_run_record(tmp_path / "runs" / member.run / "run.json").run_key == run.run_key
+
+
+def test_a_record_and_its_runs_are_plain(planned: Planned, tmp_path: Path) -> None:
+    """No value in them knows the line where it was written: they are pickled, hashed and compared."""
+    text = "set: {pretrain.steps: 9}\ndelta: {exact_match: 0.1}\n"
+    plan = planned(text + BASE + AXES, overrides={"finetune.steps": 3})
+    assert not plain([cell.overrides for cell in plan.cells]), "errors about them name the line"
+    assert plain([record_study(plan, tmp_path), plan.common, plan.runs])
 
 
 def test_the_default_pipeline_is_a_study_of_its_systems() -> None:

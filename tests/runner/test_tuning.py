@@ -202,7 +202,7 @@ def test_a_cell_that_is_run_again_has_the_values_that_were_chosen(
         end(tmp_path, run)
     plan = planned(text)
     assert plan.tuning
-    document = parse_yaml(text, "", "safe")
+    document = parse_yaml(text, "")
     assert [*plan.tuning.choice(again).values()] == [4e-3]
     _take_choices(document, plan.tuning.as_data(), again, is_quick=False)
     found = planned("".join(f"{key}: {json.dumps(value)}\n" for key, value in document.items()))
