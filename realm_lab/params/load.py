@@ -93,7 +93,7 @@ def placed(place: Any, values: Mapping[str, Any] = MappingProxyType({}), prefix:
     except ValidationError as error:
         faults = [(text + _chosen(values, names), names, location) for text, names, location in faults_of(error)]
     except UserError as error:
-        if error.line and error.path == place.path:
+        if error.path and (not error.parameter or (error.line and error.path == place.path)):
             raise
         faults = [(str(error), (error.parameter,), ())]
     found = []
