@@ -20,7 +20,7 @@ from realm_lab.masking import MaskedSentence
 from realm_lab.models.inputs import Batch, join, length_groups, pad_positions
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import reader_log_probs
-from realm_lab.models.spans import holds_answer
+from realm_lab.models.rewards import Reward, RewardRequest
 from realm_lab.params.parameters import Params
 
 HEAD_ROWS = 2048  # masked positions that are scored at once: 240 MiB of float32 logits for 30,522 words
@@ -50,32 +50,27 @@ class PassageReader(Protocol):
         """True if the most likely words under one passage each are the masked ones, bool [B]."""
 
 
-class ContainmentReader(nn.Module):
-    """A control without a language model: log p(y|z,x) is 0 if the passage contains the masked wordpieces in sequence
-    (each run of them, if there are several), and ABSENT_NATS otherwise."""
+class RewardReader(nn.Module):
+    """A control without a language model: log p(y|z,x) is 0 for a passage that the reward function rewards, and
+    ABSENT_NATS for any other and for none."""
 
-    def __init__(self, passages: Passages, special: SpecialIds, device: torch.device):
+    def __init__(self, reward: Reward, passages: Passages, special: SpecialIds, device: torch.device):
         super().__init__()
-        self.passages, self._special, self._device = passages, special, device
+        self.passages, self._reward, self._special, self._device = passages, reward, special, device
 
     def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
         """Read as CandidateReader does, with one number for all masked words together."""
-        holds_BK = np.stack([self._holds(one, rows) for one, rows in zip(sentences, rows_BK, strict=True)])
-        log_probs_BK = torch.from_numpy(np.where(holds_BK, 0.0, ABSENT_NATS).astype(np.float32)).to(self._device)
+        rewarded_BK = np.zeros(rows_BK.shape, bool)
+        for sentence, rows_K, rewarded_K in zip(sentences, rows_BK, rewarded_BK, strict=True):
+            real_K = rows_K >= 0
+            rewarded_K[real_K] = self._reward(RewardRequest(sentence, self.passages, rows_K[real_K], self._special.unk))
+        log_probs_BK = torch.from_numpy(np.where(rewarded_BK, 0.0, ABSENT_NATS).astype(np.float32)).to(self._device)
         is_read_B1 = torch.ones(len(sentences), 1, dtype=torch.bool, device=self._device)
         return Reading(log_probs_BK[:, :, None], is_read_B1)
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if one passage each contains the masked wordpieces, bool [B]."""
+        """True if one passage each is rewarded, bool [B]."""
         return self.read(sentences, rows_B[:, None]).log_probs_BK[:, 0] == 0.0
-
-    def _holds(self, sentence: MaskedSentence, rows_K: np.ndarray) -> np.ndarray:
-        if self._special.unk in sentence.targets:  # two unknown words are not the same word
-            return np.zeros(len(rows_K), bool)
-        breaks = np.flatnonzero(np.diff(sentence.positions) > 1) + 1
-        runs = np.split(sentence.targets, breaks)
-        holds_K: np.ndarray = np.logical_and.reduce([holds_answer(self.passages.bodies, rows_K, [run]) for run in runs])
-        return holds_K
 
 
 class CandidateReader:

@@ -36,7 +36,7 @@ from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import CandidateReader, ContainmentReader, PassageReader, Reading
+from realm_lab.models.candidate_reader import CandidateReader, PassageReader, Reading, RewardReader
 from realm_lab.models.causal import FORMS, Begun, CausalModel, Spans
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
@@ -251,11 +251,11 @@ class CausalReader(nn.Module):
         return spans
 
 
-AnyReader = Reader | CausalReader | ContainmentReader
+AnyReader = Reader | CausalReader | RewardReader
 
 
 def passage_reader(params: Params, reader: AnyReader, passages: Passages, special: SpecialIds) -> PassageReader:
-    """Wrap a reader with the passages; a causal language model and containment are returned as they are."""
+    """Wrap a reader with the passages; a causal language model and a reward are returned as they are."""
     if isinstance(reader, Reader):
         return CandidateReader(params, reader, passages, special)
     assert reader.passages is passages, "it reads the passages that it was made with"

@@ -23,7 +23,7 @@ ALL_STEPS = (
     "train_document_tower",
     "search_query",
     "causal_checkpoint",
-    "containment",
+    "reward",
     "watch",
     "changes",
 )

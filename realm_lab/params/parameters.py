@@ -213,9 +213,10 @@ class Pretrain(Section):
     causal_form: Literal["left", "infill"] = "left"
     """Prompt of the causal language model: the passage and the sentence up to the masked words, or the whole sentence
     with blanks before them; the equations are in models/causal.py."""
-    containment: bool = False
-    """A control without any reader in training (Ram et al. 2022): p(y|z,x) is 1 if the passage contains the masked
-    wordpieces, and near 0 otherwise. The reader still gives the measures on held-out sentences."""
+    reward: ChoiceField = Choice("reader")
+    """p(y|z,x) in training: the reader's, or a control without any reader: 1 for the passages that `containment` (they
+    contain the masked wordpieces; Ram et al. 2022) or custom code, `package.module:function`, rewards, and near 0
+    otherwise. The reader still gives the measures on held-out sentences."""
     train_reader: bool = True
     """Train the reader (Guu: everything is trained)."""
     train_query_tower: bool = True
@@ -265,10 +266,10 @@ class Pretrain(Section):
                 "causal_checkpoint",
                 "train_reader",
             )
-        if self.containment and (self.train_reader or self.marginal == "token"):
+        if self.reward.name != "reader" and (self.train_reader or self.marginal == "token"):
             yield Contradiction(
-                "containment: no reader reads; set train_reader to false and marginal to example",
-                "containment",
+                f"reward: {self.reward.name}: no reader reads; set train_reader to false and marginal to example",
+                "reward",
                 "train_reader",
                 "marginal",
             )

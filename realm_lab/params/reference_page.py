@@ -61,7 +61,7 @@ SELDOM = frozenset(
     warm_start.embedder.query_scale warm_start.ict_cut pretrain.salient_spans pretrain.sentence_choice
     pretrain.recurring_spans pretrain.changes finetune.answer_by
     pretrain.over_retrieve pretrain.calibrate_null pretrain.causal_checkpoint pretrain.causal_form
-    pretrain.containment pretrain.watch.interval_steps pretrain.watch.patience_steps
+    pretrain.reward pretrain.watch.interval_steps pretrain.watch.patience_steps
     finetune.max_span_wordpieces finetune.span_hidden_size finetune.softmax finetune.early_loss_candidates
     finetune.train_reader finetune.train_query_tower evaluate.explorer_examples launch.micro_batch
     launch.recompute launch.compile launch.checkpoint_interval_seconds launch.log_interval_steps

@@ -101,7 +101,7 @@ def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytes
 
 
 def test_all_contradictions_are_listed_as_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pretrain = "{candidates: 1, train_reader: true, containment: true}"
+    pretrain = "{candidates: 1, train_reader: true, reward: containment}"
     text = f"preset: toy\nmodel: {{heads: 5}}\npretrain: {pretrain}\nfinetune: {{objective: gated}}\n"
     (tmp_path / "params.yaml").write_text(text)
     (tmp_path / "experiments").mkdir()
@@ -116,7 +116,7 @@ def test_all_contradictions_are_listed_as_wrong(tmp_path: Path, capsys: pytest.C
         return [one["found"] for one in found]
 
     found = listed("parameters")
-    names = ["model.hidden_size", "pretrain.candidates", "pretrain.containment", "finetune.objective"]
+    names = ["model.hidden_size", "pretrain.candidates", "pretrain.reward", "finetune.objective"]
     assert [next(name for name in names if name in one) for one in found] == names
     assert [line in one for one, line in zip(found, ("line 2", "line 3", "line 3", "line 4"), strict=True)] == [
         True

@@ -107,7 +107,7 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.objective": Switch("emdr2"),
     "pretrain.causal_checkpoint": Switch(causal, ("embedder",), FROZEN),
     "pretrain.causal_form": Switch("infill", ("embedder",), FROZEN | {"pretrain.causal_checkpoint": causal}),
-    "pretrain.containment": Switch(True, ("embedder",), FROZEN),
+    "pretrain.reward": Switch("containment", ("embedder",), FROZEN),
     "pretrain.train_reader": Switch(False),
     "pretrain.train_query_tower": Switch(False),
     "pretrain.train_document_tower": Switch(False),

@@ -1,15 +1,21 @@
 """Reading every candidate of every query, however they are grouped."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.core.plugins import Choice
 from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import ABSENT_NATS, CandidateReader, ContainmentReader
+from realm_lab.models.candidate_reader import ABSENT_NATS, CandidateReader, RewardReader
 from realm_lab.models.inputs import Batch
 from realm_lab.models.reader import Reader
+from realm_lab.models.rewards import RewardRequest, training_reward
 from realm_lab.retrieval.rows import ABSENT, NULL
+from tests.factories.errors import refused
 from tests.tiny_system import Reference, TinySystem, build_system
 
 # Shapes: B queries, K candidates, M masked positions
@@ -147,11 +153,50 @@ def test_containment_is_of_each_run_of_masked_wordpieces(system: TinySystem) -> 
     one = MaskedSentence(query, np.array([1, 2]), body[1:3])
     reversed_ = MaskedSentence(query, np.array([1, 2]), body[1:3][::-1])
     apart = MaskedSentence(query, np.array([1, 4, 5]), np.array([body[0], *body[2:4]]))
-    reader = ContainmentReader(system.passages, system.special, torch.device("cpu"))
+    contained = training_reward(Choice("containment"))
+    reader = RewardReader(contained, system.passages, system.special, torch.device("cpu"))
     rows = np.array([[3, NULL, ABSENT]] * 3)
     expected = [[0.0, ABSENT_NATS, ABSENT_NATS], [ABSENT_NATS] * 3, [0.0, ABSENT_NATS, ABSENT_NATS]]
     assert body[1] != body[2]
     assert reader.read([one, reversed_, apart], rows).log_probs_BK.tolist() == expected
     assert reader.restores([one, reversed_], np.array([3, 3])).tolist() == [True, False]
-    unknown = ContainmentReader(system.passages, system.special._replace(unk=int(body[1])), torch.device("cpu"))
+    other = system.special._replace(unk=int(body[1]))
+    unknown = RewardReader(contained, system.passages, other, torch.device("cpu"))
     assert unknown.read([one], rows[:1]).log_probs_BK.tolist() == [[ABSENT_NATS] * 3], "it may be any other word"
+
+
+def test_the_reward_of_evidence_is_for_the_documents_that_a_file_names(
+    system: TinySystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    document = system.passages.text.row(3)["document"]
+    table = tmp_path / "evidence.jsonl"
+    table.write_text(json.dumps({"sentence": "Anna left.", "evidence_ids": [document, "gone"]}) + "\n")
+    choice = Choice("experiments.evidence:evidence", {"file": str(table)})
+    reader = RewardReader(training_reward(choice), system.passages, system.special, torch.device("cpu"))
+    sentence = MaskedSentence(np.full(4, system.special.mask), np.array([1]), np.array([50]), "Anna left.")
+    rows = np.array([[3, NULL, 12, ABSENT]])
+    is_same = system.passages.text.row(12)["document"] == document
+    expected = [0.0, ABSENT_NATS, 0.0 if is_same else ABSENT_NATS, ABSENT_NATS]
+    assert reader.read([sentence], rows).log_probs_BK.tolist() == [expected]
+    with refused("is missing", path=str(table), remedy="make it again"):
+        reader.read([sentence._replace(text="Bert left.")], rows)
+
+
+def test_the_reward_of_the_guide_works_and_a_wrong_one_is_refused(
+    system: TinySystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+    code = next(block for block in text.split("```python\n") if "my_reward" in block).partition("```")[0]
+    (tmp_path / "my_reward.py").write_text(f"{code}\n\ndef wrong(request):\n    return request.rows_K\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    sentence = MaskedSentence(np.full(4, system.special.mask), np.array([1]), np.array([50]))
+    request = RewardRequest(sentence, system.passages, np.array([3, 12]), system.special.unk)
+    titles = system.passages.text.taken("title", request.rows_K)
+    named = request._replace(sentence=sentence._replace(text=f"{titles[0]} left."))
+    same_title = training_reward(Choice("my_reward:same_title"))
+    assert titles[0] not in titles[1]
+    assert titles[1] not in titles[0]
+    assert same_title(named).tolist() == [True, False]
+    with refused("'my_reward:wrong' returned int64 [2]", remedy="return bool [2]"):
+        training_reward(Choice("my_reward:wrong"))(request)

@@ -159,7 +159,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         "causal_checkpoint: it reads whole answers",
         "set marginal to example",
     ),
-    ({"pretrain.containment": True}, "containment: no reader reads", "set train_reader to false"),
+    ({"pretrain.reward": "containment"}, "reward: containment: no reader reads", "set train_reader to false"),
     (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
     ({"pretrain.masking": {"name": "a:b", "share": float("inf")}}, "masking: share should be text", "a finite number"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),

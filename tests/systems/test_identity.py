@@ -56,7 +56,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "model.checkpoint": None,
     "warm_start.embedder.initial_encoder": "scratch",
     "pretrain.causal_checkpoint": None,  # tests/training/test_causal_reader.py
-    "pretrain.containment": None,  # the same
+    "pretrain.reward": None,  # the same
     "evaluate.questions": 11,
     "streams.order": {"warm_start": 1},
 }
@@ -107,6 +107,7 @@ def test_code_of_ones_own_is_in_the_keys_with_its_helpers_and_options(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     module, stage = f"own_{name.replace('.', '_')}", name.partition(".")[0]
+    base = {"pretrain.train_reader": False} if name == "pretrain.reward" else {}
     helper, source = tmp_path / module / "helper.py", tmp_path / module / "parts.py"
     helper.parent.mkdir()
     (helper.parent / "__init__.py").touch()
@@ -117,17 +118,16 @@ def test_code_of_ones_own_is_in_the_keys_with_its_helpers_and_options(
     )
     source.write_text(text)
     helper.write_text("best = max\n")
-    sizes = [
-        keys(load(TINY, {name: {"name": f"{module}.parts:sized"} | size})) for size in ({}, {"size": 3}, {"size": 4})
-    ]
+    sized = {"name": f"{module}.parts:sized"}
+    sizes = [keys(load(TINY, base | {name: sized | size})) for size in ({}, {"size": 3}, {"size": 4})]
     assert sizes[0] == sizes[1] != sizes[2]
     found = []
     for part in ("best = max\n", "best = min\n"):
         helper.write_text(part)
         source.write_text(text)
-        found.append(keys(load(TINY, {name: f"{module}.parts:best"})))
+        found.append(keys(load(TINY, base | {name: f"{module}.parts:best"})))
     source.write_text(text + "more = 1\n")
-    found.append(keys(load(TINY, {name: f"{module}.parts:best"})))
+    found.append(keys(load(TINY, base | {name: f"{module}.parts:best"})))
     for before, after in itertools.pairwise(found):
         assert [one for one in ORDER if before[one] != after[one]] == list(ORDER[ORDER.index(stage) :])
 

@@ -39,7 +39,7 @@ BRANCHES: dict[str, dict[str, Any]] = {
     },
     "containment": {
         "pretrain.train_reader": False,
-        "pretrain.containment": True,
+        "pretrain.reward": "containment",
         "finetune.initial_reader": "warm_start",
     },
 }

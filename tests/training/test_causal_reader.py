@@ -90,7 +90,7 @@ def test_evaluation_measures_utility_by_it(line: Path) -> None:
 
 
 def test_containment_trains_without_a_reader_and_is_measured_with_one(line: Path) -> None:
-    params = chosen(line, {"pretrain.containment": True})
+    params = chosen(line, {"pretrain.reward": "containment"})
     run = tiny.run("pretrain", params, line)
     rows = tiny.metrics(run)
     assert max(row["loss"] for row in rows if "loss" in row) <= -ABSENT_NATS

@@ -11,9 +11,10 @@ from torch import Tensor
 from realm_lab.corpus.vocabulary import wordpieces_by_id
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
-from realm_lab.models.candidate_reader import ContainmentReader
+from realm_lab.models.candidate_reader import RewardReader
 from realm_lab.models.likelihoods import AnyReader
 from realm_lab.models.reader import Reader
+from realm_lab.models.rewards import READER, training_reward
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.approximate import approximate_search
 from realm_lab.retrieval.retriever import Retriever
@@ -84,8 +85,9 @@ def pretrain_task(
     refreshes = params.pretrain.refresh.policy.name != "never" and params.pretrain.train_document_tower
     measured = context.pretraining_reader(reader)
     trained: AnyReader = measured
-    if params.pretrain.containment:
-        trained = ContainmentReader(context.passages, context.special, context.device)
+    if params.pretrain.reward.name != READER:
+        reward = training_reward(params.pretrain.reward)
+        trained = RewardReader(reward, context.passages, context.special, context.device)
     measure = development_metrics(context)
     builder = None
     if refreshes and params.launch.builder != "inline":
