@@ -103,15 +103,25 @@ def with_gate(gate: Gate) -> list[Finding]:
     share = gate.among_candidates
     told = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
     found.append(Finding("OK" if share.mean >= LEAST_SHARE else "wrong", "answer among the candidates", told))
+    if gate.only_by_reading:
+        found = [one._replace(state="note") for one in found]  # the words are of no use here
     if gate.support:
-        spans, best, pairs = gate.support
+        spans, with_words, best, pairs, share = gate.support
         told = (
             f"{best.mean:+.1f} ± {best.error:.1f} nats, preferred in {pairs.mean:.2f} ± {pairs.error:.2f} of the pairs"
         )
-        remedy = "pre-training can learn which passages hold the words, no more; compare with pretrain.containment"
+        remedy = (
+            "pre-training can learn which passages hold the words, no more; compare with pretrain.reward: containment"
+        )
         is_preferred = gate.support.prefers_support
-        subject, about = "support, over the best with the words", f"{told} ({spans} spans)"
-        found.append(Finding("OK" if is_preferred else "note", subject, about, "" if is_preferred else remedy))
+        about = f"{told} ({spans} spans, {with_words} of them with passages that hold the words)"
+        found.append(
+            Finding(
+                "OK" if is_preferred else "note", "support, over the best other", about, "" if is_preferred else remedy
+            )
+        )
+        told = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
+        found.append(Finding("OK" if share.mean >= LEAST_SHARE else "note", "support among the candidates", told))
     return found + [Finding("wrong", "pre-training will not learn", *one.split("; ", 1)) for one in gate.problems]
 
 

@@ -36,11 +36,13 @@ class Mean(NamedTuple):
 
 
 class Support(NamedTuple):
-    """Passages that hold the answer's words: one that supports the answer compared with others. Nats per span."""
+    """A passage that supports the answer compared with others, which hold its words only if it does. Nats per span."""
 
     spans: int  # with such passages
+    with_words: int  # of these, the passage and the others hold the words
     over_best: Mean  # log p(y|z,x) of the passage that supports the answer, less that of the best of WITHOUT others
     preferred: Mean  # share of the others that have a lower log p(y|z,x); .5: the reader prefers neither
+    among_candidates: Mean  # share of the spans with one that supports the answer among the candidates of pre-training
 
     @property
     def prefers_support(self) -> bool:
@@ -57,11 +59,20 @@ class Gate(NamedTuple):
     over_best: Mean  # the same, less that of the best of WITHOUT passages without the answer
     among_candidates: Mean  # share of all spans with the answer among the candidates of pre-training
     candidates: int  # passages that pre-training reads
-    support: Support | None = None  # None: no passage is known that supports an answer while others hold its words
+    support: Support | None = None  # None: no passage is known that supports an answer and can be compared
+
+    @property
+    def only_by_reading(self) -> bool:
+        """True if passages are known that support an answer, and none of them has its words."""
+        return self.support is not None and not self.support.with_words
 
     @property
     def problems(self) -> list[str]:
         """Return the reasons why pre-training will not learn here, each with a remedy; empty if it can."""
+        if self.only_by_reading:
+            assert self.support is not None
+            unread = "the reader does not prefer the passages that support an answer; choose pretrain.causal_checkpoint"
+            return [] if self.support.prefers_support else [unread]
         found = []
         if not self.with_answer:
             found.append(f"no span is in any of the first {DEPTH} passages; choose text that repeats its facts")
@@ -136,9 +147,11 @@ def measure_support(
     origins: np.ndarray,
     supporting: Sequence[Sequence[int]],
 ) -> Support | None:
-    """Read masked sentences with a passage that supports the answer, one of `supporting`, and with others that hold
-    the masked wordpieces: the first ones that the retriever finds of each."""
+    """Read masked sentences with a passage that supports the answer, one of `supporting`, and with others: the first
+    ones that the retriever finds of each. The others hold the masked wordpieces if the passage does, so that the words
+    never make the difference."""
     rows_BK = np.full((len(masked), 1 + WITHOUT), ABSENT, np.int64)
+    has_words_B, is_candidate_B = np.zeros((2, len(masked)), bool)
     bodies = retriever.passages.bodies
     for start in range(0, len(masked), AT_ONCE):
         part = range(start, min(start + AT_ONCE, len(masked)))
@@ -147,8 +160,11 @@ def measure_support(
         for number, rows_L in zip(part, found_BL, strict=True):
             rows_L = rows_L[rows_L >= 0]
             supports_L = np.isin(rows_L, supporting[number])
-            others = rows_L[holds_answer(bodies, rows_L, [masked[number].targets]) & ~supports_L][:WITHOUT]
+            is_candidate_B[number] = supports_L[: policy.passages].any()
             rows_BK[number, 0] = [*rows_L[supports_L], *supporting[number]][0]
+            first, *has_words_L = holds_answer(bodies, np.append(rows_BK[number, 0], rows_L), [masked[number].targets])
+            has_words_B[number] = first
+            others = rows_L[(np.array(has_words_L, bool) == first) & ~supports_L][:WITHOUT]
             rows_BK[number, 1 : 1 + len(others)] = others
     read = np.flatnonzero(rows_BK[:, 1] >= 0)
     if not len(read):
@@ -163,7 +179,8 @@ def measure_support(
     gain_BK = np.where(is_other_BK, log_probs_BK[:, :1] - log_probs_BK[:, 1:], np.inf)
     preferred_BK = (gain_BK > 0) + 0.5 * (gain_BK == 0)
     preferred_B = (preferred_BK * is_other_BK).sum(1) / is_other_BK.sum(1)
-    return Support(len(read), _mean(gain_BK.min(1)), _mean(preferred_B))
+    share = _mean(is_candidate_B.astype(float))
+    return Support(len(read), int(has_words_B[read].sum()), _mean(gain_BK.min(1)), _mean(preferred_B), share)
 
 
 def _mean(values: np.ndarray) -> Mean:

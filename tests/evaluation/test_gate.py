@@ -91,7 +91,8 @@ def test_support_is_compared_with_others_that_hold_the_words(system: TinySystem,
         found = measure_support(*given)
         compared += found is not None
         if found is not None:
-            assert (found.spans, found.over_best.mean, found.preferred.mean) == pytest.approx((1, more, preferred))
+            assert (found.spans, found.with_words) == (1, 1)
+            assert (found.over_best.mean, found.preferred.mean) == pytest.approx((more, preferred))
         for supporting, *others in reader.rows:
             assert supporting == gold[0] not in others
             for other in others:
@@ -99,9 +100,30 @@ def test_support_is_compared_with_others_that_hold_the_words(system: TinySystem,
     assert compared > 3
 
 
+def test_support_without_the_words_is_compared_with_others_without_them(system: TinySystem) -> None:
+    sentences, bodies = system.corpus.sentences("cloze_dev"), system.passages.bodies
+    one = mask_first_span(sentences, 0, system.special.mask)
+
+    def holds(row: int) -> bool:
+        return bool(find_answer(np.asarray(bodies[row]), [one.targets], len(one.targets)))
+
+    row = next(row for row in range(len(bodies)) if not holds(row))
+    reader = Supporting(system, np.array([row]), 2.0)
+    found = measure_support(CandidatePolicy(8), system.built_retriever(), reader, [one], np.array([-1]), [[row]])
+    assert found is not None
+    assert (found.spans, found.with_words, found.over_best.mean) == (1, 0, pytest.approx(2.0))
+    [[supporting, *others]] = reader.rows
+    assert supporting == row not in others
+    assert not any(map(holds, others))
+
+
+def support_of(preferred: float) -> Support:
+    return Support(90, 0, Mean(0.0, 0.1), Mean(preferred, 0.04), Mean(0.5, 0.02))
+
+
 def test_support_is_told_apart_two_standard_errors_above_a_half() -> None:
     for mean, expected in ((0.7, True), (0.55, False), (0.49, False)):
-        assert Support(90, Mean(0.0, 0.1), Mean(mean, 0.04)).prefers_support == expected
+        assert support_of(mean).prefers_support == expected
 
 
 def gate_of(over_none: float, over_best: float, share: float, with_answer: int = 90) -> Gate:
@@ -118,6 +140,11 @@ def gate_of(over_none: float, over_best: float, share: float, with_answer: int =
         (gate_of(8.0, 7.0, 0.34), ["too few candidates"]),
         (gate_of(0.8, 0.7, 0.2), ["reader gains too little", "too few candidates"]),
         (gate_of(float("nan"), float("nan"), 0.0, 0), ["no span is in any", "too few candidates"]),
+        (gate_of(float("nan"), float("nan"), 0.0, 0)._replace(support=support_of(0.7)), []),
+        (
+            gate_of(float("nan"), float("nan"), 0.0, 0)._replace(support=support_of(0.5)),
+            ["does not prefer the passages"],
+        ),
     ],
 )
 def test_each_failure_has_its_reason_and_remedy(gate: Gate, named: list[str]) -> None:
