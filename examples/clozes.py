@@ -39,12 +39,12 @@ COMMON_RUN = 50  # items; a run of words in more of them is a phrase, not a copy
 RECURS = range(1, 21)  # other groups of copies that have the same span
 WORDS = 60  # of an item that is cut from a document
 WORDS_BEFORE = 3  # in the sentence: a reader of what is to the left needs some
-MODEL = Path(__file__).parents[1] / "experiments" / "real_news_clozes.yaml"
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
 def linked(record, dropped):
-    """An item of Wikipedia's current events, whose links are its spans."""
-    spans = tuple(Span(start, end, "link") for start, end, _ in record.field("links", list))
+    """An item of Wikipedia's current events: its links are its spans, labelled with the page."""
+    spans = tuple(Span(*link) for link in record.field("links", list))
     yield Document(record.identity(), record.text("title"), record.field("text", str), record.identity(), spans=spans)
 
 
@@ -65,6 +65,14 @@ def pieces(document):
         for text, spans in zip(texts, found, strict=True):
             items.append(document._replace(id=f"{document.id}/{len(items)}", text=text, spans=spans))
     return items
+
+
+def read_items(texts):
+    """The items of files in any format."""
+    register_shape(
+        "linked_texts", {"text", "links"}, "{id, title, text, links: [[start, end, title]]}", documents=linked
+    )
+    return [item for document in read_documents(input_files(*texts)) for item in pieces(document)]
 
 
 def read_lines(path):
@@ -129,18 +137,20 @@ def sentence_words(text, span):
     return [(first + word.start(), first + word.end()) for word in words]
 
 
+def is_free(text, start, end):
+    """True if a span is once in its item, with enough words before it in its sentence."""
+    same = re.finditer(rf"(?<!\w){re.escape(text[start:end])}(?!\w)", text, re.IGNORECASE)
+    words = sentence_words(text, (start, end))
+    before = sum(stop <= start for _, stop in words)
+    return WORDS_BEFORE <= before < len(words) and all(match.start() == start for match in same)
+
+
 def maskable(item, having):
-    """The spans of an item that other groups have, each once in it and with enough words before it in its sentence."""
-    text, found = item.text, []
-    for start, end, _ in item.spans:
-        span = text[start:end]
-        if len(having[span.lower()]) - 1 in RECURS:
-            same = re.finditer(rf"(?<!\w){re.escape(span)}(?!\w)", text, re.IGNORECASE)
-            words = sentence_words(text, (start, end))
-            before = sum(stop <= start for _, stop in words)
-            if WORDS_BEFORE <= before < len(words) and all(match.start() == start for match in same):
-                found.append((start, end))
-    return found
+    """The spans of an item that other groups have, and that a query can have masked."""
+    recurring = [
+        (start, end) for start, end, _ in item.spans if len(having[item.text[start:end].lower()]) - 1 in RECURS
+    ]
+    return [span for span in recurring if is_free(item.text, *span)]
 
 
 def random_span(text, span, generator):
@@ -181,15 +191,27 @@ def questions_of(clozes, left):
     return questions
 
 
-def study_of(name):
-    """The file and the text of the study of `name`; UserError: there is another one."""
-    path = Path("experiments") / f"{name}.yaml"
-    settings = MODEL.read_text(encoding="utf-8").split("\nquestion:", 1)[1]  # what is before is about the news
-    text = f"# {MODEL.name} on data/{name}; its first lines explain the cells.\nquestion:{settings}"
-    text = text.replace("data/news/", f"data/{name}/")
+def study_of(name, model, folder):
+    """The file and the text of the study of `name`: that of `model` with other files than those in data/FOLDER. None
+    for these. UserError: there is another study of this name."""
+    if name == folder:
+        return None
+    path, model_path = Path("experiments") / f"{name}.yaml", EXPERIMENTS / f"{model}.yaml"
+    settings = model_path.read_text(encoding="utf-8").split("\nquestion:", 1)[1]  # what is before is about the news
+    text = f"# {model_path.name} on data/{name}; its first lines explain the cells.\nquestion:{settings}"
+    text = text.replace(f"data/{folder}/", f"data/{name}/")
     if path.exists() and path.read_text(encoding="utf-8") != text:
         raise UserError("another study", "choose another --name", path=path)
     return path, text
+
+
+def write_study(study):
+    """Write what `study_of` returned."""
+    if study:
+        path, text = study
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"{path}: run it with `realm-lab sweep {path.stem}`")
 
 
 def main():
@@ -201,11 +223,8 @@ def main():
     parser.add_argument("--test", type=int, default=600, help="test clozes, at most and at most a tenth of the items")
     parser.add_argument("--dev", type=int, default=600, help="development clozes, the same")
     asked = parser.parse_args()
-    study = study_of(asked.name) if MODEL.exists() and asked.name != "news" else None
-    register_shape(
-        "linked_texts", {"text", "links"}, "{id, title, text, links: [[start, end, title]]}", documents=linked
-    )
-    items = [item for document in read_documents(input_files(*asked.texts)) for item in pieces(document)]
+    study = study_of(asked.name, "real_news_clozes", "news")
+    items = read_items(asked.texts)
     group, generator, folder = groups_of_copies(items), random.Random(0), Path("data") / asked.name
     clozes = [(Path(path).name.split(".")[0], cloze) for path in asked.clozes for cloze in read_lines(path)]
 
@@ -244,11 +263,7 @@ def main():
         at_random.append(given | {"spans": [[*span, "random"] for span in drawn]})
     write(folder / "knowledge.jsonl", marked)
     write(folder / "knowledge_random.jsonl", at_random)
-    if study:
-        path, text = study
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(f"{path}: run it with `realm-lab sweep {asked.name}`")
+    write_study(study)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""examples/clozes.py: clozes of any text, which do not hold their own answer, and a study that replaces no other."""
+"""examples/clozes.py and entities.py: clozes of any text, and a study that replaces no other."""
 
 import importlib.util
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,105 @@ def test_another_study_of_the_same_name_stops_it_at_the_start(example: Any, monk
     with refused("another study", path=study, remedy="choose another --name"):
         example.main()
     assert not data.exists()
+
+
+def entity(name: str, text: str, *links: tuple[str, str]) -> dict[str, Any]:
+    """An item whose links are (words, page)."""
+    return {
+        "id": name,
+        "title": "",
+        "text": text,
+        "links": [[text.index(words), text.index(words) + len(words), page] for words, page in links],
+    }
+
+
+def entities(monkeypatch: pytest.MonkeyPatch, *given: str) -> dict[str, list[dict[str, Any]]]:
+    """Run examples/entities.py and return its files."""
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.syspath_prepend(examples)
+    monkeypatch.setattr("sys.argv", ["entities.py", "--name", "mine", "--texts", "t.jsonl", *given])
+    runpy.run_path(str(examples / "entities.py"), run_name="__main__")
+    return {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in Path("data/mine").iterdir()
+    }
+
+
+def test_a_mention_has_an_entity_that_others_call_otherwise(
+    example: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = []
+    for n in range(12):
+        city, club = f"City{n}x", f"Reds{n}x"
+        items += [
+            entity(
+                f"full {n}",
+                f"On day {n} they lost to {club} Union {n} in the last {n * 7} minutes.",
+                (f"{club} Union {n}", club),
+            ),
+            entity(f"short {n}", f"Nobody in {city} had seen {club} play number {n * 11} before.", (club, club)),
+            entity(f"same {n}", f"The mayor of the old {city} left after {n * 13} years.", (city, city)),
+            entity(f"too {n}", f"Later the fire in {city} burned for {n * 17} hours.", (city, city)),
+        ]
+    Path("t.jsonl").write_text("\n".join(map(json.dumps, items)))
+    found = entities(monkeypatch, "--test", "4", "--dev", "2")
+    assert "12 mentions, 12 items, 12 entities" in capsys.readouterr().out
+    asked = {
+        split: {one["id"].removeprefix("full ") for one in found[f"questions_{split}"]} for split in ("test", "dev")
+    }
+    assert (len(asked["test"]), len(asked["dev"])) == (4, 2)
+    for one in found["questions_test"] + found["questions_dev"]:
+        number = one["id"].removeprefix("full ")
+        assert one["evidence_ids"] == [f"short {number}"]
+        assert one["answer"] == [f"Reds{number}x Union {number}"]
+        assert one["groups"] == ["nowhere"]
+        assert one["answer"][0] not in one["question"]
+    left = {one["id"]: one for one in found["knowledge"]}
+    assert len(left) == 48 - 6
+    marked = {name for name, one in left.items() if one["spans"]}
+    assert marked == {f"full {n}" for n in range(12)} - {f"full {n}" for split in asked.values() for n in split}
+    rows = {row["sentence"]: row["evidence_ids"] for row in found["evidence"]}
+    assert rows == {left[name]["text"]: [name.replace("full", "short")] for name in marked}
+    assert "data/mine/evidence.jsonl" in Path("experiments/mine.yaml").read_text()
+
+
+def test_a_mask_whose_words_are_elsewhere_trains_nothing(example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words of half of the mentions are in an item that does not have their entity."""
+    items = []
+    for n in range(16):
+        long, short = f"Lake{n}x Park", f"Shore{n}x"
+        items += [
+            entity(f"full {n}", f"Then at noon {n} fires began in {long} again, all {n * 7} said.", (long, short)),
+            entity(f"short {n}", f"Nobody on {short} had seen number {n * 11} before.", (short, short)),
+        ]
+        if n % 2:
+            items.append(entity(f"words {n}", f"Everything about {long} is {n * 13} years old."))
+    Path("t.jsonl").write_text("\n".join(map(json.dumps, items)))
+    found = entities(monkeypatch)
+    marked = [int(one["id"].removeprefix("full ")) % 2 for one in found["knowledge"] if one["spans"]]
+    assert 0 in marked
+    assert 1 not in marked
+    groups = {int(one["id"].removeprefix("full ")) % 2: one["groups"] for one in found["questions_test"]}
+    assert groups.items() <= {0: ["nowhere"], 1: ["elsewhere"]}.items()
+
+
+def test_names_without_links_are_one_entity_if_only_one_longer_name_has_them(
+    example: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = "Abel Brandt Carver Dalton Ehrlich Farrow Grimes Holt Ingram Jansen Keller Lorenz".split()
+    paragraphs = []
+    for n, name in enumerate(people):
+        paragraphs.append(f"The a{n} of b{n} and c{n} greeted Wilma {name} with d{n} and e{n}.")
+        paragraphs.append(f"The f{n} and g{n} wrote that {name} was h{n} again.")
+    Path("t.jsonl").write_text("\n".join(json.dumps({"id": str(n), "text": text}) for n, text in enumerate(paragraphs)))
+    found = entities(monkeypatch)
+    answers = {one["answer"][0]: one["evidence_ids"] for one in found["questions_test"]}
+    assert answers
+    for answer, evidence in answers.items():
+        number = people.index(answer.removeprefix("Wilma "))
+        assert evidence == [f"{2 * number + 1}/0"]
+
+
+def test_texts_without_second_names_are_refused(example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("t.jsonl").write_text(json.dumps({"id": "a", "text": "Nobody has ever left Oslo by ship."}))
+    with pytest.raises(SystemExit, match="too few entities have two names"):
+        entities(monkeypatch)

@@ -52,6 +52,8 @@ REAL = (
     "real_news_swap",
     "real_questions",
     "real_answers",
+    "real_entities",
+    "real_entities_rates",
     "two_sources",
 )
 OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
