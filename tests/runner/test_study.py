@@ -54,6 +54,8 @@ REAL = (
     "real_answers",
     "real_entities",
     "real_entities_rates",
+    "real_news_evidence",
+    "real_news_evidence_rates",
     "two_sources",
 )
 OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
