@@ -188,7 +188,8 @@ class Pretrain(Section):
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or no such document (`off`)."""
     calibrate_null: bool = False
-    """Shift the null document's score once so that mean p(null|x) is 1/candidates (neither paper nor code)."""
+    """Shift the null document's score once so that the mean p(null|x) of 64 training queries is 1/candidates (neither
+    paper nor code). Held-out sentences may start elsewhere: in the toy world at a mean of .014, not .083."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
