@@ -1,4 +1,4 @@
-"""Retrieval of documents with judged relevance: nDCG@10 and recall@100, as trec_eval and BEIR compute them."""
+"""Retrieval of documents with judged relevance: the measures of trec_eval, as BEIR reports them."""
 
 # Shapes: Q questions, K passages, J judged passages of a question
 
@@ -11,8 +11,9 @@ import numpy as np
 
 from realm_lab.corpus.store import NO_ROW, Passages
 
-MEASURES = ("ndcg_at_10", "judged_recall_at_100")
-GAIN_DEPTH, RECALL_DEPTH = 10, 100
+MEASURES = ("ndcg_at_10", "judged_recall_at_100")  # of a run's evaluation, which retrieves RECALL_DEPTH documents
+RECALL_DEPTH = 100
+DEPTHS, SUCCESS_DEPTHS = (5, 10, 20, 30, 100, 1000), (1, 5, 10)
 
 
 class Judged(NamedTuple):
@@ -63,21 +64,26 @@ def is_question(passage: Mapping[str, Any], identity: str, text: str) -> bool:
     return bool(passage["document"] == identity or passage["body"] == text)
 
 
-def graded_scores(found: Sequence[str], grades: Mapping[str, int]) -> tuple[float, float]:
-    """Return nDCG@10 and recall@100 of found documents, best first; 0 if none is relevant. A gain is the
-    grade of a document, divided by log2(1 + rank) (trec_eval's ndcg_cut)."""
+def graded_scores(found: Sequence[str], grades: Mapping[str, int]) -> dict[str, float]:
+    """Return the measures of found documents, best first; 0 if no document is relevant, that is of a grade above 0.
+    nDCG's gain is the grade, divided by log2(1 + rank) (trec_eval's ndcg_cut); `map` is the mean over the relevant
+    documents of the precision at their ranks, 0 for those that are not found."""
     gain = {name: max(grade, 0) for name, grade in grades.items()}  # TREC has grades below 0
-    relevant = sum(grade > 0 for grade in gain.values())
-    if not relevant:
-        return 0.0, 0.0
-    gains = [gain.get(name, 0) for name in found]
-    ideal = sorted(gain.values(), reverse=True)
-    return _dcg(gains) / _dcg(ideal), sum(own > 0 for own in gains[:RECALL_DEPTH]) / relevant
+    gains = np.array([gain.get(name, 0) for name in found], np.float64)
+    ideal = np.array(sorted(gain.values(), reverse=True), np.float64)
+    hits, relevant = np.cumsum(gains > 0), int(np.count_nonzero(ideal)) or 1
+    precision = (hits / np.arange(1, len(hits) + 1))[gains > 0]
+    scores = {"map": float(precision.sum() / relevant)}
+    for k in DEPTHS:
+        found_at_k = np.count_nonzero(gains[:k])
+        scores[f"ndcg_at_{k}"] = _dcg(gains[:k]) / (_dcg(ideal[:k]) or 1.0)
+        scores[f"judged_recall_at_{k}"] = found_at_k / relevant
+        scores[f"precision_at_{k}"] = found_at_k / k
+    return scores | {f"success_at_{k}": float(gains[:k].any()) for k in SUCCESS_DEPTHS}
 
 
-def _dcg(gains: Sequence[int]) -> float:
-    top = np.array(gains[:GAIN_DEPTH], np.float64)
-    return float((top / np.log2(np.arange(2, len(top) + 2))).sum())
+def _dcg(gains: np.ndarray) -> float:
+    return float((gains / np.log2(np.arange(2, len(gains) + 2))).sum())
 
 
 def _documents(passages: Passages, rows: np.ndarray) -> list[str]:

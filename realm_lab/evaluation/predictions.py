@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
+import numpy as np
+
 from realm_lab.corpus.answers import can_be_scored, passage_holds
-from realm_lab.corpus.readers.inputs import InputFile
+from realm_lab.corpus.readers.inputs import InputFile, find_queries
 from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, QUESTION_IDS, Record, first_record, parse, records
 from realm_lab.corpus.readers.registry import Dropped, questions_in, with_own_ids
 from realm_lab.corpus.readers.relevance import PASSAGE_IDS
 from realm_lab.corpus.readers.tables import table_records
+from realm_lab.corpus.readers.trec import is_qrels, judgements
 from realm_lab.corpus.records import Question, document_of
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import Questions
 from realm_lab.corpus.text_files import PARQUET, plain_name, read_head, read_lines, read_text
 from realm_lab.errors import UserError
-from realm_lab.evaluation.judged import MEASURES, graded_scores, own_document
+from realm_lab.evaluation.judged import graded_scores, own_document
 from realm_lab.evaluation.open_qa import f1, matches
 
 DEPTHS = (1, 5, 20)
@@ -33,7 +36,7 @@ REMEDY = (
     "expected records with id or question, and with prediction or ctxs (JSON, Parquet, CSV or TSV), one object "
     "{id: answer}, or a TREC run (docs/evaluation.md)"
 )
-RUN = re.compile(r"\S+\s+\S+\s+\S+\s+\d+\s+\S+\s+\S+")  # query, Q0, document, rank, score, tag
+RUN = re.compile(r"\S+\s+\S+\s+\S+\s+\d+\s+\S+\s+\S.*")  # query, Q0, document, rank, score, tag
 
 
 class Given(NamedTuple):
@@ -46,9 +49,15 @@ class Given(NamedTuple):
 def read_references(path: Path) -> list[Question]:
     """Read the questions of a file, in its order, whatever their answers, with ids as `prepare` makes them.
 
-    UserError: a file without questions.
+    Judgements (qrels) may lack the texts of their queries: predictions are then matched only by ids. UserError: a file
+    without questions.
     """
     dropped = Dropped()
+    if is_qrels(path, read_head(path)) and find_queries(path)[0] is None:
+        judged: dict[str, dict[str, int]] = {}
+        for _, query, document, relevance in judgements(path):
+            judged.setdefault(query, {})[document] = relevance
+        return [Question(query, query, (), None, judged=tuple(grades.items())) for query, grades in judged.items()]
     found = [question._replace(question=question.question.strip()) for question in questions_in(_file(path), dropped)]
     if not found:
         raise UserError("no questions", "name a file of questions and answers", path=path)
@@ -87,8 +96,8 @@ def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
 
 def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:
     """Compute exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`;
-    of questions that name their evidence evidence@k of the passages' ids; of questions with judged documents nDCG@10
-    and recall@100 of these, and no answers are needed.
+    of questions that name their evidence evidence@k of the passages' ids; of questions with judged documents the
+    measures of trec_eval (`graded_scores`), and no answers are needed.
 
     Wrong, and named by id in the result: a question without a prediction (`missing`); one without an answer or without
     passages in a file that has both (`without_answer`, `without_passages`); and one with two that differ
@@ -128,7 +137,7 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
         scores |= {f"evidence_at_{depth}": [float(rank <= depth) for rank in found_at] for depth in DEPTHS}
     if judged and any(name for _, found in everyone for passages in found.passages for name, _ in passages):
         found_by = [_graded(_single(by_id[name].passages), question) for name, question in judged.items()]
-        scores |= dict(zip(MEASURES, map(list, zip(*found_by, strict=True)), strict=True))
+        scores |= {measure: [one[measure] for one in found_by] for measure in found_by[0]}
     means = {name: sum(values) / len(values) for name, values in scores.items() if values}
     faults = {
         "missing": [q.id for q, found in everyone if not found.answers and not found.passages],
@@ -195,13 +204,14 @@ def _records(path: Path) -> Iterator[Record]:
 
 
 def _of_run(file: InputFile) -> Iterator[Record]:
-    """Yield a record for each query of a TREC run: its documents by their scores, in the order of trec_eval."""
-    found: dict[str, list[tuple[float, str]]] = {}
+    """Yield a record for each query of a TREC run: its documents by their scores, in the order of trec_eval. It has the
+    scores as float32, and of equal ones the last name first."""
+    found: dict[str, list[tuple[np.float32, str]]] = {}
     for number, line in read_lines(file.path):
         row = line.split()
         try:
-            query, _, document, _, score, _ = row
-            found.setdefault(query, []).append((float(score), document))
+            query, _, document, _, score, _, *_ = row
+            found.setdefault(query, []).append((np.float32(score), document))
         except ValueError:
             if row:
                 remedy = "expected the columns query, Q0, document, rank, score, tag, or the file is cut off"
@@ -228,7 +238,7 @@ def _single(given: set[T]) -> T | None:
     return next(iter(given)) if len(given) == 1 else None
 
 
-def _graded(passages: tuple[tuple[str, str], ...] | None, question: Question) -> tuple[float, float]:
+def _graded(passages: tuple[tuple[str, str], ...] | None, question: Question) -> dict[str, float]:
     """Return the scores of passages by their ids; the passages of a judged document (ID/N) are it."""
     grades = dict(question.judged)
     known = {*grades, own := own_document(question.id, grades)}

@@ -90,7 +90,7 @@ class AskedQuestions:
         left_out = [own_document(self.ids[place], own) for place, own in zip(places, grades, strict=True)]
         found = find_documents(lambda k: retrieve(texts, k).rows_QK, passages, left_out)
         scores = [graded_scores(names, own) for names, own in zip(found, grades, strict=True)]
-        return dict(zip(MEASURES, np.mean(scores, 0).tolist(), strict=True))
+        return {measure: float(np.mean([score[measure] for score in scores])) for measure in MEASURES}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the fields of each question in predictions.jsonl that are known before measuring. Questions of one

@@ -3,6 +3,8 @@
 import gzip
 import importlib
 import json
+import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,15 @@ def lines(rows: Sequence[Any]) -> str:
 def put(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
+
+
+DATA = Path(os.environ.get("REALM_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+def data_file(name: str) -> Path:
+    if not (DATA / name).exists():
+        pytest.skip(f"{DATA / name}: not there; set REALM_LAB_DATA to the folder of the data")
+    return DATA / name
 
 
 @pytest.mark.parametrize(
@@ -149,6 +160,41 @@ def test_a_trec_run_is_scored_as_ir_measures_does(tmp_path: Path) -> None:
         score_predictions(tmp_path / "bm25.run", [question._replace(judged=()) for question in questions])
     with refused("TREC run", path=tmp_path / "cut.run", line=2):
         score_predictions(put(tmp_path / "cut.run", text[:25]), questions)
+
+
+def test_a_run_and_judgements_without_queries_are_enough_for_the_measures_of_trec_eval(tmp_path: Path) -> None:
+    qrels = put(tmp_path / "qrels.txt", "1 0 a 1\n1 0 b 0\n1 0 c 2\n1 0 d 1\n2 0 a 1\n3 0 x 0\n4 0 e -1\n4 0 f 1\n")
+    # of equal scores the last name is first, and scores are equal as float32
+    run = "1 Q0 b 0 0.50000000001 t more\n1 Q0 c 0 0.5 t junk\n1 Q0 a 9 0.1 t\n3\tQ0\tx\t1\t1\tt\n"
+    run += "4 Q0 e 0 2 t\n4 Q0 f 0 1 t\n"
+    questions = read_references(qrels)
+    scores = score_predictions(put(tmp_path / "run.txt", run), questions)
+    assert (len(questions), scores["questions"], scores["missing"]) == (4, 4, ["2"])
+    assert scores["map"] == pytest.approx(((1 + 2 / 3) / 3 + 1 / 2) / 4)
+    log = math.log2
+    ndcg = (2 + 1 / log(4)) / (2 + 1 / log(3) + 1 / log(4)), 1 / log(3)
+    assert scores["ndcg_at_5"] == scores["ndcg_at_1000"] == pytest.approx(sum(ndcg) / 4)
+    assert [scores[f"precision_at_{k}"] for k in (5, 30)] == pytest.approx([(2 / 5 + 1 / 5) / 4, (2 / 30 + 1 / 30) / 4])
+    assert scores["judged_recall_at_5"] == pytest.approx((2 / 3 + 1) / 4)
+    assert [scores[f"success_at_{k}"] for k in (1, 5)] == [1 / 4, 2 / 4]
+
+
+@pytest.mark.parametrize(("run", "printed"), [("results.test", "out.test.aq"), ("results.trunc", "out.test.aqc")])
+def test_every_digit_is_that_of_trec_eval(run: str, printed: str) -> None:
+    """Its test files: each topic, and the mean over the judged ones (its -c); one run lacks a topic."""
+    questions = read_references(data_file("trec_eval/qrels.test"))
+    rows = map(str.split, data_file(f"trec_eval/{printed}").read_text().splitlines())
+    theirs = {(topic, name): value for name, topic, value in (row for row in rows if len(row) == 3)}
+    names = {"ndcg_at": "ndcg_cut", "judged_recall_at": "recall", "precision_at": "P", "success_at": "success"}
+    compared = 0
+    for topic, some in [("all", questions), *((question.id, [question]) for question in questions)]:
+        if f"\n{topic}\t" in "\nall\t" + data_file(f"trec_eval/{run}").read_text():
+            for measure, value in score_predictions(data_file(f"trec_eval/{run}"), some).items():
+                if isinstance(value, float):
+                    name, _, depth = measure.rpartition("_")
+                    assert f"{value:.4f}" == theirs[topic, f"{names[name]}_{depth}" if name else measure]
+                    compared += 1
+    assert compared == 22 * (4 if run == "results.test" else 3)
 
 
 def test_a_document_that_is_the_question_is_left_out(tmp_path: Path) -> None:

@@ -108,9 +108,10 @@ def _beir(folder: Path, name: str) -> Path:
     return found[0]
 
 
-def queries_of(qrels: Path) -> Path:
-    """The file with the texts of judged queries: queries.jsonl in the folder above or the same one (BEIR), a table with
-    `queries` in place of `qrels` (MS MARCO), or the only one in the folder with `queries` in its name (NIST's)."""
+def find_queries(qrels: Path) -> tuple[Path | None, Path]:
+    """Return the file with the texts of judged queries, if there is one, and where it should be: queries.jsonl in the
+    folder above or the same one (BEIR), a table with `queries` in place of `qrels` (MS MARCO), or the only one in the
+    folder with `queries` in its name (NIST's)."""
     named = qrels.with_name(re.sub("qrels", "queries", qrels.name, flags=re.IGNORECASE))
     tables = [named.with_name(named.name.removesuffix(".gz")), named.with_name(f"{named.name}.gz")]
     lists = [
@@ -121,8 +122,14 @@ def queries_of(qrels: Path) -> Path:
     if found is None:
         named_so = [path for path in qrels.parent.glob("*queries*") if path.is_file()]
         found = named_so[0] if len(named_so) == 1 else None
+    return found, candidates[0]
+
+
+def queries_of(qrels: Path) -> Path:
+    """Return that file. UserError: there is none."""
+    found, expected = find_queries(qrels)
     if found is None:
-        raise UserError("its queries are missing", f"put them at {candidates[0]}", path=qrels)
+        raise UserError("its queries are missing", f"put them at {expected}", path=qrels)
     return found
 
 

@@ -46,7 +46,7 @@ def _collection(file: InputFile, dropped: Dropped) -> Iterator[Document]:
         yield Document(identity, title, row[-1], title or identity)
 
 
-def _judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
+def judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
     """Yield (line, query, document, relevance)."""
     has_header = False
     for number, line in read_lines(path):
@@ -85,7 +85,7 @@ def _texts(path: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
 def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
     judged: dict[str, dict[str, int]] = {}
     lines: dict[str, int] = {}
-    for line, query, document, relevance in _judgements(file.path):
+    for line, query, document, relevance in judgements(file.path):
         judged.setdefault(query, {})[document] = relevance
         lines.setdefault(query, line)
     queries = queries_of(file.path)
@@ -98,7 +98,7 @@ def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
 
 
 def _line_of(path: Path, document: str) -> int:
-    return next(line for line, _, judged, _ in _judgements(path) if judged == document)
+    return next(line for line, _, judged, _ in judgements(path) if judged == document)
 
 
 def _is_collection(path: Path, head: str) -> bool:
@@ -106,7 +106,7 @@ def _is_collection(path: Path, head: str) -> bool:
     return plain_name(path).endswith(".tsv") and bool(_PASSAGE.fullmatch(first) or _DOCUMENT.fullmatch(first))
 
 
-def _is_qrels(path: Path, head: str) -> bool:
+def is_qrels(path: Path, head: str) -> bool:
     """Recognise BEIR's header, TREC's columns by the name of the file or its folder, or by the second one, 0 or Q0."""
     first = head.split("\n", 1)[0]
     found = _TREC.fullmatch(first.strip())
@@ -115,4 +115,4 @@ def _is_qrels(path: Path, head: str) -> bool:
 
 
 register_reader("ms_marco", _is_collection, read_documents=_collection)
-register_reader("qrels", _is_qrels, read_questions=_questions, judged_at=_line_of)
+register_reader("qrels", is_qrels, read_questions=_questions, judged_at=_line_of)
