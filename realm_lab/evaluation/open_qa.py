@@ -20,8 +20,13 @@ class Scores(NamedTuple):
 
 def exact_match(prediction: str, answers: Sequence[str]) -> bool:
     """Return official exact match: equal to any reference after normalisation (released code, section 4.1)."""
-    normalised = normalise_answer(prediction)
-    return any(normalised == normalise_answer(answer) for answer in answers)
+    return any(_compared(prediction) == _compared(answer) for answer in answers)
+
+
+def _compared(text: str) -> str:
+    """Return the normal form of an answer, or the text itself if nothing is left of it ("A", "~.~"): in the released
+    code all of these are equal."""
+    return normalise_answer(text) or text.strip().lower()
 
 
 def matches(prediction: str, answers: Sequence[str], kind: str, patterns: Patterns, question: str) -> bool:
@@ -32,8 +37,8 @@ def matches(prediction: str, answers: Sequence[str], kind: str, patterns: Patter
 def f1(prediction: str, answers: Sequence[str]) -> float:
     """Return best word-overlap F1 with any reference (SQuAD; Rajpurkar et al. 2016), in the released code's normal
     form."""
-    predicted = normalise_answer(prediction).split()
-    return max((_f1(predicted, normalise_answer(answer).split()) for answer in answers), default=0.0)
+    predicted = _compared(prediction).split()
+    return max((_f1(predicted, _compared(answer).split()) for answer in answers), default=0.0)
 
 
 def _f1(predicted: list[str], reference: list[str]) -> float:

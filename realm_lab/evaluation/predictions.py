@@ -77,18 +77,14 @@ def stored_questions(stored: Questions) -> list[Question]:
 
 
 def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
-    """Drop references that normalise to nothing; return the questions, and the ids of those without another reference.
-
-    `prepare` leaves out the same: an empty answer would equal such a reference.
-    """
+    """Drop blank references; return the questions, and the ids of those all of whose references normalise to nothing,
+    which `prepare` leaves out too."""
     kept, unscorable = [], []
     for question in questions:
-        own = [
-            tuple(answer for answer in answers if can_be_scored(answer, question.answer_kind))
-            for answers in (question.answers, question.answers_updated)
-        ]
-        if own[0] and (own[1] or not question.answers_updated):
-            kept.append(question._replace(answers=own[0], answers_updated=own[1]))
+        both = question.answers, question.answers_updated or question.answers
+        if all(any(can_be_scored(answer, question.answer_kind) for answer in answers) for answers in both):
+            old, new = (tuple(filter(str.strip, answers)) for answers in (question.answers, question.answers_updated))
+            kept.append(question._replace(answers=old, answers_updated=new))
         else:
             unscorable.append(question.id)
     return kept, unscorable

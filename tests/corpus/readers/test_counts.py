@@ -138,6 +138,7 @@ REAL = {
     # 448 records, each of two versions
     "knowledge_update/squad_dev_swapped.public.jsonl": ("swapped_paragraphs", d(2 * 448)),
     "knowledge_update/new_wiki_v1.0.public-half.json": ("squad", d(786, articles=24, questions=3_892)),
+    "trivia/TriviaQA-dev.dpr.tsv": ("question_table", q(8_837)),
     # The description counts 29,519 tokens: it takes the 39 tokens "#" for comments.
 }
 # Drops from them.
@@ -155,6 +156,7 @@ DROPPED = {
     "nq_gold/qed-dev.public.jsonlines": {"document: copy of an earlier one": 4},
     "curatedtrec/CuratedTrec-train.jsonl": {"answer: not a valid regular expression, kept and matches nothing": 1},
     "wiki_articles/timeqa_questions.jsonl": {NOTHING: 378, NO_ANSWER: 378},
+    "trivia/TriviaQA-dev.dpr.tsv": {NOTHING: 29},
 }
 
 
