@@ -23,15 +23,9 @@ from benchmarks.machine import table
 from realm_lab.core.files import write_json
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.errors import UserError
-from realm_lab.systems.bm25 import PLAIN, Analysis, Bm25
+from realm_lab.systems.bm25 import Bm25
 
 DEPTHS, ANSWER_DEPTHS = (1, 5, 20, 100), (5, 20, 100)
-LUCENE_STOP_WORDS = (
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with"
-)  # the 33 of Lucene's EnglishAnalyzer, which Anserini uses
-LUCENE = Analysis(r"(?u)\b\w+\b", tuple(LUCENE_STOP_WORDS.split()), "porter")  # Anserini's, whose figures are published
-ANALYSES = {"lucene": LUCENE, "plain": PLAIN}
 
 
 class Text(NamedTuple):
@@ -78,9 +72,9 @@ def natural_questions(data: Path, texts: Sequence[Text]) -> tuple[list[Text], li
     return more, items
 
 
-def measure(texts: Sequence[Text], items: Sequence[Item], titles: bool, analysis: Analysis) -> dict[str, float]:
+def measure(texts: Sequence[Text], items: Sequence[Item], titles: bool) -> dict[str, float]:
     """Recall of the gold passage, its mean reciprocal rank within the first 100, and recall of an answer."""
-    index = Bm25.of_texts([f"{text.title} {text.body}" if titles else text.body for text in texts], analysis)
+    index = Bm25.of_texts([text.body for text in texts], [text.title for text in texts] if titles else ())
     rows_BK = index.search([item.question for item in items], max(DEPTHS)).rows_QK
     gold_BK = rows_BK == np.array([item.gold for item in items])[:, None]
     rank_B = np.where(gold_BK.any(1), gold_BK.argmax(1) + 1, 0)
@@ -98,7 +92,7 @@ def measure(texts: Sequence[Text], items: Sequence[Item], titles: bool, analysis
     return found | {f"recall_at_{k}": float(((answer_rank > 0) & (answer_rank <= k)).mean()) for k in ANSWER_DEPTHS}
 
 
-def run(data: Path, questions: int | None = None, analysis: str = "lucene") -> dict[str, Any]:
+def run(data: Path, questions: int | None = None) -> dict[str, Any]:
     """Every setting; `questions` takes that number from each data set, evenly spaced."""
     texts, items = squad(data)
     more, open_items = natural_questions(data, texts)
@@ -111,7 +105,7 @@ def run(data: Path, questions: int | None = None, analysis: str = "lucene") -> d
     for name, (corpus, asked, titles) in settings.items():
         step = max(1, len(asked) // questions) if questions else 1
         chosen = asked[::step]
-        figures = measure(corpus, chosen, titles, ANALYSES[analysis])
+        figures = measure(corpus, chosen, titles)
         results[name] = {"questions": len(chosen), "passages": len(corpus), **figures}
     return results
 
@@ -127,11 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data")
     parser.add_argument("--questions", type=int, help="so many of each data set (default: all)")
-    parser.add_argument("--analysis", choices=list(ANALYSES), default="lucene", help="how texts become terms")
     parser.add_argument("--output", type=Path, help="JSON file for the results")
     chosen = parser.parse_args(arguments)
     try:
-        results = run(chosen.data, chosen.questions, chosen.analysis)
+        results = run(chosen.data, chosen.questions)
     except UserError as error:
         parser.error(str(error))
     names = list(next(iter(results.values())))
@@ -139,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = [[name, *figures] for name, figures in zip(results, shown, strict=True)]
     print(table(["", *names], rows))
     if chosen.output:
-        write_json(chosen.output, {"analysis": chosen.analysis, "results": results})
+        write_json(chosen.output, results)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """BM25 over the knowledge corpus, the baseline of every retrieval table; computed once and then shared by all runs.
 
-<store>/<key[:12]>/identity.json      the corpus, and how its texts became terms; written first
+<store>/<key[:12]>/identity.json      the corpus, and the code that made its texts into terms; written first
                    shard-00000.arrow  terms of SHARD_ROWS passages, each with its passages and counts
                    shard-00000.lock   held by the process that writes this shard; not empty once it is finished
                    manifest.json      written last: with it the index is published
 
-A score needs the statistics of the whole corpus, which are summed when questions are asked: it is bit-identical to
-the result of bm25s over all passages at once. No more than a shard's texts are in memory, and the files are
-memory-mapped.
+A text becomes terms as by Lucene's EnglishAnalyzer: words by Unicode's rules (UAX 29), without possessive endings and
+its 33 stop words, stemmed by Porter's algorithm of 1980. A score needs the statistics of the whole corpus, which are
+summed when questions are asked, like the weights k1, b and that of the title: it is bit-identical to the result of
+bm25s over all passages at once. No more than a shard's texts are in memory, and the files are memory-mapped.
 """
 
 # Shapes: N passages of a shard, Q questions, K passages that are found
@@ -15,76 +16,109 @@ memory-mapped.
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import bm25s
 import numpy as np
 import pyarrow as pa
+import regex
 import Stemmer
 import torch
 
 from realm_lab.core.digests import damage
 from realm_lab.core.files import atomic_write, digest, read_json
 from realm_lab.core.shards import REMEDY, in_shards, publish, write_once
-from realm_lab.corpus.store import Passages
+from realm_lab.corpus.store import NO_ROW, Passages
 from realm_lab.errors import UserError
+from realm_lab.retrieval.rows import NO_SCORE
+from realm_lab.systems.bm25_options import Bm25Options
 from realm_lab.systems.registry import Retrieved
 from realm_lab.tracking.code_record import code_reader
 from realm_lab.tracking.run_dir import KEY_LENGTH
 
-K1, B = 0.9, 0.4  # Anserini's, as in the open-domain question-answering literature
 SHARD_ROWS = 1 << 16
-FORMAT = 1
+MARKS = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
 
 
-class Analysis(NamedTuple):
-    """Splits a text into terms."""
-
-    words: str  # expression of a word
-    stop_words: str | tuple[str, ...]  # a list known to bm25s, or the words
-    stems: str  # algorithm of the Snowball library
-
-    def tokens(self, texts: Sequence[str], return_ids: bool) -> Any:
-        """Return the terms of each text: as numbers with their vocabulary, or as words."""
-        stop = list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words
-        how = {"stopwords": stop, "stemmer": Stemmer.Stemmer(self.stems), "token_pattern": self.words}
-        return bm25s.tokenize(list(texts), **how, return_ids=return_ids, show_progress=False)
+def _runs(*kinds: str, inside: str = "") -> str:
+    """Return an expression of characters of these kinds of UAX 29, which one of `inside` may join."""
+    run = f"(?:[{_any(*kinds)}]{MARKS})++"
+    return f"{run}(?:[{_any(inside, 'MidNumLet', 'Single_Quote')}]{MARKS}{run})*+" if inside else run
 
 
-PLAIN = Analysis(r"(?u)\b\w\w+\b", "en", "english")  # words of two letters or more, Porter 2
+def _any(*kinds: str) -> str:
+    return "".join(rf"\p{{WB={kind}}}" for kind in kinds)
 
 
-def count_terms(texts: Sequence[str], analysis: Analysis) -> pa.RecordBatch:
-    """Return the sorted terms of texts, each with the numbers of its texts and its counts. The first entry, None,
-    stands for any term: its counts are the texts' lengths."""
-    ids, vocabulary = analysis.tokens(texts, return_ids=True)
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    terms = sorted(vocabulary)
-    place_of = np.zeros(len(terms), np.int64)  # of a term's number in the sorted ones, from 1
-    place_of[[vocabulary[term] for term in terms]] = np.arange(1, len(terms) + 1)
+LETTERS, NUMBERS = _runs("ALetter", "Hebrew_Letter", inside="MidLetter"), _runs("Numeric", inside="MidNum")
+PART, JOINERS = f"(?:{_runs('Katakana')}|(?:{LETTERS}|{NUMBERS})++)", f"(?:{_runs('ExtendNumLet')})?+"
+WORD = regex.compile(  # a word of UAX 29; of languages without blanks single characters, or runs (Thai)
+    rf"{JOINERS}{PART}(?:{_runs('ExtendNumLet')}{PART})*{JOINERS}|\p{{LB=SA}}++|[\p{{Han}}\p{{Hiragana}}]{MARKS}"
+)
+POSSESSIVE = regex.compile("['\u2019\uff07][sS]$")
+STOP_WORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with".split()
+)
+
+
+class Terms(dict[str, list[str]]):
+    """The terms of texts without blanks, each computed once."""
+
+    def __init__(self) -> None:
+        self._stem = Stemmer.Stemmer("porter").stemWord
+
+    def __missing__(self, text: str) -> list[str]:
+        words = (POSSESSIVE.sub("", word).lower() for word in WORD.findall(text))
+        kept = (word for word in words if word not in STOP_WORDS)
+        self[text] = found = [self._stem(word) if len(word) > 2 else word for word in kept]  # as Porter's own program
+        return found
+
+    def of(self, text: str) -> list[str]:
+        """Return the terms of any text: no word goes on after a blank."""
+        return list(chain.from_iterable(map(self.__getitem__, text.split())))
+
+
+def count_terms(bodies: Sequence[str], titles: Sequence[str]) -> pa.RecordBatch:
+    """Return the sorted terms of passages, each with the numbers of its passages and its counts in bodies and titles.
+    The first entry, None, stands for any term: its counts are the lengths."""
+    terms, size = Terms(), len(bodies)
+    vocabulary: dict[str, int] = defaultdict(itertools.count().__next__)
+    ids = [list(map(vocabulary.__getitem__, terms.of(text))) for text in chain(bodies, titles)]
+    lengths = np.fromiter(map(len, ids), np.int64, 2 * size)
+    words = sorted(vocabulary)
+    place_of = np.empty(len(words), np.int64)  # of a term's number in the sorted ones, from 1
+    place_of[[vocabulary[word] for word in words]] = np.arange(1, len(words) + 1)
     place_T = place_of[np.fromiter(chain.from_iterable(ids), np.int64, lengths.sum())]
-    pairs, counts = np.unique(place_T * len(ids) + np.repeat(np.arange(len(ids)), lengths), return_counts=True)
-    starts = np.append(0, len(ids) + np.searchsorted(pairs, np.arange(1, len(terms) + 2) * len(ids)))
-    rows = np.concatenate([np.arange(len(ids)), pairs % len(ids)])
-    lists = [
-        pa.ListArray.from_arrays(starts.astype(np.int32), values.astype(np.int32))
-        for values in (rows, np.concatenate([lengths, counts]))
-    ]
-    return pa.record_batch([pa.array([None, *terms], pa.string()), *lists], ["term", "rows", "counts"])
+    pair_T = place_T * size + np.repeat(np.arange(2 * size) % size, lengths)
+    is_title_T = np.repeat(np.arange(2 * size) >= size, lengths)
+    pairs, inverse = np.unique(pair_T, return_inverse=True)
+    starts = np.append(0, size + np.searchsorted(pairs, np.arange(1, len(words) + 2) * size))
+    columns = [np.concatenate([np.arange(size), pairs % size])]
+    for chosen, own in ((~is_title_T, lengths[:size]), (is_title_T, lengths[size:])):
+        columns.append(np.concatenate([own, np.bincount(inverse[chosen], minlength=len(pairs))]))
+    lists = [pa.ListArray.from_arrays(starts.astype(np.int32), values.astype(np.int32)) for values in columns]
+    return pa.record_batch([pa.array([None, *words], pa.string()), *lists], ["term", "rows", "counts", "title_counts"])
 
 
 class Shard:
-    """The result of `count_terms` for some passages."""
+    """The result of `count_terms` for some passages, with the weight of their titles."""
 
-    def __init__(self, batch: pa.RecordBatch):
+    def __init__(self, batch: pa.RecordBatch, title_weight: float):
         self._terms, rows = batch.column("term"), batch.column("rows")
         self._starts, self._rows = rows.offsets.to_numpy(), rows.values.to_numpy()
-        self._counts = batch.column("counts").values.to_numpy()
-        self.lengths = self._counts[: self._starts[1]]
+        self._counts, self._title_counts = (batch.column(part).values.to_numpy() for part in ("counts", "title_counts"))
+        self._title_weight = title_weight
+        self.lengths = self.counts(slice(0, self._starts[1]))
+
+    def counts(self, found: slice) -> np.ndarray:
+        """Return the weighted counts of a term in its passages, float64."""
+        counts: np.ndarray = self._counts[found] + self._title_weight * self._title_counts[found]
+        return counts
 
     def find(self, term: str) -> slice:
         """Return the index of a term's entry."""
@@ -93,47 +127,56 @@ class Shard:
         has_term = place < len(self._terms) and self._terms[place].as_py() == term
         return slice(*self._starts[place : place + 2].tolist()) if has_term else slice(0, 0)
 
-    def weights(self, found: slice, mean_length: float) -> tuple[np.ndarray, np.ndarray]:
+    def weights(self, found: slice, mean_length: float, options: Bm25Options) -> tuple[np.ndarray, np.ndarray]:
         """Return the passages with a term, and the term's weight in each, float64."""
-        rows, counts = self._rows[found], self._counts[found]
-        return rows, counts / (K1 * ((1 - B) + B * self.lengths[rows] / mean_length) + counts)
+        rows, counts = self._rows[found], self.counts(found)
+        rows, counts = rows[counts > 0], counts[counts > 0]  # without its title a passage may not have it
+        relative = self.lengths[rows] / mean_length
+        return rows, counts / (options.k1 * ((1 - options.b) + options.b * relative) + counts)
 
 
 class Bm25:
     """An index of one or more shards."""
 
-    def __init__(self, shards: Sequence[pa.RecordBatch], analysis: Analysis = PLAIN):
-        self._shards, self._analysis = [Shard(batch) for batch in shards], analysis
+    def __init__(self, shards: Sequence[pa.RecordBatch], options: Bm25Options | None = None):
+        self._batches, self._options = shards, options or Bm25Options()
+        self._shards = [Shard(batch, self._options.title_weight) for batch in shards]
         self._size = sum(len(shard.lengths) for shard in self._shards)
-        self._words = sum(int(shard.lengths.sum(dtype=np.int64)) for shard in self._shards)
+        self._words = sum(float(shard.lengths.sum()) for shard in self._shards)
 
     @classmethod
-    def of_texts(cls, texts: Sequence[str], analysis: Analysis = PLAIN) -> Bm25:
+    def of_texts(cls, bodies: Sequence[str], titles: Sequence[str] = ()) -> Bm25:
         """Build an index in memory."""
-        return cls([count_terms(texts, analysis)], analysis)
+        return cls([count_terms(bodies, titles or [""] * len(bodies))])
+
+    def with_options(self, options: Bm25Options) -> Bm25:
+        """Return the same index with other weights."""
+        return Bm25(self._batches, options)
 
     def search(self, questions: Sequence[str], depth: int) -> Retrieved:
-        """Return the best `depth` texts of each question, among equal ones the first; row -1, score -inf beyond the
-        corpus, and for texts without words (pictures have none)."""
-        rows_QK = np.full((len(questions), depth), -1, np.int64)
-        scores_QK = np.full((len(questions), depth), -np.inf, np.float32)
-        asked = self._analysis.tokens(questions, return_ids=False) if self._words else []
+        """Return the best `depth` passages of each question, among equal ones the first. Only passages that share a
+        term with it are found: row NO_ROW, score NO_SCORE if there are fewer."""
+        rows_QK = np.full((len(questions), depth), NO_ROW, np.int64)
+        scores_QK = np.zeros((len(questions), depth), np.float32)
+        terms = Terms()
+        asked = [terms.of(question) for question in questions]
         known = set(chain.from_iterable(asked))
         found = [{term: shard.find(term) for term in known} for shard in self._shards]
-        holders = {term: sum(own[term].stop - own[term].start for own in found) for term in known}
+        pairs = list(zip(self._shards, found, strict=True))
+        holders = {term: sum(np.count_nonzero(shard.counts(own[term])) for shard, own in pairs) for term in known}
         rarity = {
             term: np.float32(math.log(1 + (self._size - count + 0.5) / (count + 0.5)))  # Lucene's, as bm25s has it
             for term, count in holders.items()
         }
         first = 0
-        for shard, own in zip(self._shards, found, strict=True):
+        for shard, own in pairs:
             weights = {}
             for term, place in own.items():
-                rows, weight = shard.weights(place, self._words / self._size)
+                rows, weight = shard.weights(place, self._words / self._size, self._options)
                 weights[term] = rows, (rarity[term] * weight).astype(np.float32)
-            for number, terms in enumerate(asked):
+            for number, terms_asked in enumerate(asked):
                 score_N = np.zeros(len(shard.lengths), np.float32)
-                for term in terms:
+                for term in terms_asked:
                     np.add.at(score_N, *weights[term])
                 better = np.flatnonzero(score_N > scores_QK[number, -1])
                 scores = np.concatenate([scores_QK[number], score_N[better]])
@@ -141,14 +184,14 @@ class Bm25:
                 rows_QK[number] = np.concatenate([rows_QK[number], first + better])[best]
                 scores_QK[number] = scores[best]
             first += len(shard.lengths)
+        scores_QK[rows_QK == NO_ROW] = NO_SCORE
         return Retrieved(rows_QK, scores_QK)
 
 
 def best_rows(score_N: np.ndarray, count: int) -> np.ndarray:
     """Return the rows of the highest scores, the highest first; among equal scores the first row first, int64 [count].
 
-    bm25s' `retrieve` chooses among equal scores by numpy's partition: differently on another processor, and slowly if
-    many scores are equal, as for passages without any of the words.
+    bm25s' `retrieve` chooses among equal scores by numpy's partition: differently on another processor.
     """
     least = torch.from_numpy(score_N).topk(count).values[-1].item()
     above, equal = np.flatnonzero(score_N > least), np.flatnonzero(score_N == least)
@@ -168,9 +211,8 @@ class Bm25Store:
 
         `corpus_digest` must be different for every list of passages.
         """
-        described = {"corpus_digest": corpus_digest, "rows": len(passages), **PLAIN._asdict()}
         code = digest(code_reader(self.folder.parent).reached([__name__]))
-        identity = described | {"bm25s": bm25s.__version__, "format": FORMAT, "code": code}
+        identity = {"corpus_digest": corpus_digest, "rows": len(passages), "regex": regex.__version__, "code": code}
         key = digest(identity)
         folder = self.folder / key[:KEY_LENGTH]
         write_once(folder / "identity.json", identity)
@@ -180,7 +222,7 @@ class Bm25Store:
         paths = [folder / f"shard-{number:05d}.arrow" for number in range(len(firsts))]
 
         def write(number: int) -> None:
-            batch = count_terms(texts_of(passages, firsts[number], SHARD_ROWS), PLAIN)
+            batch = count_terms(*texts_of(passages, firsts[number], SHARD_ROWS))
             with atomic_write(paths[number], "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
                 writer.write_batch(batch)
 
@@ -190,10 +232,10 @@ class Bm25Store:
         return Bm25([_open(path) for path in paths])
 
 
-def texts_of(passages: Passages, first: int = 0, count: int | None = None) -> list[str]:
-    """Return the searched texts of all passages or of the first ones: their titles and bodies."""
+def texts_of(passages: Passages, first: int = 0, count: int | None = None) -> tuple[list[str], list[str]]:
+    """Return the searched texts of all passages or of the first ones: their bodies and titles."""
     some = passages.text.rows(first, count)
-    return [f"{title} {body}" for title, body in zip(some.column("title"), some.column("body"), strict=True)]
+    return some.column("body"), some.column("title")
 
 
 def _open(path: Path) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from realm_lab.params.sections import Section
+from realm_lab.systems.bm25_options import Bm25Options
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
@@ -21,7 +21,7 @@ FINETUNE_READER = Stage(
 )
 
 
-class Bm25ReaderOptions(Section):
+class Bm25ReaderOptions(Bm25Options):
     """`system_options.bm25_reader`."""
 
     temperature: Annotated[float, Field(gt=0.0)] = 1.0
@@ -30,6 +30,8 @@ class Bm25ReaderOptions(Section):
 
 class Bm25Passages(SpanReader):
     """A reader of BM25's passages."""
+
+    options = Bm25Options
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         return self.bm25.search(questions, k)
@@ -44,5 +46,6 @@ class Bm25Reader(Bm25Passages):
     stages: ClassVar[tuple[Stage, ...]] = (WARM_START, FINETUNE_READER, EVALUATE)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        found = super().retrieve(questions, k)
-        return found._replace(scores_QK=found.scores_QK / np.float32(self.own.temperature))
+        rows_QK, scores_QK = super().retrieve(questions, k)
+        divisor_QK = np.where(rows_QK >= 0, np.float32(self.own.temperature), np.float32(1))  # a missing one stays so
+        return Retrieved(rows_QK, scores_QK / divisor_QK)

@@ -59,7 +59,7 @@ class Context(CorpusContext):
 
     @cached_property
     def bm25(self) -> Bm25:
-        """Return BM25 over the knowledge corpus."""
+        """Return BM25 over the knowledge corpus, with the default options."""
         return self.bm25_over(self.knowledge)
 
     def bm25_over(self, knowledge: Knowledge) -> Bm25:

@@ -112,7 +112,8 @@ def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Plan]:
 def _stage_identity(params: Params, system: str, stage: Stage) -> dict[str, Any]:
     """Return what distinguishes a stage of two runs besides the seed and the stages before it."""
     work = Chosen("system", stage.work, stage.work, None, None).named if stage.is_own else stage.work
-    described = {"stage": stage.name, "work": work, "engine": ENGINE_VERSION}
+    described: dict[str, Any] = {"stage": stage.name, "work": work, "engine": ENGINE_VERSION}
+    described |= {"version": stage.version} if stage.version > 1 else {}
     described["params"] = described_view(view_of(params, system, stage.name, key=True))
     return described | ({"system": _system_identity(system)} if stage.calls_system else {})
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from realm_lab.evaluation.answers import Answer
+from realm_lab.systems.bm25_options import Bm25Options
 from realm_lab.systems.registry import Retrieved, System, Unsupported
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ class PassageSystem(System):
 
     @cached_property
     def bm25(self) -> Bm25:
-        """Return BM25 over these passages."""
-        return self.context.bm25_over(self._knowledge) if self._knowledge else self.context.bm25
+        """Return BM25 over these passages, with the system's options if it has BM25's."""
+        index = self.context.bm25_over(self._knowledge) if self._knowledge else self.context.bm25
+        return index.with_options(self.own) if isinstance(self.own, Bm25Options) else index
 
     def updated(self, passages: Passages, digest: str) -> Knowledge:
         """Another version of them."""

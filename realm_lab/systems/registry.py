@@ -70,6 +70,8 @@ class Stage:
         observes: further parameters that its work reads and that change only what it logs.
         keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
         uses_ranks: true if several processes can share the work.
+        version: part of its key; raised if its numbers change on purpose, and those of other stages do not
+            (ENGINE_VERSION).
     """
 
     name: str
@@ -78,6 +80,7 @@ class Stage:
     observes: tuple[str, ...] = ()
     keeps: str = "model"
     uses_ranks: bool = True
+    version: int = 1
 
     @property
     def module(self) -> str:
@@ -127,6 +130,7 @@ EVALUATE = Stage(
     "realm_lab.systems.evaluate:evaluate",
     keeps="eval",
     uses_ranks=False,
+    version=2,  # 2: BM25, which every run measures for comparison, has Lucene's terms and finds only what shares one
 )
 """The last stage of every system: the same measurements of each, except those that a system does not support."""
 
@@ -135,7 +139,7 @@ class Retrieved(NamedTuple):
     """Passages of some questions, best first. Q questions, K passages."""
 
     rows_QK: np.ndarray  # int64, rows of the knowledge corpus, negative if there are fewer
-    scores_QK: np.ndarray  # float32, larger is better; only the order is comparable between systems
+    scores_QK: np.ndarray  # float32, larger is better, finite; only the order is comparable between systems
 
     @classmethod
     def padded(

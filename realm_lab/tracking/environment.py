@@ -16,7 +16,7 @@ from typing import Any
 from realm_lab.core.launched import cores, launched
 
 PACKAGES = (
-    "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy bm25s PyStemmer".split()
+    "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy bm25s PyStemmer regex".split()
 )  # can move a number
 # Settings of `launch` that change results by rounding only; recorded with each stage, and a confound where they differ.
 ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compile")

@@ -295,7 +295,7 @@ def test_a_long_answer_leaves_numbers_and_passages_whole(
 def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCorpus) -> None:
     question = corpus.questions("test").texts[0]
     found = said(ask, question, k=4, retriever="bm25")["candidates"]
-    rows, scores = Bm25.of_texts(texts_of(corpus.passages())).search([question], 4)
+    rows, scores = Bm25.of_texts(*texts_of(corpus.passages())).search([question], 4)
     text = corpus.passages().text
     assert [candidate["passage"]["id"] for candidate in found] == [text.row(row)["id"] for row in rows[0]]
     total = sum(math.exp(score) for score in scores[0])

@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Params
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, open_stage, plan_run, record_run
-from realm_lab.systems.registry import PARTS
+from realm_lab.systems.registry import PARTS, system_of
 from tests.factories.switches import SWITCHES
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
@@ -222,6 +223,25 @@ def test_the_engine_version_is_in_every_key(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("realm_lab.systems.identity.ENGINE_VERSION", 10**6)
     after = keys(BASE)
     assert [stage for stage in ORDER if before[stage] == after[stage]] == ["prepare"]
+
+
+def test_the_version_of_a_stage_is_in_its_key_and_those_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = system_of("bm25_reader")
+    before = plan_run(BASE, "bm25_reader", 0).stages
+    first, finetune, *rest = system.stages
+    monkeypatch.setattr(system, "stages", (first, replace(finetune, version=7), *rest))
+    after = plan_run(BASE, "bm25_reader", 0).stages
+    assert [name for name in before if before[name] != after[name]] == ["finetune", "evaluate"]
+
+
+def test_the_weights_of_bm25_are_in_the_keys_of_each_stage_that_uses_it() -> None:
+    first = {"bm25_reader": "finetune", "bm25_dpr_reader": "finetune", "hard_em": "finetune", "dpr": "dpr"}
+    first |= {"fid": "finetune", "path_retriever": "retriever", "graph_retriever": "retriever"}
+    for system, stage in first.items():
+        before = plan_run(BASE, system, 0).stages
+        for option in ("k1", "b", "title_weight"):
+            after = plan_run(load(TINY, {f"system_options.{system}.{option}": 0.3}), system, 0).stages
+            assert next(name for name in before if before[name] != after[name]) == stage
 
 
 def test_the_baseline_shares_the_warm_start_and_skips_pretraining() -> None:

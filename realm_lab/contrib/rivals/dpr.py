@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from realm_lab.params.sections import NonNegative, Positive, Section
+from realm_lab.params.sections import NonNegative, Positive
+from realm_lab.systems.bm25_options import Bm25Options
 from realm_lab.systems.bm25_reader import Bm25Passages
 from realm_lab.systems.reading import DenseRetriever, SpanReader
 from realm_lab.systems.realm import WARM_START
@@ -26,7 +27,7 @@ FINETUNE_SELECTING = Stage(
 )
 
 
-class SelectingOptions(Section):
+class SelectingOptions(Bm25Options):
     """Options of systems whose reader selects the passage."""
 
     negatives: NonNegative = 23

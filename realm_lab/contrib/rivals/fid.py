@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from realm_lab.contrib.rivals.generative import DENOISE, FINETUNE, PassageWriter, WriterOptions
 from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
+from realm_lab.systems.bm25_options import Bm25Options
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from realm_lab.contrib.rivals.writing import Written
 
 
-class FidOptions(WriterOptions):
+class FidOptions(WriterOptions, Bm25Options):
     """`system_options.fid`."""
 
     steps: NonNegative = 10_000

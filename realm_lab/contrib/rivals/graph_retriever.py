@@ -95,6 +95,8 @@ class GraphRetriever(LinkedReader):
         import torch
 
         rows_P = self.graph(bm25)
+        if not len(rows_P):
+            return [], []
         with torch.no_grad():
             vectors_PD = self.pair_encoder(self.model).vectors([tokens] * len(rows_P), rows_P.tolist())
             logits = self.model(vectors_PD, self._relations(rows_P, vectors_PD)).cpu()

@@ -15,7 +15,8 @@ import numpy as np
 from realm_lab.contrib.rivals.links import Links
 from realm_lab.corpus.store import Questions
 from realm_lab.corpus.vocabulary import wordpieces_by_id
-from realm_lab.params.sections import NonNegative, Positive, Section
+from realm_lab.params.sections import NonNegative, Positive
+from realm_lab.systems.bm25_options import Bm25Options
 from realm_lab.systems.bm25_reader import FINETUNE_READER, Bm25Passages
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Stage
@@ -41,7 +42,7 @@ STAGES = (
 )
 
 
-class LinkedOptions(Section):
+class LinkedOptions(Bm25Options):
     """Options of the systems that follow links."""
 
     steps: NonNegative = 29_700

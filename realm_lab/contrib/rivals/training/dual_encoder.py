@@ -146,7 +146,7 @@ def train_towers(context: Context, run: StageRun) -> None:
     options = context.options(DprOptions)
     questions, passages = context.corpus.questions("train"), context.passages
     answers = context.answer_wordpieces(questions)
-    found_QK = context.bm25.search(questions.texts, DEPTH).rows_QK
+    found_QK = context.bm25.with_options(options).search(questions.texts, DEPTH).rows_QK
     labelled = label(questions, answers, passages, found_QK)
     if not len(labelled.questions):
         raise UserError("no training question has a passage with its answer; name questions in corpus.files")

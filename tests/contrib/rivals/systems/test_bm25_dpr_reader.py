@@ -52,3 +52,18 @@ def test_it_finds_less_where_a_question_has_other_words_than_the_passage(whole: 
     hits = [questions.gold[number][0] in rows for number, rows in enumerate(rows_QK)]
     same_words, other_words = np.mean(hits[::2]), np.mean(hits[1::2])
     assert same_words > other_words + 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bm25_reader", "bm25_dpr_reader", "hard_em", "fid"])
+def test_only_passages_that_share_a_word_are_read(whole: Whole, name: str) -> None:
+    whole.results(name)
+    context = whole.context(name)
+    word = context.passages.text.row(3)["title"]
+    found = context.system.retrieve([f"{word} zzyzx", "zzyzx", ""], 20)
+    assert (np.isfinite(found.scores_QK)).all()
+    assert (found.rows_QK[1:] == -1).all()
+    some, none, _ = context.system.answer([f"{word} zzyzx", "zzyzx", ""])
+    assert some.candidates
+    assert none.candidates == []
+    assert name == "fid" or none.text == ""  # Fusion-in-Decoder writes from the question

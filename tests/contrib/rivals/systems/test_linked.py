@@ -65,6 +65,16 @@ def test_it_goes_the_whole_way(root: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
+def test_a_question_that_shares_no_word_with_a_passage_finds_none(root: Path, name: str) -> None:
+    tiny.run("finetune", tiny.params(QUICK), root, name)
+    system = system_of(root, name)
+    assert (system.retrieve(["zzyzx"], 3).rows_QK == -1).all()
+    [answer] = system.answer(["zzyzx"])
+    assert (answer.text, answer.candidates) == ("", [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_an_answer_is_a_span_of_the_passage_that_it_names(root: Path, name: str) -> None:
     system = system_of(root, name)
     asked = AskedQuestions.of_split(system.context, "test").texts[:6]

@@ -28,7 +28,7 @@ class Found:
     @cached_property
     def rows(self) -> dict[bytes, np.ndarray]:
         questions = self.system.corpus.questions("train")
-        found = Bm25.of_texts(texts_of(self.passages)).search(questions.texts, 100).rows_QK
+        found = Bm25.of_texts(*texts_of(self.passages)).search(questions.texts, 100).rows_QK
         return {questions.tokens[number].tobytes(): found[number] for number in range(len(questions))}
 
     def embed_queries(self, queries: list[np.ndarray]) -> Tensor:
@@ -62,7 +62,8 @@ def by_hand(task: Any, system: TinySystem, over_spans: Callable[[Tensor], Tensor
         query = questions.tokens[number]
         answers = [answer.tolist() for answer in task._answers[number]]
         selection, spans = [], []
-        for row in task._find(np.array([number]))[0].rows_BC[0].tolist():
+        rows_C = task._find(np.array([number]))[0].rows_BC[0]
+        for row in rows_C[rows_C >= 0].tolist():
             body = system.passages.bodies[row]
             batch = join([query], [body], system.special, 1000)
             selection.append(task.reader.selection.weight[0] @ task.reader.encoder(*batch)[0, 0])

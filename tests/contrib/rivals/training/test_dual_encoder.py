@@ -29,7 +29,7 @@ class Labelled:
             [np.array(encoding.ids, np.int64) for encoding in encode_batch_plain(system.tokenizer, own)]
             for own in self.questions.answers
         ]
-        self.found_QK = Bm25.of_texts(texts_of(self.passages)).search(self.questions.texts, DEPTH).rows_QK
+        self.found_QK = Bm25.of_texts(*texts_of(self.passages)).search(self.questions.texts, DEPTH).rows_QK
         self.found = label(self.questions, self.answers, self.passages, self.found_QK)
 
     def holds(self, number: int, row: int) -> bool:
