@@ -65,11 +65,22 @@ class Run:
 
     def retrieve(self, question: str, k: int = 5) -> list[Hit]:
         """Retrieve the best k passages, best first."""
-        passages = self.context.passages
-        found = self.context.system.retrieve([question], min(k, len(passages)))
-        pairs = zip(found.rows_QK[0], found.scores_QK[0], strict=True)
-        rows = [(passages.id_of(row), passages.text.row(row), float(score)) for row, score in pairs if row >= 0]
-        return [Hit(identity, text["title"], text["body"], score) for identity, text, score in rows]
+        return retrieve(self.context, [question], k)[0]
+
+
+def retrieve(context: Context, questions: Sequence[str], k: int) -> list[list[Hit]]:
+    """Retrieve the best k passages of each question by the run's system, best first."""
+    passages = context.passages
+    found = context.system.retrieve(questions, min(k, len(passages)))
+
+    def hit(row: int, score: float) -> Hit:
+        text = passages.text.row(row)
+        return Hit(passages.id_of(row), text["title"], text["body"], score)
+
+    return [
+        [hit(row, score) for row, score in zip(rows_K, scores_K, strict=True) if row >= 0]
+        for rows_K, scores_K in zip(found.rows_QK.tolist(), found.scores_QK.tolist(), strict=True)
+    ]
 
 
 def load_run(name: PathLike, root: PathLike = ".") -> Run:

@@ -87,6 +87,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
     "serve": {
         "serve demo/realm-s50": "POST /ask and /retrieve at http://127.0.0.1:8000",
         "serve demo/realm-s50 --mcp": "the command that an agent starts",
+        "serve bm25": "only BM25, over the prepared corpus",
     },
     "runs": {"runs": "a line per run", "runs --json": "for other programs"},
     "logs": {"logs masking/random_span-s0": "by study, cell and seed", "logs realm-s0": "by the start of its name"},

@@ -1,4 +1,4 @@
-"""The command `serve`: `ask` and `retrieve` of a finished run, over HTTP or as tools of an MCP server."""
+"""The command `serve`: `ask` and `retrieve` of a finished run or of BM25, over HTTP or as tools of an MCP server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from realm_lab.cli.ask import reply_fields
-from realm_lab.cli.flags import Add, positive
+from realm_lab.cli.flags import Add, add_parameters, params_of, positive
 from realm_lab.errors import UserError, needs
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from mcp.server import MCPServer
 
-    from realm_lab.api import Run
+    from realm_lab.systems.context import Context
 
 HOST = "127.0.0.1"  # no password, so no other machine
 LONGEST_BODY = 1_000_000  # bytes of a request
@@ -29,27 +29,55 @@ LONGEST_QUESTION = 10_000  # characters
 MOST_PASSAGES = 1000  # of one question
 ASK = "Answer a question from the k best passages of the run; with them and their probabilities."
 RETRIEVE = "Retrieve the k best passages for a question, best first, with their scores."
+BATCHES = (
+    "Or, as trainers of search agents ask (Search-R1): the `topk` best passages for each of the `queries`, as `result`."
+)
+BM25 = "bm25"
 
 
 class Service:
-    """The two functions of a finished run. One question is answered at a time."""
+    """The functions of a run. One request is answered at a time."""
 
-    def __init__(self, run: Run):
-        self.name = run.name
-        self._run, self._lock = run, threading.Lock()
+    def __init__(self, name: str, context: Context):
+        self.name, self._context, self._lock = name, context, threading.Lock()
 
     def ask(self, question: str, k: int = 5, retriever: Literal["run", "bm25"] = "run") -> dict[str, Any]:
         """Return the fields of `realm-lab ask --json`, and a warning if there is one."""
+        from realm_lab.systems.ask import ask
+
         _check(question, k)
         with self._lock:
-            reply = self._run.ask(question, k, retriever)
-            return {**reply_fields(self._run.context, reply), "warning": reply.warning}
+            reply = ask(self._context, question, k, retriever)
+            return {**reply_fields(self._context, reply), "warning": reply.warning}
 
     def retrieve(self, question: str, k: int = 5) -> dict[str, Any]:
         """Return `passages`, each with id, title, body and score."""
+        from realm_lab.api import retrieve
+
         _check(question, k)
         with self._lock:
-            return {"question": question, "passages": [asdict(hit) for hit in self._run.retrieve(question, k)]}
+            [found] = retrieve(self._context, [question], k)
+            return {"question": question, "passages": [asdict(hit) for hit in found]}
+
+    def retrieve_batch(self, queries: list[str], topk: int, return_scores: bool) -> dict[str, Any]:
+        """Return `result`, a list of documents for each query, each with its score if they are asked for. `contents` is
+        the title, a new line and the body. A language model wrote the queries: one without a word finds nothing."""
+        from realm_lab.api import retrieve
+
+        _check_count("topk", topk)
+        asked = [query for query in dict.fromkeys(map(_whole, queries)) if query.strip()]
+        with self._lock:
+            found = dict(zip(asked, retrieve(self._context, asked, topk), strict=True)) if asked else {}
+        documents = [
+            [
+                ({"id": hit.id, "contents": f"{hit.title}\n{hit.body}"}, hit.score)
+                for hit in found.get(_whole(query), ())
+            ]
+            for query in queries
+        ]
+        if return_scores:
+            return {"result": [[{"document": one, "score": score} for one, score in own] for own in documents]}
+        return {"result": [[one for one, _ in own] for own in documents]}
 
 
 def _check(question: str, k: int) -> None:
@@ -60,8 +88,12 @@ def _check(question: str, k: int) -> None:
         raise UserError(f"the question has {len(question):,} characters", f"ask in at most {LONGEST_QUESTION:,}")
     if "\ufffd" in _whole(question):
         raise UserError("the question has a broken character (U+FFFD, or half of a pair)", "send it as UTF-8")
-    if not 1 <= k <= MOST_PASSAGES:
-        raise UserError(f"k must be 1 to {MOST_PASSAGES:,}, got {k:.6g}", "give another")
+    _check_count("k", k)
+
+
+def _check_count(name: str, value: int) -> None:
+    if not 1 <= value <= MOST_PASSAGES:
+        raise UserError(f"{name} must be 1 to {MOST_PASSAGES:,}, got {value:.6g}", "give another")
 
 
 def _whole(text: str) -> str:
@@ -72,17 +104,16 @@ def _whole(text: str) -> str:
 def add_serve(add: Add) -> None:
     """Add `serve` to the command line."""
     serve = add("serve", _run_serve, "serve a finished run on 127.0.0.1, over HTTP or as an MCP server")
-    text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED"
+    text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED; or bm25: BM25 of the prepared corpus"
     serve.add_argument("name", metavar="RUN", help=text)
+    add_parameters(serve)
     either = serve.add_mutually_exclusive_group()
     either.add_argument("--mcp", action="store_true", help="speak MCP over standard input and output")
     either.add_argument("--port", type=positive, default=8000, metavar="N", help="port of HTTP (default: 8000)")
 
 
 def _run_serve(options: argparse.Namespace) -> None:
-    from realm_lab.api import load_run
-
-    service = Service(load_run(options.name, options.root))
+    service = Service(*_opened(options))
     if options.mcp:
         tools = mcp_server(service)
         _mend_standard_input()
@@ -100,6 +131,23 @@ def _run_serve(options: argparse.Namespace) -> None:
             raise UserError(f"--port {options.port} cannot be used ({error})", remedy="name another") from None
         print(f"{service.name} at http://{HOST}:{options.port} (its API: /docs); stop with Ctrl-C", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[server])
+
+
+def _opened(options: argparse.Namespace) -> tuple[str, Context]:
+    """Open a finished run by its name; or BM25, which needs only the prepared corpus of the parameters."""
+    if options.name == BM25:
+        params = params_of(options)
+        from realm_lab.systems.context import open_run
+
+        context = open_run(params, options.root, None, "bm25_reader")
+        context.corpus  # noqa: B018  it is there
+        return BM25, context
+    if options.params or options.preset or options.overrides:
+        raise UserError(f"'{options.name}' is a run with its parameters; leave out --params, --preset and --set")
+    from realm_lab.api import load_run
+
+    run = load_run(options.name, options.root)
+    return run.name, run.context
 
 
 def http_app(service: Service) -> FastAPI:
@@ -120,7 +168,17 @@ def http_app(service: Service) -> FastAPI:
     ) -> dict[str, Any]:
         return service.ask(question, k, retriever)
 
-    def retrieve(question: str = Body(), k: int = Body(5)) -> dict[str, Any]:
+    def retrieve(
+        question: str | None = Body(None),
+        k: int = Body(5),
+        queries: list[str] | None = Body(None),  # noqa: B008
+        topk: int | None = Body(None),
+        return_scores: bool = Body(False),
+    ) -> dict[str, Any]:
+        if queries is not None:
+            return service.retrieve_batch(queries, k if topk is None else topk, return_scores)
+        if question is None:
+            raise UserError("neither 'question' nor 'queries'", "/docs describes the fields")
         return service.retrieve(question, k)
 
     def refuse(_: Request, error: Exception) -> JSONResponse:
@@ -153,7 +211,7 @@ def http_app(service: Service) -> FastAPI:
 
     app.add_middleware(bounded)
     app.post("/ask", description=ASK)(ask)
-    app.post("/retrieve", description=RETRIEVE)(retrieve)
+    app.post("/retrieve", description=f"{RETRIEVE} {BATCHES}")(retrieve)
     app.get("/", description="The name of the run.")(lambda: {"run": service.name})
     for kind in (UserError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, refuse)

@@ -42,17 +42,23 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def command(root: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "realm_lab", "--root", str(root), "serve", RUN, *words]
+def command(root: Path, *words: str, name: str = RUN) -> list[str]:
+    return [sys.executable, "-m", "realm_lab", "--root", str(root), "serve", name, *words]
 
 
 @pytest.fixture(scope="module")
 def address(root: Path) -> Iterator[str]:
+    with serving(root, RUN) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def serving(root: Path, name: str) -> Iterator[str]:
     pytest.importorskip("fastapi")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = subprocess.Popen(command(root, "--port", str(port)), stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command(root, "--port", str(port), name=name), stdout=subprocess.PIPE, text=True)
     assert server.stdout
     try:
         assert str(port) in server.stdout.readline()  # it listens
@@ -81,6 +87,50 @@ def test_http_answers_as_the_run_does(root: Path, address: str) -> None:
     status, told = post(f"{address}/retrieve", {"question": QUESTION, "k": 2})
     assert [hit["id"] for hit in told["passages"]] == [hit.id for hit in run.retrieve(QUESTION, 2)]
     assert told["passages"][0].keys() == {"id", "title", "body", "score"}
+
+
+def as_trainers_read(reply: dict[str, Any]) -> list[list[tuple[str, str, float]]]:
+    """Return title, text and score of each document, as Search-R1's trainer takes them out of a reply."""
+    return [
+        [(*one["document"]["contents"].split("\n", 1), one["score"]) for one in documents]
+        for documents in reply["result"]
+    ]
+
+
+def test_the_request_of_trainers_of_search_agents_is_answered_in_batches(root: Path, address: str) -> None:
+    run = realm_lab.load_run(RUN, root)
+    queries = [QUESTION, "", "who is the \ufffd of zovzen", QUESTION, " "]
+    status, told = post(f"{address}/retrieve", {"queries": queries, "topk": 3, "return_scores": True})
+    found = as_trainers_read(told)
+    assert (status, [len(documents) for documents in found]) == (200, [3, 0, 3, 3, 0])
+    hits = run.retrieve(QUESTION, 3)
+    assert found[0] == found[3]
+    assert [(title, body) for title, body, _ in found[0]] == [(hit.title, hit.body) for hit in hits]
+    assert [score for *_, score in found[0]] == pytest.approx([hit.score for hit in hits], rel=1e-5)
+    plain = post(f"{address}/retrieve", {"queries": [QUESTION], "topk": None})[1]
+    assert plain == {
+        "result": [[{"id": hit.id, "contents": f"{hit.title}\n{hit.body}"} for hit in run.retrieve(QUESTION)]]
+    }
+    assert post(f"{address}/retrieve", {"queries": [], "topk": 3}) == (200, {"result": []})
+    for wrong in ({"queries": [QUESTION], "topk": 0}, {"queries": QUESTION}, {"topk": 3}):
+        status, told = post(f"{address}/retrieve", wrong)
+        assert (status, json.loads(told).keys()) == (422, {"error", "remedy"})
+
+
+def test_bm25_alone_needs_only_the_prepared_corpus(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(root, "bm25") as address:
+        told = post(f"{address}/retrieve", {"queries": [QUESTION, "zzyzx"], "topk": 1000, "return_scores": True})[1]
+        answered = post(f"{address}/ask", {"question": QUESTION})
+    some, none = as_trainers_read(told)
+    context = realm_lab.load_run(RUN, root).context
+    rows, scores = context.bm25.search([QUESTION], len(context.passages))
+    assert [score for *_, score in some] == scores[rows >= 0].tolist()
+    assert [body for _, body, _ in some] == [context.passages.text.row(row)["body"] for row in rows[rows >= 0]]
+    assert 0 < len(some) < len(context.passages)
+    assert none == []
+    assert answered[0] == 422
+    assert main(command(root, "--preset", "smoke")[3:]) == 2
+    assert "--preset" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
