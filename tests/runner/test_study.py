@@ -56,6 +56,7 @@ REAL = (
     "real_entities_rates",
     "real_news_evidence",
     "real_news_evidence_rates",
+    "real_answers_bm25",
     "two_sources",
 )
 OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
