@@ -52,7 +52,7 @@ def policy_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_place(error: UserError, options: argparse.Namespace) -> UserError:
-    """Return an error about a parameter with the flag or the line that set it, if one did and the error has no place
+    """Return an error about a parameter with the flag or the line that set it, if one did and the error has no source
     yet."""
     if error.path or not error.parameter or "overrides" not in options:
         return error

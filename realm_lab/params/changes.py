@@ -42,7 +42,7 @@ def checked_changes(section: type[Section], changes: Mapping[int, Mapping[str, A
 
 
 def phases(settings: Settings) -> dict[int, Settings]:
-    """Return the settings from each step on at which one changes, beginning with step 0. Changes at the last step or
+    """Return the settings from each step on at which one changes, and from step 0. Changes at the last step or
     later are left out. Contradiction: the settings of a step do not fit each other."""
     given: Any = settings
     found = {0: settings.model_copy(update={"changes": {}})}

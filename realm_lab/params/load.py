@@ -84,7 +84,7 @@ def setting(values: Mapping[str, Any], *names: str) -> str | None:
 
 @contextmanager
 def placed(place: Any, values: Mapping[str, Any] = MappingProxyType({}), prefix: str = "") -> Iterator[None]:
-    """Attach to an error raised inside the place of its parameter in flat `values`, or that of the written value
+    """Attach to an error raised inside the source of its parameter in flat `values`, or that of the written value
     `place`. A contradiction also shows the values that a preset chose. `prefix` is for errors in the file of `place`.
     """
     try:

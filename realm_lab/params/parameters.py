@@ -242,7 +242,7 @@ class Pretrain(Section):
     watch: Annotated[Watch, OBSERVES] = Watch()
     changes: dict[Positive, Options] = {}
     """Changes during pre-training: `{150: {masking: random_token, refresh.policy: never}}` has random masks and no
-    refresh after the first 150 steps. Names are those of `pretrain`. Its steps, batch size, initial models and
+    refresh after the first 150 steps. A name is a parameter of `pretrain`. Its steps, batch size, initial models and
     readers, the towers that are trained, and `search_query` cannot change."""
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -462,7 +462,7 @@ class Params(Section):
     launch: Launch = Launch()
 
     def phases(self) -> dict[int, Params]:
-        """Return the parameters from each step of pre-training on at which one changes, beginning with step 0."""
+        """Return the parameters from each step of pre-training on at which one changes, and from step 0."""
         return {step: self.model_copy(update={"pretrain": one}) for step, one in phases(self.pretrain).items()}
 
     def at_end(self) -> Params:

@@ -245,7 +245,7 @@ def _settings(study: Study, cell: Cell, common: Mapping[str, Any]) -> dict[str, 
 
 
 def _in_cell(study: Study, cell: Cell, values: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """Attach the place of a parameter in flat `values`, or else of the cell, to errors raised inside."""
+    """Attach the source of a parameter in flat `values`, or else of the cell, to errors raised inside."""
     return placed(study.reach("cells", cell.name), values, f"cell '{cell.name}': ")
 
 

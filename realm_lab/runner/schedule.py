@@ -50,7 +50,7 @@ class Launcher(Protocol):
         this machine lacks, or if a queue would refuse them; nothing is started."""
 
     def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
-        """Return the tasks to submit, and why the others are left alone: a queue has them, or a process works on
+        """Return the tasks to submit, and why the others are left out: a queue has them, or a process works on
         them."""
 
     def submit(self, tasks: Sequence[Task]) -> None:

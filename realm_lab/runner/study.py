@@ -273,8 +273,8 @@ def _explained(error: ValidationError, document: Any, model: type[StudyFile]) ->
 
 class Cell(NamedTuple):
     """One cell of a study: the common part of all its runs. `overrides` are its settings, dotted name -> value, in a
-    plan with the study's `set`, --set and what tuning chose. `changes`, known in a plan, are its differences from the
-    baseline in the resolved parameters."""
+    plan with the study's `set`, --set and the values that tuning chose. `changes`, known in a plan, are its differences
+    from the baseline in the resolved parameters."""
 
     name: str
     title: str

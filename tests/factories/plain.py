@@ -1,4 +1,4 @@
-"""Values without a place: those of records, parameters and pickles."""
+"""Values without a source, of records, parameters and pickles."""
 
 from dataclasses import is_dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from realm_lab.errors import Written
 
 
 def plain(value: Any) -> bool:
-    """True if neither a value nor anything in it knows where it was written."""
+    """True if neither a value nor anything in it knows its line."""
     if isinstance(value, BaseModel) or is_dataclass(value):
         return plain(vars(value))
     if isinstance(value, dict):

@@ -414,7 +414,7 @@ def test_a_record_says_what_was_planned(planned: Planned, tmp_path: Path) -> Non
 
 
 def test_a_record_and_its_runs_are_plain(planned: Planned, tmp_path: Path) -> None:
-    """No value in them knows the line where it was written: they are pickled, hashed and compared."""
+    """No value in them knows its line: they are pickled, hashed and compared."""
     text = "set: {pretrain.steps: 9}\ndelta: {exact_match: 0.1}\n"
     plan = planned(text + BASE + AXES, overrides={"finetune.steps": 3})
     assert not plain([cell.overrides for cell in plan.cells]), "errors about them name the line"
