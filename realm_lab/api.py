@@ -126,7 +126,7 @@ def _study_of(record: RunRecord, name: str, root: PathLike) -> StudyRecord | Non
     """Find the study of a run: the one that `name` names, else the first that has the run."""
     studies = studies_of(Path(root))
     named, known = name.partition("/")[0], studies.names()
-    found = map(studies.read, [named] if named in known else known)
+    found = (part for one in ([named] if named in known else known) for part in studies.read(one).with_trials)
     return next((study for study in found if any(run.run == record.name for run in study.runs)), None)
 
 

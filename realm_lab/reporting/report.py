@@ -36,10 +36,10 @@ from realm_lab.reporting.rendering import html, page, title_of
 from realm_lab.reporting.report_data import collect
 from realm_lab.reporting.study_figures import own_figures, study_curves
 from realm_lab.tracking.ledger import findings_of, note_look, plan_of
-from realm_lab.tracking.study_record import DEFAULT, TUNE, Studies
+from realm_lab.tracking.study_record import DEFAULT, Studies
 
 NO_PLAN = {"line": 0}  # of the ledger; the default pipeline promises nothing
-NO_REPORT = ("search-", TUNE)  # first part of the names of searches and trials, whose reports are others
+SEARCH = "search-"  # first part of the names of searches, whose reports are others
 
 
 def report(
@@ -93,7 +93,7 @@ def write_study_report(
     root, folder = Path(root), Path(root) / "reports" / name
     record = (studies or Studies(root / "runs")).read(name)
     if record.tuning and not record.runs:
-        raise UserError(f"study {name}: its cells are being tuned, see `realm-lab status {TUNE}{name}`")
+        raise UserError(f"study {name}: its cells are being tuned, see `realm-lab status {name}`")
     study = load_runs(root / "runs", record)
     reported = read_summary(folder).get("coverage", {}).get("complete", 0)
     if (complete := tables.coverage(study.results)["complete"]) < reported and not force:
@@ -126,7 +126,7 @@ def write_all(root: Path, *, force: bool = False, studies: Studies | None = None
         raise UserError(
             "no runs and no reports here", "run `realm-lab sweep NAME` first, or `realm-lab init FOLDER`", path=root
         )
-    for name in (name for name in studies.names() if not name.startswith(NO_REPORT)):
+    for name in (name for name in studies.names() if not name.startswith(SEARCH)):
         try:
             write_study_report(root, name, force=force, studies=studies)
         except UserError as error:  # a broken or smaller study must not take the page away from the others

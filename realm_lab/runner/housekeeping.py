@@ -28,7 +28,7 @@ def list_runs(root: Path) -> list[dict[str, Any]]:
     """List every run under ROOT/runs: its name, state, and the studies (STUDY/CELL) that it belongs to."""
     runs = Path(root) / "runs"
     jobs, members, studies = jobs_of_stages(root), defaultdict(list), studies_of(root)
-    for record in map(studies.read, studies.names()):
+    for record in (part for name in studies.names() for part in studies.read(name).with_trials):
         for run in record.runs:
             members[run.run].append(f"{record.name}/{run.cell}")
     return [
@@ -64,7 +64,7 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
         if sweepers(root, study):
             raise UserError(f"--forget {study}: it is being swept; `realm-lab sweep {study} --cancel` first")
     records = read_run_records(runs)
-    wanted = {run.run for record in studies if record.name not in forget for run in record.runs}
+    wanted = {run.run for record in studies if record.name not in forget for run in (*record.trials, *record.runs)}
     reported = _reported(Path(root) / "reports", forget)
     jobs = jobs_of_stages(root, must_answer=True)
     live = {path.name for path in (runs / "stages").glob("*") if writer_of(path, KEPT_SECONDS)}

@@ -28,7 +28,8 @@ def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
     """Print the log; with `follow`, continue until the run is complete, as far as its studies ask, or failed."""
     said: set[str] = set()
     studies = Studies(Path(root) / "runs")
-    own = [study for study in map(studies.read, studies.names()) if any(one.run == run.name for one in study.runs)]
+    known = [part for name in studies.names() for part in studies.read(name).with_trials]
+    own = [study for study in known if any(one.run == run.name for one in study.runs)]
     wanted = {"prepare", *(stage for study in own for stage in study.cut(run.stages))} if own else {*run.stages}
     while True:
         found = _stages(root, run)

@@ -35,29 +35,35 @@ from realm_lab.runner.study import (
     Cell,
     Study,
     cells_of,
-    changes_title,
     overrides_of,
     read_study_file,
     value_in_name,
 )
-from realm_lab.runner.tuning import Tuned, trial_name, tune_cell
+from realm_lab.runner.tuning import Tuned, tune_cell
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, plan_runs, record_run
 from realm_lab.systems.registry import system_of, with_options
 from realm_lab.tracking.computed import COMPUTED, definition
-from realm_lab.tracking.study_record import DEFAULT, TUNE, StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One cell at one seed. `changes`: its differences from the baseline's parameters."""
+    """One cell at one seed. `changes`: its differences from the baseline's parameters. `trial`: the number of a trial
+    of its tuning, whose values are the changes."""
 
     cell: str
     seed: int
     params: Params
     plan: Plan
     changes: dict[str, Any] = field(default_factory=dict)
+    trial: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its cell, as people read it."""
+        return self.cell if self.trial is None else f"{self.cell}, trial {self.trial}"
 
     @property
     def run_key(self) -> str:
@@ -86,61 +92,33 @@ class StudyPlan:
     on_finish: str = ""
     tuning: Tuned | None = None  # until it is done the study has no runs
     untuned: tuple[PlannedRun, ...] = ()  # its runs with the parameters as they are, for estimates of their time
-    trials_of: str = ""  # the study whose trials these are
+
+    @property
+    def is_tuning(self) -> bool:
+        """True while it has no runs yet, but trials that its cells' parameters depend on."""
+        return self.tuning is not None and not self.tuning.is_done
+
+    @property
+    def wanted(self) -> tuple[PlannedRun, ...]:
+        """The runs that it wants by the results so far."""
+        return self.trials if self.is_tuning else self.runs
 
     @property
     def last_stage(self) -> str:
-        """The last stage of its runs, if that is before the end."""
-        return str(self.described.get("last_stage", ""))
+        """The last stage of the runs that it wants, if that is before the end."""
+        found = self.tuning.last_stage if self.tuning and self.is_tuning else self.described.get("last_stage", "")
+        return "" if found == "evaluate" else str(found)
 
     @property
-    def next(self) -> StudyPlan:
-        """The trials as a study, while cells are being tuned; then the study itself."""
-        return self if self.tuning is None or self.tuning.is_done else self.trials
-
-    @property
-    def trials(self) -> StudyPlan:
-        """All trials of the tuning as a study; those that are the same run are one cell."""
-        assert self.tuning is not None
-        cells, runs, seen = [], [], set()
-        for tuned in self.tuning.cells:
+    def trials(self) -> tuple[PlannedRun, ...]:
+        """The runs of all trials of its tuning; of trials that are the same run, those of the first."""
+        found = dict[str, PlannedRun]()
+        for tuned in self.tuning.cells if self.tuning else ():
             for number, trial in enumerate(tuned.trials):
-                if trial.plans[0].run_key in seen:
-                    continue
-                seen.add(trial.plans[0].run_key)
-                name, title = trial_name(tuned.cell, number), changes_title(trial.values)
-                cells.append(Cell(name, title, tuned.system, {}, trial.values, trial_of=tuned.cell))
-                runs += [PlannedRun(name, plan.seed, trial.params, plan, trial.values) for plan in trial.plans]
-        tuning = self.tuning.tuning
-        described = {
-            "metrics": [tuning.metric],
-            "last_stage": "" if self.tuning.last_stage == "evaluate" else self.tuning.last_stage,
-        }
-        question = f"Which parameters suit each cell of {self.name} best?"
-        return StudyPlan(
-            f"{TUNE}{self.name}",
-            question,
-            tuple(cells),
-            tuple(tuning.seeds),
-            tuple(runs),
-            described,
-            launcher=self.launcher,
-            source=self.source,
-            trials_of=self.name,
-        )
-
-    @property
-    def known_runs(self) -> tuple[PlannedRun, ...]:
-        """All runs that are left, for estimates: while cells are being tuned also its trials, as runs of their cell."""
-        if self.next is self:
-            return self.runs
-        trials = self.trials
-        return (*self.untuned, *(replace(run, cell=trials.owners[run.cell]) for run in trials.runs))
-
-    @property
-    def owners(self) -> dict[str, str]:
-        """Return cell -> the tuned cell that it is a trial of, or itself."""
-        return {cell.name: cell.trial_of or cell.name for cell in self.cells}
+                for plan in trial.plans:
+                    run = PlannedRun(tuned.cell, plan.seed, trial.params, plan, trial.values, number)
+                    found.setdefault(run.run_key, run)
+        return tuple(found.values())
 
     @property
     def baseline(self) -> Cell:
@@ -389,7 +367,7 @@ def default_plan(params: Params) -> StudyPlan:
 def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
     """Write run.json of every run and the study's study.json."""
     runs = Path(root) / "runs"
-    for run in plan.runs:
+    for run in (*plan.trials, *plan.runs):
         record_run(runs, run.plan, run.params)
     record = study_record(plan, root)
     write_study_record(runs, record)
@@ -414,11 +392,16 @@ def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
             for c in plan.cells
         ),
         seeds=plan.seeds,
-        runs=tuple(StudyRun(run.cell, run.seed, run.run_key, run.name) for run in plan.runs),
+        runs=_recorded(plan.runs),
+        trials=_recorded(plan.trials),
         source="" if plan.source is None else os.path.relpath(plan.source, root),
         common=json.loads(json.dumps(plan.common)),
         **plan.described,
     )
+
+
+def _recorded(runs: Iterable[PlannedRun]) -> tuple[StudyRun, ...]:
+    return tuple(StudyRun(run.cell, run.seed, run.run_key, run.name, run.trial) for run in runs)
 
 
 def check_parts(params: Params) -> None:

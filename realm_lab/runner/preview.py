@@ -21,7 +21,7 @@ from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.schedule import Launcher, share_out
 from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
-from realm_lab.runner.study import Cell
+from realm_lab.runner.study import Cell, changes_title
 from realm_lab.runner.tasks import stages_left, state_of_run, tasks_of
 from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import study_folder
@@ -34,6 +34,7 @@ def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
     """Output of `--dry-run --json`: one entry per run with its state and the parameters that its cell sets."""
     states = StageStates(Path(root) / "runs")
     overrides = {cell.name: cell.overrides for cell in plan.cells}
+    trial = {run.run_key: {"trial": run.trial} for run in plan.runs if run.trial is not None}
     return [
         {
             "study": plan.name,
@@ -41,8 +42,9 @@ def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
             "seed": run.seed,
             "run_key": run.run_key,
             "state": state_of_run(run.plan, states).state,
-            "overrides": overrides[run.cell],
+            "overrides": overrides[run.cell] | (run.changes if run.trial is not None else {}),
         }
+        | trial.get(run.run_key, {})
         for run in plan.runs
     ]
 
@@ -53,13 +55,14 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher |
     states = StageStates(Path(root) / "runs")
     rows = []
     for cell in plan.cells:
-        if not (runs := plan.of(cell.name)):
-            continue  # the command of a stage that it does not have
-        counts = Counter(state_of_run(run.plan, states).state for run in runs)
-        says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
-        says_more = says_more and not plan.trials_of  # the title of a trial has its values
-        name = f"{cell.name}\n{cell.title}" if says_more else cell.name
-        rows.append((name, _differs(plan, cell), ", ".join(str(run.seed) for run in runs), in_words(counts)))
+        of_cell = plan.of(cell.name)  # none: the command of a stage that it does not have
+        for trial in dict.fromkeys(run.trial for run in of_cell):
+            runs = [run for run in of_cell if run.trial == trial]
+            counts = Counter(state_of_run(run.plan, states).state for run in runs)
+            says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
+            name = f"{cell.name}\n{cell.title}" if says_more and trial is None else runs[0].label
+            differs = _differs(plan, cell) if trial is None else changes_title(runs[0].changes)
+            rows.append((name, differs, ", ".join(str(run.seed) for run in runs), in_words(counts)))
     tasks = tasks_of(plan.runs, states, retry_failed=True, until=until)
     how = launcher.preview(tasks) if launcher else ()
     columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
@@ -157,7 +160,7 @@ def after_tuning(plan: StudyPlan, root: Path, at_once: int | None) -> str:
     line = (
         f"{plan.tuning.left} trials are left, each of {seeds} runs; then {len(plan.untuned)} runs of the study itself"
     )
-    expected = expected_time(replace(plan, runs=plan.known_runs), root, at_once)
+    expected = expected_time(replace(plan, runs=(*plan.untuned, *plan.trials)), root, at_once)
     return f"{line}\nall of them: {expected}" if expected else f"{line}; `--try` estimates the time of all of them"
 
 

@@ -29,7 +29,7 @@ from realm_lab.tracking.computed import computed_values
 from realm_lab.tracking.run_dir import StageRun, Status, read_run_record
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import STATES, RunState, StageStates, State
-from realm_lab.tracking.study_record import DEFAULT, TUNE, StudyRecord
+from realm_lab.tracking.study_record import DEFAULT, StudyRecord
 
 PLAIN_WIDTH = 200  # columns without a terminal
 HEADLINE = "exact_match"
@@ -103,8 +103,7 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
         )
     runs, record = studies.runs, studies.read(name)
     if record.tuning and not record.runs:  # as long as its cells are being tuned
-        name = f"{TUNE}{name}"
-        record = studies.read(name)
+        record = record.trials_as_study()
     metric = record.metrics[0] if record.metrics else HEADLINE
     states = StageStates(runs, jobs_of_stages(root))
     sweeping = [str(one.owner) for one in sweepers(root, name)]

@@ -283,7 +283,6 @@ class Cell(NamedTuple):
     changes: dict[str, Any]
     paper: str | None = None
     points: Mapping[str, str] = MappingProxyType({})  # axis -> its point
-    trial_of: str = ""  # the tuned cell that this one is a trial of
 
 
 class Point(NamedTuple):

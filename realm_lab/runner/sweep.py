@@ -33,7 +33,7 @@ from realm_lab.systems.identity import corpus_folder
 from realm_lab.tracking.ledger import note_plan
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import UNFINISHED, JobState, StageStates, State, run_state
-from realm_lab.tracking.study_record import TUNE, StudyRun, check_study_name, read_study_record, study_folder
+from realm_lab.tracking.study_record import StudyRun, check_study_name, read_study_record, study_folder
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
@@ -66,29 +66,28 @@ class Request:
 
 
 def sweep(request: Request) -> int:
-    """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue. A study
-    with `tune` continues with the next trials and then its own runs, one that takes seeds until it is decided with the
-    next ones."""
+    """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue. It goes on
+    as long as the study wants more runs by its results: trials of its cells, then its own runs, then more seeds."""
     while True:
         code, plan = _sweep_once(request)
         if code or plan is None or not plan.described.keys() & {"until", "tuning"}:
             return code
         whole = _planned(request)
-        if whole.tuning and not whole.tuning.left and not whole.tuning.is_done:
+        if whole.is_tuning and whole.tuning and not whole.tuning.left:
             cells = ", ".join(cell.cell for cell in whole.tuning.cells if cell.best is None)
             say(f"every trial of {cells} failed, so none can be chosen: change its space, or --retry-failed")
             return EXIT_INCOMPLETE
-        again, before = whole.next, plan.next
-        if again.name == before.name and {run.run_key for run in again.runs} <= {run.run_key for run in before.runs}:
+        if {run.run_key for run in whole.wanted} <= {run.run_key for run in plan.wanted}:
             return code
 
 
 def _of_this_code(plan: StudyPlan, request: Request) -> StudyPlan:
     """Return a study with `tune` without results of other code in its choices, unless they are accepted."""
-    trials, root = plan.trials, Path(request.root)
-    if not other_code(trials.runs, root, trials.last_stage):
+    root = Path(request.root)
+    assert plan.tuning is not None
+    if not other_code(plan.trials, root, plan.tuning.last_stage):
         return plan
-    settle_code(trials.runs, root, trials.last_stage)
+    settle_code(plan.trials, root, plan.tuning.last_stage)
     return _planned(request)
 
 
@@ -108,7 +107,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
     whole = _planned(request)
     if whole.tuning and not request.dry_run:
         whole = _of_this_code(whole, request)
-    plan = part_of(whole.next, request.cells, request.seeds if whole.next is whole else None)
+    plan = part_of(whole, request.cells, request.seeds)
     launcher = request.launcher_for(plan.launcher, plan.name)
     if request.dry_run:
         if request.as_json:
@@ -119,7 +118,7 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
                 say(described(found))
         else:
             show_plan(plan, root, launcher=launcher)
-            if plan.name != whole.name:
+            if whole.is_tuning:
                 print(after_tuning(whole, root, launcher.at_once))
         return 0, None
 
@@ -137,34 +136,29 @@ def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
         try:
             launcher.submit(tasks)
         except PartlySubmitted:  # if none was taken, the study stays as it was
-            _record(whole, root)
+            record_study(whole, root)
             raise
         say(f"submitted {_count(len(tasks), 'task')}")
-    _record(whole, root)
+    record_study(whole, root)
     if launcher.detached:
         has_ended = request.follow or not tasks
         return _follow(launcher, tasks, plan, request, root), whole if has_ended else None
     return _run(launcher, tasks, plan, request, root), whole
 
 
-def _record(plan: StudyPlan, root: Path) -> None:
-    if plan.tuning:
-        record_study(plan.trials, root)
-    record_study(plan, root)
-
-
 def part_of(plan: StudyPlan, named: Sequence[str], seeds: int | None = None) -> StudyPlan:
-    """Return the plan with only the runs of some cells, several in a text with commas, which names of cells may have,
-    too; default: all. `seeds`: only those of the first ones. UserError: no such cell, or fewer seeds than that."""
-    if seeds is not None:
+    """Return the plan with the runs that it wants now, only those of some cells, several in a text with commas, which
+    names of cells may have, too; default: all. `seeds`: only those of the first ones, except for trials. UserError: no
+    such cell, or fewer seeds than that."""
+    plan = replace(plan, runs=plan.wanted)
+    if seeds is not None and not plan.is_tuning:
         most = plan.described["until"][1] if "until" in plan.described else len(plan.seeds)
         if seeds > most:
             raise UserError(f"--seeds {seeds}: study {plan.name} has {most}; add seeds to its file")
         plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed in plan.seeds[:seeds]))
     if not named:
         return plan
-    owners = plan.owners
-    known, wanted = list(dict.fromkeys(owners.values())), set()
+    known, wanted = [cell.name for cell in plan.cells], set()
     for text in named:
         parts = text.split(",")
         while parts:
@@ -174,7 +168,7 @@ def part_of(plan: StudyPlan, named: Sequence[str], seeds: int | None = None) -> 
                 raise UserError(f"--cells: study {plan.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
             wanted.add(found)
             parts = parts[found.count(",") + 1 :]
-    return replace(plan, runs=tuple(run for run in plan.runs if owners[run.cell] in wanted))
+    return replace(plan, runs=tuple(run for run in plan.runs if run.cell in wanted))
 
 
 def _with_results(plan: StudyPlan, root: Path) -> int:
@@ -234,7 +228,7 @@ def _follow(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request:
         say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
         return 128 + stop.number
     counts = _counts(plan, root)
-    if request.follow or counts["COMPLETE"] + counts["FAILED"] * bool(plan.trials_of) == len(plan.runs):
+    if request.follow or counts["COMPLETE"] + counts["FAILED"] * plan.is_tuning == len(plan.runs):
         return _finish(plan, request, root, tasks)
     say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
     if request.as_json:
@@ -307,7 +301,7 @@ def mirroring(request: Request, root: Path) -> Iterator[None]:
 
 def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]) -> int:
     """Collect the results and print the number of runs in each state. `tasks`: the tasks done for that."""
-    if plan.trials_of:
+    if plan.is_tuning:
         return _finish_trials(plan, request, root)
     # pandas and matplotlib take a second to import
     from realm_lab.reporting.frames import read_summary
@@ -344,7 +338,7 @@ def _finish_trials(plan: StudyPlan, request: Request, root: Path) -> int:
     counts = _counts(plan, root)
     if request.as_json:
         print_json(plan_as_json(plan, root))
-    say(f"trials of {plan.trials_of}: {in_words(counts)}")
+    say(f"trials of {plan.name}: {in_words(counts)}")
     if counts["FAILED"]:
         say(f"failed trials are not chosen: see `realm-lab status {plan.name}`")
     return 0 if counts.keys() <= {"COMPLETE", "FAILED"} else EXIT_INCOMPLETE
@@ -367,13 +361,11 @@ def _counts(plan: StudyPlan, root: Path) -> Counter[State]:
 
 def cancel_study(study: str, root: Path) -> int:
     """Stop running tasks and withdraw waiting ones; other studies' sweeps of the same runs continue."""
-    lines = []
-    for name in (study, f"{TUNE}{study}"):
-        lines += stop_sweepers(root, name)
-        for launcher in detached_launchers(name, root):
-            live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
-            launcher.cancel(live)
-            lines += [f"{_count(len(live), 'job')} cancelled ({launcher.name})"] if live else []
+    lines = stop_sweepers(root, study)
+    for launcher in detached_launchers(study, root):
+        live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
+        launcher.cancel(live)
+        lines += [f"{_count(len(live), 'job')} cancelled ({launcher.name})"] if live else []
     for line in lines or [f"nothing of study {study} runs or waits"]:
         say(line)
     return 0

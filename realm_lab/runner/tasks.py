@@ -150,7 +150,7 @@ def _task(chain: list[Node], runs: list[PlannedRun], run: PlannedRun, over: Node
         params=run.params,
         keys=dict(chain),
         after=() if over is None else (_name(over),),
-        cells=tuple(dict.fromkeys(run.cell for run in runs)),
+        cells=tuple(dict.fromkeys(run.label for run in runs)),
     )
 
 

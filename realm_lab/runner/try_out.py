@@ -48,7 +48,9 @@ def try_study(request: Request) -> int:
     refuses the study."""
     root = Path(request.root)
     whole = plan_study(request.path, root, params_path=request.params_path, overrides=request.overrides)
-    whole = part_of(replace(whole, runs=whole.known_runs), request.cells, request.seeds)
+    if whole.is_tuning:
+        whole = replace(whole, runs=(*whole.untuned, *whole.trials), tuning=None)
+    whole = part_of(whole, request.cells, request.seeds)
     folder = root / "runs" / "try"
     for path in (folder / "runs" / "stages").glob("*"):
         if not path.is_symlink():

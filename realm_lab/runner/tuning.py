@@ -30,11 +30,6 @@ Make = Callable[[Mapping[str, Any]], tuple[Params, list[Plan]]]
 """Values of the space -> the parameters of a trial, and its run for each seed. UserError: no valid combination."""
 
 
-def trial_name(cell: str, number: int) -> str:
-    """Return the name of a trial of a cell."""
-    return f"{cell},trial-{number:02}"
-
-
 @dataclass(frozen=True)
 class Trial:
     """One trial of a cell: a run for every seed of the tuning. `by_seed`: their values of the metric, None without
@@ -117,7 +112,7 @@ class Tuned:
         """Return it as study.json has it."""
         tuning = self.tuning.model_dump(mode="json", exclude={"space"})
         cells = {cell.cell: cell.as_data(self.is_done) for cell in self.cells}
-        return dict(json.loads(json.dumps(tuning | {"cells": cells})))
+        return dict(json.loads(json.dumps(tuning | {"last_stage": self.last_stage, "cells": cells})))
 
 
 def tune_cell(

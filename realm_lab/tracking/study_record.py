@@ -6,7 +6,7 @@ Run folders are independent of studies, so that one run may be in several. The d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from realm_lab.core.plugins import ChoiceField
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.metrics import Metric, learn
+from realm_lab.params.load import show
 
 STRICT = ConfigDict(extra="forbid")
 CHANGES = "pretrain.changes"  # of a cell: step -> what changes there
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
-TUNE = "tune-"  # first part of the name of the trials of a study with `tune`
 SCRATCH = "scratch"  # of its cells, where a verb has other parameters
 IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # entries of reports/ that are no studies
 
@@ -54,12 +54,13 @@ class StudyCell:
 
 @dataclass(frozen=True, config=STRICT)
 class StudyRun:
-    """One cell at one seed; `run` is its folder under runs/."""
+    """One cell at one seed; `run` is its folder under runs/. `trial`: the number of a trial of its tuning."""
 
     cell: str
     seed: int
     run_key: str
     run: str
+    trial: int | None = None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -80,6 +81,7 @@ class StudyRecord:
     exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
     until: tuple[int, int] | None = None  # seeds until decided: at least, at most; `seeds` has those taken so far
     tuning: dict[str, Any] = field(default_factory=dict)  # the trials of each cell and its choice (runner/tuning.py)
+    trials: tuple[StudyRun, ...] = ()  # the runs of the tuning
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     not_run: dict[str, str] = field(default_factory=dict)  # variants deliberately left out -> the reason
     own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
@@ -96,6 +98,35 @@ class StudyRecord:
     def of(self, cell: str) -> list[StudyRun]:
         """Return the runs of a cell, by seed."""
         return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
+
+    def trials_as_study(self) -> StudyRecord:
+        """Return the trials of the tuning as a study, to show them: one of its cells is a trial."""
+        cells, runs = dict[str, StudyCell](), []
+        for run in self.trials:
+            name = f"{run.cell}, trial {run.trial}"
+            values = self.tuning["cells"][run.cell]["trials"][run.trial]["values"]
+            title = ", ".join(f"{parameter} = {show(value)}" for parameter, value in values.items())
+            cells[name] = StudyCell(name, f"{name}: {title}", self.cell(run.cell).system, values)
+            runs.append(replace(run, cell=name))
+        return StudyRecord(
+            name=f"trials of {self.name}",
+            question=f"Which parameters suit each cell of {self.name} best?",
+            baseline=runs[0].cell,
+            cells=tuple(cells.values()),
+            seeds=tuple(self.tuning["seeds"]),
+            runs=tuple(runs),
+            metrics=(self.tuning["metric"],),
+            source=self.source,
+            last_stage=self.tuning["last_stage"],
+            tags=self.tags,
+            common=self.common,
+            observes=self.observes,
+        )
+
+    @property
+    def with_trials(self) -> tuple[StudyRecord, ...]:
+        """The study, and the trials of its tuning as one."""
+        return (self, self.trials_as_study()) if self.trials else (self,)
 
     @property
     def command(self) -> str:
@@ -125,8 +156,6 @@ def check_study_name(name: str, where: str, remedy: str) -> None:
     check_name(name, f"{where}: study", remedy=remedy)
     if name.lower() in (DEFAULT, SCRATCH):
         raise UserError("the default pipeline keeps its runs by this name", remedy, path=where)
-    if name.lower().startswith(TUNE):
-        raise UserError(f"'{TUNE}' begins the names of trials, those of a study with 'tune'", remedy, path=where)
     if name.lower() in IN_REPORTS:
         raise UserError(f"reports/{name} is not the report of a study", remedy, path=where)
 

@@ -113,15 +113,16 @@ def read_groups(studies: Studies, problems: list[str]) -> dict[str, tuple[StudyR
         except UserError as error:
             problems.append(str(error))
             continue
-        planned |= {run.run for run in study.runs}
-        members = groups.setdefault(study.name, (study, []))[1]
-        for run in study.runs:
-            if run.run not in records:
-                if name != DEFAULT:  # which is as params.yaml is now, and may not have run yet
-                    problems.append(f"{study_folder(runs, name)}: no run {run.run}; plan the study again")
-                continue
-            record = replace(records[run.run], stages=study.cut(records[run.run].stages))
-            members += _member(runs, record, problems, study, study.cell(run.cell))
+        for shown in study.with_trials:
+            planned |= {run.run for run in shown.runs}
+            members = groups.setdefault(shown.name, (shown, []))[1]
+            for run in shown.runs:
+                if run.run not in records:
+                    if name != DEFAULT:  # which is as params.yaml is now, and may not have run yet
+                        problems.append(f"{study_folder(runs, name)}: no run {run.run}; plan the study again")
+                    continue
+                record = replace(records[run.run], stages=shown.cut(records[run.run].stages))
+                members += _member(runs, record, problems, shown, shown.cell(run.cell))
     left = [record for name, record in records.items() if name not in planned]
     if left:
         groups[UNPLANNED] = None, [member for record in left for member in _member(runs, record, problems)]

@@ -1,8 +1,10 @@
 """`tune` in a study: the same trials for every cell, chosen on development seeds, then the study's own seeds."""
 
+import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,15 @@ from realm_lab.core.files import read_json
 from realm_lab.params.load import flatten
 from realm_lab.params.yaml_file import parse_yaml
 from realm_lab.reporting.rendered import stale
-from realm_lab.runner.plan import PlannedRun, StudyPlan
+from realm_lab.runner.housekeeping import unneeded
+from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study, record_study
 from realm_lab.runner.reproduce import _take_choices
 from realm_lab.runner.space import Dimension, hypercube
-from realm_lab.runner.sweep import find_study, part_of
+from realm_lab.runner.sweep import part_of
 from realm_lab.systems.identity import open_stage
 from realm_lab.tracking.ledger import verify
-from realm_lab.tracking.study_record import read_study_record
+from realm_lab.tracking.study_record import Studies, read_study_record
+from realm_lab.tracking.views import read_groups
 from tests.factories.errors import refused
 from tests.runner.conftest import leave
 from tests.runner.test_sweep import make_project
@@ -62,10 +66,12 @@ def test_cells_are_tuned_and_then_compared(tmp_path: Path, capsys: pytest.Captur
     assert main(arguments) == 0
     runs = root / "runs"
     record = read_study_record(runs / "studies" / "mini" / "study.json")
-    trials = read_study_record(runs / "studies" / "tune-mini" / "study.json")
+    assert [folder.name for folder in (runs / "studies").iterdir()] == ["mini"]
     assert {run.seed for run in record.runs} == {0, 1}
-    assert {run.seed for run in trials.runs} == {10, 11}
-    assert len(trials.runs) == 2 * 2 * 2, "as many for each cell"
+    assert {run.seed for run in record.trials} == {10, 11}
+    assert Counter((run.cell, run.trial) for run in record.trials) == dict.fromkeys(
+        itertools.product(("realm", "warm_start"), (0, 1)), 2
+    )
     for name, parameter in {"realm": RATE, "warm_start": "finetune.steps"}.items():
         found = record.tuning["cells"][name]
         means = [sum(trial["by_seed"]) / 2 for trial in found["trials"]]
@@ -104,7 +110,7 @@ def end(root: Path, run: PlannedRun) -> None:
 def pending(plan: StudyPlan) -> list[PlannedRun]:
     assert plan.tuning is not None
     waiting = {p.run_key for c in plan.tuning.cells for t in c.trials if t.state == "pending" for p in t.plans}
-    return [run for run in plan.trials.runs if run.run_key in waiting]
+    return [run for run in plan.wanted if run.run_key in waiting]
 
 
 def outcome(planned: Planned, root: Path, in_order: Callable[[list[PlannedRun]], list[PlannedRun]]) -> dict[str, Any]:
@@ -134,10 +140,9 @@ def test_trials_and_choice_do_not_depend_on_the_order_of_the_runs(planned: Plann
 
 
 def test_trials_are_chosen_by_their_cell(planned: Planned) -> None:
-    trials = planned(tuned()).next
-    chosen = {run.cell for run in part_of(trials, ["realm"]).runs}
-    assert chosen
-    assert {trials.owners[cell] for cell in chosen} == {"realm"}
+    chosen = part_of(planned(tuned()), ["realm"]).runs
+    assert {run.cell for run in chosen} == {"realm"}
+    assert len({run.trial for run in chosen}) > 1
 
 
 @pytest.mark.parametrize(
@@ -210,12 +215,23 @@ def test_a_cell_that_is_run_again_has_the_values_that_were_chosen(
     assert [run.run_key for run in found.of(again)] == [run.run_key for run in plan.of(again)]
 
 
-def test_no_study_is_named_like_the_trials_of_another(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_trials_are_shown_while_a_study_is_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = make_project(tmp_path, STUDY)
-    path = (root / "experiments" / "mini.yaml").rename(root / "experiments" / "tune-mini.yaml")
-    with refused("trials", path=str(path)):
-        find_study("tune-mini", root, "sweep")
-    assert not (root / "runs").exists()
+    plan = plan_study(root / "experiments" / "mini.yaml", root)
+    record = record_study(plan, root)
+    assert (len(record.runs), len(record.trials)) == (0, 8)
+    assert main(["status", "mini", "--json", "--root", str(root)]) == 0
+    shown = json.loads(capsys.readouterr().out)["runs"]
+    assert {run["run"] for run in shown} == {run.run for run in record.trials}
+    assert len({run["cell"] for run in shown}) == 4
+    assert main(["runs", "--json", "--root", str(root)]) == 0
+    assert {run["run"]: run["studies"] for run in json.loads(capsys.readouterr().out)} == {
+        run.run: [f"trials of mini/{run.cell}, trial {run.trial}"] for run in record.trials
+    }
+    groups = read_groups(Studies(root / "runs"), [])
+    assert {name: len(members) for name, (_, members) in groups.items()} == {"mini": 0, "trials of mini": 8}
+    assert unneeded(root) == [], "runs of trials are kept"
 
 
 def test_an_edge_is_an_end_of_numbers_or_the_outer_part_of_a_range() -> None:
