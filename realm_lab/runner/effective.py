@@ -83,7 +83,7 @@ def study_digests(path: Path, root: Path) -> dict[str, Any]:
     """Return digests of the keys of a study's runs, without those that depend on results, and of all its code; and
     `changes` of code since its finished stages. UserError: it cannot be planned."""
     plan, reader = plan_study(path, root), code_reader(root / "runs")
-    least = plan.described["until"][0] if "until" in plan.described else None
+    least = plan.rule.at_least if plan.rule else None
     runs = [run for run in plan.untuned or plan.runs if run.seed in plan.seeds[:least]]
     named = [choice.name for choice in plan.described.get("figures", ())]
     named += [metric.choice["name"] for metric in plan.described.get("own_metrics", ()) if metric.choice]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING, known_anywhere
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.seeds import UntilDecided
+from realm_lab.runner.seeds import SEED_RULES, SeedRule
 from realm_lab.runner.space import check_metric
 from realm_lab.runner.study import (
     Cell,
@@ -45,6 +45,7 @@ from realm_lab.systems.registry import system_of, with_options
 from realm_lab.tracking.computed import COMPUTED, definition
 from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 
+SeedCounts = Callable[..., Mapping[str, int]]
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
 
 
@@ -92,6 +93,8 @@ class StudyPlan:
     on_finish: str = ""
     tuning: Tuned | None = None  # until it is done the study has no runs
     untuned: tuple[PlannedRun, ...] = ()  # its runs with the parameters as they are, for estimates of their time
+    rule: SeedRule | None = None  # options of the rule for its seeds
+    counts: SeedCounts | None = None  # that rule
 
     @property
     def is_tuning(self) -> bool:
@@ -144,7 +147,7 @@ def plan_study(
     """
     study = read_study_file(Path(path), Study)
     base, common = study.below(params_path or Path(root) / "params.yaml", overrides or {})
-    chosen, until = _seeds_of(study.seeds)
+    chosen, rule, counts = _seeds_of(study)
     given = [(cell, _settings(study, cell, common)) for cell in cells_of(study)]
     tuning = None if study.tune is None else _tuned(study, given, base, common, chosen, Path(root) / "runs")
     cells, resolved, plans = [], dict[str, Params](), []
@@ -182,8 +185,8 @@ def plan_study(
         described["axes"] = {
             axis: [value_in_name(show(point)) for point in points] for axis, points in study.axes.items()
         }
-    if until:
-        described["until"] = until
+    if rule and rule.looks:
+        described["until"] = rule.looks
     if tuning is not None:
         described["tuning"] = tuning.as_data()
     is_ready = tuning is None or tuning.is_done
@@ -200,8 +203,10 @@ def plan_study(
         study.on_finish,
         tuning,
         () if is_ready else tuple(runs),
+        rule,
+        counts,
     )
-    return _undecided(made, root) if until and is_ready else made
+    return _by_rule(made, root) if rule and is_ready else made
 
 
 def _compared(cells: Sequence[Cell], flat: Sequence[dict[str, Any]]) -> tuple[list[Cell], dict[str, Any]]:
@@ -278,15 +283,20 @@ def _tuned(
     return Tuned(tune, tuple(cells))
 
 
-def _undecided(plan: StudyPlan, root: Path) -> StudyPlan:
+def _by_rule(plan: StudyPlan, root: Path) -> StudyPlan:
     """Return a plan of all seeds with only those that its rule asks for, by the results so far."""
-    from realm_lab.reporting.comparison import decisions  # brings pandas
-    from realm_lab.reporting.frames import load_runs
+    from realm_lab.reporting.frames import load_runs  # brings pandas
 
-    whole = study_record(plan, root)
-    found = decisions(whole, load_runs(Path(root) / "runs", whole).results, whole.metrics)
-    wanted = {cell: set(plan.seeds[:count]) for cell, count in found.wanted.items()}
-    wanted[plan.baseline.name] = set().union(*wanted.values())
+    assert plan.rule is not None
+    assert plan.counts is not None
+    whole, least = study_record(plan, root), plan.rule.at_least
+    results = load_runs(Path(root) / "runs", whole).results
+    complete = results[results["status"] == "COMPLETE"]
+    done = {*complete[["cell", "seed"]].itertuples(index=False, name=None)}
+    begun = all((cell.name, seed) in done for cell in plan.cells for seed in plan.seeds[:least])
+    counts = plan.counts(whole, complete) if begun else {}
+    wanted = {cell.name: set(plan.seeds[: max(least, counts.get(cell.name, least))]) for cell in plan.cells[1:]}
+    wanted[plan.baseline.name] = set(plan.seeds[:least]).union(*wanted.values())
     seeds = tuple(seed for seed in plan.seeds if seed in wanted[plan.baseline.name])
     return replace(plan, seeds=seeds, runs=tuple(run for run in plan.runs if run.seed in wanted[run.cell]))
 
@@ -339,11 +349,16 @@ def _metric(choice: Choice) -> Metric:
     return entry
 
 
-def _seeds_of(given: list[int] | UntilDecided) -> tuple[tuple[int, ...], tuple[int, int] | None]:
-    """Return the seeds of a study, and its rule (at least, at most), if it has one."""
-    if isinstance(given, list):
-        return tuple(given), None
-    return tuple(given.first + number for number in range(given.at_most)), (given.at_least, given.at_most)
+def _seeds_of(study: Study) -> tuple[tuple[int, ...], SeedRule | None, SeedCounts | None]:
+    """Return all seeds that a study may take, the options of the rule for them, and the rule, if it has one. UserError:
+    no such rule, or a wrong option."""
+    if isinstance(study.seeds, list):
+        return tuple(study.seeds), None, None
+    with placed(study.reach("seeds")):
+        rule = SEED_RULES.choose("seeds", study.seeds)
+        if not isinstance(options := rule.options, SeedRule):
+            raise UserError(f"'{rule.name}': the type of its options is no subclass of realm_lab.SeedRule")
+    return tuple(range(options.first, options.first + options.at_most)), options, rule
 
 
 # Extra metrics and figures of the report of the default run.

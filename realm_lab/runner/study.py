@@ -36,7 +36,7 @@ from realm_lab.params.load import (
 from realm_lab.params.yaml_file import has_key, reach, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
-from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule, UntilDecided
+from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule
 from realm_lab.runner.space import Dimension, Space, Tuning
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import CHANGES, system_of
@@ -149,7 +149,6 @@ class Study(StudyFile):
     PARTS: ClassVar[dict[str, type[BaseModel]]] = {
         **StudyFile.PARTS,
         "cells": CellEntry,
-        "seeds": UntilDecided,
         "tune": Tuning,
     }
 
@@ -157,7 +156,8 @@ class Study(StudyFile):
     """One run of each cell for every seed; at least six seeds are needed for significance, however many metrics and
     cells there are. Or `{until: decided, at_least: 4, at_most: 16}`: from the fourth seed on each cell takes one more
     until its first metric differs from the baseline's or is equivalent within `delta`, 16 at most (`at_most` is 6 or
-    more: fewer seeds cannot be significant). `first` (0) is the first of them."""
+    more: fewer seeds cannot be significant). `first` (0) is the first of them. `within: 2 h` takes no other seed if the
+    runs would need more hours of device time. A custom rule is `{until: package.module:function, ...}`."""
 
     baseline: str | dict[str, Any]
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""

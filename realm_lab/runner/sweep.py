@@ -70,7 +70,7 @@ def sweep(request: Request) -> int:
     as long as the study wants more runs by its results: trials of its cells, then its own runs, then more seeds."""
     while True:
         code, plan = _sweep_once(request)
-        if code or plan is None or not plan.described.keys() & {"until", "tuning"}:
+        if code or plan is None or not (plan.rule or plan.tuning):
             return code
         whole = _planned(request)
         if whole.is_tuning and whole.tuning and not whole.tuning.left:
@@ -152,7 +152,7 @@ def part_of(plan: StudyPlan, named: Sequence[str], seeds: int | None = None) -> 
     such cell, or fewer seeds than that."""
     plan = replace(plan, runs=plan.wanted)
     if seeds is not None and not plan.is_tuning:
-        most = plan.described["until"][1] if "until" in plan.described else len(plan.seeds)
+        most = plan.rule.at_most if plan.rule else len(plan.seeds)
         if seeds > most:
             raise UserError(f"--seeds {seeds}: study {plan.name} has {most}; add seeds to its file")
         plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed in plan.seeds[:seeds]))
@@ -327,7 +327,7 @@ def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]
 
 def _wants_seeds(plan: StudyPlan, request: Request) -> bool:
     """True if the sweep of a study that takes seeds until it is decided continues with more."""
-    if "until" not in plan.described or _counts(plan, Path(request.root)).keys() != {"COMPLETE"}:
+    if plan.rule is None or _counts(plan, Path(request.root)).keys() != {"COMPLETE"}:
         return False
     wanted = part_of(_planned(request), request.cells, request.seeds)
     return not {run.run_key for run in wanted.runs} <= {run.run_key for run in plan.runs}

@@ -245,8 +245,10 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
         ("seeds: {until: decided, at_least: 9, at_most: 8}", "at_least is 9"),
         ("seeds: {until: decided, at_least: 4, at_most: 17}", "at most 16"),
         ("seeds: {until: tired, at_least: 4, at_most: 8}", "decided"),
-        ("seeds: {until: decided, at_most: 8}", "'seeds.at_least' is missing"),
-        ("seeds: {until: decided, at_least: 4, at_most: 8, patience: 2}", "unknown key 'patience' of seeds"),
+        ("seeds: {at_least: 4}", "until"),
+        ("seeds: {until: decided, at_least: 4, at_most: 8, patience: 2}", "'patience'"),
+        ("seeds: {until: decided, within: soon}", "90 min, 2 h or 1 d, not soon"),
+        ("seeds: {until: decided, within: 0 h}", "within must be above 0"),
     ],
 )
 def test_wrong_seeds_are_refused(write: Write, seeds: str, message: str) -> None:
