@@ -1,6 +1,7 @@
 """realm_lab: experiments on retrieval-augmented language-model pre-training (REALM, Guu et al. 2020)."""
 
 import importlib
+import os
 from typing import Any
 
 __version__ = "0.1.0"
@@ -8,6 +9,13 @@ __version__ = "0.1.0"
 # Part of every run's identity. Bump it when the golden losses move: results made by
 # different numerics must never be taken for one another.
 ENGINE_VERSION = 3
+
+# A thread of OpenMP that waits for the others burns its core, by default for milliseconds: if another program has taken
+# a core, a step takes many times as long. OpenMP reads this when torch is loaded, which is later than here.
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+    os.environ["GOMP_SPINCOUNT"] = "2000"  # GNU, as in the wheels of Linux
+if not {"OMP_WAIT_POLICY", "KMP_BLOCKTIME"} & os.environ.keys():
+    os.environ["KMP_BLOCKTIME"] = "0"  # milliseconds; Intel's and LLVM's
 
 # The public names and their modules. They are imported when they are first used: `import realm_lab` costs nothing.
 _PUBLIC = {

@@ -28,6 +28,7 @@ CODE = (
     "experiments",
     "params.yaml",
 )  # files that decide about numbers; stages rewrite reports/, dvc.lock
+OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # how its threads wait; moves no number
 LONGEST_PATCH = 1 << 20  # bytes
 
 
@@ -40,6 +41,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "cpu": processor()[0],
         "vectors": vectors(),
         "cores": cores(),
+        "openmp": {name: os.environ[name] for name in OPENMP if name in os.environ},
         "device": device,
         "processes": launched().size,  # processes of the run, each with a separate device
         "packages": {name: found for name in PACKAGES if (found := version(name))},
