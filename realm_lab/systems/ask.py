@@ -70,6 +70,7 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
     k = min(k, len(context.passages))
     retrieved = context.bm25.search([question], k) if retriever == "bm25" else None
     answer = context.system.answer([question], retrieved, k)[0]
+    utilities = context.system.utilities(question, answer) if answer.candidates else []  # BM25 may find no passage
     candidates = [
         ReadPassage(
             passage=context.passages.text.row(candidate.row),
@@ -79,7 +80,7 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
             reader_probability=math.exp(candidate.log_span),
             utility=utility,
         )
-        for candidate, utility in zip(answer.candidates, context.system.utilities(question, answer), strict=True)
+        for candidate, utility in zip(answer.candidates, utilities, strict=True)
     ]
     return Reply(question, answer.text, candidates, answer.best if candidates else None, warning(context, question))
 

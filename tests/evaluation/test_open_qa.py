@@ -44,7 +44,7 @@ def test_exact_match(prediction: str, answers: list[str], same: bool) -> None:
         ("king", ["queen", "king of spain", "old king"], 2 * 1 * 0.5 / 1.5),  # the best reference
         ("king", [], 0.0),
         ("", ["king"], 0.0),
-        ("the", ["a"], 1.0),  # nothing left of either
+        ("the", ["a"], 0.0),  # nothing is left of either: equal only if the same
         ("the", ["king"], 0.0),
     ],
 )
