@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from realm_lab.evaluation.gate import Gate
 
 GIB = 2**30
+BUSY_SECONDS, BUSY_CORES = 0.5, 0.3
 LOW_DISK_GIB = 5.0  # a toy study needs well under one, a real one several
 LOW_MEMORY_GIB = 4.0  # the toy world with two workers stays below
 SLURM_TIMEOUT_SECONDS = 10.0  # scontrol retries for minutes when no controller is there
@@ -63,7 +64,7 @@ def examine(params: Params | None, root: Path, fault: UserError | None = None) -
     yield _python()
     yield from _packages()
     yield from _devices()
-    yield from (_memory(), _disk(root), _slurm(), _store(params, root))
+    yield from (_others(), _memory(), _disk(root), _slurm(), _store(params, root))
     if params is None:
         for one in (fault, *fault.others) if fault else ():
             state: State = "missing" if isinstance(one.path, Path) and not one.path.exists() else "wrong"
@@ -220,6 +221,17 @@ def _devices() -> Iterator[Finding]:
         wrong_build = torch.version.cuda is None and shutil.which("nvidia-smi")
         remedy = "an NVIDIA driver is here, PyTorch is built for the CPU: install a CUDA build" if wrong_build else ""
         yield Finding("note", "CUDA", "no device; training runs on the CPU", remedy)
+
+
+def _others() -> Finding:
+    """Measure the cores that other programs, and other machines on the same host, take while this process sleeps."""
+    times, count = psutil.cpu_times_percent(BUSY_SECONDS), psutil.cpu_count() or 1
+    stolen = getattr(times, "steal", 0.0) * count / 100
+    taken = (100 - times.idle - getattr(times, "iowait", 0.0)) * count / 100 - stolen
+    found = f"other programs use {taken:.1f} of {count} cores" + f", the host takes {stolen:.1f}" * (stolen >= 0.05)
+    if taken + stolen < BUSY_CORES:
+        return Finding("OK", "load", found)
+    return Finding("note", "load", found, "runs take longer; stop other programs, or set launch.threads lower")
 
 
 def _memory() -> Finding:
