@@ -18,11 +18,10 @@ class Peer:
     """A script of peers/ under the given Python; it sleeps while it is not asked, so that timings do not mix."""
 
     def __init__(self, python: str, script: str, threads: int):
-        # Its own libraries only; waiting OpenMP threads must not spin during what is timed here.
+        # Its own libraries only; its threads wait as ours do, because the policy is inherited from this process.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {
             "OMP_NUM_THREADS": str(threads),
-            "OMP_WAIT_POLICY": "passive",
             "TOKENIZERS_PARALLELISM": "false",
         }
         command = [python, str(SCRIPTS / script)]

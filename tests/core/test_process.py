@@ -14,6 +14,7 @@ from realm_lab.core import process
 from realm_lab.core.launched import Place, launched
 from realm_lab.core.process import any_rank, gather_rows, on_first_rank, ranks, share, sum_over_ranks_, summed
 from realm_lab.errors import UserError
+from realm_lab.tracking.environment import OPENMP
 
 LONG_ENOUGH_SECONDS = 300.0  # three imports of torch on a busy machine take more than one minute
 SETUP = """
@@ -208,3 +209,28 @@ def test_ranks_are_read_from_the_launcher(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert launched() == expected
+
+
+COMPUTED = """
+import hashlib, json, os, realm_lab, torch
+from realm_lab.tracking.environment import describe
+torch.set_num_threads(2)
+torch.manual_seed(0)
+left, right = torch.randn(300, 256, requires_grad=True), torch.randn(256, 500)
+(left @ right).softmax(-1).pow(2).sum().backward()
+print(json.dumps([describe()["openmp"], hashlib.sha256(left.grad.numpy().tobytes()).hexdigest()]))
+"""
+
+
+def test_how_threads_wait_is_the_users_choice_and_moves_no_bit() -> None:
+    def computed(given: dict[str, str]) -> tuple[dict[str, str], str]:
+        own = {name: value for name, value in os.environ.items() if name not in OPENMP}
+        command = [sys.executable, "-c", COMPUTED]
+        done = subprocess.run(command, env=own | given, capture_output=True, text=True, check=True)
+        policy, bits = json.loads(done.stdout)
+        return policy, bits
+
+    policy, bits = computed({})
+    assert set(policy) == {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
+    assert computed({"OMP_WAIT_POLICY": "passive"}) == ({"OMP_WAIT_POLICY": "passive"}, bits)
+    assert computed({"GOMP_SPINCOUNT": "7"}) == (policy | {"GOMP_SPINCOUNT": "7"}, bits)
