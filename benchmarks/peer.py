@@ -18,7 +18,7 @@ class Peer:
     """A script of peers/ under the given Python; it sleeps while it is not asked, so that timings do not mix."""
 
     def __init__(self, python: str, script: str, threads: int):
-        # Its own libraries only; its threads wait as ours do, because the policy is inherited from this process.
+        # Its own libraries only; its threads wait as those of realm_lab: the policy is inherited from this process.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {
             "OMP_NUM_THREADS": str(threads),

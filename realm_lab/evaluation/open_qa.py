@@ -19,7 +19,8 @@ class Scores(NamedTuple):
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> bool:
-    """Return official exact match: equal to any reference after normalisation (released code, section 4.1)."""
+    """Return exact match: equal to any reference after normalisation (released code, section 4.1), or as it is written
+    if nothing is left of it."""
     return any(_compared(prediction) == _compared(answer) for answer in answers)
 
 

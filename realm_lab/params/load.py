@@ -53,7 +53,8 @@ def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     _check_names(document)
     given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, flags)
     given.setdefault("preset", written("toy", path))
-    values = laid_over(preset_values(given["preset"]), given)
+    place = reach(given, "preset")  # the name, if true or false is given
+    values = laid_over(preset_values(written(str(given["preset"]), place.path, place.line)), given)
     with placed(given["preset"], values):
         listed = values.get("plugins")
         import_modules("plugins", listed if isinstance(listed, list) else ())

@@ -116,7 +116,7 @@ def _written(value: Any, source: object, name: object = "", line: int | None = N
             return written([*inner.values()], source, line)
         has_steps = str(name).rpartition(".")[2] == "changes"
         for key in inner:
-            if not isinstance(key, str) and not (has_steps and type(key) is int):
+            if not isinstance(key, str) and not (has_steps and isinstance(key, int) and not isinstance(key, bool)):
                 kinds = {bool: "true or false", int: "a number", float: "a number", datetime.date: "a date"}
                 read = next((words for kind, words in kinds.items() if isinstance(key, kind)), "no text")
                 problem = f"the name '{cut(str(key))}' is read as {read}"

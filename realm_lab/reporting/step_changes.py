@@ -7,9 +7,10 @@ from typing import Any
 import pandas as pd
 
 from realm_lab.metrics import metric
+from realm_lab.params.changes import CHANGES
 from realm_lab.params.load import show
 from realm_lab.statistics.wording import number
-from realm_lab.tracking.study_record import CHANGES, StudyCell, StudyRecord
+from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
 FEWEST = 3  # pairs, for a spread
 
@@ -27,7 +28,7 @@ def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
         (step, change), *_ = steps.items() or [(0, {})]
         own |= {f"pretrain.{name}": value for name, value in change.items()}
         system = [] if cell.system == record.cell(record.baseline).system else [cell.system]
-        names = [f"{name.rpartition('.')[2].replace('_', ' ')} = {show(own[name])}" for name in sorted(own)]
+        names = [f"{name.removeprefix('pretrain.').replace('_', ' ')} = {show(own[name])}" for name in sorted(own)]
         title = ", ".join([*system, *names])
         found.setdefault(title, {})[step] = cell
         late |= {title} if step else set()

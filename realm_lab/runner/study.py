@@ -17,6 +17,7 @@ from realm_lab.core.files import check_name, is_name
 from realm_lab.core.plugins import Choice, ChoiceField, import_modules
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion, written
+from realm_lab.params.changes import CHANGES
 from realm_lab.params.load import (
     OPTIONS,
     dotted,
@@ -39,7 +40,7 @@ from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, Slu
 from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule
 from realm_lab.runner.space import Dimension, Space, Tuning
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
-from realm_lab.systems.registry import CHANGES, system_of
+from realm_lab.systems.registry import system_of
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 IN_CELLS = "=,+"  # further characters in names of cells

@@ -24,7 +24,7 @@ from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers.registry import format_modules
 from realm_lab.corpus.sources import corpus_source, corpus_tagger
 from realm_lab.errors import UserError, suggestion
-from realm_lab.params.changes import phases
+from realm_lab.params.changes import CHANGES, phases
 from realm_lab.params.checkpoint import (
     check_bert,
     check_causal_positions,
@@ -37,7 +37,6 @@ from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.systems.registry import (
-    CHANGES,
     EVALUATE,
     PARTS,
     PREPARE,

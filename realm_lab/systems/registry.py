@@ -22,6 +22,7 @@ from realm_lab.core.plugins import Choice, Chosen, Kind, Plugin, checked_options
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
+from realm_lab.params.changes import CHANGES
 from realm_lab.params.load import OPTIONS, is_inside, is_option, is_system_option, parameter_fields
 from realm_lab.params.sections import Section
 
@@ -49,7 +50,6 @@ PARTS = {
 
 SYSTEM = "system"  # in `depends_on`: the system itself
 ALWAYS_READ = ("launch",)  # parameters that every stage can read: how it runs
-CHANGES = "pretrain.changes"  # a stage that does not declare it reads the parameters as they are at the end
 
 
 class Unsupported(UserError):
@@ -337,7 +337,7 @@ def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Pa
 
     declared, params = (PREPARE, *system_of(system).stages), fixed_params(params, system)
     last = system_of(system).stage(stage)
-    if not last.declares(CHANGES) and params._options is None:  # a view has the last ones
+    if not last.declares(CHANGES) and params._options is None:  # it reads them as they are at the end, as a view does
         params = params.at_end()
     stages = declared[: declared.index(last) + 1]
 

@@ -19,10 +19,10 @@ from realm_lab.core.plugins import ChoiceField
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.metrics import Metric, learn
+from realm_lab.params.changes import CHANGES
 from realm_lab.params.load import show
 
 STRICT = ConfigDict(extra="forbid")
-CHANGES = "pretrain.changes"  # of a cell: step -> what changes there
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
 SCRATCH = "scratch"  # of its cells, where a verb has other parameters
 IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # entries of reports/ that are no studies

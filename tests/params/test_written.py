@@ -90,3 +90,12 @@ def test_a_fault_of_two_layers_is_where_the_last_was_set() -> None:
         load(path, {"model.heads": 4})
     with refused("hidden_size 9", path=path, line=2):
         load(write("preset: narrow\nmodel: {heads: 2}\n"))
+
+
+def test_true_as_a_preset_and_step_0_of_changes_have_their_line() -> None:
+    path = write("\npreset: true\n")
+    with refused("unknown preset", path=path, line=2):
+        load(path)
+    path = write("pretrain:\n  changes: {0: {masking: random_token}}\n")
+    with refused("at least 1", path=path, line=2):
+        load(path)

@@ -97,3 +97,10 @@ def test_a_fork_of_engine_2_is_read_as_a_change_of_the_baseline() -> None:
         late | {"changes": NO_NULL, "fork": {"parent": "realm", "step": 200, "change": "no null"}},
     )
     assert STUDY_RECORD.validate_python(plain | {"cells": old}).cells == CELLS[:2]
+
+
+def test_changes_of_one_value_in_two_parameters_are_two() -> None:
+    rates = {name: late(50, **{f"{name}.learning_rate": 0.1}) for name in ("reader", "retriever")}
+    cells = (CELLS[0], *(StudyCell(name, name, "realm", change) for name, change in rates.items()))
+    found = families(replace(RECORD, cells=cells))
+    assert [list(one.values()) for one in found.values()] == [[cells[1]], [cells[2]]]
