@@ -252,9 +252,9 @@ def check_causal(path: Path) -> None:
         problem = f"it has the id {largest}, and by config.json the model knows the ids below {words}"
         raise UserError(problem, "copy the tokenizer and the model of one version", path=tokenizer)
     config = path / "tokenizer_config.json"
-    named = (read_object(one) for one in (config, path / "special_tokens_map.json") if one.is_file())
-    given = {name: value for own in named for name, value in own.items() if value is not None}
-    if given.get("tokenizer_class") in GENERAL_TOKENIZERS and not {"bos_token", "eos_token"} & given.keys():
+    named = (read_object(one) for one in (path / "special_tokens_map.json", config) if one.is_file())
+    given = {name: value for own in named for name, value in own.items()}  # a null in the second one counts
+    if given.get("tokenizer_class") in GENERAL_TOKENIZERS and not (given.get("bos_token") or given.get("eos_token")):
         raise UserError(*NO_FIRST_TOKEN, path=config)
 
 
