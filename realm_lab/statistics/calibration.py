@@ -23,13 +23,12 @@ import numpy as np
 from scipy import stats
 
 from realm_lab.statistics.intervals import LEVEL, SEED
-from realm_lab.statistics.paired import EXACT_SEEDS, FEWEST_SEEDS, TIED, signs
+from realm_lab.statistics.paired import BLOCK, EXACT_SEEDS, FEWEST_SEEDS, RESAMPLES, TIED, sign_blocks, signs
 
 STUDIES = 2000  # that are simulated: a rate of 5 % is known to half a point
 SUSPECT = 0.075  # a comparison with a higher rate is named
 WIDEST, GRID = 5.0, 501  # of normal scores, in standard deviations
 MOST_SIGNS = 512  # for many seeds a part of the signs is enough to know a rate
-BLOCK = 2**22  # numbers in memory at once
 
 
 class Rate(NamedTuple):
@@ -110,12 +109,16 @@ def some_signs(seeds: int) -> np.ndarray:
 
     At most `MOST_SIGNS`: one of each block of signs that start alike, so that all signs of the first seeds are there.
     """
-    half = signs(seeds)[: 2 ** (seeds - 1)] if seeds <= EXACT_SEEDS else signs(seeds)
-    if len(half) <= MOST_SIGNS:
-        return half
-    edges = np.linspace(0, len(half), MOST_SIGNS + 1, dtype=int)
+    count = 2 ** (seeds - 1) if seeds <= EXACT_SEEDS else RESAMPLES
+    if count <= MOST_SIGNS:
+        return signs(seeds)[:count]
+    edges = np.linspace(0, count, MOST_SIGNS + 1, dtype=int)
     chosen = np.random.default_rng(SEED).integers(edges[:-1], edges[1:])
-    return half[[0, *chosen[1:]]]
+    chosen[0], first, parts = 0, 0, []
+    for block in sign_blocks(seeds):
+        parts.append(block[chosen[(chosen >= first) & (chosen < first + len(block))] - first])
+        first += len(block)
+    return np.concatenate(parts)
 
 
 def skewed(

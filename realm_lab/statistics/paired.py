@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from realm_lab.statistics.intervals import LEVEL, SEED, Interval, t_interval
 
 EXACT_SEEDS = 16  # up to here all 2^n assignments of signs are counted, above it `RESAMPLES` of them are drawn
 RESAMPLES = 10_000
+BLOCK = 2**22  # numbers in memory at once
 TIED = 1e-6  # statistics this near are equal: sums in another order, or of scores that were rounded in results.csv
 FEWEST_SEEDS = 1 + math.ceil(-math.log2(1 - LEVEL))  # with fewer no data could be significant, in any family
 
@@ -75,7 +76,8 @@ def step_down_max_t(tests: Sequence[Mapping[int, float]]) -> list[float]:
     seeds = sorted({seed for test in tests for seed in test})
     deltas = np.array([[test.get(seed, 0.0) for test in tests] for seed in seeds]).reshape(len(seeds), len(tests))
     lengths = np.linalg.norm(deltas, axis=0)
-    statistics = np.abs(signs(len(seeds)) @ (deltas / np.where(lengths, lengths, 1.0)))  # [signs, tests]
+    scaled = deltas / np.where(lengths, lengths, 1.0)
+    statistics = np.concatenate([np.abs(block @ scaled) for block in sign_blocks(len(seeds))])  # [signs, tests]
     order = np.argsort(statistics[0])
     largest = np.maximum.accumulate(statistics[:, order], axis=1)  # of a test and all smaller ones
     shares = (largest >= statistics[0, order] - TIED).mean(0)
@@ -89,8 +91,22 @@ def signs(seeds: int) -> np.ndarray:
     """[signs, seeds], the observed ones first: all 2^n up to 16 seeds, above that random ones."""
     if seeds <= EXACT_SEEDS:
         return np.array(list(itertools.product((1.0, -1.0), repeat=seeds)))
-    drawn = np.random.default_rng(SEED).choice((1.0, -1.0), (RESAMPLES - 1, seeds))
-    return np.concatenate([np.ones((1, seeds)), drawn])
+    return np.concatenate([*_drawn(seeds)])
+
+
+def sign_blocks(seeds: int) -> Iterator[np.ndarray]:
+    """The rows of `signs` in order, for thousands of questions a part at a time."""
+    if seeds <= max(EXACT_SEEDS, BLOCK // RESAMPLES):
+        yield signs(seeds)
+    else:
+        yield from _drawn(seeds)
+
+
+def _drawn(seeds: int) -> Iterator[np.ndarray]:
+    generator, rows = np.random.default_rng(SEED), max(1, BLOCK // seeds)
+    yield np.ones((1, seeds))
+    for start in range(1, RESAMPLES, rows):
+        yield generator.choice((1.0, -1.0), (min(rows, RESAMPLES - start), seeds))
 
 
 def smallest_p(seeds: int) -> float:

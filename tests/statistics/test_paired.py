@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from realm_lab.statistics.intervals import per_example_interval, t_interval
+from realm_lab.statistics import paired
+from realm_lab.statistics.intervals import SEED, per_example_interval, t_interval
 from realm_lab.statistics.paired import FEWEST_SEEDS, compare, holm, sign_flip_p, smallest_p, step_down_max_t
 
 
@@ -111,3 +112,13 @@ def test_no_number_of_tests_needs_more_seeds() -> None:
     assert smallest_p(FEWEST_SEEDS) <= 0.05 < smallest_p(FEWEST_SEEDS - 1)
     many = [dict.fromkeys(range(40), 0.1), dict(enumerate(np.random.default_rng(9).normal(size=40)))]
     assert step_down_max_t(many)[0] == smallest_p(40)
+
+
+@pytest.mark.parametrize("seeds", [17, 500, 1001])
+def test_blocks_of_signs_are_the_signs(seeds: int) -> None:
+    """Thousands of questions have the same signs, without all of them in memory."""
+    blocks = [*paired.sign_blocks(seeds)]
+    assert max(block.size for block in blocks) <= paired.BLOCK
+    assert np.array_equal(np.concatenate(blocks), paired.signs(seeds))
+    drawn = np.random.default_rng(SEED).choice((1.0, -1.0), (paired.RESAMPLES - 1, seeds))
+    assert np.array_equal(paired.signs(seeds)[1:], drawn)
