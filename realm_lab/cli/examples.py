@@ -70,6 +70,12 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "verdict runs.csv --cell variant --metric accuracy --baseline sgd": "a table with a row for each run",
         "verdict sqlite:///mlflow.db --experiment mine --cell variant --metric accuracy --baseline sgd": "MLflow",
         "verdict logs --name '{cell}/seed_{seed}' --metric test/accuracy --baseline sgd": "TensorBoard",
+        "verdict runs.csv --metric accuracy=up --baseline main --control main-again --delta accuracy=0.01 --gate": (
+            "a gate of CI, printed as a comment on a pull request"
+        ),
+        "verdict answers.csv --metric correct --pair question --cluster document --baseline bm25": (
+            "one run of each cell, many questions"
+        ),
     },
     "reproduce": {
         "reproduce": "compare every report with the runs that are here",

@@ -54,8 +54,9 @@ JSON_FIELDS = {
         "`problems`, `links` (study -> path) and `registered`"
     ),
     "verdict": (
-        "`cell`, `pair`, `baseline`, `calibration`, `metrics` (metric -> cell -> its finding), `left_out` (`run` and "
-        "`why`) and `other_status` (column -> words that are no known state)"
+        "`cell`, `pair`, `baseline`, `cluster`, `control`, `decision` (not worse, worse or undecided), `calibration`, "
+        "`metrics` (metric -> cell -> its finding), `left_out` (`run` and `why`) and `other_status` (column that seems "
+        "to be a state -> its words for runs that did not finish)"
     ),
     "claims": "`files`, `bound` and `problems`, each with `path`, `line`, `says`, `found` and `remedy`",
     "ledger verify": "`lines`, `problems` and `deviations` (study -> changes after results were seen)",
@@ -69,10 +70,12 @@ JSON_FIELDS = {
 EXIT_CODES = {
     "0": "done",
     "1": (
-        "a check failed (`claims`, `doctor`, `ledger verify`, `reproduce`), a run failed or is not complete (`sweep`, "
-        "`search`), `mirror` could not show a run, or an unexpected error (one line; `--debug` shows the traceback)"
+        "a check failed (`claims`, `doctor`, `ledger verify`, `reproduce`, `verdict --gate`: worse), a run failed or "
+        "is not complete (`sweep`, `search`), `mirror` could not show a run, or an unexpected error (one line; "
+        "`--debug` shows the traceback)"
     ),
     "2": "an error that you can fix: one line on stderr names file, line or parameter, and the remedy",
+    "3": "`verdict --gate`: undecided",
     "130": "interrupted; the same command goes on",
     "141": "the reader of the output went away",
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from realm_lab.cli.flags import Add, add_everywhere, add_json
 from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
+from realm_lab.metrics import Better
 
 
 def add_claims(add: Add) -> None:
@@ -74,12 +75,18 @@ def add_verdict(add: Add) -> None:
     verb = add("verdict", _run_verdict, "judge runs of any tool: paired tests, intervals, power, equivalence")
     text = "CSV, JSON, W&B export, Trackio database, folder of TensorBoard, Hydra or MLflow, or an MLflow store's URI"
     verb.add_argument("source", help=text)
-    text = "column of the numbers to compare; repeated, all are one family of tests"
+    text = "column of the numbers to compare; repeated, all are one family of tests (for --gate: COLUMN=up or =down)"
     verb.add_argument("--metric", action="append", required=True, metavar="COLUMN", help=text)
     verb.add_argument("--baseline", required=True, metavar="NAME", help="the cell that the others are compared with")
     verb.add_argument("--cell", default="cell", metavar="COLUMN", help="column that names the cell (default: cell)")
     text = "column that pairs the runs, for example the seed or the fold (default: seed)"
     verb.add_argument("--pair", default="seed", metavar="COLUMN", help=text)
+    text = "column of groups whose pairs are not independent, for example the document of a question"
+    verb.add_argument("--cluster", default="", metavar="COLUMN", help=text)
+    text = "a second arm of the baseline's code: if it differs from the baseline, no other cell is called different"
+    verb.add_argument("--control", default="", metavar="NAME", help=text)
+    text = "column of the states of runs: those that did not finish have no value"
+    verb.add_argument("--state", default="", metavar="COLUMN", help=text)
     text = "the largest difference of a metric that does not matter; without it nothing is called equivalent"
     verb.add_argument("--delta", action="append", default=[], metavar="COLUMN=SIZE", help=text)
     text = "columns in the name or folder of a run, for example '{variant}/seed_{seed}'"
@@ -88,16 +95,20 @@ def add_verdict(add: Add) -> None:
     verb.add_argument("--part", default="", metavar="NAME", help=text)
     verb.add_argument("--experiment", default="", metavar="NAME", help="the experiment of an MLflow store")
     verb.add_argument("--out", type=Path, metavar="DIR", help="also write Markdown, LaTeX, JSON and a figure there")
+    text = "exit code 0 if all cells are shown to be no worse than the baseline, 1 if one is worse, 3 if undecided"
+    verb.add_argument("--gate", action="store_true", help=text)
     add_json(verb)
 
 
-def _run_verdict(options: argparse.Namespace) -> None:
-    from realm_lab.other_runs.answer import judge_rows
+def _run_verdict(options: argparse.Namespace) -> int:
+    from realm_lab.other_runs.answer import Decision, judge_rows
     from realm_lab.other_runs.sources import read_runs
 
     delta = dict(_bound(text) for text in options.delta)
     rows = read_runs(options.source, options.name, options.experiment, options.part)
-    answer = judge_rows(rows, options.metric, options.baseline, options.cell, options.pair, delta)
+    metrics = dict(map(_directed, options.metric))
+    names = options.baseline, options.cell, options.pair
+    answer = judge_rows(rows, metrics, *names, delta, options.cluster, options.control, options.state)
     if options.out:
         from realm_lab.other_runs.written import write
 
@@ -105,7 +116,15 @@ def _run_verdict(options: argparse.Namespace) -> None:
     if options.json:
         print_json(answer.as_json())
     else:
-        print(answer.markdown(), end="")
+        print(answer.comment() if options.gate else answer.markdown(), end="")
+    codes = {Decision.NOT_WORSE: 0, Decision.WORSE: 1, Decision.UNDECIDED: 3}
+    return codes[answer.decision] if options.gate else 0
+
+
+def _directed(text: str) -> tuple[str, Better]:
+    """The name and the better direction of `accuracy=up`; "" if none is given."""
+    name, _, way = text.rpartition("=")
+    return (name, "up" if way == "up" else "down") if name and way in ("up", "down") else (text, "")
 
 
 def _bound(text: str) -> tuple[str, float]:

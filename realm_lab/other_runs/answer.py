@@ -10,19 +10,27 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
-from realm_lab.metrics import METRICS, Metric
-from realm_lab.other_runs.status import is_finished, status_columns
-from realm_lab.other_runs.tables import Row, Rows, rows_of
+from realm_lab.metrics import METRICS, Better, Metric
+from realm_lab.other_runs.runs import (
+    LeftOut,
+    check_parts,
+    clusters_of,
+    raise_unread,
+    runs_of,
+    steps_of,
+    values_of,
+)
+from realm_lab.other_runs.status import check_states, unused_states
+from realm_lab.other_runs.tables import Rows, rows_of
 from realm_lab.statistics.calibration import Calibration, calibrate
-from realm_lab.statistics.family import Finding, judge
+from realm_lab.statistics.family import Finding, Kind, judge
 from realm_lab.statistics.intervals import FEWEST_FOR_SPREAD
-from realm_lab.statistics.paired import compare
+from realm_lab.statistics.paired import Comparison, compare
 from realm_lab.statistics.wording import (
     NOTHING,
     detectable,
@@ -36,9 +44,6 @@ from realm_lab.statistics.wording import (
     signed,
 )
 
-NO_VALUE = frozenset(("", "nan", "none", "null", "na", "n/a", "<na>"))
-LARGEST = 1e150  # squares of larger numbers overflow; MLflow's SQL stores keep infinity as 1.797e308
-SAME = 1e-6  # relative: event files have single precision
 PAIRS_SHOWN = 10
 
 
@@ -47,6 +52,14 @@ class Gap(StrEnum):
 
     NO_VALUE = "no run has a value"
     CANNOT_BE_PAIRED = "cannot be paired"
+
+
+class Decision(StrEnum):
+    """The answer of a gate."""
+
+    NOT_WORSE = "not worse"  # significantly better, or equivalent
+    WORSE = "worse"
+    UNDECIDED = "undecided"
 
 
 class CellAnswer(NamedTuple):
@@ -59,6 +72,17 @@ class CellAnswer(NamedTuple):
     stopped: dict[Any, float]  # pair -> last step of a run that ended before the last step of all runs
     finding: Finding | None = None
     gap: Gap | None = None
+
+    @property
+    def decision(self) -> Decision:
+        """UNDECIDED unless the pairs show more. Runs that failed or stopped early show no cell to be as good."""
+        found = self.finding
+        if not found or not (found.is_significant or found.kind is Kind.EQUIVALENT):
+            return Decision.UNDECIDED
+        better = {"up": Kind.HIGHER, "down": Kind.LOWER}.get(found.metric.better)
+        if found.equivalent_within is not None or found.kind is better:
+            return Decision.UNDECIDED if self.missing or self.stopped else Decision.NOT_WORSE
+        return Decision.WORSE if better else Decision.UNDECIDED
 
     def as_json(self) -> dict[str, Any]:
         """The fields of one cell, without infinite bounds."""
@@ -76,13 +100,6 @@ class MetricAnswer(NamedTuple):
     last_step: float | None  # of all runs
 
 
-class LeftOut(NamedTuple):
-    """A run that is none of those that are compared."""
-
-    run: str
-    why: str
-
-
 @dataclass(frozen=True)
 class Answer:
     """The verdict on a table of runs."""
@@ -91,46 +108,76 @@ class Answer:
     pair: str  # the column that pairs the runs
     metrics: tuple[MetricAnswer, ...]
     left_out: tuple[LeftOut, ...]
-    other_status: dict[str, list[str]]  # columns called like one of the state of a run, with other values
+    other_status: dict[str, list[str]]  # columns that seem to be states, with words for runs that did not finish
+    cluster: str = ""  # the column of the groups whose pairs change sign together
+    control: str = ""  # the cell that is a second arm of the baseline's code
 
     @property
     def baseline(self) -> CellAnswer:
         """The baseline in the first metric."""
         return self.metrics[0].cells[0]
 
+    @property
+    def decision(self) -> Decision:
+        """WORSE if any cell is in any metric, NOT_WORSE if all are."""
+        found = {cell.decision for one in self.metrics for cell in one.cells[1:] if cell.cell != self.control}
+        if Decision.WORSE in found:
+            return Decision.WORSE
+        return Decision.NOT_WORSE if found == {Decision.NOT_WORSE} else Decision.UNDECIDED
+
     def as_json(self) -> dict[str, Any]:
         """Every field: metric -> cell -> finding or gap."""
         found = {one.metric.name: {cell.cell: cell.as_json() for cell in one.cells} for one in self.metrics}
         names: dict[str, Any] = {"cell": self.cell, "pair": self.pair, "baseline": self.baseline.cell}
+        names |= {"cluster": self.cluster, "control": self.control, "decision": self.decision}
         names |= {"left_out": [one._asdict() for one in self.left_out], "other_status": self.other_status}
         return names | {"calibration": self.calibration and self.calibration.as_json(), "metrics": found}
 
     @property
     def calibration(self) -> Calibration | None:
         """False alarms of the family; None if it has too few pairs for any."""
-        findings = [cell.finding for one in self.metrics for cell in one.cells if cell.finding]
-        return calibrate([found.comparison.by_seed for found in findings])
+        return calibrate([found.comparison.by_seed for found in self._family])
+
+    @property
+    def _family(self) -> list[Finding]:
+        """The findings that are corrected together, without the control."""
+        cells = [cell for one in self.metrics for cell in one.cells if cell.cell != self.control]
+        return [cell.finding for cell in cells if cell.finding]
+
+    def comment(self) -> str:
+        """The decision and the Markdown, for a comment on a pull request."""
+        lines = [f"**{str(self.decision).capitalize()}.**"]
+        if unknown := [one.metric.name for one in self.metrics if not one.metric.better]:
+            lines.append(f"Add =up or =down to --metric, the better direction: {plain(_listed(unknown))}.")
+        return " ".join(lines) + "\n\n" + self.markdown()
 
     def markdown(self) -> str:
         """A section for each metric: a sentence, a table, and the runs that are left out."""
         lines: list[str] = []
         for one in self.metrics:
             base, *others = one.cells
-            findings = [f"{in_short(cell.finding) if cell.finding else cell.gap}: {cell.cell}" for cell in others]
+            findings = "; ".join(f"{in_short(c.finding) if c.finding else c.gap}: {plain(c.cell)}" for c in others)
             shown = number(_mean(base.values), one.metric.digits)
-            lines += [f"## {one.metric.name}", "", f"Compared with {base.cell} ({shown}): {'; '.join(findings)}.", ""]
+            lines += [f"## {plain(one.metric.name)}", ""]
+            lines += [f"Compared with {plain(base.cell)} ({shown}): {findings}.", ""]
             rows = self.rows(one)
-            lines += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-            lines += ["| " + " | ".join(value.replace("|", r"\|") for value in row.values()) + " |" for row in rows]
-            lines += ["", *(f"- {note}" for note in self._notes(one)), ""]
-        lines += [*self._notes_of_table(), ""] if self.left_out or self.other_status else []
-        tests = next((c.finding.tests for one in self.metrics for c in one.cells if c.finding), 0)
+            lines += ["| " + " | ".join(map(plain, rows[0])) + " |", "|" + "---|" * len(rows[0])]
+            lines += ["| " + " | ".join(map(plain, row.values())) + " |" for row in rows]
+            lines += ["", *(f"- {plain(note)}" for note in self._notes(one)), ""]
+        if notes := self._notes_of_table():
+            lines += [*(f"- {plain(note)}" for note in notes), ""]
+        tests = len(self._family)
         lines.append(
-            f"Differences are paired by {self.pair}. p: exact sign-flip test, corrected over {tests} "
-            f"test{'s' * (tests != 1)} (step-down max-T); in brackets the smallest p that this many pairs can give. "
-            "Intervals: Student's t, not corrected; p decides. Minimum detectable difference: with 80 % power. Skewed: "
-            "this test alone gives more than 7.5 % false alarms."
+            f"Differences are paired by {plain(self.pair)}. {self._of_clusters()}p: exact sign-flip test, corrected "
+            f"over {tests} test{'s' * (tests != 1)} (step-down max-T); in brackets the smallest p that this many pairs "
+            "can give. Intervals: Student's t, not corrected; p decides. Minimum detectable difference: with 80 % "
+            "power. Skewed: this test alone gives more than 7.5 % false alarms."
         )
+        if self.control:
+            lines.append(
+                f"Control: {plain(self.control)}, tested by itself. If it differs from the baseline or has too few "
+                "pairs, no cell is called different or equivalent."
+            )
         if self.calibration:
             lines.append(false_alarms(self.calibration))
         return "\n".join(lines) + "\n"
@@ -155,14 +202,22 @@ class Answer:
             rows.append(row)
         return rows
 
+    def _of_clusters(self) -> str:
+        if not self.cluster:
+            return ""
+        return (
+            f"Those of one {plain(self.cluster)} change sign together, and n counts these groups. "
+            "This holds for these very runs: other training seeds may give another result. "
+        )
+
     def _notes_of_table(self) -> list[str]:
         """The runs and columns that are not used."""
         by_reason: dict[str, list[str]] = {}
         for run, why in self.left_out:
             by_reason.setdefault(why, []).append(run)
-        notes = [f"- Left out: {_listed(runs)} ({why})." for why, runs in by_reason.items()]
+        notes = [f"Left out: {_listed(runs)} ({why})." for why, runs in by_reason.items()]
         for name, words in self.other_status.items():
-            notes.append(f"- Column '{name}' is not used as the state of the runs: its values are {_listed(words)}.")
+            notes.append(f"Column '{name}' has {_listed(words)}: these runs count, as --state {name} is not given.")
         return notes
 
     def _notes(self, one: MetricAnswer) -> list[str]:
@@ -191,19 +246,25 @@ class Answer:
 def verdict(
     frame: Any,
     *,
-    metric: str | Sequence[str],
+    metric: str | Sequence[str] | Mapping[str, Better],
     baseline: object,
     cell: str = "cell",
     pair: str = "seed",
     delta: Mapping[str, float] | float | None = None,
+    cluster: str = "",
+    control: object = "",
+    state: str = "",
 ) -> Answer:
     """Compare each variant of a table of runs with the baseline, paired by seed or fold; docs/verdict.md explains it.
 
     frame: a table with a row for each run (a pandas or polars frame, a list of dicts, columns by name), or the path of
     a file or folder that `realm-lab verdict` reads. `cell` and `pair` are its columns of the variant and of the
     pairing. `metric`: one or more columns; metrics times variants are one family of tests. `delta`: the largest
-    difference that does not matter, for each metric; without it nothing is called equivalent. UserError: a column is
-    missing, a value is no number, or two runs have the same variant and pair.
+    difference that does not matter, for each metric; without it nothing is called equivalent. `cluster`: a column of
+    groups whose pairs change sign together, as the questions of a document do. `control`: a variant with the code of
+    the baseline; if it differs, no variant is called different. `state`: the column of the states of runs. For
+    `decision`, `metric` may be metric -> "up" or "down", the better direction. UserError: a column is missing, a value
+    is no number, or two runs have the same variant and pair.
     """
     if isinstance(frame, str | Path):
         from realm_lab.other_runs.sources import read_runs
@@ -211,15 +272,25 @@ def verdict(
         rows = read_runs(str(frame))
     else:
         rows = rows_of(frame)
-    names = [metric] if isinstance(metric, str) else [*metric]
+    names = [metric] if isinstance(metric, str) else metric
     bounds = dict.fromkeys(names, delta) if isinstance(delta, int | float) else dict(delta or {})
-    return judge_rows(rows, names, str(baseline), cell, pair, bounds)
+    return judge_rows(rows, names, str(baseline), cell, pair, bounds, cluster, str(control), state)
 
 
 def judge_rows(
-    rows: Rows, metrics: Sequence[str], baseline: str, cell: str, pair: str, delta: Mapping[str, float]
+    rows: Rows,
+    metrics: Sequence[str] | Mapping[str, Better],
+    baseline: str,
+    cell: str,
+    pair: str,
+    delta: Mapping[str, float],
+    cluster: str = "",
+    control: str = "",
+    state: str = "",
 ) -> Answer:
     """The verdict on rows. UserError as `verdict`."""
+    better = metrics if isinstance(metrics, Mapping) else {}
+    metrics = [*metrics]
     columns = dict.fromkeys(name for row in rows for name in row.names)
     if not rows:
         raise UserError("no runs", remedy="give a table with a row for each run")
@@ -228,36 +299,45 @@ def judge_rows(
             f"no column '{pair}', and without what runs share they cannot be paired",
             remedy=f"name the column of the seed with --pair ({suggestion(pair, columns)})",
         )
-    for name, flag in ((cell, "--cell"), *((name, "--metric") for name in (*metrics, *delta))):
+    optional = [(name, flag) for name, flag in ((cluster, "--cluster"), (state, "--state")) if name]
+    for name, flag in ((cell, "--cell"), *((name, "--metric") for name in (*metrics, *delta)), *optional):
         if name not in columns:
             for row in rows:
-                _raise_unread(row)
+                raise_unread(row)
             raise UserError(f"{flag}: no column '{name}'", remedy=suggestion(name, columns))
-    status, other_status = status_columns(rows)
-    runs, left_out = _runs(rows, metrics, cell, pair, status)
+    if state:
+        check_states(rows, state)
+    runs, left_out = runs_of(rows, metrics, cell, pair, state)
     for metric in metrics:
-        _check_parts([*runs.values()], metric)
+        check_parts([*runs.values()], metric)
     cells = dict.fromkeys(name for name, _ in runs)
     if baseline not in cells:
         raise UserError(f"--baseline: no {cell} '{baseline}'", remedy=suggestion(baseline, cells))
+    if control and (control == baseline or control not in cells):
+        others = [name for name in cells if name != baseline]
+        raise UserError(f"--control: no other {cell} '{control}'", remedy=suggestion(control, others))
     names = [baseline, *(name for name in cells if name != baseline)]
-    tables = {metric: {name: _values(runs, name, metric, status) for name in names} for metric in metrics}
-    defined = {metric: _metric(metric, tables[metric]) for metric in metrics}
+    tables = {metric: {name: values_of(runs, name, metric, state) for name in names} for metric in metrics}
+    defined = {metric: _metric(metric, tables[metric], better.get(metric, "")) for metric in metrics}
     for name, largest in delta.items():
         if name not in defined:
             raise UserError(f"--delta: '{name}' is none of the metrics", remedy=suggestion(name, defined))
         defined[name].check_delta(largest)
+    clusters = clusters_of(runs, cluster) if cluster else None
     compared = {
         (metric, name): (defined[metric], found)
         for metric, table in tables.items()
         for name in names[1:]
-        if (found := compare(_finite(table[name]), _finite(table[baseline])))
+        if (found := _compare(_finite(table[name]), _finite(table[baseline]), clusters))
     }
-    judged = judge(compared, delta)
+    controls = judge({key: one for key, one in compared.items() if key[1] == control}, delta)
+    judged = judge({key: one for key, one in compared.items() if key not in controls}, delta)
+    refused = {metric for metric in metrics if control and not _is_control(controls.get((metric, control)))}
+    judged = {key: one._replace(is_refused=key[0] in refused) for key, one in judged.items()} | controls
     answers = []
     for metric, table in tables.items():
         base, made = _finite(table[baseline]), []
-        steps = _steps(runs, metric, table)
+        steps = steps_of(runs, metric, table)
         last = max((step for of_cell in steps.values() for step in of_cell.values()), default=None)
         for name in names:
             values, finding = _finite(table[name]), judged.get((metric, name))
@@ -273,166 +353,59 @@ def judge_rows(
         if not base:
             raise UserError(f"--baseline: no run of '{baseline}' has a value of {metric}", remedy="name another")
         answers.append(MetricAnswer(defined[metric], made, last))
-    return Answer(cell, pair, tuple(answers), left_out, other_status)
+    other_status = {} if state else unused_states(rows)
+    return Answer(cell, pair, tuple(answers), left_out, other_status, cluster, control)
 
 
-def _runs(
-    rows: Rows, metrics: Sequence[str], cell: str, pair: str, status: Sequence[str]
-) -> tuple[dict[tuple[str, Any], Row], tuple[LeftOut, ...]]:
-    """(cell, pair) -> its run, and the runs that are left out. If several have the same cell and pair, the one that
-    finished counts."""
-    left_out = [LeftOut(row.where, row.left_out) for row in rows if row.left_out]
-    named: list[Row] = []
-    for row in (row for row in rows if not row.left_out):
-        blank = next((name for name in (cell, pair) if _is_blank(row.setting(name))), None)
-        if blank is None:
-            named.append(row)
-        elif row.has_children or all(_value(row, metric) is None for metric in metrics):
-            left_out.append(
-                LeftOut(row.where, f"no {blank}, and {'runs below it' if row.has_children else 'no value'}")
-            )
-        else:
-            raise UserError(f"{row.where}: no {blank}", remedy="fill it in, or delete the run")
-    are_whole = all(_is_whole(row.setting(pair)) for row in named)
-    found: dict[tuple[str, Any], list[Row]] = {}
-    for row in named:
-        shared = row.setting(pair)
-        key = str(row.setting(cell)), (_whole(shared) if are_whole else str(shared))
-        if text := next((str(one) for one in key if "${" in str(one)), ""):
-            problem = f"{row.where}: its configuration has no answer for {text}"
-            raise UserError(problem, remedy="name another column with --cell or --pair")
-        found.setdefault(key, []).append(row)
-    runs = {}
-    for key, same in found.items():
-        done = [row for row in same if _counts(row, metrics, status)]
-        if len(done) > 1:
-            raise UserError(
-                f"{done[1].where}: {cell} {key[0]} and {pair} {key[1]} are also in {done[0].where}",
-                remedy="keep one, or name a column that tells them apart with --cell or --pair",
-            )
-        runs[key] = (done or same)[0]
-        why = f"did not finish; another run of {cell} {key[0]}, {pair} {key[1]} {'did' if done else 'is named'}"
-        left_out += [LeftOut(row.where, why) for row in same if row is not runs[key]]
-    return runs, tuple(left_out)
+def _is_control(found: Finding | None) -> bool:
+    """True if the control has enough pairs for a difference, and shows none."""
+    return found is not None and not found.is_significant and found.kind is not Kind.TOO_FEW_SEEDS
 
 
-def _counts(row: Row, metrics: Sequence[str], status: Sequence[str]) -> bool:
-    """True if the run finished with a value of any metric."""
-    return is_finished(row, status) and any(_value(row, metric) is not None for metric in metrics)
+def _compare(
+    cell: Mapping[Any, float], baseline: Mapping[Any, float], clusters: Mapping[Any, str] | None
+) -> Comparison | None:
+    """Compare by pair or by cluster. The value of a cluster is the sum over its pairs, in units that make the mean over
+    clusters the mean over pairs."""
+    if clusters is None:
+        return compare(cell, baseline)
+    shared = cell.keys() & baseline.keys()
+    members: dict[str, list[Any]] = {}
+    for pair in shared:
+        members.setdefault(clusters[pair], []).append(pair)
+    scale = len(members) / max(len(shared), 1)
+    sums: list[dict[Any, float]] = [
+        {name: scale * math.fsum(values[pair] for pair in pairs) for name, pairs in members.items()}
+        for values in (cell, baseline)
+    ]
+    return compare(*sums)
 
 
-def _check_parts(rows: Rows, metric: str) -> None:
-    """UserError: parts of a run have other values of the metric, or runs have it in other parts. Parts with other
-    digits in their names, such as times, are the same part."""
-    common: set[str] | None = None
-    first: tuple[Row, str] | None = None
-    for row in rows:
-        parts = row.logged.get(metric, {})
-        values = {part: _number(one.value) for part, one in parts.items()}
-        for part, value in values.items():
-            if not _agree(value, next(iter(values.values()))):
-                problem = f"{row.where}: {metric} is in {next(iter(values))} and in {part}, with other values"
-                raise UserError(problem, remedy="choose one with --part")
-        names = {re.sub(r"\d+", "0", part) for part in parts}
-        if first and common is not None and names and not common & names:
-            problem = f"{row.where}: {metric} is in {next(iter(parts))}, but in {first[1]} of {first[0].where}"
-            raise UserError(problem, remedy="choose one with --part")
-        if names:
-            common = names if common is None else common & names
-            first = first or (row, next(iter(parts)))
-
-
-def _values(
-    runs: Mapping[tuple[str, Any], Row], cell: str, metric: str, status: Sequence[str]
-) -> dict[Any, float | None]:
-    """pair -> value of one cell; None if the run has no finite one, or did not finish."""
-    found: dict[Any, float | None] = {}
-    for (name, pair), row in runs.items():
-        if name == cell:
-            found[pair] = _value(row, metric) if is_finished(row, status) else None
-    return found
-
-
-def _steps(
-    runs: Mapping[tuple[str, Any], Row], metric: str, table: Mapping[str, Mapping[Any, float | None]]
-) -> dict[str, dict[Any, float]]:
-    """Cell -> pair -> step of each value, in sources with steps."""
-    found: dict[str, dict[Any, float]] = {name: {} for name in table}
-    for (name, pair), row in runs.items():
-        step = row.measured(metric).step
-        if step is not None and table[name][pair] is not None:
-            found[name][pair] = step
-    return found
-
-
-def _value(row: Row, metric: str) -> float | None:
-    given = row.measured(metric).value
-    if _is_blank(given):
-        _raise_unread(row)
-    try:
-        return _number(given)
-    except (TypeError, ValueError):
-        raise UserError(
-            f"{row.where}: {metric} is {given!r}, no number", remedy="correct it, or leave it empty"
-        ) from None
-
-
-def _number(given: Any) -> float | None:
-    """None for a blank value, NaN and infinity. ValueError, TypeError: no number."""
-    value = math.nan if _is_blank(given) else float(given)
-    return value if abs(value) < LARGEST else None
-
-
-def _agree(one: float | None, other: float | None) -> bool:
-    return one == other or (one is not None and other is not None and math.isclose(one, other, rel_tol=SAME))
-
-
-def _raise_unread(row: Row) -> None:
-    """UserError: a value is missing, and a file that may have it could not be read."""
-    if row.unread:
-        raise row.unread[0]
-
-
-def _is_blank(value: Any) -> bool:
-    return value is None or str(value).strip().casefold() in NO_VALUE
+def plain(text: str) -> str:
+    """Text whose characters have no meaning in Markdown."""
+    return re.sub(r"([\\`*<\[\]|])", r"\\\1", " ".join(text.split()))
 
 
 def _listed(names: Sequence[Any]) -> str:
     return ", ".join(map(str, names[:PAIRS_SHOWN])) + ", ..." * (len(names) > PAIRS_SHOWN)
 
 
-def _is_whole(value: Any) -> bool:
-    try:
-        _whole(value)
-    except (TypeError, ValueError, ArithmeticError):
-        return False
-    return True
-
-
-def _whole(value: Any) -> int:
-    """The exact whole number of "3", "3.0" or 3.0, also beyond the digits of a float; ValueError for others."""
-    found = Decimal(str(value).strip())
-    if found != found.to_integral_value():
-        raise ValueError(value)
-    return int(found)
-
-
 def _finite(values: Mapping[Any, float | None]) -> dict[Any, float]:
     return {pair: value for pair, value in values.items() if value is not None}
 
 
-def _metric(name: str, table: Mapping[str, Mapping[Any, float | None]]) -> Metric:
+def _metric(name: str, table: Mapping[str, Mapping[Any, float | None]], better: Better) -> Metric:
     """Return realm_lab's metric of that name if all values are within its bounds (another's f1 may be a percentage),
-    else one without direction or bounds. Its digits resolve the median deviation from the median: one diverged run
-    hides no difference."""
+    else one without bounds, and with a direction only if it is given. Its digits resolve the median deviation from the
+    median: one diverged run hides no difference."""
     values = [value for cells in table.values() for value in cells.values() if value is not None]
     middle = statistics.median(values) if values else 0.0
     spread = statistics.median([abs(value - middle) for value in values if value != middle] or [0.0])
     place = -math.floor(math.log10(spread)) if spread else None  # of the first digit of the spread
     known = METRICS.get(name)
     if known and all((known.low is None or known.low <= v) and (known.high is None or v <= known.high) for v in values):
-        return replace(known, digits=max(known.digits, place or 0))
-    return Metric(name, name, digits=3 if place is None else max(place + 2, 0), better="")
+        return replace(known, digits=max(known.digits, place or 0), better=better or known.better)
+    return Metric(name, name, digits=3 if place is None else max(place + 2, 0), better=better)
 
 
 def _mean(values: Mapping[Any, float]) -> float | None:

@@ -112,10 +112,11 @@ def _mlflow(uri: str, experiment: str) -> list[Row]:
         Row(
             flat({key: run[key] for key in ("run", "status", "params")}),
             f"run {run['run']}",
-            {metric: {"": Logged(value)} for metric, value in run["metrics"].items()},
+            {metric: {"": Logged(value if is_done else None)} for metric, value in run["metrics"].items()},
             has_children=run["has_children"],
         )
         for run in found[name]
+        for is_done in (run["status"] == "FINISHED",)  # a state of MLflow, whatever columns mean
     ]
 
 

@@ -1,9 +1,8 @@
-"""The state of a run, from a column of that name: words of W&B, MLflow, Optuna, SLURM, Ray, Sacred, DVC and others."""
+"""The state of a run, from the column of states: words of W&B, MLflow, Optuna, SLURM, Ray, Sacred, DVC and others."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from realm_lab.errors import UserError
 from realm_lab.other_runs.tables import Row, Rows
@@ -18,35 +17,31 @@ NOT_DONE = frozenset(
 ) | {"in progress", "timed out", "out of memory", "oom", "node fail", "boot fail", "not started", "stale"}
 
 
-def status_columns(rows: Rows) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the columns with the states of runs, and other columns of that name with their values, such as State =
-    Texas. UserError: a column has known and unknown words."""
-    used: list[str] = []
-    others: dict[str, list[str]] = {}
+def check_states(rows: Rows, column: str) -> None:
+    """UserError: the column of states has a word that is no known state."""
+    for row in rows:
+        if (word := _word(row, column)) not in BLANK and _is_done(word) is None:
+            problem = f"{row.where}: {column} is '{row.setting(column)}', and no known state of a run"
+            raise UserError(problem, remedy="write finished or failed, or leave out --state")
+
+
+def unused_states(rows: Rows) -> dict[str, list[str]]:
+    """Columns that seem to be the state of the runs, and their words for runs that did not finish."""
+    found: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for row in rows for name in row.values if COLUMN.fullmatch(str(name))):
-        words: dict[str, Row] = {}
-        for row in rows:
-            if (word := _word(row, name)) not in BLANK:
-                words.setdefault(word, row)
-        unknown = [word for word in words if _is_done(word) is None]
-        if unknown and len(unknown) < len(words):
-            row = words[unknown[0]]
-            problem = f"{row.where}: {name} is '{row.values[name]}', and no known state of a run"
-            raise UserError(problem, remedy=f"write finished or failed, or rename the column if '{name}' is no state")
-        if unknown:
-            others[name] = unknown
-        elif words:
-            used.append(name)
-    return used, others
+        words = dict.fromkeys(_word(row, name) for row in rows)
+        if unfinished := [word for word in words if word not in BLANK and _is_done(word) is False]:
+            found[name] = unfinished
+    return found
 
 
-def is_finished(row: Row, columns: Sequence[str]) -> bool:
-    """False if a column of states marks the run as unfinished."""
-    return all(word in BLANK or _is_done(word) for word in (_word(row, name) for name in columns))
+def is_finished(row: Row, column: str) -> bool:
+    """False if the column of states marks the run as unfinished."""
+    return not column or (word := _word(row, column)) in BLANK or bool(_is_done(word))
 
 
 def _word(row: Row, column: str) -> str:
-    return re.sub(r"[\s_-]+", " ", str(row.values.get(column, ""))).strip().casefold()
+    return re.sub(r"[\s_-]+", " ", str(row.setting(column))).strip().casefold()
 
 
 def _is_done(word: str) -> bool | None:

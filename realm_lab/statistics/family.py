@@ -37,6 +37,7 @@ class Kind(StrEnum):
     INCONCLUSIVE = "inconclusive"  # the same, and a difference that matters is not ruled out
     TOO_FEW_SEEDS = "too few seeds"  # for any significant difference
     ONE_PAIR = "one pair of models"  # one seed, but its interval over questions excludes zero
+    REFUSED = "refused by the control"  # significant or equivalent, but a second arm of the same code is no control
     NOTHING_LEARNED = "nothing was learned"  # all means are at the floor of the metric, with no significant difference
 
 
@@ -51,6 +52,7 @@ class Finding(NamedTuple):
     equivalence_p: float | None  # corrected
     is_exploratory: bool  # in a family separate from the study's
     span: float  # the largest possible difference
+    is_refused: bool = False  # a second arm of the baseline's code differs from it, or was not tested
     false_alarms: float | None = None  # of only this test, with the skewness of its differences; None: too few seeds
     per_example: Interval | None = None  # bootstrap over clusters of questions: other questions, these very models
     seeds_and_questions: Interval | None = None  # other seeds and other questions
@@ -112,11 +114,12 @@ class Finding(NamedTuple):
         if self.seeds == 1 and self.per_example and self.per_example.excludes_zero:
             return Kind.ONE_PAIR
         if self.corrected_p <= ALPHA:
-            return Kind.HIGHER if self.size > 0 else Kind.LOWER
+            way = Kind.HIGHER if self.size > 0 else Kind.LOWER
+            return Kind.REFUSED if self.is_refused else way
         if all(map(self.metric.is_at_floor, self.comparison.means)):
             return Kind.NOTHING_LEARNED
         if self.equivalent_within is not None:
-            return Kind.EQUIVALENT
+            return Kind.REFUSED if self.is_refused else Kind.EQUIVALENT
         if self.comparison.smallest_p <= ALPHA:
             return Kind.NOT_SIGNIFICANT if self.bound is None else Kind.INCONCLUSIVE
         return Kind.TOO_FEW_SEEDS
@@ -205,7 +208,7 @@ def judge(
             equivalence.get(key),
             is_exploratory,
             spans * metric.span,
-            alarms[key].rate if key in alarms and len(comparison.deltas) >= FEWEST_SEEDS else None,
+            false_alarms=alarms[key].rate if key in alarms and len(comparison.deltas) >= FEWEST_SEEDS else None,
         )
         for key, (metric, comparison) in found.items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from realm_lab.statistics.calibration import Calibration
-from realm_lab.statistics.family import ALPHA, Finding, Kind
+from realm_lab.statistics.family import Finding, Kind
 from realm_lab.statistics.intervals import Interval
 from realm_lab.statistics.paired import FEWEST_SEEDS
 from realm_lab.statistics.power import FEWEST_FOR_PROJECTION, MOST_SEEDS
@@ -61,7 +61,7 @@ def in_short(finding: Finding) -> str:
         if seeds == 1:
             return "one seed"
         return f"{way} in {'both' if seeds == 2 else f'all {seeds}'} seeds" if way else str(finding.kind)
-    if finding.corrected_p <= ALPHA and finding.equivalent_within is not None:
+    if finding.is_significant and finding.equivalent_within is not None:
         return f"{finding.kind}, within ±{bound(finding)}{skewed}"
     return f"{finding.kind}{skewed}"
 

@@ -382,3 +382,21 @@ def test_the_verb(samples: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*given, "--delta", "accuracy"]) == 2
     assert cli.main([*given, "--pair", "fold"]) == 2
     assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_runs_that_mlflow_calls_unfinished_have_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow itself has the state, so that it needs no --state."""
+    runs = [
+        {
+            "run": f"{cell}-{seed}",
+            "status": "FAILED" if (cell, seed) == ("b", 1) else "FINISHED",
+            "params": {"cell": cell, "seed": str(seed)},
+            "metrics": {"acc": 0.5 + seed / 100},
+            "has_children": False,
+        }
+        for cell in "ab"
+        for seed in range(3)
+    ]
+    monkeypatch.setattr("realm_lab.tracking.mlflow_store.foreign_runs", lambda uri: {"study": runs})
+    base, other = judge_rows(read_runs("http://server"), ["acc"], "a", "cell", "seed", {}).metrics[0].cells
+    assert (base.missing, other.missing) == ((), (1,))
