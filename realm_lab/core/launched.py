@@ -57,8 +57,39 @@ def exit_on_signals() -> None:
 
 
 def cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the cores that this process may use: of its affinity, within the quota of its control group, and of its
+    allocation in SLURM."""
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limits = (_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")), _allocated())
+    return max(1, min([own, *(int(limit) for limit in limits if limit is not None)]))
+
+
+def _quota(listed: Path, mounted: Path) -> float | None:
+    """Return the cores' worth of time that the control groups of this process allow (versions 1 and 2); None: no
+    limit. A container may see its group at the root, under the name that it has on the host."""
+    found = []
+    for line in listed.read_text().splitlines() if listed.is_file() else ():
+        _, controllers, name = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for parent in (Path(name), *Path(name).parents):
+            for root in (mounted / "unified", mounted) if not controllers else (mounted / controllers, mounted / "cpu"):
+                folder = root / str(parent).lstrip("/")
+                files = ["cpu.cfs_quota_us", "cpu.cfs_period_us"] if controllers else ["cpu.max"]
+                if all((folder / file).is_file() for file in files):
+                    quota, period = " ".join((folder / file).read_text() for file in files).split()
+                    if quota not in ("max", "-1"):
+                        found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
+def _allocated() -> int | None:
+    """Return the cores that SLURM gave this process; None outside of a job. A step's task has one, unless it was asked
+    for more; a batch script has all that the job has on the node."""
+    if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        return int(os.environ.get("SLURM_CPUS_PER_TASK", "1"))
+    found = os.environ.get("SLURM_CPUS_ON_NODE")
+    return int(found) if found else None
 
 
 def visible_gpus(device: str) -> list[str]:

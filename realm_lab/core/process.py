@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from realm_lab.core.launched import STOP_SIGNALS, launched
+from realm_lab.core.launched import STOP_SIGNALS, cores, launched
 from realm_lab.errors import UserError
 
 TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
@@ -88,7 +88,10 @@ def to_device(values: Tensor | np.ndarray, device: torch.device) -> Tensor:
 
 
 def limit_threads(threads: int) -> None:
-    """Use `threads` cores in this process (0: leave as it is)."""
+    """Use `threads` cores in this process. 0: as many as torch chooses, but no more than the process may use,
+    unless OMP_NUM_THREADS is set."""
+    if not threads and "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > cores():
+        threads = cores()
     if threads:
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)

@@ -399,7 +399,8 @@ class Launch(Section):
     processes: Processes = 0
     """Runs side by side; 0: one per core, or one on a GPU."""
     threads: Processes = 0
-    """Cores per run; 0: an equal share. Set 1 on a machine that does other work."""
+    """Cores per run; 0: an equal share of those that affinity, a container's quota and SLURM allow. Set 1 on a machine
+    that does other work."""
     builder: str = "inline"
     """Process that embeds the passages of a refresh during pre-training, with the same numbers: the trainer itself
     (`inline`), a second process on its machine (`process`), or one started by a command where the same files are, such

@@ -5,13 +5,15 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from realm_lab.core import launched as launched_module
 from realm_lab.core import process
-from realm_lab.core.launched import Place, launched
+from realm_lab.core.launched import Place, cores, launched
 from realm_lab.core.process import any_rank, gather_rows, on_first_rank, ranks, share, sum_over_ranks_, summed
 from realm_lab.errors import UserError
 from realm_lab.tracking.environment import OPENMP
@@ -209,6 +211,64 @@ def test_ranks_are_read_from_the_launcher(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert launched() == expected
+
+
+@pytest.mark.parametrize(
+    ("listed", "files", "expected"),
+    [
+        ("0::/job/step", {"job/step/cpu.max": "max 100000", "job/cpu.max": "150000 100000"}, 1.5),
+        ("0::/docker/of-the-host", {"cpu.max": "400000 100000"}, 4.0),  # a container sees its group at the root
+        ("0::/", {"cpu.max": "max 100000"}, None),
+        ("0::/", {}, None),
+        (
+            "5:cpuset:/\n4:cpu,cpuacct:/job\n0::/",
+            {"cpu,cpuacct/job/cpu.cfs_quota_us": "200000", "cpu,cpuacct/job/cpu.cfs_period_us": "100000"},
+            2.0,
+        ),
+        ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+    ],
+)
+def test_the_quota_of_a_control_group_is_read(
+    tmp_path: Path, listed: str, files: dict[str, str], expected: float | None
+) -> None:
+    (tmp_path / "cgroup").write_text(f"{listed}\n")
+    for name, value in files.items():
+        path = tmp_path / "mounted" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{value}\n")
+    assert launched_module._quota(tmp_path / "cgroup", tmp_path / "mounted") == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "quota", "expected"),
+    [
+        ({}, None, 16),
+        ({}, 2.5, 2),
+        ({}, 0.5, 1),
+        ({"SLURM_CPUS_ON_NODE": "6", "SLURM_CPUS_PER_TASK": "3"}, None, 6),  # a batch script
+        ({"SLURM_CPUS_ON_NODE": "6", "SLURM_CPUS_PER_TASK": "3", "SLURM_STEP_NUM_TASKS": "2"}, None, 3),
+        ({"SLURM_CPUS_ON_NODE": "6", "SLURM_STEP_NUM_TASKS": "6"}, None, 1),
+    ],
+)
+def test_no_more_cores_are_used_than_the_process_may(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], quota: float | None, expected: int
+) -> None:
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(launched_module, "_quota", lambda listed, mounted: quota)
+    assert cores() == expected
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    process.limit_threads(0)
+    assert chosen == [expected] * (expected < 16)
+    monkeypatch.setenv("OMP_NUM_THREADS", "16")  # the user's choice
+    process.limit_threads(0)
+    assert len(chosen) == (expected < 16)
 
 
 COMPUTED = """
