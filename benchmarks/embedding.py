@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BertConfig, BertModel
 
-from benchmarks.machine import description, peak_gibibytes, peaks, report, summary
+from benchmarks.machine import competing, description, measured, peak_gibibytes, peaks, report, summary
 from benchmarks.peer import Peer
 from benchmarks.profile_groups import grouped_profile
 from benchmarks.real_text import Text, add_arguments, models, parameters, read_text
@@ -83,12 +83,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         first = next(iter(retrievers.values()))
         longest = next(iter(settings.values())).corpus.passage_length
         bert = _bert(first)
-        paths = {name: partial(seconds_of, partial(one.refresh, 0), device) for name, one in retrievers.items()}
+        work = {name: partial(one.refresh, 0) for name, one in retrievers.items()}
         if arguments.only != "bfloat16":
-            paths[PLAIN] = partial(seconds_of, partial(padded_loop, bert, text, longest), device)
+            work[PLAIN] = partial(padded_loop, bert, text, longest)
         if arguments.only != "float32":
-            shorter = partial(padded_loop, copy.deepcopy(bert).bfloat16(), text, longest, PADDED_BATCH, to_longest=True)
-            paths[PADDED] = partial(seconds_of, shorter, device)
+            halved = copy.deepcopy(bert).bfloat16()
+            work[PADDED] = partial(padded_loop, halved, text, longest, PADDED_BATCH, to_longest=True)
+        paths = {name: lambda _, one=one: seconds_of(one, device) for name, one in work.items()}
         versions: dict[str, str] = {}
         if theirs:
             texts = Path(scratch) / "texts.json"
@@ -101,16 +102,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             setup = {"checkpoint": str(folder), "texts": str(texts), "max_length": longest, "device": device.type}
             versions = peer.ask({"setup": setup | {"threads": arguments.threads}})["versions"]
             for name, (precision, size) in theirs.items():
-                request = {"encode": {"precision": precision, "batch_size": size}}
-                paths[name] = partial(_asked_seconds, peer, request)
-        for measure in paths.values():  # warm up
-            measure()
-        seconds: dict[str, list[float]] = {name: [] for name in paths}
-        for _ in range(arguments.repetitions):
-            for name, measure in paths.items():
-                seconds[name].append(measure())
+                paths[name] = partial(_asked, peer, {"encode": {"precision": precision, "batch_size": size}})
+        with competing(arguments.busy):
+            # the first repetition warms up
+            seconds = {name: taken[1:] for name, taken in measured(paths, 1 + arguments.repetitions).items()}
         lengths = [min(longest, len(text.passages.titles[i]) + len(body) + 3) for i, body in enumerate(_bodies(text))]
-        work = encoder_flops(first.embedder.document_encoder.shape, lengths, [1] * len(lengths))
+        flops = encoder_flops(first.embedder.document_encoder.shape, lengths, [1] * len(lengths))
         shares = grouped_profile(lambda: first.refresh(0), device)
         memory = peak_gibibytes(device)
         peak = peaks(arguments.tiny, arguments.only, device)
@@ -121,11 +118,16 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     found = {}
     for name, taken in seconds.items():
         found[name] = summary(taken, len(text.passages), seconds[next(iter(ours))])
-        rate = 1e-9 * work * found[name]["per_second"] / len(text.passages)
+        rate = 1e-9 * flops * found[name]["per_second"] / len(text.passages)
         found[name] |= {"useful_gflops_per_second": rate, "fraction_of_peak": rate / peak[precisions[name]]["best"]}
     return {
         "machine": description(arguments.threads, device) | {"peer": versions},
-        "sizes": {"passages": len(text.passages), "passage_length": longest, "mean_length": float(np.mean(lengths))},
+        "sizes": {
+            "passages": len(text.passages),
+            "passage_length": longest,
+            "mean_length": float(np.mean(lengths)),
+            "busy": arguments.busy,
+        },
         "peak_gflops_per_second": peak,
         "paths": found,
         "ratios": {name: path["reference_is_faster_by"] for name, path in found.items()},
@@ -183,7 +185,7 @@ def _texts(text: Text) -> list[str]:
     return [f"{title} {body}" for title, body in zip(titles, bodies, strict=True)]
 
 
-def _asked_seconds(peer: Peer, request: dict[str, Any]) -> float:
+def _asked(peer: Peer, request: dict[str, Any], _: int) -> float:
     return float(peer.ask(request)["seconds"])
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import datetime
 import platform
 import statistics
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,6 +24,7 @@ LARGE_PRODUCTS = ((16384, 768, 3072), (8192, 8192, 8192))  # large enough for a 
 COPIED_BYTES = 1 << 31
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ATTEMPTS = 5
+COMPETITOR = "import os; os.nice(19)\nwhile True: pass"
 COLUMNS = ("per_second", "slowest", "fastest", "reference_is_faster_by", "at_least", "at_most")
 
 
@@ -58,6 +63,36 @@ def best_seconds(work: Callable[[], object], least_seconds: float = 0.0, device:
     while (taken := seconds(repeats)) < least_seconds:
         repeats *= 2
     return min([taken, *(seconds(repeats) for _ in range(ATTEMPTS))]) / repeats
+
+
+@contextmanager
+def competing(wanted: bool) -> Iterator[None]:
+    """If `wanted`, another process computes meanwhile, on one core and at nice 19."""
+    if not wanted:
+        yield
+        return
+    with subprocess.Popen([sys.executable, "-c", COMPETITOR]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def measured(
+    paths: Mapping[str, Callable[[int], float]], repetitions: int, once: Sequence[str] = ()
+) -> dict[str, list[float]]:
+    """Seconds of each path in each repetition, one path after the other; those in `once` only in the first. A path
+    takes the number of the repetition and returns its seconds. Progress goes to standard error."""
+    seconds: dict[str, list[float]] = {name: [] for name in paths}
+    started = time.monotonic()
+    for number in range(repetitions):
+        for name, path in paths.items():
+            if number and name in once:
+                continue
+            seconds[name].append(path(number))
+            line = f"{time.monotonic() - started:5.0f} s: repetition {number + 1} of {repetitions}, {name}"
+            print(f"{line}: {seconds[name][-1]:.2f} s", file=sys.stderr, flush=True)
+    return seconds
 
 
 def description(threads: int, device: torch.device = CPU) -> dict[str, Any]:

@@ -14,8 +14,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -23,7 +24,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.machine import description, peak_gibibytes, peaks, report, summary
+from benchmarks.machine import competing, description, measured, peak_gibibytes, peaks, report, summary
 from benchmarks.peer import Peer
 from benchmarks.plain_step import PlainStep
 from benchmarks.profile_groups import grouped_profile, waits
@@ -113,31 +114,23 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         read = [_arrays(batch, text, settings[next(iter(settings))]) for batch in batches]
         for other in plain.values():
             other.step(read[0])
-        seconds: dict[str, list[float]] = {name: [] for name in (*tasks, *plain, *theirs)}
         answer: dict[str, Any] = {"versions": {}}
         memory: dict[str, float] = {}
         with _peer(arguments, next(iter(tasks.values())), text, batches, Path(scratch)) as peer:
+            paths: dict[str, Callable[[int], float]] = {}
+            for name, task in tasks.items():
+                paths[name] = partial(_seconds_of, task.train_step, steps)
+            for name, other in plain.items():
+                paths[name] = partial(_seconds_of, other.step, read)
             if peer is not None:
                 answer = peer[0].ask({"setup": peer[1]})
                 for precision in {precision for precision, _ in theirs.values()}:
                     peer[0].ask({"step": {"number": 0, "precision": precision, "padding": "longest"}})  # warm
-            for number, step in enumerate(steps):
-                for name, task in tasks.items():
-                    started = time.perf_counter()
-                    task.train_step(step)
-                    seconds[name].append(time.perf_counter() - started)
-                for name, other in plain.items():
-                    started = time.perf_counter()
-                    other.step(read[number])  # ends with the loss, and so on the device
-                    seconds[name].append(time.perf_counter() - started)
-                for name, (precision, padding) in theirs.items():
-                    if number and padding == "maximum":
-                        continue  # slow, and not the setting that counts: once is enough
-                    assert peer is not None
-                    request = {"number": number, "precision": precision, "padding": padding}
-                    found = peer[0].ask({"step": request})
-                    seconds[name].append(found["seconds"])
-                    memory[name] = found["peak_rss_bytes"]
+                paths |= {name: partial(_asked, peer[0], memory, name) for name in theirs}
+            with competing(arguments.busy):
+                # Padded to the maximum they are slow, and it is not the setting that counts: once is enough.
+                once = [name for name, (_, padding) in theirs.items() if padding == "maximum"]
+                seconds = measured(paths, arguments.repetitions, once)
         shape = _reader(next(iter(tasks.values()))).encoder.shape
         work = [useful_flops(batch, shape, text, settings[next(iter(settings))]) for batch in batches]
         memory_used = peak_gibibytes(device)
@@ -147,12 +140,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         peak = peaks(arguments.tiny, arguments.only, device)
     precisions = ours | {name: one.precision for name, one in plain.items()}
     precisions |= {name: precision for name, (precision, _) in theirs.items()}
-    paths = {}
+    found = {}
     for name, taken in seconds.items():
-        paths[name] = summary(taken, arguments.batch_size, seconds[next(iter(ours))])
+        found[name] = summary(taken, arguments.batch_size, seconds[next(iter(ours))])
         rates = [1e-9 * flops / second for flops, second in zip(work, taken, strict=False)]
-        paths[name]["useful_gflops_per_second"] = statistics.median(rates)
-        paths[name]["fraction_of_peak"] = statistics.median(rates) / peak[precisions[name]]["best"]
+        found[name]["useful_gflops_per_second"] = statistics.median(rates)
+        found[name]["fraction_of_peak"] = statistics.median(rates) / peak[precisions[name]]["best"]
     return {
         "machine": description(arguments.threads, device) | {"peer": answer["versions"]},
         "sizes": {
@@ -165,15 +158,30 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "distinct_documents": statistics.mean(len(np.unique(batch.rows_BK)) for batch in batches),
             "random_candidates": arguments.distinct,
             "compile": arguments.compile,
+            "busy": arguments.busy,
         },
         "peak_gflops_per_second": peak,
-        "paths": paths,
-        "ratios": {name: path["reference_is_faster_by"] for name, path in paths.items()},
+        "paths": found,
+        "ratios": {name: path["reference_is_faster_by"] for name, path in found.items()},
         "peer_peak_rss_bytes": memory,
         "peak_memory_gibibytes": memory_used,
         "waits_of_the_host": waited,
         "profile": shares,
     }
+
+
+def _seconds_of(step: Callable[[Any], object], given: Sequence[Any], number: int) -> float:
+    started = time.perf_counter()
+    step(given[number])  # ends with the loss, and so on the device
+    return time.perf_counter() - started
+
+
+def _asked(peer: Peer, memory: dict[str, float], name: str, number: int) -> float:
+    """Seconds of the other library's step; its peak memory goes into `memory`."""
+    precision, padding = THEIRS[name]
+    answer = peer.ask({"step": {"number": number, "precision": precision, "padding": padding}})
+    memory[name] = answer["peak_rss_bytes"]
+    return float(answer["seconds"])
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:

@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", choices=["toy", *GENERATED], help=sizes)
     parser.add_argument("--passages", type=int, default=4000, help="generated passages, about (default: 4000)")
     parser.add_argument("--device", default="cpu", help="as launch.device (default: cpu)")
+    parser.add_argument("--busy", action="store_true", help="another process computes meanwhile, at nice 19")
     parser.add_argument("--tiny", action="store_true", help="toy text and a toy model, in seconds: only a test")
     parser.add_argument("--output", type=Path, help="JSON file for the results")
 
