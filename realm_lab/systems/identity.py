@@ -267,7 +267,8 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     path = runs / plan.run_name / "run.json"
     if path.exists():  # the same run under a preset or with parameters that do not concern it
         return read_run_record(path)
-    inputs = corpus_inputs(fixed_params(params, plan.system), plan.seed)
+    params = fixed_params(params, plan.system)
+    inputs = corpus_inputs(params, plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
     stages = [_stage_identity(params, plan.system, stage) for stage in system_of(plan.system).stages]
     cell = {"stages": stages, "inputs": inputs, "system": _system_identity(plan.system)}

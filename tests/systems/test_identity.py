@@ -276,6 +276,12 @@ def test_recording_twice_changes_nothing_and_launch_is_not_recorded(tmp_path: Pa
     assert not {"launch", "seeds"} & read_json(path)["params"].keys()
 
 
+def test_a_run_records_the_parameters_that_its_system_fixes(tmp_path: Path) -> None:
+    assert BASE.finetune.softmax != "joint"
+    recorded = record_run(tmp_path, plan_run(BASE, "orqa", 0), BASE).params
+    assert recorded["finetune"]["softmax"] == "joint"
+
+
 @pytest.mark.parametrize("change", [{"corpus.files.max_articles": 7}, {"preset": "toy"}])
 def test_parameters_that_concern_nothing_do_not_forbid_the_run(tmp_path: Path, change: dict[str, Any]) -> None:
     record_run(tmp_path, plan_run(BASE, "realm", 0), BASE)
