@@ -40,7 +40,6 @@ ONLY_DOOR = {
 }
 # Libraries that would make `realm-lab --help` slow.
 NOT_AT_START = {"torch", "transformers", "mlflow", "pandas", "numpy", "matplotlib", "pydantic", "faiss", "dvc", "rich"}
-MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 80
 
 
 class Import(NamedTuple):
@@ -220,21 +219,6 @@ def test_what_is_declared_is_pinned() -> None:
     assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.!]+", pin)] == []
     assert declared("platform", "faiss", "serve", "dev") <= {normal(pin.split("==")[0]) for pin in pins}
     assert "torch==2.13.0" in pins
-
-
-def test_files_and_functions_stay_readable() -> None:
-    too_long = []
-    tests = {module_name(path): path for path in sorted((REPOSITORY / "tests").rglob("*.py"))}
-    for module, path in (MODULES | tests).items():
-        text = path.read_text(encoding="utf-8")
-        if text.count("\n") > MOST_LINES:
-            too_long.append(f"{module}: {text.count(chr(10))} lines")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > MOST_LINES_OF_A_FUNCTION:
-                    too_long.append(f"{module}.{node.name}: {lines} lines")
-    assert too_long == []
 
 
 def test_a_module_has_a_name() -> None:

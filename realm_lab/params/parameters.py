@@ -181,6 +181,12 @@ class Pretrain(Section):
     recurring spans), if X is Z; empty: any."""
     candidates: Candidates = 8
     """k: documents read for each query, the null document included (Guu, section 4.3)."""
+    candidate_source: ChoiceField = Choice("index")
+    """Source of the passages that a training step considers: `index` (Guu, section 3.3), `batch` (the passages of the
+    batch's sentences, the best by the current weights), `random`, `oracle` (the gold passage, if it is known, and
+    random ones), `empty` (only the null document), `{name: mixed, index: 6, batch: 5}` (numbers of passages from
+    `index`, `batch` and `random`), or custom code, `package.module:function`, with its options. Evaluation always
+    searches the index."""
     over_retrieve: NonNegative = 0
     """Passages taken from the index and ranked again with the current weights before the best are read; 0: only the
     passages that are read (Guu, code)."""
@@ -290,6 +296,28 @@ class Pretrain(Section):
                 "sentence_choice: any has sentences that masking: salient_span cannot mask; use by_span",
                 "sentence_choice",
                 "masking",
+            )
+        source = self.candidate_source
+        if source.name == "empty" and self.null_document == "off":
+            yield Contradiction(
+                "candidate_source: empty leaves only the null document; set null_document to encoded",
+                "candidate_source",
+                "null_document",
+            )
+        if source.name != "index" and self.over_retrieve:
+            yield Contradiction(
+                f"candidate_source: {source.name}: over_retrieve ranks passages of the index; set it to 0",
+                "candidate_source",
+                "over_retrieve",
+            )
+        passages = self.candidates - int(self.null_document != "off")
+        shares = source.options.values() if source.name == "mixed" else [passages]
+        if all(isinstance(share, int) for share in shares) and sum(shares) != passages:
+            yield Contradiction(
+                f"candidate_source: mixed has {sum(shares)} passages, and {passages} are read; correct its numbers",
+                "candidate_source",
+                "candidates",
+                "null_document",
             )
         if self.marginal == "token" and self.objective.name != "marginal":
             yield Contradiction(

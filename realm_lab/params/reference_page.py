@@ -60,7 +60,8 @@ SELDOM = frozenset(
     warm_start.reader.related_only_fraction warm_start.embedder.attempts warm_start.embedder.initial_encoder
     warm_start.embedder.query_scale warm_start.ict_cut pretrain.salient_spans pretrain.sentence_choice
     pretrain.recurring_spans pretrain.changes finetune.answer_by
-    pretrain.over_retrieve pretrain.calibrate_null pretrain.causal_checkpoint pretrain.causal_form
+    pretrain.candidate_source pretrain.over_retrieve pretrain.calibrate_null pretrain.causal_checkpoint
+    pretrain.causal_form
     pretrain.reward pretrain.watch.interval_steps pretrain.watch.patience_steps
     finetune.max_span_wordpieces finetune.span_hidden_size finetune.softmax finetune.early_loss_candidates
     finetune.train_reader finetune.train_query_tower evaluate.explorer_examples launch.micro_batch

@@ -9,7 +9,7 @@ Used by training, its probes, retrieval utility, cloze items, `ask` and `fill`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.encoder import evaluating
 from realm_lab.models.realm import candidate_log_probs
 from realm_lab.params.parameters import Pretrain
+from realm_lab.retrieval.candidate_sources import Search, index, ranked
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.retrieval.search import Exclusion
@@ -94,28 +95,29 @@ class CandidatePolicy:
         *,
         compare_null: bool = False,
         forbidden: Sequence[Sequence[int]] | None = None,
+        source: Callable[[Search], np.ndarray] = index,
     ) -> Candidates:
-        """Search with the index, rank and score with the current weights; differentiable in both towers.
+        """Search with the index or another source, rank and score with the current weights; differentiable in both
+        towers.
 
         With `compare_null` the null document always comes first, to be read for comparison; if it is not a candidate,
         it has no share of p(z|x). `forbidden` are further rows that a query must not find, a few for each.
         """
-        query_BD = retriever.embed_queries(queries)
-        search_BD = retriever.search_queries(queries, query_BD)
         # As many passages as are read, or more of them to rank again.
         wanted = max(self.passages, self.over_retrieve)
         most = max((len(rows) for rows in forbidden), default=0) if forbidden else 0
-        rows_BL = retriever.find(search_BD, wanted + most, exclude)
+        search = Search(retriever, queries, retriever.embed_queries(queries), wanted + most, exclude)
+        rows_BL = source(search)
         if forbidden:
             rows_BL = np.stack([_without(rows, own, wanted) for rows, own in zip(rows_BL, forbidden, strict=True)])
         if self.over_retrieve:
-            rows_BL = _best(retriever, query_BD.detach(), rows_BL, self.passages)
+            rows_BL = ranked(search._replace(count=self.passages), rows_BL)
         # The null document comes first; it is not in the index and needs no search (section 3.4).
         shown = self.null or compare_null
         nulls_B1 = np.full((len(rows_BL), int(shown)), NULL, np.int64)
         rows_BK = np.concatenate([nulls_B1, rows_BL], axis=1)
         # p(z|x) is always that of the current weights, however old the index that found the candidates.
-        score_BK = retriever.score(query_BD, rows_BK)
+        score_BK = retriever.score(search.query_BD, rows_BK)
         if shown and not self.null:
             score_BK = score_BK.masked_fill(to_device(rows_BK == NULL, score_BK.device), NO_SCORE)
         return Candidates(rows_BK, score_BK, candidate_log_probs(score_BK))
@@ -125,17 +127,6 @@ def _without(rows_L: np.ndarray, own: Sequence[int], count: int) -> np.ndarray:
     """Return the first `count` rows that are not in `own`, ABSENT after the last."""
     kept = rows_L[~np.isin(rows_L, own)][:count]
     return np.concatenate([kept, np.full(count - len(kept), ABSENT, np.int64)])
-
-
-@torch.no_grad()
-def _best(retriever: Retriever, query_BD: Tensor, rows_BL: np.ndarray, count: int) -> np.ndarray:
-    """Return the `count` best passages by the current weights without dropout, best first; among equal scores the lower
-    row comes first, and ABSENT last."""
-    with evaluating(retriever.embedder):
-        score_BL = retriever.score(query_BD, rows_BL).double().cpu().numpy()
-    score_BL[rows_BL == ABSENT] = -np.inf
-    order_BL = np.lexsort((rows_BL, -score_BL), axis=1)[:, :count]
-    return np.take_along_axis(rows_BL, order_BL, axis=1)
 
 
 @torch.no_grad()

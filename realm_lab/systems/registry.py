@@ -42,6 +42,7 @@ PARTS = {
     "pretrain.masking": "realm_lab.masking:MASKING_SCHEMES",
     "pretrain.refresh.policy": "realm_lab.retrieval.refresh:REFRESH_POLICIES",
     "pretrain.search.backend": "realm_lab.retrieval.backends:SEARCH_BACKENDS",
+    "pretrain.candidate_source": "realm_lab.retrieval.candidate_sources:CANDIDATE_SOURCES",
     "pretrain.objective": "realm_lab.models.objectives:OBJECTIVES",
     "pretrain.reward": "realm_lab.models.rewards:REWARDS",
     "finetune.objective": "realm_lab.models.objectives:OBJECTIVES",

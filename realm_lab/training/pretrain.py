@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from realm_lab.models.objectives import COMPARES_NULL, training_objective
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params
+from realm_lab.retrieval.candidate_sources import CandidateSource, QueryBatch
 from realm_lab.retrieval.candidates import CandidatePolicy, Candidates
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import NULL
@@ -81,6 +83,9 @@ class PretrainTask:
         self._compares_null = settings.objective.name in COMPARES_NULL
         self._policy = CandidatePolicy.of(settings)
         self._policy.check(len(retriever.passages))
+        self._source = CandidateSource(settings)
+        # of the training steps; probes and evaluation always search the index
+        self._reading = replace(self._policy, count=1) if settings.candidate_source.name == "empty" else self._policy
         self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
         place_null(settings, retriever, self._stream)
         self._candidate_reader = passage_reader(params, reader, retriever.passages, special)
@@ -127,11 +132,12 @@ class PretrainTask:
         total = torch.zeros(1, dtype=torch.float64, device=self.retriever.device)
         kinds = sorted(set(self._kinds(rows, masked))) if logged else []  # of the whole batch: the same on every rank
         health_2Q = total.new_zeros(2, len(quantities(kinds)))
-        read = self._policy.passages + int(self._policy.null or self._compares_null)
+        read = self._reading.passages + int(self._policy.null or self._compares_null)
         candidates = [np.empty((0, read), np.int64)]
         for start in range(0, len(mine), at_once):
             part = list(mine[start : start + at_once])
-            objective = self._objective(rows[part], [masked[i] for i in part], kinds, read_null=logged)
+            batch = self._batch(step, rows, part)
+            objective = self._objective(rows[part], [masked[i] for i in part], batch, kinds, read_null=logged)
             loss = -objective.total / normaliser
             if loss.requires_grad:
                 self._models.backward(loss, last=start + at_once >= len(mine))
@@ -156,8 +162,23 @@ class PretrainTask:
         """Return the kind of each sentence, the label of its masked span."""
         return [self._sentences.kind(int(row), one.positions) for row, one in zip(rows, masked, strict=True)]
 
+    def _batch(self, step: int, rows: np.ndarray, part: Sequence[int]) -> QueryBatch:
+        """Return facts for a candidate source about a part of the sentences `rows` of a step."""
+        origins, golds = np.asarray(self._sentences.origins[rows]), np.asarray(self._sentences.gold[rows])
+        passages_U = np.unique(np.where(origins >= 0, origins, golds))
+        return QueryBatch(
+            passages_U[passages_U >= 0],
+            golds[part],
+            lambda number: numpy_generator(self.seed, "pretrain-candidates", step, part[number]),
+        )
+
     def _objective(
-        self, rows: np.ndarray, masked: Sequence[MaskedSentence], kinds: Sequence[str], read_null: bool
+        self,
+        rows: np.ndarray,
+        masked: Sequence[MaskedSentence],
+        batch: QueryBatch,
+        kinds: Sequence[str],
+        read_null: bool,
     ) -> Objective:
         """Return the objective of some sentences (sections 3.2 to 3.4), and their health separately for each of
         `kinds`.
@@ -166,10 +187,12 @@ class PretrainTask:
         gradient: the utility of a passage (Eq. 2) is measured against that. An objective that compares with the null
         document always reads it.
         """
-        # Retrieve: candidates by the index, p(z|x) by the current weights.
+        # Retrieve: candidates by the index or another source, p(z|x) by the current weights.
         exclude = self._policy.exclusion(self.retriever, self._sentences.origins[rows])
         queries = [sentence.query for sentence in masked]
-        found = self._policy.retrieve(self.retriever, queries, exclude, compare_null=self._compares_null)
+        found = self._reading.retrieve(
+            self.retriever, queries, exclude, compare_null=self._compares_null, source=self._source.of(batch)
+        )
 
         # Read: p(y_j|z,x) of each masked word under each candidate.
         reading = self._candidate_reader.read(masked, found.rows_BK)
