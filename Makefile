@@ -83,7 +83,7 @@ reference: setup  ## make your results of STUDY the committed reference results 
 	rm -rf reports/reference/$(STUDY)
 	cp -R reports/$(STUDY) reports/reference/
 	@test $(STUDY) != default || { rm -rf reports/reference/curves; cp -R reports/metrics.json reports/curves reports/reference/; }
-	@$(VENV)/bin/python -c 'from realm_lab.reporting.index import write_index; print(write_index("reports/reference"))'
+	@$(VENV)/bin/python -c 'from realm_lab.evidence.report.index import write_index; print(write_index("reports/reference"))'
 
 test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)

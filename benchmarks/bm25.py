@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.machine import table
-from realm_lab.core.files import write_json
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.errors import UserError
+from realm_lab.records.files import write_json
 from realm_lab.systems.bm25 import Bm25
 
 DEPTHS, ANSWER_DEPTHS = (1, 5, 20, 100), (5, 20, 100)

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from realm_lab.core.files import write_json
 from realm_lab.core.process import limit_threads
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.models.initial import new_embedder
 from realm_lab.params.parameters import Params
+from realm_lab.records.files import write_json
 from realm_lab.retrieval.embeddings import EmbeddingStore
 from realm_lab.retrieval.index import Inputs, embed_passages
 

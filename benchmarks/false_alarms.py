@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from realm_lab.statistics.calibration import calibrate, skewed
-from realm_lab.statistics.paired import step_down_max_t
-from realm_lab.statistics.sequential import Rule, decide
+from realm_lab.evidence.statistics.calibration import calibrate, skewed
+from realm_lab.evidence.statistics.paired import step_down_max_t
+from realm_lab.evidence.statistics.sequential import Rule, decide
 
 REPORTS = Path(__file__).parents[1] / "reports" / "reference"
 SEEDS, CELLS, METRICS, FIRST_LOOK = 8, 8, 2, 4

@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks.machine import description, table
 from benchmarks.prepare import anonymous_bytes, children_of
 from benchmarks.search_scale import WIKIPEDIA_2018
-from realm_lab.core.files import read_json, write_json
 from realm_lab.corpus.vocabulary import save_tokenizer, train_wordpiece
+from realm_lab.records.files import read_json, write_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SYLLABLES = [first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou"]  # 70

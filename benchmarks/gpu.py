@@ -25,7 +25,7 @@ from xml.etree import ElementTree
 
 from benchmarks.index_search import WIKIPEDIA_2018
 from benchmarks.machine import table
-from realm_lab.core.files import read_json, write_json, write_text
+from realm_lab.records.files import read_json, write_json, write_text
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MINUTES = 25.0

@@ -18,10 +18,10 @@ import torch.multiprocessing as mp
 
 from benchmarks.machine import description, peak_gibibytes
 from benchmarks.real_text import add_arguments, parameters
-from realm_lab.core.files import read_json, write_json
 from realm_lab.core.process import pick_device
 from realm_lab.params.load import preset_values, resolve
 from realm_lab.planner.gpu_check import checks
+from realm_lab.records.files import read_json, write_json
 from realm_lab.runner.worker import run_stage
 from realm_lab.systems.identity import open_stage, plan_run
 

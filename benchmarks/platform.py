@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import description
-from realm_lab.core.files import digest, read_json, write_json
-from realm_lab.tracking.ledger import note_plan
-from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, read_run_record, run_record_paths, write_run_record
-from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.evidence.ledger import note_plan
+from realm_lab.records.files import digest, read_json, write_json
+from realm_lab.records.run import KEY_LENGTH, RunRecord, read_run_record, run_record_paths, write_run_record
+from realm_lab.records.study import StudyCell, StudyRecord, StudyRun, write_study_record
 
 STUDY = """
 question: What does a run cost beyond its own work?

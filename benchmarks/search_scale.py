@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import description, table
-from realm_lab.core.files import write_json
+from realm_lab.records.files import write_json
 from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch
 

@@ -14,9 +14,9 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from realm_lab.reporting import figures
-from realm_lab.reporting.figures_differences import differences_figure
-from realm_lab.reporting.report_data import load_report
+from realm_lab.evidence.report import figures
+from realm_lab.evidence.report.figures_differences import differences_figure
+from realm_lab.evidence.report.report_data import load_report
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "reports" / "reference"

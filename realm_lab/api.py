@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
+from realm_lab.evidence.compare import find_side
+from realm_lab.evidence.report.frames import load_runs, report_folder
+from realm_lab.evidence.report.report_data import load_report
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.compare import find_side
-from realm_lab.reporting.frames import load_runs, report_folder
-from realm_lab.reporting.report_data import load_report
+from realm_lab.records.run import RunRecord, read_run_record
+from realm_lab.records.state import run_state
+from realm_lab.records.study import StudyRecord
+from realm_lab.records.validation import validation_line
 from realm_lab.runner.default_study import studies_of
-from realm_lab.tracking.run_dir import RunRecord, read_run_record
-from realm_lab.tracking.state import run_state
-from realm_lab.tracking.study_record import StudyRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,7 +137,7 @@ def results(study: str, root: PathLike = ".") -> pd.DataFrame:
     The rows come from the runs here, else from the report of runs made elsewhere (reports/STUDY or
     reports/reference/STUDY).
     """
-    from realm_lab.reporting.shared_frames import changed, with_changes
+    from realm_lab.evidence.report.shared_frames import changed, with_changes
 
     studies, there = studies_of(Path(root)), report_folder(Path(root), study)
     if study not in studies.names() and there is not None:
@@ -158,7 +158,7 @@ def curves(study: str, root: PathLike = ".", stage: str = "pretrain") -> pd.Data
 def predictions(study: str, root: PathLike = ".") -> pd.DataFrame:
     """Return a row for each test question of each complete run of a study: cell, seed, id, question, answers,
     prediction, exact_match, retrieved and more. UserError: the study has no runs here."""
-    from realm_lab.reporting.shared_frames import all_predictions
+    from realm_lab.evidence.report.shared_frames import all_predictions
 
     studies = studies_of(Path(root))
     return all_predictions(load_runs(studies.runs, studies.read(study)))

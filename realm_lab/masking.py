@@ -7,7 +7,7 @@ options takes them as a third argument,
         share: float = 0.5
     def first_words(request: MaskRequest, generator: np.random.Generator, options: Share) -> np.ndarray:
         return np.arange(max(1, round(options.share * request.length)))
-and `pretrain.masking: {name: "my_masks:first_words", share: 0.3}` sets one (core/plugins.py).
+and `pretrain.masking: {name: "my_masks:first_words", share: 0.3}` sets one (records/plugins.py).
 A sentence has no [CLS] and no [SEP] yet, so no scheme can mask one. Every chosen wordpiece is replaced by [MASK], one
 for one (as in the released code).
 """
@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.core.plugins import Choice, Chosen, Kind
 from realm_lab.corpus.words import WordStarts
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Pretrain
+from realm_lab.records.plugins import Choice, Chosen, Kind
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
 SPAN_MAX_LENGTH = 10

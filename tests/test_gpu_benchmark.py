@@ -12,8 +12,8 @@ import torch
 from benchmarks import gpu, pretraining_step
 from benchmarks.profile_groups import waits
 from benchmarks.real_text import parameters, read_text
-from realm_lab.core.files import read_json
 from realm_lab.planner import machine
+from realm_lab.records.files import read_json
 
 
 def nothing(result: dict[str, Any]) -> Iterator[tuple[str, float | str]]:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
-from realm_lab.core.plugins import Choice
 from realm_lab.errors import UserError
 from realm_lab.masking import (
     MASKING_SCHEMES,
@@ -31,6 +30,7 @@ from realm_lab.masking import (
     salient_span,
 )
 from realm_lab.params.parameters import Pretrain
+from realm_lab.records.plugins import Choice
 from tests.factories.errors import refused
 
 SPANS = np.array([[0, 2], [3, 4], [6, 9]], np.int32)

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from realm_lab.cli import doctor
-from realm_lab.core.files import read_json
+from realm_lab.records.files import read_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MISSING = ("dvc", "faiss", "mlflow", "optuna", "sqlalchemy", "submitit")  # the packages of the extras

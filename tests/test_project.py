@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from realm_lab import cli
-from realm_lab.core.files import write_json, write_text
 from realm_lab.params.load import flatten, load
 from realm_lab.params.reference_page import render_params_yaml
-from realm_lab.params.yaml_file import parse_yaml
-from realm_lab.tracking.run_dir import RunRecord, StageRun, write_run_record
-from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.records.files import write_json, write_text
+from realm_lab.records.run import RunRecord, StageRun, write_run_record
+from realm_lab.records.study import StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.records.yaml_file import parse_yaml
 from tests import tiny
 
 REPOSITORY = Path(__file__).parents[1]

@@ -10,9 +10,9 @@ import pytest
 
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
+from realm_lab.records.run import StageRun
 from realm_lab.runner.worker import run_stage
 from realm_lab.systems.identity import open_stage, plan_run
-from realm_lab.tracking.run_dir import StageRun
 
 PARAMETERS = Path(__file__).with_name("tiny.yaml")
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
@@ -46,8 +46,8 @@ def run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int 
 def undrawn() -> Iterator[None]:
     """Inside, the figures of a report are empty files: to draw them takes as long as the whole tiny line. The tests of
     reporting draw, and so do all processes that tests start."""
-    from realm_lab.reporting import rendered
-    from realm_lab.reporting.figures import Drawing
+    from realm_lab.evidence.report import rendered
+    from realm_lab.evidence.report.figures import Drawing
 
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(rendered, "draw", lambda sketch, **how: Drawing(sketch.name, {"png": b""}))

@@ -101,7 +101,7 @@ def _run_fill(options: argparse.Namespace) -> None:
         return
     words = [("marginal      ", found.answer, f"  p = {found.marginal:.3g}")]
     words.append(("no retrieval  ", found.answer, f"  p = {found.without:.3g}"))
-    from realm_lab.core.records import cut
+    from realm_lab.records.validation import cut
 
     columns = f"p({cut(found.answer, ANSWER_WIDTH)}|z,x)", "best by z alone"
     _show(context, words, found.candidates, columns, None)

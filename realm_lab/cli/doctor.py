@@ -18,14 +18,14 @@ import psutil
 from rich.console import Console
 from rich.markup import escape
 
-from realm_lab.core.digests import CHANGING, DIGESTS, differences, made_as_one, read_digests
 from realm_lab.core.hub import is_dataset
-from realm_lab.core.launched import cores
 from realm_lab.errors import UserError, install_line
 from realm_lab.params.parameters import Params
+from realm_lab.records.digests import CHANGING, DIGESTS, differences, made_as_one, read_digests
+from realm_lab.records.environment import bfloat16_units
+from realm_lab.records.launched import cores
+from realm_lab.records.tracking_store import default_uri, without_password
 from realm_lab.runner.slurm_queue import ASK_FOR_IT
-from realm_lab.tracking.environment import bfloat16_units
-from realm_lab.tracking.tracking_store import default_uri, without_password
 
 if TYPE_CHECKING:
     from realm_lab.evaluation.gate import Gate

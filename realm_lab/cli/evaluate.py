@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import add_json, add_named, add_which, opened, params_of
-from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
+from realm_lab.records.files import print_json
 
 if TYPE_CHECKING:
     from realm_lab.corpus.records import Question
@@ -90,7 +90,7 @@ def _flag(name: str) -> str:
 
 def _ask_run(options: argparse.Namespace) -> None:
     """Ask a finished run with another corpus, or write its retrieved passages."""
-    from realm_lab.core.files import check_output
+    from realm_lab.records.files import check_output
     from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
     from realm_lab.systems.run_file import write_run_file
 
@@ -112,8 +112,8 @@ def _ask_run(options: argparse.Namespace) -> None:
 
 def _score_file(options: argparse.Namespace) -> None:
     """Print the scores of a file of predictions; unscored or problematic items go to stderr."""
-    from realm_lab.core.files import check_output, write_json
     from realm_lab.evaluation.predictions import read_references, score_predictions
+    from realm_lab.records.files import check_output, write_json
 
     if options.out:
         check_output(options.out, [path for path in (options.predictions, options.questions, options.params) if path])

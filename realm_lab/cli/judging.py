@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from realm_lab.cli.flags import Add, add_everywhere, add_json
-from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
-from realm_lab.metrics import Better
+from realm_lab.records.files import print_json
+from realm_lab.records.metrics import Better
 
 
 def add_claims(add: Add) -> None:
@@ -25,7 +25,7 @@ def add_claims(add: Add) -> None:
 
 
 def _run_claims(options: argparse.Namespace) -> int:
-    from realm_lab.reporting.claims import check, markdown
+    from realm_lab.evidence.claims import check, markdown
 
     checked = check(options.root, options.files, source=options.claims)
     if options.json:
@@ -51,7 +51,7 @@ def add_ledger(add: Add) -> None:
 
 
 def _run_ledger(options: argparse.Namespace) -> int:
-    from realm_lab.tracking.ledger import deviations, verify
+    from realm_lab.evidence.ledger import deviations, verify
 
     lines, problems = verify(options.root)
     studies = dict.fromkeys(line.fields["study"] for line in lines)
@@ -101,8 +101,8 @@ def add_verdict(add: Add) -> None:
 
 
 def _run_verdict(options: argparse.Namespace) -> int:
-    from realm_lab.other_runs.answer import Decision, judge_rows
-    from realm_lab.other_runs.sources import read_runs
+    from realm_lab.evidence.verdict.answer import Decision, judge_rows
+    from realm_lab.evidence.verdict.sources import read_runs
 
     delta = dict(_bound(text) for text in options.delta)
     rows = read_runs(options.source, options.name, options.experiment, options.part)
@@ -110,7 +110,7 @@ def _run_verdict(options: argparse.Namespace) -> int:
     names = options.baseline, options.cell, options.pair
     answer = judge_rows(rows, metrics, *names, delta, options.cluster, options.control, options.state)
     if options.out:
-        from realm_lab.other_runs.written import write
+        from realm_lab.evidence.verdict.written import write
 
         write(answer, options.out)
     if options.json:

@@ -38,9 +38,9 @@ from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.serve import add_serve
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mine, add_mirror, add_tools
-from realm_lab.core.files import print_json
 from realm_lab.core.hub import is_dataset
 from realm_lab.errors import UserError, nearest, suggestion
+from realm_lab.records.files import print_json
 
 PROGRAM = "realm-lab"
 EXIT_UNEXPECTED = 1
@@ -223,10 +223,10 @@ def _add_stages(add: Add) -> None:
 
 def _run_stage(options: argparse.Namespace) -> None:
     params = params_of(options)  # before the heavy import: a typing error is answered at once
+    from realm_lab.records.study import DEFAULT, SCRATCH
     from realm_lab.runner import pipeline
     from realm_lab.runner.plan import plan_study
     from realm_lab.runner.written_study import in_use, write_named
-    from realm_lab.tracking.study_record import DEFAULT, SCRATCH
 
     pipeline.check_corpus(params)
     work = pipeline.show if options.dry_run else pipeline.run
@@ -280,7 +280,7 @@ def _run_report(options: argparse.Namespace) -> None:
         recorded(options.study, options.root)  # an error with the nearest name
     of = f"the report of {options.study}" if options.study else "all reports"
     with Console(stderr=True).status(f"writing {of}"):
-        from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
+        from realm_lab.evidence.report.report import report  # pandas and matplotlib take a second to import
 
         path = report(
             options.root,

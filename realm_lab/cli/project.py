@@ -7,7 +7,7 @@ from pathlib import Path
 
 from realm_lab.cli.ask import answer
 from realm_lab.cli.flags import Add, add_json
-from realm_lab.core.files import print_json
+from realm_lab.records.files import print_json
 
 
 def add_init(add: Add) -> None:

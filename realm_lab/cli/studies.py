@@ -18,8 +18,8 @@ from realm_lab.cli.flags import (
     policy_of,
     positive,
 )
-from realm_lab.core.files import print_json
 from realm_lab.errors import UserError, needs
+from realm_lab.records.files import print_json
 
 if TYPE_CHECKING:
     from realm_lab.runner.sweep import Request
@@ -97,7 +97,7 @@ def add_studies(add: Add, add_inspect: Add) -> None:
 
 
 def _run_calibrate(options: argparse.Namespace) -> None:
-    from realm_lab.reporting.calibrated import show_calibration
+    from realm_lab.evidence.calibrated import show_calibration
     from realm_lab.runner.default_study import studies_of
 
     show_calibration(studies_of(options.root), options.root, options.study, as_json=options.json)
@@ -187,8 +187,8 @@ def _run_status(options: argparse.Namespace) -> None:
 
 def recorded(study: str, root: Path) -> str:
     """Return the name of a study that has runs here, or a file. UserError: it has neither; with the nearest name."""
+    from realm_lab.records.study import DEFAULT, Studies
     from realm_lab.runner.sweep import find_study, study_of_cell
-    from realm_lab.tracking.study_record import DEFAULT, Studies
 
     known, above = (DEFAULT, *Studies(root / "runs").names()), study_of_cell(study)
     if above in known:
@@ -200,7 +200,7 @@ def recorded(study: str, root: Path) -> str:
 
 
 def _run_compare(options: argparse.Namespace) -> None:
-    from realm_lab.reporting.compare import compare_runs
+    from realm_lab.evidence.compare import compare_runs
     from realm_lab.runner.default_study import studies_of
 
     compare_runs(studies_of(options.root), options.runs, options.out, is_json=options.json)

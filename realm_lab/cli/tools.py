@@ -20,8 +20,8 @@ from realm_lab.cli.flags import (
     positive,
     share,
 )
-from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
+from realm_lab.records.files import print_json
 
 if TYPE_CHECKING:
     from realm_lab.cli.doctor import Finding
@@ -52,12 +52,12 @@ def _run_mirror(options: argparse.Namespace) -> int:
     params = params_of(options) if asked and (options.tracker or not uri) else None  # plug-ins may register a tracker
     uri = uri or (params.launch.tracking_uri if params else None)
     from realm_lab.params.load import chosen
+    from realm_lab.records.tracking_store import is_server
     from realm_lab.runner.default_study import studies_of
     from realm_lab.tracking.mirror import mirror
-    from realm_lab.tracking.tracking_store import is_server
 
     def page(report: Path) -> str:
-        from realm_lab.reporting.report import page_of
+        from realm_lab.evidence.report.report import page_of
 
         return page_of(report)
 
@@ -138,7 +138,7 @@ def add_mine(add: Add) -> None:
 
 def _run_mine(options: argparse.Namespace) -> None:
     params = params_of(options)
-    from realm_lab.core.files import check_output
+    from realm_lab.records.files import check_output
     from realm_lab.systems.context import open_run
     from realm_lab.systems.mine import mine
 

@@ -1,1 +1,1 @@
-"""Files, seeds, plug-ins and processes: the layer that all other packages use."""
+"""Seeds, processes and the machine."""

@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from realm_lab.core.launched import STOP_SIGNALS, cores, launched
 from realm_lab.errors import UserError
+from realm_lab.records.launched import STOP_SIGNALS, cores, launched
 
 TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
 POLL_SECONDS = 0.05

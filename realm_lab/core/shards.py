@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.digests import write_last
-from realm_lab.core.files import write_json
-from realm_lab.core.lease import exclusive
+from realm_lab.records.digests import write_last
+from realm_lab.records.files import write_json
+from realm_lab.records.lease import exclusive
 
 REMEDY = "delete the folder, it is built again when it is needed"
 

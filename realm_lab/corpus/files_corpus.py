@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from farmhash import Fingerprint64
 
-from realm_lab.core.files import digest_file
 from realm_lab.core.hub import is_dataset
 from realm_lab.corpus.cutting import OF_UPDATE
 from realm_lab.corpus.pictures import PATCH_VALUES
@@ -32,6 +31,7 @@ from realm_lab.corpus.text_source import TextSource
 from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus, Files
 from realm_lab.params.sections import identity_values
+from realm_lab.records.files import digest_file
 
 FILE_ROLES: dict[str, Split | None] = {  # and the split that is read of each
     **dict.fromkeys(("knowledge", "knowledge_updated", "pretrain")),

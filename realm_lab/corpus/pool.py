@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from realm_lab.core.files import atomic_write
 from realm_lab.corpus.cutting import PARTS, Article, Cut, Cutter, Kind
 from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.errors import UserError
+from realm_lab.records.files import atomic_write
 
 RUN_CHARACTERS = 400_000  # of text that a process is given at once
 PICTURE_CHARACTERS = 8000  # that a picture stands for: the pixels of a run are held in memory

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.digests import write_last
-from realm_lab.core.files import DiskFull, atomic_directory, digest, digest_file
 from realm_lab.corpus.assembly import Assembly, Progress
 from realm_lab.corpus.pool import ProcessLost
 from realm_lab.corpus.salient_spans import tagger_digest
@@ -22,6 +20,8 @@ from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import hub_remedy
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values
+from realm_lab.records.digests import write_last
+from realm_lab.records.files import DiskFull, atomic_directory, digest, digest_file
 
 FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
 PASSAGE_WORDPIECES = "wordpieces of passages"  # counted of texts

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 AnswerKind = Literal["text", "regex"]
 Split = Literal["train", "dev", "test"]
+UPDATED = " updated"  # follows the digest of a corpus where its second version is meant
 PICTURE = "picture"  # the form of a passage that is one
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 

@@ -30,11 +30,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.dates import DIGIT, find_dates
 from realm_lab.corpus.expressions import Expression, matches_from
 from realm_lab.corpus.records import Span
 from realm_lab.errors import UserError
+from realm_lab.records.files import digest, digest_file
 
 
 class Tagger(Protocol):

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from realm_lab.core.plugins import Chosen, Kind
 from realm_lab.corpus.cutting import Asked, Cut
 from realm_lab.corpus.records import Split
 from realm_lab.corpus.salient_spans import MakeTagger, Tagger
@@ -25,6 +24,7 @@ from realm_lab.corpus.store import Passages
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.parameters import Tokenizer as TokenizerSettings
 from realm_lab.params.sections import Section
+from realm_lab.records.plugins import Chosen, Kind
 
 PARAMETER = "corpus.source"
 

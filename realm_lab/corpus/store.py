@@ -21,17 +21,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from realm_lab.core.digests import check_file, check_folder
-from realm_lab.core.files import read_json
 from realm_lab.corpus.pictures import PATCH_VALUES, data_uri
 from realm_lab.corpus.records import PICTURE, AnswerKind, Passage
 from realm_lab.errors import UserError
+from realm_lab.records.digests import check_file, check_folder
+from realm_lab.records.files import read_json
 
 NO_ROW = -1
 LABEL_SEPARATOR = "\t"
 NO_KIND = "none"
 PATCHES_FILE = "patches.bin"
-UPDATED = " updated"  # follows the digest of a corpus where its second version is meant
 
 
 class RaggedWriter:

@@ -19,9 +19,9 @@ import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 
-from realm_lab.core.files import digest, read_object, write_json, write_text
 from realm_lab.corpus.words import is_punctuation
 from realm_lab.errors import UserError
+from realm_lab.records.files import digest, read_object, write_json, write_text
 
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in tokenizer_config.json
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

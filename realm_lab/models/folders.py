@@ -20,8 +20,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from realm_lab.core.digests import check_file
-from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise_patches
@@ -36,6 +34,8 @@ from realm_lab.params.checkpoint import (
     to_convert,
     weight_files,
 )
+from realm_lab.records.digests import check_file
+from realm_lab.records.files import read_json, write_json
 
 # Parameter of this package -> the tensor's name in a file, or three names for a fused matrix.
 Names = Mapping[str, str | tuple[str, ...]]

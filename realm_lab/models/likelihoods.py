@@ -29,8 +29,6 @@ from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from realm_lab.core.files import DiskFull, atomic_write, digest, is_disk_full, read_json
-from realm_lab.core.lease import exclusive
 from realm_lab.core.shards import write_once
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
@@ -40,7 +38,9 @@ from realm_lab.models.candidate_reader import CandidateReader, PassageReader, Re
 from realm_lab.models.causal import FORMS, Begun, CausalModel, Spans
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
-from realm_lab.tracking.run_dir import KEY_LENGTH
+from realm_lab.records.files import DiskFull, atomic_write, digest, is_disk_full, read_json
+from realm_lab.records.lease import exclusive
+from realm_lab.records.run import KEY_LENGTH
 
 FORMAT = 2
 PAIR = np.dtype([("sentence", "<u8"), ("passage", "<u8"), ("log_prob", "<f4"), ("is_likeliest", "<u4")])

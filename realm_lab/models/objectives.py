@@ -1,7 +1,7 @@
 """Training objectives: one function each of log p(z|x) and log p(y|z,x), which defines the retriever's training signal.
 
 An objective is a pure function (log_prior_BK, log_reader_BK) -> [B], per example, in nats; one with options takes them
-as a third argument (core/plugins.py). It is registered here under a name, or `pretrain.objective` or
+as a third argument (records/plugins.py). It is registered here under a name, or `pretrain.objective` or
 `finetune.objective` names custom code, `package.module:function`,
     def best_passage(log_prior_BK, log_reader_BK):
         return (log_prior_BK + log_reader_BK).amax(1)
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from realm_lab.core.plugins import Choice, Chosen, Kind
 from realm_lab.errors import UserError
 from realm_lab.params.sections import Section
+from realm_lab.records.plugins import Choice, Chosen, Kind
 
 if TYPE_CHECKING:  # a study's file is checked without torch
     from torch import Tensor

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from realm_lab.core.plugins import Choice, Kind
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence
+from realm_lab.records.plugins import Choice, Kind
 
 READER = "reader"
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from realm_lab.core.files import write_json
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.folders import write_tensors
+from realm_lab.records.files import write_json
 
 MODULES = "sentence_transformers.models."  # the name that every release reads
 Layers = list[tuple[str, dict[str, Any], dict[str, Tensor]]]  # kind, config.json, weights

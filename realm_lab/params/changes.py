@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from realm_lab.core.records import Contradiction, validation_line
 from realm_lab.params.sections import Section
+from realm_lab.records.validation import Contradiction, validation_line
 
-CHANGES = "pretrain.changes"
 Settings = TypeVar("Settings", bound=Section)  # those of pre-training
 # Parameters of pre-training with one value for all steps: its length, the position in the data, and the shapes.
 ALL_STEPS = (

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from realm_lab.core.files import digest, digest_file, read_json, read_object
 from realm_lab.core.hub import fetched
 from realm_lab.errors import UserError, install_line
 from realm_lab.params.gguf import check_gguf
+from realm_lab.records.files import digest, digest_file, read_json, read_object
 
 # parameter -> its name in config.json
 SIZES = {

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from realm_lab.core.plugins import Choice, ChoiceField
-from realm_lab.core.records import Contradiction
 from realm_lab.params.sections import Positive, Section
+from realm_lab.records.plugins import Choice, ChoiceField
+from realm_lab.records.validation import Contradiction
 
 PageKind = Literal["list", "index", "outline", "disambiguation"]
 

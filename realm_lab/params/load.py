@@ -17,15 +17,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from realm_lab.core.plugins import Choice, import_modules
-from realm_lab.core.records import cut, faults_of
 from realm_lab.errors import UserError, Written, nearest, suggestion, written
 from realm_lab.params.checkpoint import local, with_sizes
 from realm_lab.params.parameters import Params
-from realm_lab.params.yaml_file import parse_yaml, reach, read_yaml
+from realm_lab.records.parameters import OPTIONS, is_system_option, show
+from realm_lab.records.plugins import Choice, import_modules
+from realm_lab.records.validation import cut, faults_of
+from realm_lab.records.yaml_file import parse_yaml, reach, read_yaml
 
 PRESETS = ("toy", "smoke", "real", "paper")
-OPTIONS = "system_options"  # SYSTEM -> OPTION -> value
 FLAG = "--set"
 OWN_PRESETS = Path("presets")  # of a project, NAME.yaml
 PRESET_FOLDER = Path(__file__).parent / "presets"
@@ -112,11 +112,6 @@ def _chosen(values: Mapping[str, Any], names: Iterable[str]) -> str:
     chosen = [name for name in names if name in values and setting(values, name) is None]
     notes = ", ".join(f"{name} is {show(values[name])}" for name in chosen)
     return f" (in preset '{values['preset']}', {notes})" if notes else ""
-
-
-def is_system_option(key: str) -> bool:
-    """True for the dotted key `system_options.SYSTEM.OPTION`, which the system checks."""
-    return key.startswith(f"{OPTIONS}.") and key.count(".") > 1
 
 
 def part_of(key: str) -> str | None:
@@ -257,13 +252,6 @@ def chosen(flag: str, text: str) -> Choice:
         raise UserError(error, path=f"{flag} {cut(text)}") from None
 
 
-def measuring(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flat parameters of measurements during pre-training, which are not in its key."""
-    names = (f"evaluate.{name}" for name in ("interval_steps", "cloze_sentences", "questions"))
-    found = {name: parameters[name] for name in names if name in parameters}
-    return found | {name: value for name, value in parameters.items() if name.startswith("pretrain.watch.")}
-
-
 def is_inside(name: str, key: str) -> bool:
     """True if a dotted key is `key`, or in the section `key`."""
     return f"{name}.".startswith(f"{key}.")
@@ -326,16 +314,3 @@ def suggest_parameter(key: str) -> str:
     if not section and (end := nearest(last, ends)):
         there = [name for name in known if name.rpartition(".")[2] == end]
     return f"did you mean '{there[0]}'?" if len(there) == 1 else suggestion("", there)
-
-
-def show(value: Any) -> str:
-    """Format a value for reports and the comments of params.yaml."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list):
-        return "[" + ", ".join(show(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {show(item)}" for name, item in value.items()) + "}"
-    return "none" if value is None else str(value) or '""'

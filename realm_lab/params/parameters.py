@@ -14,8 +14,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, field_validator, model_validator
 
-from realm_lab.core.plugins import Choice, ChoiceField, import_modules
-from realm_lab.core.records import Contradiction
 from realm_lab.params.changes import checked_changes, phases
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import (
@@ -36,6 +34,8 @@ from realm_lab.params.sections import (
     Watch,
     content,
 )
+from realm_lab.records.plugins import Choice, ChoiceField, import_modules
+from realm_lab.records.validation import Contradiction
 
 
 class Tokenizer(Section):

@@ -15,10 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from realm_lab.core.files import write_text
-from realm_lab.core.records import cut
 from realm_lab.params.load import (
-    OPTIONS,
     PRESETS,
     flatten,
     is_part,
@@ -28,11 +25,13 @@ from realm_lab.params.load import (
     part_of,
     preset_values,
     resolve,
-    show,
 )
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Optimiser
-from realm_lab.params.yaml_file import parse_yaml
+from realm_lab.records.files import write_text
+from realm_lab.records.parameters import OPTIONS, show
+from realm_lab.records.validation import cut
+from realm_lab.records.yaml_file import parse_yaml
 
 PAGE = Path("docs") / "parameters.md"
 WIDTH = 116

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from realm_lab.core.files import digest_path
-from realm_lab.core.plugins import Choice, ChoiceField, plain_options
-from realm_lab.core.records import Contradiction
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import digest_causal, digest_checkpoint
+from realm_lab.records.files import digest_path
+from realm_lab.records.plugins import Choice, ChoiceField, plain_options
+from realm_lab.records.validation import Contradiction
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -164,7 +164,7 @@ def _digest_content(kind: str, value: Any, parameter: str, names: list[str]) -> 
 class Watch(Section):
     """Probes and early warnings of a collapse during pre-training: p(z|x) flat, all on the null document, a reader that
     gains nothing from the gold passage, or less than half of the held-out retrieval of step 0 left, which every
-    evaluation checks (tracking/bounds.py)."""
+    evaluation checks (records/bounds.py)."""
 
     interval_steps: Positive = 100
     """Steps between two measurements by the probes."""

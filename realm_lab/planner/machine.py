@@ -10,9 +10,9 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from realm_lab.core.files import read_json
 from realm_lab.errors import UserError, suggestion
-from realm_lab.tracking import environment
+from realm_lab.records import environment
+from realm_lab.records.files import read_json
 
 TABLE = Path(__file__).with_name("devices.json")
 CPU = torch.device("cpu")

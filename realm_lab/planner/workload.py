@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from realm_lab.core.files import digest
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
@@ -18,6 +17,7 @@ from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.initial import embedder_shape, encoder_shape, frozen_names, tower_names
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
+from realm_lab.records.files import digest
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder
 from realm_lab.systems.identity import Plan as RunPlan
 from realm_lab.training.flops import SPECIALS, encoder_operations

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.plugins import Chosen, calling
 from realm_lab.core.process import to_device
 from realm_lab.errors import UserError, needs
 from realm_lab.params.sections import IndexSearch
+from realm_lab.records.plugins import Chosen, calling
 from realm_lab.retrieval.backends import EXACT, PARAMETER, SEARCH_BACKENDS
 from realm_lab.retrieval.search import (
     Best,

@@ -2,7 +2,7 @@
 
 A backend is called with (embeddings [N, D], seed), each time that a vector of the index has changed, and returns an
 index with `overfetch` and `propose(query_BD, count)`, rows of passages (approximate.py). A custom backend is named by
-`pretrain.search.backend: package.module:Class`, and may have options (core/plugins.py).
+`pretrain.search.backend: package.module:Class`, and may have options (records/plugins.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from realm_lab.core.plugins import Kind
 from realm_lab.params.sections import Positive, Section
+from realm_lab.records.plugins import Kind
 
 PARAMETER, EXACT = "pretrain.search.backend", "exact"
 SEARCH_BACKENDS: Kind[Callable[..., Any]] = Kind("search backend", "Class", "embeddings_ND, seed")

@@ -1,11 +1,11 @@
 """Candidate sources decide which passages a step of pre-training considers (the paper: the index, section 3.3).
 
-A source is a pure function (search, batch) -> rows of the knowledge corpus, int64 [B, at most search.count], ABSENT
-where it has none; one with options takes them as a third argument (core/plugins.py). It is registered here under a
+A source is a pure function (search, batch) -> rows of the knowledge corpus, int64 [B, at most search.wanted], ABSENT
+where it has none; one with options takes them as a third argument (records/plugins.py). It is registered here under a
 name, or `pretrain.candidate_source` names custom code, `package.module:function`:
 
     def newest(search, batch):
-        return np.tile(np.arange(len(search.retriever.passages))[: -1 - search.count : -1], (len(search.queries), 1))
+        return np.tile(np.arange(len(search.retriever.passages))[: -1 - search.wanted : -1], (len(search.queries), 1))
 
 The null document, the trivial candidate and p(z|x) belong to the candidate policy (candidates.py): they are the same
 for every source. Evaluation, probes and `ask` always search the index.
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from realm_lab.core.plugins import Kind
 from realm_lab.errors import UserError
 from realm_lab.params.sections import Section
+from realm_lab.records.plugins import Kind
 from realm_lab.retrieval.rows import ABSENT
 
 if TYPE_CHECKING:  # a study's file is checked without torch
@@ -45,7 +45,7 @@ class Search(NamedTuple):
     retriever: Retriever
     queries: Sequence[np.ndarray]  # the wordpieces that the query tower reads
     query_BD: Tensor  # by the current query tower
-    count: int  # rows wanted for each query
+    wanted: int  # rows for each query
     exclude: Exclusion | None
 
     def allowed(self, rows_BL: np.ndarray) -> np.ndarray:
@@ -82,16 +82,16 @@ class CandidateSource:
         return index if self._chosen.name == "index" else partial(self._checked, batch)
 
     def _checked(self, batch: QueryBatch, search: Search) -> np.ndarray:
-        """Return the rows of each query, int64 [B, search.count]; ABSENT for those that are forbidden or missing.
+        """Return the rows of each query, int64 [B, search.wanted]; ABSENT for those that are forbidden or missing.
         UserError: custom code returned something else."""
         rows_BL = np.asarray(self._chosen(search, batch))
         queries, passages = len(search.queries), len(search.retriever.passages)
-        fits = rows_BL.ndim == 2 and len(rows_BL) == queries and rows_BL.shape[1] <= search.count
+        fits = rows_BL.ndim == 2 and len(rows_BL) == queries and rows_BL.shape[1] <= search.wanted
         if not fits or rows_BL.dtype.kind != "i" or (rows_BL >= passages).any():
             problem = f"parameter '{PARAMETER}': '{self._chosen.name}' returned {rows_BL.dtype} {list(rows_BL.shape)}"
-            remedy = f"return rows below {passages}, int64 [{queries}, at most {search.count}]"
+            remedy = f"return rows below {passages}, int64 [{queries}, at most {search.wanted}]"
             raise UserError(problem, remedy, parameter=PARAMETER)
-        found_BK = np.full((queries, search.count), ABSENT, np.int64)
+        found_BK = np.full((queries, search.wanted), ABSENT, np.int64)
         found_BK[:, : rows_BL.shape[1]] = np.where(search.allowed(rows_BL), rows_BL, ABSENT)
         return found_BK
 
@@ -100,7 +100,7 @@ class CandidateSource:
 def index(search: Search, batch: QueryBatch | None = None) -> np.ndarray:
     """The passages of largest inner product in the index, which may be stale (section 3.3)."""
     search_BD = search.retriever.search_queries(search.queries, search.query_BD)
-    return search.retriever.find(search_BD, search.count, search.exclude)
+    return search.retriever.find(search_BD, search.wanted, search.exclude)
 
 
 @register_candidate_source("batch")
@@ -117,7 +117,7 @@ def batch(search: Search, batch: QueryBatch) -> np.ndarray:
 def random(search: Search, batch: QueryBatch) -> np.ndarray:
     """Passages drawn at random: the control of retrieval."""
     passages = len(search.retriever.passages)
-    size = min(passages, 4 * search.count + SPARE)
+    size = min(passages, 4 * search.wanted + SPARE)
     drawn = [batch.generator(number).choice(passages, size, replace=False) for number in range(len(search.queries))]
     return _first_allowed(search, np.stack(drawn))
 
@@ -152,16 +152,16 @@ def mixed(search: Search, batch: QueryBatch, options: Shares) -> np.ndarray:
     """Passages of several sources, in this order; one that a source repeats is replaced by its next."""
     found_BK = np.empty((len(search.queries), 0), np.int64)
     for name, count in options:
-        more = search._replace(count=found_BK.shape[1] + count)
+        more = search._replace(wanted=found_BK.shape[1] + count)
         rows_BL = CANDIDATE_SOURCES[name].load()(more, batch)
         is_new_BL = (rows_BL[:, :, None] != found_BK[:, None, :]).all(2)
-        fresh_BL = _first_allowed(more._replace(count=count), np.where(is_new_BL, rows_BL, ABSENT))
+        fresh_BL = _first_allowed(more._replace(wanted=count), np.where(is_new_BL, rows_BL, ABSENT))
         found_BK = np.concatenate([found_BK, fresh_BL], axis=1)
     return found_BK
 
 
 def ranked(search: Search, rows_BL: np.ndarray) -> np.ndarray:
-    """Return the best rows by the current weights without dropout, best first, [B, at most search.count]; among equal
+    """Return the best rows by the current weights without dropout, best first, [B, at most search.wanted]; among equal
     scores the lower row comes first, and ABSENT last."""
     import torch
 
@@ -170,14 +170,14 @@ def ranked(search: Search, rows_BL: np.ndarray) -> np.ndarray:
     with torch.no_grad(), evaluating(search.retriever.embedder):
         score_BL = search.retriever.score(search.query_BD.detach(), rows_BL).double().cpu().numpy()
     score_BL[rows_BL == ABSENT] = -np.inf
-    order_BL = np.lexsort((rows_BL, -score_BL), axis=1)[:, : search.count]
+    order_BL = np.lexsort((rows_BL, -score_BL), axis=1)[:, : search.wanted]
     return np.take_along_axis(rows_BL, order_BL, axis=1)
 
 
 def _first_allowed(search: Search, rows_BL: np.ndarray) -> np.ndarray:
-    """Return the first search.count rows that are allowed, ABSENT after the last, [B, search.count]."""
+    """Return the first search.wanted rows that are allowed, ABSENT after the last, [B, search.wanted]."""
     allowed_BL = search.allowed(rows_BL)
-    order_BL = np.argsort(~allowed_BL, axis=1, kind="stable")[:, : search.count]
-    found_BK = np.full((len(rows_BL), search.count), ABSENT, np.int64)
+    order_BL = np.argsort(~allowed_BL, axis=1, kind="stable")[:, : search.wanted]
+    found_BK = np.full((len(rows_BL), search.wanted), ABSENT, np.int64)
     found_BK[:, : order_BL.shape[1]] = np.take_along_axis(np.where(allowed_BL, rows_BL, ABSENT), order_BL, axis=1)
     return found_BK

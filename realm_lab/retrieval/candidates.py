@@ -111,7 +111,7 @@ class CandidatePolicy:
         if forbidden:
             rows_BL = np.stack([_without(rows, own, wanted) for rows, own in zip(rows_BL, forbidden, strict=True)])
         if self.over_retrieve:
-            rows_BL = ranked(search._replace(count=self.passages), rows_BL)
+            rows_BL = ranked(search._replace(wanted=self.passages), rows_BL)
         # The null document comes first; it is not in the index and needs no search (section 3.4).
         shown = self.null or compare_null
         nulls_B1 = np.full((len(rows_BL), int(shown)), NULL, np.int64)

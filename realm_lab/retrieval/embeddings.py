@@ -26,15 +26,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.digests import check_file
-from realm_lab.core.files import DiskFull, digest, is_disk_full, read_json
 from realm_lab.core.shards import REMEDY, in_shards, publish, write_once
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import PARTS, Embedder
+from realm_lab.records.code_record import code_reader
+from realm_lab.records.digests import check_file
+from realm_lab.records.files import DiskFull, digest, is_disk_full, read_json
+from realm_lab.records.run import KEY_LENGTH
 from realm_lab.retrieval import index
-from realm_lab.tracking.code_record import code_reader
-from realm_lab.tracking.run_dir import KEY_LENGTH
 
 FORMAT = 1
 SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then those of embed_passages to the bit

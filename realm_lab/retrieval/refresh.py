@@ -9,7 +9,7 @@ optimiser steps, before the next. A policy is registered under a name, or `pretr
         def __init__(self, settings: Refresh, options: First): ...
         def wants_refresh(self, now: Progress) -> bool:
             return now.step >= self._first and now.step.bit_count() == 1
-A policy without options takes only the settings (core/plugins.py).
+A policy without options takes only the settings (records/plugins.py).
 The delay until a new index is used (`delay_steps`) is the same for every policy: training/refreshing.py.
 """
 
@@ -20,9 +20,9 @@ from typing import Annotated, NamedTuple, Protocol
 
 from pydantic import Field, field_validator
 
-from realm_lab.core.plugins import Chosen, Kind, calling, check_takes
 from realm_lab.errors import UserError
 from realm_lab.params.sections import NonNegative, Refresh, Section
+from realm_lab.records.plugins import Chosen, Kind, calling, check_takes
 
 PARAMETER = "pretrain.refresh.policy"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from realm_lab.tracking.study_record import Studies, StudyRecord
+from realm_lab.records.study import Studies, StudyRecord
 
 
 def studies_of(root: Path) -> Studies:

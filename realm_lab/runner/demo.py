@@ -11,14 +11,14 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from realm_lab.core.digests import read_digests, write_last
-from realm_lab.core.files import atomic_directory
 from realm_lab.errors import UserError
+from realm_lab.records.digests import read_digests, write_last
+from realm_lab.records.files import atomic_directory
+from realm_lab.records.run import StageRun
+from realm_lab.records.study import read_study_record, study_folder
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.worker import run_stage
 from realm_lab.systems.identity import kept_corpus_folder, stage_folders
-from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.study_record import read_study_record, study_folder
 
 FOLDER = Path(__file__).parents[1] / "demo"
 QUESTION = "who is the president of vovzib ?"

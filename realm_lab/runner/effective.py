@@ -10,18 +10,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import digest, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
-from realm_lab.params.yaml_file import read_yaml
+from realm_lab.records.code_record import CodeStates, code_reader
+from realm_lab.records.files import digest, write_json
+from realm_lab.records.yaml_file import read_yaml
 from realm_lab.runner.other_code import other_code
 from realm_lab.runner.plan import check_parts, plan_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, code_roots, plan_run, stage_folders
 from realm_lab.systems.registry import options_of
-from realm_lab.tracking.code_record import CodeStates, code_reader
 
-AFTER = {"evaluate": ("realm_lab.reporting.default_run",), "report": ("realm_lab.reporting.report",)}
+AFTER = {"evaluate": ("realm_lab.evidence.report.default_run",), "report": ("realm_lab.evidence.report.report",)}
 
 
 def write_effective(source: Path, folder: Path) -> None:

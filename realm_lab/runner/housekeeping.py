@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import is_ours, read_json
-from realm_lab.corpus.store import UPDATED
+from realm_lab.corpus.records import UPDATED
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import digest_causal
+from realm_lab.records.files import is_ours, read_json
+from realm_lab.records.run import KEY_LENGTH, RunRecord, is_stage_folder, read_run_records
+from realm_lab.records.run_lease import writer_of
+from realm_lab.records.state import UNFINISHED, run_state
+from realm_lab.records.study import DEFAULT, Studies, study_folder
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.stopping import sweepers
-from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, is_stage_folder, read_run_records
-from realm_lab.tracking.run_lease import writer_of
-from realm_lab.tracking.state import UNFINISHED, run_state
-from realm_lab.tracking.study_record import DEFAULT, Studies, study_folder
 
 KEPT_SECONDS = 86_400.0  # a stage is kept this long after its process's last sign of life, since clocks may differ
 

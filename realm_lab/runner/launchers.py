@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, nearest
-from realm_lab.params.yaml_file import parse_yaml
+from realm_lab.records.validation import validation_line
+from realm_lab.records.yaml_file import parse_yaml
 
 LauncherName = Literal["inline", "local", "slurm"]
 # option -> setting of launcher.slurm

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.core.durations import duration
-from realm_lab.metrics import CURVES, METRICS
+from realm_lab.records.metrics import CURVES, METRICS
+from realm_lab.records.run import RunRecord, StageRun, stage_folder
+from realm_lab.records.state import StageState, StageStates
+from realm_lab.records.study import Studies
 from realm_lab.runner.housekeeping import process_logs
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.status import pace
-from realm_lab.tracking.run_dir import RunRecord, StageRun, stage_folder
-from realm_lab.tracking.state import StageState, StageStates
-from realm_lab.tracking.study_record import Studies
 
 LOOK_AGAIN_SECONDS = 2.0
 SHOWN = 6  # values of an evaluation in a line; metrics.jsonl has all

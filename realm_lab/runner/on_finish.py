@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import read_json
+from realm_lab.records.files import read_json
 
 TIMEOUT_SECONDS = 60
 

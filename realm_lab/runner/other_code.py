@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from realm_lab.core.files import remove_directory
 from realm_lab.errors import UserError
+from realm_lab.records.code_record import CodeStates, StageCode, changes_line
+from realm_lab.records.files import remove_directory
+from realm_lab.records.run_lease import writing
 from realm_lab.runner.plan import PlannedRun
 from realm_lab.systems.identity import (
     code_roots,
@@ -18,8 +20,6 @@ from realm_lab.systems.identity import (
     kept_corpus_folder,
     stage_folders,
 )
-from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line
-from realm_lab.tracking.run_lease import writing
 
 KEPT = ("config.yaml", "lease")  # of a stage that is to start from nothing
 

@@ -14,10 +14,14 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
+from realm_lab.records.code_record import NAME as CODE_NAME
+from realm_lab.records.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
+from realm_lab.records.run import stage_folder
+from realm_lab.records.state import StageStates
+from realm_lab.records.study import DEFAULT, SCRATCH, check_study_name, study_folder
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.other_code import settle_code
 from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_study
@@ -28,10 +32,6 @@ from realm_lab.runner.sweep import drive, say
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.systems.registry import system_of
-from realm_lab.tracking.code_record import NAME as CODE_NAME
-from realm_lab.tracking.run_dir import stage_folder
-from realm_lab.tracking.state import StageStates
-from realm_lab.tracking.study_record import DEFAULT, SCRATCH, check_study_name, study_folder
 
 
 def check_corpus(params: Params) -> None:
@@ -164,8 +164,8 @@ def _publish(stage: str, plan: StudyPlan, root: Path) -> None:
         _export_models(stage, plan, root)
     _export_records(stage, plan, root)
     if stage == "evaluate":
-        from realm_lab.reporting.default_run import write_default_outputs  # pandas takes a second to import
-        from realm_lab.reporting.frames import load_study
+        from realm_lab.evidence.report.default_run import write_default_outputs  # pandas takes a second to import
+        from realm_lab.evidence.report.frames import load_study
 
         write_default_outputs(load_study(root / "runs", plan.name), root / "reports")
 

@@ -10,23 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.plugins import Choice, import_plugins, load_object
 from realm_lab.errors import UserError, suggestion
+from realm_lab.evidence.report.own_figures import FIGURES, OF_TRAINING, known_anywhere
 from realm_lab.masking import check_masking
-from realm_lab.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
 from realm_lab.params.changes import phases
-from realm_lab.params.load import (
-    beyond_preset,
-    flatten,
-    laid_over,
-    measuring,
-    placed,
-    resolve,
-    setting,
-    show,
-)
+from realm_lab.params.load import beyond_preset, flatten, laid_over, placed, resolve, setting
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.own_figures import FIGURES, OF_TRAINING, known_anywhere
+from realm_lab.records.computed import COMPUTED, definition
+from realm_lab.records.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
+from realm_lab.records.parameters import measuring, show
+from realm_lab.records.plugins import Choice, import_plugins, load_object
+from realm_lab.records.study import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.seeds import SEED_RULES, SeedRule
@@ -42,8 +36,6 @@ from realm_lab.runner.study import (
 from realm_lab.runner.tuning import Tuned, tune_cell
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, plan_runs, record_run
 from realm_lab.systems.registry import system_of, with_options
-from realm_lab.tracking.computed import COMPUTED, definition
-from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 
 SeedCounts = Callable[..., Mapping[str, int]]
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
@@ -285,7 +277,7 @@ def _tuned(
 
 def _by_rule(plan: StudyPlan, root: Path) -> StudyPlan:
     """Return a plan of all seeds with only those that its rule asks for, by the results so far."""
-    from realm_lab.reporting.frames import load_runs  # brings pandas
+    from realm_lab.evidence.report.frames import load_runs  # brings pandas
 
     assert plan.rule is not None
     assert plan.counts is not None

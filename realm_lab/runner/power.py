@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.core.files import print_json
 from realm_lab.errors import UserError, suggestion
-from realm_lab.metrics import Metric
-from realm_lab.metrics import metric as metric_of
+from realm_lab.evidence.statistics.paired import FEWEST_SEEDS, compare, smallest_p
+from realm_lab.evidence.statistics.planned import POWER_ERROR, Detectable, Spread, detectable_differences
+from realm_lab.evidence.statistics.power import FEWEST_FOR_PROJECTION, POWER, STUDIES
+from realm_lab.evidence.statistics.sequential import Rule
+from realm_lab.evidence.statistics.wording import NOTHING, number, percent, signed
+from realm_lab.records.files import print_json
+from realm_lab.records.metrics import Metric
+from realm_lab.records.metrics import metric as metric_of
+from realm_lab.records.study import Studies
 from realm_lab.runner.plan import StudyPlan, plan_study, study_record
 from realm_lab.runner.preview import in_stages, reference_hours
 from realm_lab.runner.status import print_table
 from realm_lab.runner.sweep import Request, part_of
-from realm_lab.statistics.paired import FEWEST_SEEDS, compare, smallest_p
-from realm_lab.statistics.planned import POWER_ERROR, Detectable, Spread, detectable_differences
-from realm_lab.statistics.power import FEWEST_FOR_PROJECTION, POWER, STUDIES
-from realm_lab.statistics.sequential import Rule
-from realm_lab.statistics.wording import NOTHING, number, percent, signed
-from realm_lab.tracking.study_record import Studies
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +143,7 @@ def _sources(root: Path) -> list[str]:
 
 def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
     """Runs of the study as it is planned, runs as recorded, its report, and its reference report."""
-    from realm_lab.reporting.frames import load_committed, load_runs  # brings pandas
+    from realm_lab.evidence.report.frames import load_committed, load_runs  # brings pandas
 
     name, studies = named or plan.name, Studies(root / "runs")
     records = [study_record(plan, root)] if named is None else []
@@ -161,8 +161,8 @@ def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
 
 def _metrics(plan: StudyPlan) -> list[str]:
     """Return the metrics of the study's family."""
-    from realm_lab.reporting.comparison import is_tested
-    from realm_lab.reporting.report_data import DEFAULT_METRICS
+    from realm_lab.evidence.report.comparison import is_tested
+    from realm_lab.evidence.report.report_data import DEFAULT_METRICS
 
     names = plan.described["metrics"] or DEFAULT_METRICS
     return [name for name in names if is_tested(name, names[0], plan.described["delta"])]
@@ -174,7 +174,7 @@ def _base(plan: StudyPlan, pilot: Pilot) -> str:
 
 def _deltas(results: pd.DataFrame, base: str, metrics: Sequence[str]) -> dict[tuple[str, str], dict[int, float]]:
     """Return (metric, cell) -> seed -> difference from the baseline."""
-    from realm_lab.reporting.frames import column
+    from realm_lab.evidence.report.frames import column
 
     found = {}
     for metric in metrics:

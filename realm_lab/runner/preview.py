@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.core.durations import duration
-from realm_lab.core.files import print_json, read_json
-from realm_lab.core.launched import cores, visible_gpus
-from realm_lab.params.load import show
 from realm_lab.params.parameters import Launch
 from realm_lab.params.sections import Refresh
+from realm_lab.records.files import print_json, read_json
+from realm_lab.records.launched import cores, visible_gpus
+from realm_lab.records.parameters import show
+from realm_lab.records.state import StageStates
+from realm_lab.records.study import study_folder
 from realm_lab.runner.other_code import described, other_code
 from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.schedule import Launcher, share_out
@@ -23,8 +25,6 @@ from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell, changes_title
 from realm_lab.runner.tasks import stages_left, state_of_run, tasks_of
-from realm_lab.tracking.state import StageStates
-from realm_lab.tracking.study_record import study_folder
 
 POLICY = "pretrain.refresh.policy"
 REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]

@@ -15,11 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from realm_lab.core.durations import duration
+from realm_lab.records.metric_log import MetricLog
+from realm_lab.records.state import UNFINISHED, Cause, JobState
 from realm_lab.runner.schedule import InlineLauncher, Launcher
 from realm_lab.runner.status import pace, verdict_so_far
 from realm_lab.runner.tasks import Task
-from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.state import UNFINISHED, Cause, JobState
 
 SECONDS_BETWEEN_LINES = 60.0
 SECONDS_TO_FIRST_LINE = 4.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from realm_lab.core.files import write_text
 from realm_lab.errors import UserError, needs
+from realm_lab.records.files import write_text
 
 TEMPLATE = Path(__file__).parents[1] / "project"
 HEAD = """\

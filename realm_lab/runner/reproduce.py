@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from realm_lab.core.files import write_text
 from realm_lab.errors import UserError, suggestion
-from realm_lab.params.yaml_file import read_yaml
+from realm_lab.records.files import write_text
+from realm_lab.records.study import DEFAULT, StudyRecord
+from realm_lab.records.yaml_file import read_yaml
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.study import early_changes
 from realm_lab.runner.sweep import Request, find_study, say, sweep
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
-from realm_lab.tracking.study_record import DEFAULT, StudyRecord
 
 if TYPE_CHECKING:
-    from realm_lab.reporting.reproduce import Check
+    from realm_lab.evidence.reproduce import Check
 
 EXIT_OFF = 1
 FILE_PRESETS = ("real", "paper")  # --quick runs the toy world of the preset smoke
@@ -42,10 +42,10 @@ def reproduce(
 ) -> tuple[int, list[dict[str, Any]]]:
     """Print the comparison unless `is_silent`; returns 1 if a number is off or a run failed, else 0, and the fields of
     each study. UserError: no such report or cell; a new run without the name of a cell."""
-    from realm_lab.reporting.frames import load_runs
-    from realm_lab.reporting.rendered import stale
-    from realm_lab.reporting.report_data import load_report
-    from realm_lab.reporting.reproduce import compare_runs, expected_folder
+    from realm_lab.evidence.report.frames import load_runs
+    from realm_lab.evidence.report.rendered import stale
+    from realm_lab.evidence.report.report_data import load_report
+    from realm_lab.evidence.reproduce import compare_runs, expected_folder
 
     studies = studies_of(root)
     name, _, cell = (target or "").partition("/")
@@ -91,7 +91,7 @@ def reproduce(
 
 
 def _show(record: StudyRecord, checks: list[Check], *, is_stale: bool) -> None:
-    from realm_lab.reporting.reproduce import in_words
+    from realm_lab.evidence.reproduce import in_words
 
     shown = [check for check in checks if check.metric in record.metrics or check.state == "off"]
     print(*(in_words(check, record.name) for check in shown), sep="\n", end="\n" * bool(shown))
@@ -104,7 +104,7 @@ def _show(record: StudyRecord, checks: list[Check], *, is_stale: bool) -> None:
 
 def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick: bool, scratch: Path) -> pd.DataFrame:
     """Return the results of the cell, run in `scratch`, with the smoke preset and one seed if `is_quick`."""
-    from realm_lab.reporting.frames import load_study
+    from realm_lab.evidence.report.frames import load_study
 
     folder = scratch / ("quick" if is_quick else "full")
     if study == DEFAULT:

@@ -19,18 +19,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from realm_lab.core.files import write_text
-from realm_lab.core.launched import cores, visible_gpus
-from realm_lab.core.lease import Taken
-from realm_lab.core.plugins import Kind
 from realm_lab.errors import UserError
+from realm_lab.records.environment import bfloat16_units
+from realm_lab.records.files import write_text
+from realm_lab.records.launched import cores, visible_gpus
+from realm_lab.records.lease import Taken
+from realm_lab.records.plugins import Kind
+from realm_lab.records.run_lease import LOST_CODE, TAKEN_CODE, writer_of
+from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason
+from realm_lab.records.study import study_folder
 from realm_lab.runner.launchers import LauncherSettings, on_cluster
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
-from realm_lab.tracking.environment import bfloat16_units
-from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, writer_of
-from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason
-from realm_lab.tracking.study_record import study_folder
 
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
 

@@ -15,9 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import digest, print_json, write_json
 from realm_lab.errors import UserError
-from realm_lab.params.load import show
+from realm_lab.records.files import digest, print_json, write_json
+from realm_lab.records.metric_log import MetricLog
+from realm_lab.records.parameters import show
+from realm_lab.records.run import StageRun, stage_folder
+from realm_lab.records.run_values import run_values
+from realm_lab.records.state import UNFINISHED, JobState, StageStates
+from realm_lab.records.study import study_folder
 from realm_lab.runner.launchers import LocalOptions
 from realm_lab.runner.other_code import other_code, settle_code
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
@@ -40,11 +45,6 @@ from realm_lab.runner.trials import (
     sampler,
 )
 from realm_lab.systems.identity import check_measured
-from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.run_dir import StageRun, stage_folder
-from realm_lab.tracking.run_values import run_values
-from realm_lab.tracking.state import UNFINISHED, JobState, StageStates
-from realm_lab.tracking.study_record import study_folder
 
 STATES = {
     TrialState.RUNNING: "running",
@@ -337,7 +337,7 @@ class SearchOwner:
 
 
 def _report(owner: SearchOwner, *, as_json: bool) -> None:
-    from realm_lab.reporting.search_report import write_search_report  # brings matplotlib
+    from realm_lab.evidence.report.search_report import write_search_report  # brings matplotlib
 
     folder, summary = write_search_report(owner.root, owner.plan.name)
     if as_json:

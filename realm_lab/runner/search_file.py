@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Field
 
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES
 from realm_lab.params.load import flatten, laid_over, placed, resolve
 from realm_lab.params.parameters import Params
+from realm_lab.records.metrics import CURVES
 from realm_lab.runner.launchers import Part
 from realm_lab.runner.plan import PlannedRun, check_parts
 from realm_lab.runner.space import Space, check_dimension, check_metric, last_stage_for

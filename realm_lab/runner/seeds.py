@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
-from realm_lab.core.plugins import Choice, Kind
+from realm_lab.evidence.statistics.paired import EXACT_SEEDS, FEWEST_SEEDS
+from realm_lab.records.plugins import Choice, Kind
 from realm_lab.runner.launchers import Part
-from realm_lab.statistics.paired import EXACT_SEEDS, FEWEST_SEEDS
 
 SeedList = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
 MOST_SEEDS = EXACT_SEEDS  # for a rule: all signs of this many are counted

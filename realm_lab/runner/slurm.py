@@ -16,8 +16,11 @@ from shlex import quote
 from typing import Any
 
 import realm_lab
-from realm_lab.core.files import atomic_directory, digest, digest_file
 from realm_lab.errors import UserError, needs
+from realm_lab.records.files import atomic_directory, digest, digest_file
+from realm_lab.records.run import KEY_LENGTH
+from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason, at_work
+from realm_lab.records.study import study_folder
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import PartlySubmitted
 from realm_lab.runner.slurm_job import run_job
@@ -35,9 +38,6 @@ from realm_lab.runner.slurm_queue import (
     run_program,
 )
 from realm_lab.runner.tasks import Task
-from realm_lab.tracking.run_dir import KEY_LENGTH
-from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, at_work
-from realm_lab.tracking.study_record import study_folder
 
 PACKAGE = Path(realm_lab.__file__).resolve().parent
 MOST_ELEMENTS = 500  # of an array; SLURM's own MaxArraySize is 1001 unless configured

@@ -17,11 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import becomes_true, write_json
-from realm_lab.core.launched import STOP_SIGNALS, exit_on_signals, slurm_job
 from realm_lab.errors import UserError
+from realm_lab.records.files import becomes_true, write_json
+from realm_lab.records.launched import STOP_SIGNALS, exit_on_signals, slurm_job
+from realm_lab.records.state import Cause, Reason, StageStates, State
 from realm_lab.runner.slurm_queue import run_program
-from realm_lab.tracking.state import Cause, Reason, StageStates, State
 
 STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)
 MOST_RESTARTS = 100  # of one job, which otherwise might come back for ever without a step done

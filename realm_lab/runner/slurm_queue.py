@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from realm_lab.core.files import read_json_lines, room_for
-from realm_lab.core.records import read_record, validated
 from realm_lab.errors import UserError
-from realm_lab.tracking.run_dir import StageRun, stage_folder
-from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, error_of
-from realm_lab.tracking.study_record import study_folder
+from realm_lab.records.files import read_json_lines, room_for
+from realm_lab.records.run import StageRun, stage_folder
+from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason, error_of
+from realm_lab.records.study import study_folder
+from realm_lab.records.validation import read_record, validated
 
 ANSWER_SECONDS = 60.0
 ASK_AGAIN_SECONDS = 20.0  # after sacct knew no end: accounts lag behind

@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES, chosen_by
 from realm_lab.params.corpus import Corpus
-from realm_lab.params.load import show
+from realm_lab.records.metrics import CURVES, chosen_by
+from realm_lab.records.parameters import show
 from realm_lab.runner.launchers import Part
 from realm_lab.runner.seeds import SeedList
 

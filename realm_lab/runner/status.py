@@ -18,18 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from realm_lab.core.durations import duration
-from realm_lab.core.files import print_json
 from realm_lab.errors import UserError
-from realm_lab.params.yaml_file import read_yaml
+from realm_lab.records.code_record import CodeStates, StageCode, changes_line, stages_of_record
+from realm_lab.records.computed import computed_values
+from realm_lab.records.files import print_json
+from realm_lab.records.run import StageRun, Status, read_run_record
+from realm_lab.records.run_values import run_values
+from realm_lab.records.state import STATES, RunState, StageStates, State
+from realm_lab.records.study import DEFAULT, StudyRecord
+from realm_lab.records.yaml_file import read_yaml
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
-from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line, stages_of_record
-from realm_lab.tracking.computed import computed_values
-from realm_lab.tracking.run_dir import StageRun, Status, read_run_record
-from realm_lab.tracking.run_values import run_values
-from realm_lab.tracking.state import STATES, RunState, StageStates, State
-from realm_lab.tracking.study_record import DEFAULT, StudyRecord
 
 PLAIN_WIDTH = 200  # columns without a terminal
 HEADLINE = "exact_match"
@@ -86,7 +86,7 @@ def _shown(found: dict[str, Any], root: Path, console: Console) -> Group:
 @functools.lru_cache(maxsize=1)
 def verdict_so_far(root: Path, name: str, complete: int) -> str:
     """Return the verdict of a study with this many `complete` runs, in a sentence; "" if it is not known."""
-    from realm_lab.reporting.report_data import standing  # pandas takes a second to import
+    from realm_lab.evidence.report.report_data import standing  # pandas takes a second to import
 
     with suppress(UserError):
         return f"So far: {standing(root / 'runs', name)}" if complete else ""

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from realm_lab.core.lease import Holder, holders, seems_held, take
-from realm_lab.tracking.run_lease import LIMIT_SECONDS, beating, take_from_the_gone
-from realm_lab.tracking.study_record import study_folder
+from realm_lab.records.lease import Holder, holders, seems_held, take
+from realm_lab.records.run_lease import LIMIT_SECONDS, beating, take_from_the_gone
+from realm_lab.records.study import study_folder
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 600.0

@@ -13,13 +13,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
-from realm_lab.core.files import check_name, is_name
-from realm_lab.core.plugins import Choice, ChoiceField, import_modules
-from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion, written
-from realm_lab.params.changes import CHANGES
+from realm_lab.evidence.report.published import published
 from realm_lab.params.load import (
-    OPTIONS,
     dotted,
     from_flags,
     is_divided,
@@ -31,11 +27,13 @@ from realm_lab.params.load import (
     placed,
     read_values,
     setting,
-    show,
     unknown_parameter,
 )
-from realm_lab.params.yaml_file import has_key, reach, read_yaml
-from realm_lab.reporting.published import published
+from realm_lab.records.files import check_name, is_name
+from realm_lab.records.parameters import CHANGES, OPTIONS, show
+from realm_lab.records.plugins import Choice, ChoiceField, import_modules
+from realm_lab.records.validation import validation_line
+from realm_lab.records.yaml_file import has_key, reach, read_yaml
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
 from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule
 from realm_lab.runner.space import Dimension, Space, Tuning

@@ -16,9 +16,13 @@ from typing import Any
 
 from rich.console import Console
 
-from realm_lab.core.files import print_json, read_json, read_object
-from realm_lab.core.launched import own_package
 from realm_lab.errors import UserError, suggestion
+from realm_lab.evidence.ledger import note_plan
+from realm_lab.records.files import print_json, read_json, read_object
+from realm_lab.records.launched import own_package
+from realm_lab.records.run import read_run_record
+from realm_lab.records.state import UNFINISHED, JobState, StageStates, State, run_state
+from realm_lab.records.study import StudyRun, check_study_name, read_study_record, study_folder
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.on_finish import call, message
 from realm_lab.runner.other_code import described, other_code, settle_code
@@ -30,10 +34,6 @@ from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.systems.identity import corpus_folder
-from realm_lab.tracking.ledger import note_plan
-from realm_lab.tracking.run_dir import read_run_record
-from realm_lab.tracking.state import UNFINISHED, JobState, StageStates, State, run_state
-from realm_lab.tracking.study_record import StudyRun, check_study_name, read_study_record, study_folder
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
@@ -304,8 +304,8 @@ def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]
     if plan.is_tuning:
         return _finish_trials(plan, request, root)
     # pandas and matplotlib take a second to import
-    from realm_lab.reporting.frames import read_summary
-    from realm_lab.reporting.report import write_study_report
+    from realm_lab.evidence.report.frames import read_summary
+    from realm_lab.evidence.report.report import write_study_report
 
     say(f"study {plan.name}: writing its report")
     before = read_summary(root / "reports" / plan.name).get("coverage")

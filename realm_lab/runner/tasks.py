@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.params.parameters import Params
+from realm_lab.records.run import KEY_LENGTH, StageRun, stage_folder
+from realm_lab.records.state import RunState, StageStates
 from realm_lab.runner.plan import PlannedRun
 from realm_lab.systems.identity import Plan
 from realm_lab.systems.registry import system_of
-from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, stage_folder
-from realm_lab.tracking.state import RunState, StageStates
 
 Node = tuple[str, str]  # stage, key
 

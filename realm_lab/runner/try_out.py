@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 from realm_lab.core.durations import duration
-from realm_lab.core.files import write_text
-from realm_lab.metrics import Part
-from realm_lab.params.changes import CHANGES
-from realm_lab.params.load import OPTIONS, flatten
+from realm_lab.params.load import flatten
+from realm_lab.records.files import write_text
+from realm_lab.records.metrics import Part
+from realm_lab.records.parameters import CHANGES, OPTIONS
+from realm_lab.records.run import StageRun, stage_folder
+from realm_lab.records.state import StageStates
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.runner.preview import runs_at_once
 from realm_lab.runner.study import Cell, early_changes
 from realm_lab.runner.sweep import Request, part_of, say, sweep
 from realm_lab.runner.tasks import stages_left
 from realm_lab.systems.registry import options_of, system_of
-from realm_lab.tracking.run_dir import StageRun, stage_folder
-from realm_lab.tracking.state import StageStates
 
 STEPS = 4
 QUESTIONS = 20

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
+from realm_lab.records.run import StageRun, stage_folder
+from realm_lab.records.run_values import run_values
+from realm_lab.records.state import StageStates
 from realm_lab.runner.space import Dimension, Tuning, check_dimension, grid, hypercube, last_stage_for
 from realm_lab.systems.identity import Plan, check_measured
-from realm_lab.tracking.run_dir import StageRun, stage_folder
-from realm_lab.tracking.run_values import run_values
-from realm_lab.tracking.state import StageStates
 
 OPERATIONS = "training_teraflop"
 MOST_HYPERCUBES = 50

@@ -12,7 +12,7 @@ from realm_lab.runner.seeds import SeedRule
 if TYPE_CHECKING:
     import pandas as pd
 
-    from realm_lab.tracking.study_record import StudyRecord
+    from realm_lab.records.study import StudyRecord
 
 UNITS = {"min": 1 / 60, "h": 1.0, "d": 24.0}  # in hours
 
@@ -38,7 +38,7 @@ class UntilDecided(SeedRule):
 
 def until_decided(study: StudyRecord, results: pd.DataFrame, options: UntilDecided) -> dict[str, int]:
     """Return the seeds of each cell: one more until its first metric differs from the baseline's, or is equivalent."""
-    from realm_lab.reporting.comparison import decisions  # brings pandas
+    from realm_lab.evidence.report.comparison import decisions  # brings pandas
 
     wanted = decisions(study, results, study.metrics).wanted
     most = options.at_most if options.within is None else affordable(results, options.within)

@@ -17,10 +17,6 @@ import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from realm_lab.core.files import DiskFull, room_for
-from realm_lab.core.launched import exit_on_signals
-from realm_lab.core.lease import Taken
-from realm_lab.core.plugins import own_code
 from realm_lab.core.process import (
     RankLost,
     announce_failure,
@@ -33,12 +29,16 @@ from realm_lab.core.process import (
 )
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
+from realm_lab.records.code_record import CodeStates, is_kept
+from realm_lab.records.files import DiskFull, room_for
+from realm_lab.records.launched import exit_on_signals
+from realm_lab.records.lease import Taken
+from realm_lab.records.plugins import own_code
+from realm_lab.records.run import StageRun
+from realm_lab.records.run_lease import TAKEN_CODE, writing
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import Plan, code_roots, plan_run, stage_folders
 from realm_lab.systems.registry import system_of
-from realm_lab.tracking.code_record import CodeStates, is_kept
-from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.run_lease import TAKEN_CODE, writing
 
 
 def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:

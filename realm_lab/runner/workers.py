@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from realm_lab.core.launched import own_package
-from realm_lab.tracking.run_dir import StageRun
+from realm_lab.records.launched import own_package
+from realm_lab.records.run import StageRun
 
 GRACE_SECONDS = 20.0  # for the other processes of a run after one has failed
 # Exit codes of a worker that was asked to stop: after a checkpoint, or before it started.

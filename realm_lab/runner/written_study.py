@@ -15,15 +15,15 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from realm_lab.core.files import write_text
-from realm_lab.core.records import cut
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
-from realm_lab.params.yaml_file import parse_yaml, read_yaml
+from realm_lab.records.files import write_text
+from realm_lab.records.study import check_study_name
+from realm_lab.records.validation import cut
+from realm_lab.records.yaml_file import parse_yaml, read_yaml
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.sweep import say
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
-from realm_lab.tracking.study_record import check_study_name
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:

@@ -29,16 +29,16 @@ import regex
 import Stemmer
 import torch
 
-from realm_lab.core.digests import damage
-from realm_lab.core.files import atomic_write, digest, read_json
 from realm_lab.core.shards import REMEDY, in_shards, publish, write_once
 from realm_lab.corpus.store import NO_ROW, Passages
 from realm_lab.errors import UserError
+from realm_lab.records.code_record import code_reader
+from realm_lab.records.digests import damage
+from realm_lab.records.files import atomic_write, digest, read_json
+from realm_lab.records.run import KEY_LENGTH
 from realm_lab.retrieval.rows import NO_SCORE
 from realm_lab.systems.bm25_options import Bm25Options
 from realm_lab.systems.registry import Retrieved
-from realm_lab.tracking.code_record import code_reader
-from realm_lab.tracking.run_dir import KEY_LENGTH
 
 SHARD_ROWS = 1 << 16
 MARKS = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"

@@ -6,8 +6,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from realm_lab.core.digests import check_folder
-from realm_lab.core.files import digest, read_json
 from realm_lab.core.process import limit_threads
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import wordpieces_by_id
@@ -22,8 +20,12 @@ from realm_lab.models.likelihoods import Identity as TableIdentity
 from realm_lab.models.reader import Reader
 from realm_lab.params.checkpoint import digest_causal
 from realm_lab.params.load import flatten
-from realm_lab.params.load import show as shown
 from realm_lab.params.parameters import Params
+from realm_lab.records.code_record import code_reader
+from realm_lab.records.digests import check_folder
+from realm_lab.records.files import digest, read_json
+from realm_lab.records.parameters import show as shown
+from realm_lab.records.run import StageRun, read_run_records, stage_folder
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
@@ -31,8 +33,6 @@ from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.corpus_context import CorpusContext
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.systems.registry import System, system_of, with_options
-from realm_lab.tracking.code_record import code_reader
-from realm_lab.tracking.run_dir import StageRun, read_run_records, stage_folder
 
 if TYPE_CHECKING:
     from realm_lab.systems.bm25 import Bm25

@@ -29,9 +29,9 @@ from realm_lab.corpus.vocabulary import (
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Section
+from realm_lab.records.run import StageRun, stage_folder
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, corpus_folder, open_stage
 from realm_lab.systems.registry import fixed_params, options_of, system_of, view_of
-from realm_lab.tracking.run_dir import StageRun, stage_folder
 
 BLANK = "[MASK]"  # in a question
 Options = TypeVar("Options", bound=Section)

@@ -13,10 +13,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from realm_lab.core.digests import write_last
-from realm_lab.core.files import check_name, digest, write_json_lines, write_text
-from realm_lab.core.launched import cores
-from realm_lab.core.plugins import Choice
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import input_files, read_documents
 from realm_lab.corpus.readers.squad import LATER
@@ -26,9 +22,13 @@ from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
 from realm_lab.evaluation.predictions import read_references, scorable, stored_questions
+from realm_lab.evidence.statistics.intervals import per_example_interval
 from realm_lab.params.corpus import Corpus, Files
+from realm_lab.records.digests import write_last
+from realm_lab.records.files import check_name, digest, write_json_lines, write_text
+from realm_lab.records.launched import cores
+from realm_lab.records.plugins import Choice
 from realm_lab.retrieval.index import Embedded
-from realm_lab.statistics.intervals import per_example_interval
 from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context, Knowledge
 from realm_lab.systems.identity import record_run

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.core.files import write_json, write_json_lines
-from realm_lab.corpus.store import UPDATED
+from realm_lab.corpus.records import UPDATED
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.corpus_update import question_summary
@@ -17,11 +16,12 @@ from realm_lab.evaluation.examples import question_examples
 from realm_lab.evaluation.open_qa import Scores, mean_scores
 from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics
-from realm_lab.metrics import Part
+from realm_lab.records.files import write_json, write_json_lines
+from realm_lab.records.metrics import Part
+from realm_lab.records.run import StageRun
 from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import System, Unsupported, system_of
-from realm_lab.tracking.run_dir import StageRun
 
 DEEPEST = max(DEPTHS)
 

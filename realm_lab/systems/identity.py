@@ -4,7 +4,7 @@ A stage's key is the digest of the parameters that it declares, the seed, the en
 before, so two runs with equal first stages share them, and a changed default can never relabel old results. Its work
 can read these parameters, those of the stages before it, and no other (`view_of` in registry.py). Parameters that only
 observe are not in a key (params/sections.py). If a parameter names files or custom code, their content counts and not
-their path. The code of realm_lab is in no key: each stage records it (tracking/code_record.py), starting from
+their path. The code of realm_lab is in no key: each stage records it (records/code_record.py), starting from
 `code_roots`.
 """
 
@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.core.files import digest
-from realm_lab.core.plugins import Choice, Chosen, Kind, import_plugins, load_object, plugin_modules
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers.registry import format_modules
 from realm_lab.corpus.sources import corpus_source, corpus_tagger
 from realm_lab.errors import UserError, suggestion
-from realm_lab.params.changes import CHANGES, phases
+from realm_lab.params.changes import phases
 from realm_lab.params.checkpoint import (
     check_bert,
     check_causal_positions,
@@ -32,10 +30,20 @@ from realm_lab.params.checkpoint import (
     digest_causal,
     digest_checkpoint,
 )
-from realm_lab.params.load import OPTIONS, show
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values
-from realm_lab.params.yaml_file import read_yaml
+from realm_lab.records.files import digest
+from realm_lab.records.parameters import CHANGES, OPTIONS, ROUNDING, show
+from realm_lab.records.plugins import Choice, Chosen, Kind, import_plugins, load_object, plugin_modules
+from realm_lab.records.run import (
+    KEY_LENGTH,
+    RunRecord,
+    StageRun,
+    read_run_record,
+    stage_folder,
+    write_run_record,
+)
+from realm_lab.records.yaml_file import read_yaml
 from realm_lab.systems.registry import (
     EVALUATE,
     PARTS,
@@ -47,15 +55,6 @@ from realm_lab.systems.registry import (
     system_of,
     system_source,
     view_of,
-)
-from realm_lab.tracking.environment import ROUNDING
-from realm_lab.tracking.run_dir import (
-    KEY_LENGTH,
-    RunRecord,
-    StageRun,
-    read_run_record,
-    stage_folder,
-    write_run_record,
 )
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first

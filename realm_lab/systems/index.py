@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.errors import UserError
+from realm_lab.records.run import KEY_LENGTH
 from realm_lab.retrieval.embeddings import Embeddings
 from realm_lab.systems.context import Context, embedding_store
 from realm_lab.systems.registry import system_of
-from realm_lab.tracking.run_dir import KEY_LENGTH
 
 
 def build(context: Context, stage: str | None) -> Embeddings:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from realm_lab.core.files import atomic_write
 from realm_lab.corpus.answers import passage_holds
 from realm_lab.corpus.records import Split
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.errors import UserError
 from realm_lab.evaluation.judged import is_question
+from realm_lab.records.files import atomic_write
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import Retrieved
 

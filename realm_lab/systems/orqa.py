@@ -14,8 +14,8 @@ from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Stage
 
 if TYPE_CHECKING:
+    from realm_lab.records.run import StageRun
     from realm_lab.systems.context import Context
-    from realm_lab.tracking.run_dir import StageRun
 
 EARLY_CANDIDATES = 5000  # of the paper; a smaller corpus as a whole
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from realm_lab.core.files import link_directory, write_text
-from realm_lab.core.launched import cores
 from realm_lab.corpus.chunking import CUT_WORDPIECES
 from realm_lab.corpus.prepare import PASSAGE_WORDPIECES
 from realm_lab.corpus.prepare import prepare as prepare_corpus
 from realm_lab.corpus.store import Manifest
+from realm_lab.records.files import link_directory, write_text
+from realm_lab.records.launched import cores
+from realm_lab.records.run import StageRun
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
-from realm_lab.tracking.run_dir import StageRun
 
 if TYPE_CHECKING:
     from realm_lab.systems.corpus_context import CorpusContext

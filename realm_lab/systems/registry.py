@@ -3,8 +3,8 @@
 A system is trained and evaluated as a whole: REALM, its warm start, BM25 with a reader. It declares its
 stages, each with the parameters that it depends on, and how a finished run of it retrieves and
 answers. Identity, the runner, DVC, studies, reports, MLflow and the command line work from this declaration and name no
-system. A custom system is a class, `package.module:Class` wherever a system is expected, or registered by a
-plug-in (core/plugins.py). A cell chooses one with its options: `system: {name: dpr, steps: 300}`. docs/systems.md has
+system. A custom system is a class, `package.module:Class` wherever a system is expected, or registered by a plug-in
+(records/plugins.py). A cell chooses one with its options: `system: {name: dpr, steps: 300}`. docs/systems.md has
 an example.
 """
 
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from pydantic import ValidationError
 
-from realm_lab.core.code import OURS
-from realm_lab.core.plugins import Choice, Chosen, Kind, Plugin, checked_options, load_object
-from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
-from realm_lab.params.changes import CHANGES
-from realm_lab.params.load import OPTIONS, is_inside, is_option, is_system_option, parameter_fields
+from realm_lab.params.load import is_inside, is_option, parameter_fields
 from realm_lab.params.sections import Section
+from realm_lab.records.code import OURS
+from realm_lab.records.parameters import CHANGES, OPTIONS, is_system_option
+from realm_lab.records.plugins import Choice, Chosen, Kind, Plugin, checked_options, load_object
+from realm_lab.records.validation import validation_line
 
 if TYPE_CHECKING:
     import numpy as np

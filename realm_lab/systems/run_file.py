@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from realm_lab.core.files import atomic_write
 from realm_lab.errors import UserError
+from realm_lab.records.files import atomic_write
 from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
 

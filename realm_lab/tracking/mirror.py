@@ -18,15 +18,15 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from realm_lab.core.code import package_modules
-from realm_lab.core.files import digest, read_json, write_json
-from realm_lab.core.lease import exclusive
-from realm_lab.core.plugins import Choice, Chosen, Kind, calling
 from realm_lab.errors import UserError
-from realm_lab.tracking.code_record import CodeStates, code_reader
-from realm_lab.tracking.run_dir import stage_of
-from realm_lab.tracking.study_record import Studies, StudyRecord
-from realm_lab.tracking.tracking_store import default_uri
+from realm_lab.records.code import package_modules
+from realm_lab.records.code_record import CodeStates, code_reader
+from realm_lab.records.files import digest, read_json, write_json
+from realm_lab.records.lease import exclusive
+from realm_lab.records.plugins import Choice, Chosen, Kind, calling
+from realm_lab.records.run import stage_of
+from realm_lab.records.study import Studies, StudyRecord
+from realm_lab.records.tracking_store import default_uri
 from realm_lab.tracking.views import UNPLANNED, Member, View, read_groups, read_run, read_study
 
 FINAL = ("COMPLETE", "FAILED", "CANCELLED")

@@ -1,4 +1,4 @@
-"""MLflow's side of the mirror: a view becomes a run of an experiment. This is the only file that imports mlflow.
+"""MLflow's side of the mirror: a view becomes a run of an experiment. Only this file writes to MLflow.
 
 MLflow can add points and parameters but not take them back: a run with content that its view no longer has, or that a
 mirror did not finish, is deleted (to MLflow's trash) and made again. Tags and notes that people typed are kept.
@@ -16,27 +16,27 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import atomic_write, digest_file, write_text
 from realm_lab.errors import UserError
-from realm_lab.tracking.tracking_store import check_database, is_server, one_line, without_password
+from realm_lab.records.files import atomic_write, digest_file, write_text
+from realm_lab.records.tracking_store import (
+    MAX_RUNS,
+    MLFLOW_SETTINGS,
+    check_database,
+    is_server,
+    one_line,
+    without_password,
+)
 from realm_lab.tracking.views import DataInput, View
 
-# Before the import below: MLflow reads these when it is loaded.
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-# An unreachable server is an answer, not a reason to wait for minutes.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
+os.environ.update(MLFLOW_SETTINGS | os.environ)  # before the import below
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 from sqlalchemy.exc import SQLAlchemyError
 
 MAX_METRICS, MAX_PARAMS = 900, 100  # of one log_batch call, which takes a thousand of both together
-MAX_RUNS = 50_000  # of one search, the most that MLflow allows
 STATUS_OF = {
     "PENDING": "SCHEDULED",
     "QUEUED": "SCHEDULED",
@@ -214,27 +214,6 @@ class Store:
         client.finalize_logged_model(model.model_id, "READY")
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
         return str(model.model_id)
-
-
-def foreign_runs(uri: str) -> dict[str, list[dict[str, Any]]]:
-    """experiment -> its runs, each with name, status, parameters, the last values of its metrics and `has_children`, of
-    any store. UserError: it cannot be read."""
-    if not is_server(uri) and not uri.startswith("file:"):
-        check_database(uri)
-    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders are read, not written
-    try:
-        client, found = MlflowClient(tracking_uri=uri), {}
-        for experiment in client.search_experiments():
-            runs = client.search_runs([experiment.experiment_id], max_results=MAX_RUNS, order_by=["start_time"])
-            parents = {run.data.tags.get(MLFLOW_PARENT_RUN_ID) for run in runs}
-            found[experiment.name] = [
-                {"run": run.info.run_name, "status": run.info.status, "params": run.data.params}
-                | {"metrics": run.data.metrics, "has_children": run.info.run_id in parents}
-                for run in runs
-            ]
-    except (MlflowException, SQLAlchemyError) as error:
-        raise UserError(f"tracking store {without_password(uri)}: {one_line(error)}") from None
-    return {name: runs for name, runs in found.items() if runs}
 
 
 def _make_database(uri: str) -> None:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from realm_lab.core.files import write_text
-from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError, needs, suggestion
-from realm_lab.metrics import chosen_by
+from realm_lab.records.files import write_text
+from realm_lab.records.lease import exclusive
+from realm_lab.records.metrics import chosen_by
+from realm_lab.records.run import stage_of
+from realm_lab.records.run_values import last_values, run_values
+from realm_lab.records.study import Studies, StudyRecord
+from realm_lab.records.tracking_store import default_uri, one_line
 from realm_lab.tracking.mirror import Tracker, TrackerError
-from realm_lab.tracking.run_dir import stage_of
-from realm_lab.tracking.run_values import last_values, run_values
 from realm_lab.tracking.saved_view import link, saved_views
-from realm_lab.tracking.study_record import Studies, StudyRecord
-from realm_lab.tracking.tracking_store import default_uri, one_line
 from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, Member, View, read_groups, trained_model
 
 

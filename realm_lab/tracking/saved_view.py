@@ -13,7 +13,7 @@ import json
 import zlib
 from typing import Any, Literal, NamedTuple
 
-from realm_lab.tracking.study_record import StudyRecord
+from realm_lab.records.study import StudyRecord
 
 BY_CELL, BY_PARAMETER = "realm_lab", "realm_lab_parameters"  # ids of the two views
 RUN_NAME = "attributes.`Run Name`"  # its column

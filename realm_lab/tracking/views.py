@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from realm_lab.core.files import read_object
-from realm_lab.core.records import cut
 from realm_lab.errors import UserError
-from realm_lab.metrics import METRICS
-from realm_lab.params.load import flatten, show
-from realm_lab.tracking.code_record import CodeStates, accepted_lines, changes_line, stages_of_record
-from realm_lab.tracking.computed import computed_values
-from realm_lab.tracking.metric_log import RESERVED, scalars
-from realm_lab.tracking.run_dir import (
+from realm_lab.params.load import flatten
+from realm_lab.records.code_record import CodeStates, accepted_lines, changes_line, stages_of_record
+from realm_lab.records.computed import computed_values
+from realm_lab.records.files import read_object
+from realm_lab.records.metric_log import RESERVED, scalars
+from realm_lab.records.metrics import METRICS
+from realm_lab.records.parameters import show
+from realm_lab.records.run import (
     KEY_LENGTH,
     RunRecord,
     StageRun,
@@ -30,10 +30,11 @@ from realm_lab.tracking.run_dir import (
     stage_folder,
     stage_of,
 )
-from realm_lab.tracking.run_values import run_values
+from realm_lab.records.run_values import run_values
+from realm_lab.records.state import STATES, RunState, StageState, run_state
+from realm_lab.records.study import DEFAULT, STUDY_RECORD, Studies, StudyCell, StudyRecord, study_folder
+from realm_lab.records.validation import cut
 from realm_lab.tracking.saved_view import HEADLINES, color, grouping
-from realm_lab.tracking.state import STATES, RunState, StageState, run_state
-from realm_lab.tracking.study_record import DEFAULT, STUDY_RECORD, Studies, StudyCell, StudyRecord, study_folder
 
 UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
 STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are digests

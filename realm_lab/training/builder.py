@@ -24,8 +24,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from realm_lab.core.files import seen
-from realm_lab.core.launched import own_package
 from realm_lab.core.process import limit_threads, on_first_rank, pick_device, ranks
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -34,6 +32,8 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import show
 from realm_lab.models.folders import EMBEDDER_JSON, read_embedder, read_tensors, write_embedder, write_tensors
 from realm_lab.params.parameters import Launch
+from realm_lab.records.files import seen
+from realm_lab.records.launched import own_package
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 

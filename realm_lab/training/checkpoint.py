@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from realm_lab.core.files import atomic_directory, digest_file, read_json, remove_directory, write_json
 from realm_lab.errors import UserError
 from realm_lab.models.folders import load_named, read_tensors, write_tensors
+from realm_lab.records.files import atomic_directory, digest_file, read_json, remove_directory, write_json
 
 KEPT = 2
 

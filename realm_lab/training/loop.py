@@ -24,7 +24,7 @@ from realm_lab.core.process import any_rank, on_first_rank, ranks, stop_signals_
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Launch
-from realm_lab.tracking.run_dir import StageRun
+from realm_lab.records.run import StageRun
 from realm_lab.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 
 COUNT_STEPS = 10  # counting operations may double a step's time, so every tenth step stands for those before it

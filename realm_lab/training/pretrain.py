@@ -28,12 +28,12 @@ from realm_lab.models.objectives import COMPARES_NULL, training_objective
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params
+from realm_lab.records.run import Flag
 from realm_lab.retrieval.candidate_sources import CandidateSource, QueryBatch
 from realm_lab.retrieval.candidates import CandidatePolicy, Candidates
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import NULL
 from realm_lab.retrieval.search import IndexGeneration
-from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.flops import PretrainingFlops
 from realm_lab.training.optimiser import TrainedModels

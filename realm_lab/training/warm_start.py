@@ -19,7 +19,7 @@ from realm_lab.models.initial import frozen_names
 from realm_lab.models.inputs import Batch, join, length_groups
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
-from realm_lab.tracking.run_dir import Flag
+from realm_lab.records.run import Flag
 from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.pairs import Captions, InverseCloze, PairSampler
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from realm_lab.core.process import to_device
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
+from realm_lab.records.bounds import BOUNDS, RETRIEVAL, Bound, retrieval_bound
+from realm_lab.records.run import COLLAPSED, Flag
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.rows import ABSENT, NULL
-from realm_lab.tracking.bounds import BOUNDS, RETRIEVAL, Bound, retrieval_bound
-from realm_lab.tracking.run_dir import COLLAPSED, Flag
 
 QUANTITIES = (
     "marginal_log_likelihood",  # log p(y|x), nats

@@ -11,8 +11,8 @@ from realm_lab import __all__ as public
 from realm_lab.cli import build_parser, main
 from realm_lab.cli.json_fields import JSON_FIELDS
 from realm_lab.cli.reference_pages import options_of_sources, render_cli, render_llms, render_metrics
-from realm_lab.metrics import BUILT_IN, CURVES
 from realm_lab.params.reference_page import render_reference
+from realm_lab.records.metrics import BUILT_IN, CURVES
 
 
 def test_the_pages_are_up_to_date(repository: Path) -> None:

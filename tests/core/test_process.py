@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from realm_lab.core import launched as launched_module
 from realm_lab.core import process
-from realm_lab.core.launched import Place, cores, launched
 from realm_lab.core.process import any_rank, gather_rows, on_first_rank, ranks, share, sum_over_ranks_, summed
 from realm_lab.errors import UserError
-from realm_lab.tracking.environment import OPENMP
+from realm_lab.records import launched as launched_module
+from realm_lab.records.environment import OPENMP
+from realm_lab.records.launched import Place, cores, launched
 
 LONG_ENOUGH_SECONDS = 300.0  # three imports of torch on a busy machine take more than one minute
 SETUP = """
@@ -273,7 +273,7 @@ def test_no_more_cores_are_used_than_the_process_may(
 
 COMPUTED = """
 import hashlib, json, os, realm_lab, torch
-from realm_lab.tracking.environment import describe
+from realm_lab.records.environment import describe
 torch.set_num_threads(2)
 torch.manual_seed(0)
 left, right = torch.randn(300, 256, requires_grad=True), torch.randn(256, 500)

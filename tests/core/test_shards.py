@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.core.files import read_json, write_json
 from realm_lab.core.shards import write_once
+from realm_lab.records.files import read_json, write_json
 
 
 def test_one_writes_what_all_have_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

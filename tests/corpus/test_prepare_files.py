@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from realm_lab.core.files import digest
 from realm_lab.corpus import prepare as prepare_module
 from realm_lab.corpus.cutting import MIN_SENTENCE_WORDPIECES
 from realm_lab.corpus.files_corpus import FilesCorpus, is_orqa_dev
@@ -16,6 +15,7 @@ from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
 from realm_lab.params.parameters import Params
+from realm_lab.records.files import digest
 from tests import tiny
 from tests.corpus.preparing import Prepared, made
 from tests.factories.errors import refused

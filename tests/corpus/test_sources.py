@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import digest
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers import registry
+from realm_lab.records.files import digest
 from tests import tiny
 from tests.corpus.preparing import Prepared, made
 from tests.factories.errors import refused

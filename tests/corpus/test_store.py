@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from realm_lab.core.digests import write_last
 from realm_lab.corpus.records import Passage
 from realm_lab.corpus.store import NO_ROW, Passages, PreparedCorpus, Questions, Ragged, RaggedWriter, Sentences
+from realm_lab.records.digests import write_last
 from tests.corpus.preparing import write_part
 from tests.factories.errors import refused
 

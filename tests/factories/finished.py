@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.digests import write_digests
-from realm_lab.core.files import read_json, write_json
+from realm_lab.records.digests import write_digests
+from realm_lab.records.files import read_json, write_json
 
 
 def finished(folder: Path, results: Any = None) -> Path:

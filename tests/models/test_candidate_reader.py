@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.core.plugins import Choice
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import ABSENT_NATS, CandidateReader, RewardReader
 from realm_lab.models.inputs import Batch
 from realm_lab.models.reader import Reader
 from realm_lab.models.rewards import RewardRequest, training_reward
+from realm_lab.records.plugins import Choice
 from realm_lab.retrieval.rows import ABSENT, NULL
 from tests.factories.errors import refused
 from tests.tiny_system import Reference, TinySystem, build_system

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.core.plugins import Choice
 from realm_lab.models.objectives import OBJECTIVES, Distillation, Gate, Objective, training_objective
 from realm_lab.models.realm import candidate_log_probs, score_gradient
 from realm_lab.models.spans import NO_ANSWER
+from realm_lab.records.plugins import Choice
 from tests.factories.errors import refused
 
 # Shapes: B examples, K candidates

@@ -3,13 +3,12 @@
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
-from realm_lab.core.plugins import Choice
 from realm_lab.errors import UserError
 from realm_lab.params.load import (
     PRESET_FOLDER,
@@ -27,6 +26,8 @@ from realm_lab.params.load import (
 )
 from realm_lab.params.parameters import Params
 from realm_lab.params.reference_page import SELDOM, render_params_yaml, renewed_params_yaml
+from realm_lab.records.parameters import OPTIONS, WHOLE, flat
+from realm_lab.records.plugins import Choice
 from tests.factories.errors import refused
 
 
@@ -490,3 +491,10 @@ def test_plug_ins_of_params_yaml_are_imported_before_anything_is_checked(
         load(path)
     with refused("'gone_lab'", line=2, parameter="plugins"):
         load(write(tmp_path, "preset: smoke\nplugins: [gone_lab]\n"))
+
+
+def test_records_have_the_dotted_names_of_parameters() -> None:
+    params = resolve(preset_values("toy") | {"pretrain.changes": {2: {"mask_rate": 0.3}}})
+    assert flat(params.model_dump(mode="json")) == flatten(params)
+    mappings = {name for name, field in parameter_fields().items() if get_origin(field.annotation) is dict}
+    assert mappings == {*WHOLE, OPTIONS}

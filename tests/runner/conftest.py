@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from realm_lab.records.code_record import CodeStates
+from realm_lab.records.run import stage_folder
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.systems.identity import code_roots, kept_corpus_folder, stage_folders
-from realm_lab.tracking.code_record import CodeStates
-from realm_lab.tracking.run_dir import stage_folder
 from tests import tiny
+from tests.evidence.report.opened_page import browser
 from tests.factories.finished import finished
-from tests.reporting.opened_page import browser
 from tests.runner.fake_slurm import Fake
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import joined

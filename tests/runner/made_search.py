@@ -5,14 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import write_json
 from realm_lab.params.parameters import Params
+from realm_lab.records.code_record import CodeStates
+from realm_lab.records.files import write_json
+from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason
 from realm_lab.runner.search import SearchOwner
 from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.tasks import Task
 from realm_lab.systems.identity import code_roots, kept_corpus_folder, open_stage, plan_run, stage_folders
-from realm_lab.tracking.code_record import CodeStates
-from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason
 
 PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
 SPACE = """

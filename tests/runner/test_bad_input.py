@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from realm_lab import cli
+from realm_lab.records.run import StageRun
 from realm_lab.runner.schedule import InlineLauncher
-from realm_lab.tracking.run_dir import StageRun
 from tests import tiny
 
 SQUAD = {

@@ -11,16 +11,16 @@ import pytest
 
 import realm_lab
 from realm_lab.cli import main
-from realm_lab.core.digests import DIGESTS, write_last
+from realm_lab.evidence.compare import find_side
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.compare import find_side
+from realm_lab.records.digests import DIGESTS, write_last
+from realm_lab.records.study import read_study_record, study_folder
 from realm_lab.runner import pipeline
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.housekeeping import list_runs, unneeded
 from realm_lab.runner.plan import default_plan, record_study
 from realm_lab.runner.schedule import InlineLauncher
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
-from realm_lab.tracking.study_record import read_study_record, study_folder
 from realm_lab.tracking.views import read_groups
 from tests import tiny
 

@@ -8,11 +8,8 @@ import pytest
 
 import realm_lab
 from realm_lab.cli.parser import main as cli
-from realm_lab.core.files import read_json, write_text
-from realm_lab.runner.demo import FOLDER, QUESTION, install, next_steps, planned
-from realm_lab.runner.demo import main as main_of_demo
-from realm_lab.runner.other_code import described, other_code
-from realm_lab.tracking.study_record import (
+from realm_lab.records.files import read_json, write_text
+from realm_lab.records.study import (
     StudyCell,
     StudyRecord,
     StudyRun,
@@ -20,6 +17,9 @@ from realm_lab.tracking.study_record import (
     study_folder,
     write_study_record,
 )
+from realm_lab.runner.demo import FOLDER, QUESTION, install, next_steps, planned
+from realm_lab.runner.demo import main as main_of_demo
+from realm_lab.runner.other_code import described, other_code
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 

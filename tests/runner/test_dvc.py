@@ -17,14 +17,14 @@ from ruamel.yaml import YAML
 
 import realm_lab
 from realm_lab.api import load_record
-from realm_lab.core.files import read_json, write_text
+from realm_lab.evidence.report.default_run import headline
 from realm_lab.params.load import load
-from realm_lab.reporting.default_run import headline
+from realm_lab.records.code_record import code_reader
+from realm_lab.records.files import read_json, write_text
+from realm_lab.records.run import StageRun
+from realm_lab.records.study import read_study_record
 from realm_lab.runner.effective import write_effective
-from realm_lab.tracking.code_record import code_reader
-from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.study_record import read_study_record
-from tests.reporting.opened_page import open_page
+from tests.evidence.report.opened_page import open_page
 from tests.slurm_cluster.project import wait_until
 from tests.test_readme import copy_of_checkout
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
+from realm_lab.records.study import study_record_paths
 from realm_lab.runner.launchers import SETTINGS, LauncherSettings, SlurmOptions, on_cluster
-from realm_lab.tracking.study_record import study_record_paths
 from tests.factories.errors import refused
 from tests.runner.conftest import PARAMETERS
 from tests.runner.fake_slurm import Fake

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.core.files import read_json
+from realm_lab.records.files import read_json
+from realm_lab.records.metric_log import MetricLog
+from realm_lab.records.run import RunRecord, Status, read_run_record
+from realm_lab.records.state import JobState, StageStates
 from realm_lab.runner import progress
 from realm_lab.runner.logs import show_log
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.status import pace
 from realm_lab.runner.tasks import tasks_of
-from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.run_dir import RunRecord, Status, read_run_record
-from realm_lab.tracking.state import JobState, StageStates
 from tests.runner.conftest import leave
 
 

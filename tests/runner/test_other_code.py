@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.code import CodeReader
-from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
-from realm_lab.tracking.code_record import EDITED, read_code
+from realm_lab.records.code import CodeReader
+from realm_lab.records.code_record import EDITED, read_code
+from realm_lab.records.files import read_json
 from realm_lab.training.pretrain import PretrainTask
 from tests import tiny
 
@@ -62,8 +62,8 @@ import contextlib, io, json, sys
 from pathlib import Path
 from realm_lab import cli
 from realm_lab.params.load import load
-from realm_lab.reporting.code_notes import code_notes
-from realm_lab.reporting.frames import load_study
+from realm_lab.evidence.report.code_notes import code_notes
+from realm_lab.evidence.report.frames import load_study
 from realm_lab.runner.effective import stage_digests
 
 def said(*words):
@@ -203,7 +203,7 @@ def test_a_stage_goes_on_from_other_code_only_if_that_is_accepted(
     tiny.prepare(tiny.params(), tmp_path)
     warm_start = tiny.run("warm_start", tiny.params(), tmp_path)
     for name in ("code_reader", "new_reader"):
-        monkeypatch.setattr(f"realm_lab.tracking.code_record.{name}", lambda runs: Edited())
+        monkeypatch.setattr(f"realm_lab.records.code_record.{name}", lambda runs: Edited())
     with pytest.raises(UserError, match=r"realm_lab\.training\.warm_start"):
         tiny.run("pretrain", tiny.params(), tmp_path)
     assert tiny.stage_run("pretrain", tiny.params(), tmp_path).status().state == "PENDING"
@@ -221,15 +221,15 @@ def test_code_that_is_edited_while_a_process_runs_it_is_named(
 ) -> None:
     tiny.prepare(tiny.params(), tmp_path)
     readers = iter([CodeReader(), Edited()])  # before the work, and at its end
-    monkeypatch.setattr("realm_lab.tracking.code_record.new_reader", lambda runs: next(readers))
+    monkeypatch.setattr("realm_lab.records.code_record.new_reader", lambda runs: next(readers))
     warm_start = tiny.run("warm_start", tiny.params(), tmp_path)
     assert "realm_lab.training.warm_start" in capsys.readouterr().err
     record = read_code(warm_start.path)
     assert record is not None
     assert [name for name, found in record.modules.items() if found == EDITED] == ["realm_lab.training.warm_start"]
-    monkeypatch.setattr("realm_lab.tracking.code_record.new_reader", lambda runs: CodeReader())
+    monkeypatch.setattr("realm_lab.records.code_record.new_reader", lambda runs: CodeReader())
     with pytest.raises(UserError, match=r"changed since this was computed \(realm_lab\.training\.warm_start\)"):
         tiny.run("pretrain", tiny.params(), tmp_path)
-    monkeypatch.setattr("realm_lab.tracking.code_record.new_reader", lambda runs: Edited())
+    monkeypatch.setattr("realm_lab.records.code_record.new_reader", lambda runs: Edited())
     with pytest.raises(UserError, match=r"edited since this command started: realm_lab\.training\.warm_start"):
         tiny.run("warm_start", tiny.params({"warm_start.reader.steps": 3}), tmp_path)

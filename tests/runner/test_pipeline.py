@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import MARK, read_json, read_json_lines
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
-from realm_lab.reporting.report import write_study_report
+from realm_lab.evidence.report.report import write_study_report
+from realm_lab.records.files import MARK, read_json, read_json_lines
+from realm_lab.records.run import read_run_record
+from realm_lab.records.state import run_state
+from realm_lab.records.study import read_study_record, study_record_paths
 from realm_lab.runner import pipeline as stages
 from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import kept_corpus_folder, plan_run
-from realm_lab.tracking.run_dir import read_run_record
-from realm_lab.tracking.state import run_state
-from realm_lab.tracking.study_record import read_study_record, study_record_paths
 from tests import tiny
 
 PARAMS = tiny.params()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import write_json
+from realm_lab.records.files import write_json
 from tests.runner.conftest import PARAMETERS
 
 CELLS = """

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import read_json, write_json
 from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Launch
+from realm_lab.records.files import read_json, write_json
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
 from realm_lab.runner.preview import expected_time, runs_at_once, show_plan

@@ -23,8 +23,8 @@ import pytest
 import realm_lab
 from realm_lab.cli.doctor import verify
 from realm_lab.cli.parser import main
-from realm_lab.core.digests import DIGESTS
-from realm_lab.core.files import read_json, write_json, write_text
+from realm_lab.records.digests import DIGESTS
+from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.runner.project import TEMPLATE
 from tests import tiny
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from realm_lab.records.run import StageRun
+from realm_lab.records.state import UNFINISHED
 from realm_lab.tracking.mirror import mirror
-from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.state import UNFINISHED
 from tests import tiny
 from tests.runner.test_sweep import LONG, make_project, outcomes, stages, start, sweep_here
 from tests.slurm_cluster.cluster import Cluster

@@ -7,15 +7,15 @@ import pandas as pd
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import write_json
-from realm_lab.reporting.rendered import stale
-from realm_lab.reporting.report import write_study_report
-from realm_lab.reporting.report_data import load_report
-from realm_lab.reporting.reproduce import compare_runs, in_words
+from realm_lab.evidence.report.rendered import stale
+from realm_lab.evidence.report.report import write_study_report
+from realm_lab.evidence.report.report_data import load_report
+from realm_lab.evidence.reproduce import compare_runs, in_words
+from realm_lab.records.files import write_json
 from realm_lab.runner.study import Study, cells_of, read_study_file
 from tests import tiny
+from tests.evidence.report.synthetic import make_study
 from tests.factories.finished import edit_finished
-from tests.reporting.synthetic import make_study
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORTS = REPOSITORY / "reports"

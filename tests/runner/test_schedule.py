@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import write_json
-from realm_lab.core.lease import Taken
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
+from realm_lab.records.files import write_json
+from realm_lab.records.lease import Taken
+from realm_lab.records.state import Cause, JobState, Reason
 from realm_lab.runner import schedule
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions
 from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, share_out
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome
-from realm_lab.tracking.state import Cause, JobState, Reason
 from tests import tiny
 from tests.factories.finished import finished
 

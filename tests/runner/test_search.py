@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES, METRICS, chosen_by
 from realm_lab.params.parameters import Params
+from realm_lab.records import run_lease
+from realm_lab.records.files import read_json, write_json
+from realm_lab.records.metrics import CURVES, METRICS, chosen_by
+from realm_lab.records.run import StageRun
+from realm_lab.records.study import read_study_record
 from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.stopping import sweepers, sweeping
-from realm_lab.tracking import run_lease
-from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
 from tests.factories.errors import refused
 from tests.runner.made_search import PARAMETERS, SPACE, FakeLauncher, score, search, trials_of, write_search

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
+from realm_lab.records.files import read_json, write_json
+from realm_lab.records.state import Cause, JobState, Reason, State
 from realm_lab.runner import slurm, slurm_job
 from realm_lab.runner.launchers import LauncherSettings, SlurmOptions
 from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, freeze_code, waves
 from realm_lab.runner.slurm_queue import SubmittedJob, latest_jobs, record_jobs
 from realm_lab.runner.tasks import Task
-from realm_lab.tracking.state import Cause, JobState, Reason, State
 from tests import tiny
 from tests.factories.finished import finished
 from tests.runner.fake_slurm import Fake
@@ -352,7 +352,7 @@ def test_a_job_whose_beginning_is_missing_says_so(tmp_path: Path, monkeypatch: p
     task = Task("a", ("pretrain",), "realm", 0, params, {"pretrain": plan.stages["pretrain"]}, (), ("realm",))
     more = {"keys": task.keys, "root": str(tmp_path), "requeue": False, "ends": str(tmp_path / "ends")}
     job = task.job(tmp_path) | more
-    monkeypatch.setattr("realm_lab.core.files.SEEN_SECONDS", 0.0)
+    monkeypatch.setattr("realm_lab.records.files.SEEN_SECONDS", 0.0)
     monkeypatch.setattr(slurm_job, "exit_on_signals", lambda: None)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
 

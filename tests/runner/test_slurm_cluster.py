@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from realm_lab.records.state import UNFINISHED, JobState
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import launcher_of
-from realm_lab.tracking.state import UNFINISHED, JobState
 from tests import tiny
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, uninterrupted, wait_until

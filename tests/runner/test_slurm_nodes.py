@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.lease import Taken
+from realm_lab.records.lease import Taken
+from realm_lab.records.run import StageRun
+from realm_lab.records.run_lease import writing
+from realm_lab.records.state import UNFINISHED, JobState, StageState, StageStates
 from realm_lab.runner import pipeline
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import Launcher, launcher_of
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.tasks import Task
-from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.run_lease import writing
-from realm_lab.tracking.state import UNFINISHED, JobState, StageState, StageStates
 from tests import tiny
 from tests.slurm_cluster import accounting, hosts
 from tests.slurm_cluster.cluster import Cluster

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from realm_lab.evidence.ledger import verify
+from realm_lab.records.run import StageRun, read_run_record
+from realm_lab.records.state import UNFINISHED, JobState
+from realm_lab.records.study import StudyRecord, read_study_record, study_folder
 from realm_lab.runner.schedule import launcher_of
 from realm_lab.runner.sweep import Request, sweep
-from realm_lab.tracking.ledger import verify
-from realm_lab.tracking.run_dir import StageRun, read_run_record
-from realm_lab.tracking.state import UNFINISHED, JobState
-from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder
 from tests import tiny
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import Project, wait_until

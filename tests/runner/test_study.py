@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.metrics import METRICS, chosen_by
+from realm_lab.records.metrics import METRICS, chosen_by
+from realm_lab.records.run import read_run_record
+from realm_lab.records.study import read_study_record
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study, study_record
 from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.search_file import Pruning, Search
@@ -15,8 +17,6 @@ from realm_lab.runner.study import Cell, CellEntry, Study, cells_of, read_study_
 from realm_lab.runner.sweep import part_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.systems.registry import system_of
-from realm_lab.tracking.run_dir import read_run_record
-from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
 from tests.factories.errors import refused
 from tests.factories.plain import plain
@@ -82,6 +82,7 @@ REFUSALS = [
     ("baseline: a\ncells:\n  a: {system: {steps: 1}}\n", 5, "write NAME"),
     (B + "\n    system: {name: dpr, steps: 1}\n    set: {system_options.dpr.steps: 2}\n", 7, "set twice"),
     (GOOD + "plugins: [no_such_lab]\n", 7, "'no_such_lab' cannot be imported"),
+    (GOOD + "figures: [realm_lab.reporting.figures_training:recall]\n", 7, "write realm_lab.evidence.report for"),
     (GOOD + "preset: toi\n", 7, "'toy'"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "'recall_at_5'"),
     (GOOD + "set: {launch.device: tpu}\n", 7, "'launch.device'"),

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import read_json
+from realm_lab.evidence.ledger import verify
+from realm_lab.records.files import read_json
+from realm_lab.records.run import StageRun, read_run_record
+from realm_lab.records.study import read_study_record
 from realm_lab.runner.status import study_status
 from realm_lab.runner.stopping import sweepers
-from realm_lab.tracking.ledger import verify
 from realm_lab.tracking.mirror import mirror
-from realm_lab.tracking.run_dir import StageRun, read_run_record
-from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
 from tests.runner.made_search import write_search
 

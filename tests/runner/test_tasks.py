@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realm_lab.core.files import digest
 from realm_lab.params.parameters import Params
+from realm_lab.records.files import digest
+from realm_lab.records.state import StageStates
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.schedule import launcher_of
 from realm_lab.runner.sweep import _say_beginning
 from realm_lab.runner.tasks import Task, chains, tasks_of
 from realm_lab.systems.identity import Plan, kept_corpus_folder
-from realm_lab.tracking.state import StageStates
 from tests import tiny
 from tests.runner.conftest import leave
 

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import read_json
+from realm_lab.evidence.ledger import verify
+from realm_lab.evidence.report.rendered import stale
 from realm_lab.params.load import flatten
-from realm_lab.params.yaml_file import parse_yaml
-from realm_lab.reporting.rendered import stale
+from realm_lab.records.files import read_json
+from realm_lab.records.study import Studies, read_study_record
+from realm_lab.records.yaml_file import parse_yaml
 from realm_lab.runner.housekeeping import unneeded
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study, record_study
 from realm_lab.runner.reproduce import _take_choices
 from realm_lab.runner.space import Dimension, hypercube
 from realm_lab.runner.sweep import part_of
 from realm_lab.systems.identity import open_stage
-from realm_lab.tracking.ledger import verify
-from realm_lab.tracking.study_record import Studies, read_study_record
 from realm_lab.tracking.views import read_groups
 from tests.factories.errors import refused
 from tests.runner.conftest import leave

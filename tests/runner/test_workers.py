@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import write_json
-from realm_lab.core.launched import visible_gpus
+from realm_lab.records.files import write_json
+from realm_lab.records.launched import visible_gpus
+from realm_lab.records.run import StageRun
 from realm_lab.runner import workers
 from realm_lab.runner.workers import Outcome, Workers
-from realm_lab.tracking.run_dir import StageRun
 
 JOB: dict[str, Any] = {"stages": ["warm_start"], "params": {"launch": {"threads": 0, "device": "cpu"}, "seeds": [0]}}
 

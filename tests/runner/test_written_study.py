@@ -8,7 +8,7 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.params.load import load
-from realm_lab.params.yaml_file import read_yaml
+from realm_lab.records.yaml_file import read_yaml
 from realm_lab.runner.plan import default_plan
 from realm_lab.runner.written_study import write_axes, write_named
 from tests.runner.conftest import PARAMETERS

@@ -13,7 +13,7 @@ import os, socket, time
 ahead, exact = {ahead_seconds}.get(socket.gethostname(), 0.0), time.time
 time.time = lambda: exact() + ahead
 if "SLURM_PROCID" in os.environ:
-    from realm_lab.tracking import run_lease
+    from realm_lab.records import run_lease
     run_lease.LIMIT_SECONDS, run_lease.BEAT_SECONDS = {limit_seconds}, 1.0
 """
 

@@ -13,10 +13,10 @@ import bm25s
 import numpy as np
 import pytest
 
-from realm_lab.core.files import read_json, write_json
 from realm_lab.corpus.store import NO_ROW, PreparedCorpus
 from realm_lab.evaluation.judged import graded_scores
 from realm_lab.evaluation.predictions import read_references
+from realm_lab.records.files import read_json, write_json
 from realm_lab.retrieval.rows import NO_SCORE
 from realm_lab.systems import bm25 as module
 from realm_lab.systems.bm25 import Bm25, Bm25Store, Terms

@@ -10,10 +10,10 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
+from realm_lab.records.run import StageRun
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import code_roots, plan_run
 from realm_lab.systems.registry import view_of
-from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training import loop
 from realm_lab.training.pretrain import PretrainTask
 from tests import tiny

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import read_json, read_json_lines
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import PreparedCorpus
@@ -16,6 +15,7 @@ from realm_lab.corpus.vocabulary import encode_batch_plain, special_ids, wordpie
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer, Candidate
 from realm_lab.evaluation.open_qa import Scores
+from realm_lab.records.files import read_json, read_json_lines
 from realm_lab.retrieval.embeddings import EmbeddingStore
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.asked import AskedQuestions

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import read_json
 from realm_lab.corpus.sources import source_options
 from realm_lab.errors import UserError
 from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Params
+from realm_lab.records.files import read_json
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, open_stage, plan_run, record_run
 from realm_lab.systems.registry import PARTS, system_of
 from tests.factories.switches import SWITCHES

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.core.files import read_json_lines
-from realm_lab.core.plugins import import_plugins
 from realm_lab.errors import UserError
-from realm_lab.metrics import METRICS
-from realm_lab.params.yaml_file import read_yaml
-from realm_lab.reporting.index import write_index
+from realm_lab.evidence.report.index import write_index
+from realm_lab.records.files import read_json_lines
+from realm_lab.records.metrics import METRICS
+from realm_lab.records.plugins import import_plugins
+from realm_lab.records.study import read_study_record
+from realm_lab.records.yaml_file import read_yaml
 from realm_lab.systems import registry
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import EVALUATE, Stage, System, register_system, system_of
-from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
 
 SOURCE = '''

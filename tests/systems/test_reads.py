@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.plugins import import_plugins
+from realm_lab.records.plugins import import_plugins
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import SYSTEMS, system_of

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from realm_lab.records.run import StageRun
 from realm_lab.systems.registry import system_of
-from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training import loop
 from tests import tiny
 from tests.whole import OPTIONS

@@ -8,9 +8,9 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.run_dir import RunRecord, StageRun, Status, write_run_record
-from realm_lab.tracking.study_record import (
+from realm_lab.records.metric_log import MetricLog
+from realm_lab.records.run import RunRecord, StageRun, Status, write_run_record
+from realm_lab.records.study import (
     StudyCell,
     StudyRecord,
     StudyRun,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from realm_lab.records.run import StageRun, stage_of, write_run_record
+from realm_lab.records.study import read_study_record, write_study_record
+from realm_lab.records.tracking_store import default_uri
 from realm_lab.tracking.mirror import Mirror, mirror
-from realm_lab.tracking.run_dir import StageRun, stage_of, write_run_record
-from realm_lab.tracking.study_record import read_study_record, write_study_record
-from realm_lab.tracking.tracking_store import default_uri
 from realm_lab.tracking.views import UNPLANNED
 from tests.factories.finished import finished
 from tests.tracking import made_runs, shown

@@ -13,17 +13,17 @@ from sqlalchemy import Engine, event
 
 from realm_lab import cli
 from realm_lab.errors import UserError
-from realm_lab.tracking.metric_log import MetricLog
+from realm_lab.records.metric_log import MetricLog
+from realm_lab.records.tracking_store import without_password
 from realm_lab.tracking.mirror import mirror
-from realm_lab.tracking.tracking_store import without_password
 from tests.tracking import made_runs, shown
 
 # Does what a training job does, with the library's own writers: logs, checkpoints, dies once, resumes, finishes.
 WRITER = """
 import json, sys
 from pathlib import Path
-from realm_lab.core.files import write_json
-from realm_lab.tracking.run_dir import StageRun
+from realm_lab.records.files import write_json
+from realm_lab.records.run import StageRun
 
 folder, resumes = Path(sys.argv[1]), sys.argv[2] == "resumes"
 sys.stdin.readline()

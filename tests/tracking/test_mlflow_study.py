@@ -13,12 +13,12 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from realm_lab.cli import main
 from realm_lab.errors import UserError
+from realm_lab.records.run import stage_of
+from realm_lab.records.study import Studies, StudyCell, StudyRecord, write_study_record
+from realm_lab.records.tracking_store import default_uri
 from realm_lab.tracking import saved_view
 from realm_lab.tracking.mirror import Mirror, mirror
 from realm_lab.tracking.mlflow_tracker import register
-from realm_lab.tracking.run_dir import stage_of
-from realm_lab.tracking.study_record import Studies, StudyCell, StudyRecord, write_study_record
-from realm_lab.tracking.tracking_store import default_uri
 from tests.factories.finished import edit_finished
 from tests.tracking import made_runs, shown
 

@@ -23,13 +23,13 @@ from typing import Any, Self
 import torch
 from safetensors.torch import save
 
-from realm_lab.core import files
-from realm_lab.core.code import CodeReader, package_modules
 from realm_lab.models import folders
 from realm_lab.params.parameters import Params
+from realm_lab.records import files, metric_log
+from realm_lab.records import run as run_dir
+from realm_lab.records.code import CodeReader, package_modules
 from realm_lab.runner import worker
 from realm_lab.systems.stages import ending as train
-from realm_lab.tracking import metric_log, run_dir
 from realm_lab.training import loop
 
 FUNCTIONS = ("save_checkpoint", "atomic_directory", "atomic_write", "MetricLog.log", "embed_passages")

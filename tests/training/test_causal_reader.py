@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
 from realm_lab.models import causal
 from realm_lab.models.candidate_reader import ABSENT_NATS
 from realm_lab.params.parameters import Params
+from realm_lab.records.files import write_json
 from realm_lab.runner.housekeeping import unneeded
 from realm_lab.training import loop
 from realm_lab.training.pretrain import PretrainTask

@@ -9,9 +9,9 @@ import pytest
 from safetensors.torch import load_file
 
 from realm_lab.errors import UserError
+from realm_lab.records.run import StageRun
+from realm_lab.records.state import stage_state
 from realm_lab.runner import pipeline as stages
-from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.state import stage_state
 from tests import tiny
 
 TEMPERATE = {"warm_start.reader.optimiser.learning_rate": 5e-4, "warm_start.embedder.optimiser.learning_rate": 5e-4}

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.core.plugins import Choice
 from realm_lab.models.objectives import OBJECTIVES
+from realm_lab.records.plugins import Choice
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.optimiser import ScheduledAdamW
 from realm_lab.training.pretrain import PretrainTask

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from realm_lab.core.plugins import Choice
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import NO_ROW, RaggedWriter, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -16,6 +15,7 @@ from realm_lab.errors import UserError
 from realm_lab.masking import MASKING_SCHEMES, MaskRequest, register_masking
 from realm_lab.models.inputs import join
 from realm_lab.params.parameters import Pretrain
+from realm_lab.records.plugins import Choice
 from realm_lab.training.query_stream import QueryStream
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)

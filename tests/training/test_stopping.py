@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from realm_lab.params.parameters import Launch
-from realm_lab.tracking.run_dir import Flag, StageRun
+from realm_lab.records.run import Flag, StageRun
 from realm_lab.training.checkpoint import load_newest
 from realm_lab.training.loop import train
 from realm_lab.training.pretrain import PretrainTask

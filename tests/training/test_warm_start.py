@@ -15,7 +15,7 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.corpus.words import WordStarts
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import new_embedder
-from realm_lab.tracking.run_dir import Flag
+from realm_lab.records.run import Flag
 from realm_lab.training import warm_start
 from realm_lab.training.pairs import Captions, InverseCloze, Pair, PairSampler, PassagePairs
 from tests import tiny

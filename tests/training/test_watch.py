@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from realm_lab.records.bounds import BOUNDS, Bound
+from realm_lab.records.run import COLLAPSED, Flag
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.rows import ABSENT, NULL
-from realm_lab.tracking.bounds import BOUNDS, Bound
-from realm_lab.tracking.run_dir import COLLAPSED, Flag
 from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from realm_lab.core.files import digest
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.records import SPLITS
 from realm_lab.corpus.sources import source_options
 from realm_lab.corpus.store import NO_ROW, Sentences
 from realm_lab.params.parameters import Params
+from realm_lab.records.files import digest
 from realm_lab.worlds.world import ToyWorld
 from tests import tiny
 from tests.corpus.preparing import Prepared, made

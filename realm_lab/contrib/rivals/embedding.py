@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from realm_lab.core.files import read_json, read_object
 from realm_lab.params.sections import FOLDER, Section
+from realm_lab.records.files import read_json, read_object
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
@@ -116,8 +116,8 @@ class Embedding(SpanReader):
     @cached_property
     def vectors_ND(self) -> Embeddings:
         """Return the passages' vectors: from the store, or embedded now."""
-        from realm_lab.core.files import digest
         from realm_lab.params.checkpoint import digest_checkpoint
+        from realm_lab.records.files import digest
         from realm_lab.retrieval.embeddings import Identity
         from realm_lab.systems.context import embedding_store
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from realm_lab.reporting.examples import load_examples
-from realm_lab.reporting.figures import canvas
-from realm_lab.reporting.frames import StudyFrames
+from realm_lab.evidence.report.examples import load_examples
+from realm_lab.evidence.report.figures import canvas
+from realm_lab.evidence.report.frames import StudyFrames
 
 SENTENCES = 5
 PICTURES = 5  # of a sentence, by p(z|x)

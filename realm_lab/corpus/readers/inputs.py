@@ -9,11 +9,11 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from realm_lab.core.files import digest, digest_file
 from realm_lab.core.hub import dataset, is_dataset
 from realm_lab.corpus.records import Split
 from realm_lab.corpus.text_files import TFRECORD, plain_name
 from realm_lab.errors import UserError
+from realm_lab.records.files import digest, digest_file
 
 CORPUS, QRELS = "corpus.jsonl", "qrels"  # of a BEIR folder
 PICTURES = (".png", ".jpg", ".jpeg")

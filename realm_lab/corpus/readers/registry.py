@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from realm_lab.core.code import OURS, outside_digest
 from realm_lab.corpus.answers import can_be_scored
 from realm_lab.corpus.hash_numbers import HashNumbers
 from realm_lab.corpus.readers.inputs import InputFile, is_picture
@@ -17,6 +16,7 @@ from realm_lab.corpus.records import Document, Question, text_hash
 from realm_lab.corpus.regex_answers import compile_pattern
 from realm_lab.corpus.text_files import PARQUET, read_head
 from realm_lab.errors import UserError
+from realm_lab.records.code import OURS, outside_digest
 
 NUMBERED = "~"  # between an id that several records have and the number of one of them
 
@@ -86,7 +86,7 @@ def find_reader(path: Path | str) -> Reader:
 
 
 def _import_plugins() -> None:
-    from realm_lab.core.plugins import import_plugins  # with pydantic
+    from realm_lab.records.plugins import import_plugins  # with pydantic
 
     import_plugins()
 

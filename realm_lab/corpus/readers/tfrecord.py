@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.protobuf import fields, whole_number
 from realm_lab.corpus.readers.documents import SPAN, salient_document
 from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import Record
@@ -19,6 +18,7 @@ from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.records import Document
 from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, TFRECORD, open_bytes
 from realm_lab.errors import UserError
+from realm_lab.records.protobuf import fields, whole_number
 
 REMEDY = "expected TFDS's salient_span_wikipedia: title, text, spans/start, spans/limit, spans/type"
 # in the files of REALM's authors, which TFDS converts

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.core.digests import write_last
-from realm_lab.core.files import atomic_directory, write_text
 from realm_lab.core.process import ranks
 from realm_lab.corpus.vocabulary import save_tokenizer
 from realm_lab.models.embedder import Embedder
@@ -17,9 +15,11 @@ from realm_lab.models.hub import AnyEncoder, has_segments
 from realm_lab.models.reader import Reader
 from realm_lab.models.sentence_modules import write_sentence_modules
 from realm_lab.params.parameters import Params
+from realm_lab.records.code_record import read_code
+from realm_lab.records.digests import write_last
+from realm_lab.records.files import atomic_directory, write_text
+from realm_lab.records.run import StageRun
 from realm_lab.systems.corpus_context import CorpusContext
-from realm_lab.tracking.code_record import read_code
-from realm_lab.tracking.run_dir import StageRun
 
 CARD = """\
 ---

@@ -14,11 +14,11 @@ from torch import Tensor
 from realm_lab.core.seeding import derive_seed
 from realm_lab.models.embedder import Embedder
 from realm_lab.params.parameters import Finetune
+from realm_lab.records.run import StageRun
 from realm_lab.systems.context import Context
 from realm_lab.systems.initial import Initial, initial_state
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.stages.ending import compile_encoders, finish
-from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.loop import train
 

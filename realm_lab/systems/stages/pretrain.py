@@ -16,6 +16,7 @@ from realm_lab.models.likelihoods import AnyReader
 from realm_lab.models.reader import Reader
 from realm_lab.models.rewards import READER, training_reward
 from realm_lab.params.parameters import Params
+from realm_lab.records.run import StageRun
 from realm_lab.retrieval.approximate import approximate_search
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
@@ -24,7 +25,6 @@ from realm_lab.systems.context import Context
 from realm_lab.systems.identity import corpus_folder
 from realm_lab.systems.initial import initial_state
 from realm_lab.systems.stages.ending import compile_encoders, finish
-from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.loop import train
 from realm_lab.training.pretrain import Evaluation, PretrainTask

@@ -10,9 +10,9 @@ from realm_lab.models.encoder import show
 from realm_lab.models.hub import AnyEncoder
 from realm_lab.models.initial import new_embedder, new_reader, read_initial_encoder
 from realm_lab.models.reader import Reader
+from realm_lab.records.run import StageRun
 from realm_lab.systems.corpus_context import CorpusContext
 from realm_lab.systems.stages.ending import compile_encoders, finish
-from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.loop import train
 from realm_lab.training.pairs import ArticlePairs, Captions, InverseCloze, PairSampler, PassagePairs
 from realm_lab.training.warm_start import WarmStartTask

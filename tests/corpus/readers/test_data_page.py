@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.core.plugins import import_plugins
 from realm_lab.corpus.readers import READERS, FileCounts, count_inputs
+from realm_lab.records.plugins import import_plugins
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
 SAMPLES = [

@@ -27,9 +27,9 @@ from realm_lab.models.inputs import join
 from realm_lab.models.reader import Reader
 from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
+from realm_lab.records.run import StageRun
 from realm_lab.systems.context import Context
 from realm_lab.systems.stages.ending import compile_encoders, finish
-from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.loop import train
 from realm_lab.training.optimiser import ModelsTask, TrainedModels
 

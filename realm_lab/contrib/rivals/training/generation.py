@@ -22,8 +22,8 @@ from realm_lab.models.objectives import distilled
 from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Optimiser
+from realm_lab.records.run import Flag
 from realm_lab.retrieval.retriever import Retriever
-from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Draw = Callable[[int], list[Example]]  # the batch of a step, a pure function of its number

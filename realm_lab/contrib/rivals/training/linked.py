@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from realm_lab.contrib.rivals.linked import KEPT, Example, LinkedReader
 from realm_lab.contrib.rivals.models.linked import PairEncoder
-from realm_lab.core.digests import write_digests
-from realm_lab.core.files import atomic_directory
 from realm_lab.core.process import ranks, share, summed
 from realm_lab.core.seeding import epoch_order, numpy_generator
 from realm_lab.corpus.store import Questions
@@ -23,9 +21,11 @@ from realm_lab.errors import UserError
 from realm_lab.models.folders import write_tensors
 from realm_lab.models.initial import frozen_names
 from realm_lab.params.parameters import Params
+from realm_lab.records.digests import write_digests
+from realm_lab.records.files import atomic_directory
+from realm_lab.records.run import StageRun
 from realm_lab.systems.context import Context
 from realm_lab.systems.stages.ending import close, compile_encoders
-from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.loop import train
 from realm_lab.training.optimiser import ModelsTask, TrainedModels
 

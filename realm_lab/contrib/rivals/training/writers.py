@@ -25,9 +25,9 @@ from realm_lab.contrib.rivals.training.generation import (
 from realm_lab.errors import UserError
 from realm_lab.models.folders import write_embedder
 from realm_lab.models.initial import new_reader
+from realm_lab.records.run import StageRun
 from realm_lab.systems.context import Context
 from realm_lab.systems.stages.ending import compile_encoders, end_stage
-from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.loop import train
 from realm_lab.training.pairs import ArticlePairs, PassagePairs
 

@@ -1,0 +1,425 @@
+"""`realm-lab claims`: numbers and words of a verdict in a text, bound to the results of studies (docs/claims.md).
+
+claims.yaml has, for each Markdown file, claims: pieces of its text with a query in braces where the text has a number
+or a verdict. LaTeX has `\\claim{QUERY}{TEXT}`. Nothing here changes a text or a result.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from realm_lab.errors import UserError, suggestion
+from realm_lab.evidence.bound_results import SOURCES, BoundResults, agrees, fits
+from realm_lab.records.yaml_file import reach, read_yaml
+
+CLAIMS = "claims.yaml"
+COUNTS = "two three four five six seven eight nine ten eleven twelve".split()
+NUMBER = r"(?:(?<![\w.])[−+-])?(?<![\w@.])(?>(?>\d+(?:,\d+)*(?:\.\d+)?|\.\d+)(?:e[−+-]?\d+)?)(?:x\b|(?![\w@]))(?: ?%)?"
+COUNT = rf"\b(?:{'|'.join(['one', *COUNTS])})\b"
+COUNTED = rf"\b(?:{'|'.join(COUNTS)})\b(?=(?:\s+\w+){{0,2}}\s+(?:seeds?|runs?|others?)\b|\s+of\b)"
+VERDICTS = (
+    r"\b(?:better|best|worse|worst|higher|highest|lower|lowest|outperforms?|beats?|significant(?:ly)?|equal|equivalent"
+    r"|ruled out|ahead|no (?:\w+ )?difference|(?:finds?|answers?|scores?) (?:far )?(?:more|less|fewer)|improves?"
+    r"|rises?|falls?)\b"
+)
+TOKEN = re.compile(rf"(?P<number>{NUMBER}|{COUNTED})|(?P<verdict>{VERDICTS})", re.IGNORECASE)
+AROUND = 80  # characters in which a negation of a verdict is looked for
+SLOT = re.compile(r"\{([^{}]*)\}")
+# Words that a reader takes for an outcome: a text that has one is quoted, so that nobody changes it in passing.
+QUOTED = re.compile(r"\b(?:declared|toy world|confirm(?:s|ed)?|criteri(?:on|a)|missed|met)\b", re.IGNORECASE)
+BOLD = re.compile(r"\*\*(\S.*?)\*\*", re.DOTALL)
+HEADER = re.compile(r"^\|([^\n]*)\|\n(?=\|[-:| ]+\|$)", re.MULTILINE)
+INCLUDED = re.compile(
+    r"\\(?:input|include|subfile)\s*\{(?P<file>[^{}]+)\}|\\(?:sub)?import\*?\s*\{(?P<folder>[^{}]*)\}\s*\{(?P<name>[^{}]+)\}"
+    r"|\\input\s+(?P<word>[^\s{}\\]+)"
+)
+TEX_COMMENTS = (
+    r"(?<!\\)(?:\\\\)*%[^\n]*", r"\\begin\{comment\}.*?\\end\{comment\}", r"\\iffalse\b.*?\\fi\b",
+    r"\\end\{document\}.*\Z",
+)  # fmt: skip
+# Parts of a text that hold no claim: code, comments, targets of links, dates, names of tables and of papers.
+MARKDOWN_REST = (
+    r"^ *```.*?^ *```", r"<!--.*?-->", r"`[^`\n]*`", r"(?<=\])\([^)\s]*\)", r"\b\d{4}-\d\d-\d\d\b", r"^\d+\.(?= )",
+    r"\b(?:Table|Figure|Section|Eq\.|et al\.,?) \d+", r"https?://\S+",
+)  # fmt: skip
+TEX_REST = (
+    r"\A.*?\\begin\{document\}",
+    r"\\(?:begin|end)\{[^{}]*\}(?:\[[^\]]*\])?(?:\{[lcrp|@{}.\d\s]*\})?",
+    r"\\(?:\w*cite\w*|\w*ref|label|include\w*|input|[vh]space|url|href|bibliography\w*)\*?(?:\[[^\]]*\])*\{[^{}]*\}",
+    r"\b(?:Table|Figure|Section|Eq\.)[ ~]\d+",
+)  # fmt: skip
+
+
+class Slot(NamedTuple):
+    """A part of a text that a query is bound to. `words`: the verdict there; None for a number."""
+
+    start: int
+    end: int
+    query: str
+    words: str | None
+
+
+class Problem(NamedTuple):
+    """A claim that does not hold, or a number or verdict that is not bound."""
+
+    path: str
+    line: int
+    says: str  # the text
+    found: str  # the result
+    remedy: str
+
+
+class Checked(NamedTuple):
+    """The claims of some files. `bound`: how many numbers and verdicts are bound."""
+
+    files: list[str]
+    bound: int
+    problems: list[Problem]
+
+
+class Claim(NamedTuple):
+    """An entry of claims.yaml. `study`: of its queries without one; `source`: of a text whose numbers no study has."""
+
+    template: str
+    line: int
+    study: str = ""
+    source: str = ""
+    rows: Mapping[str, str] = MappingProxyType({})  # first cell of a row -> cell of the study; then it is a table
+    columns: tuple[tuple[str, str], ...] = ()  # header -> query without the cell
+
+
+def check(root: Path, files: list[str], results: BoundResults | None = None, source: Path | None = None) -> Checked:
+    """Check these files, by default all of `source` (ROOT/claims.yaml); names are relative to its folder. Files that
+    LaTeX includes are checked too. UserError: `source` is malformed or has no such file."""
+    is_needed = source is not None or not files
+    source = source or root / CLAIMS
+    bound_to = read_claims(source) if is_needed or source.exists() else {}
+    for name in files:
+        if name not in bound_to and Path(name).suffix != ".tex":
+            raise UserError(f"no claims of {name}", path=source, remedy=suggestion(name, bound_to))
+    results = results or BoundResults(root)
+    bound, problems, waiting = 0, list[Problem](), [*(files or bound_to)]
+    checked: list[str] = []
+    while waiting:
+        name = waiting.pop(0)
+        checked.append(name)
+        mine = _Text(name, _read(source.parent, name, source), source.name, results)
+        for claim in bound_to.get(name, []):
+            mine.bind(claim)
+        if Path(name).suffix == ".tex":
+            mine.bind_latex()
+            more = mine.included(source.parent, Path(checked[0]).parent)
+            waiting = [*(one for one in more if one not in (*checked, *waiting)), *waiting]
+        mine.find_unbound()
+        bound += mine.bound
+        problems += sorted(mine.problems, key=lambda one: (one.path != name, one.line))
+    return Checked(checked, bound, problems)
+
+
+def _read(folder: Path, name: str, source: Path) -> str:
+    try:
+        return (folder / name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError("not a text in UTF-8", path=name, remedy="save it in UTF-8") from None
+    except OSError as error:
+        raise UserError(
+            f"cannot be read ({error.strerror})", path=name, remedy=f"correct its name, here or in {source}"
+        ) from None
+
+
+def read_claims(path: Path) -> dict[str, list[Claim]]:
+    """File -> its claims. UserError: a key or a value that claims.yaml does not have, with its line."""
+    if not path.is_file():
+        raise UserError("no such file", path=path, remedy="docs/claims.md has an example")
+    document = read_yaml(path)
+    found: dict[str, list[Claim]] = {}
+    for name, groups in document.items():
+        found[name] = []
+        for number, group in enumerate(groups or []):
+            found[name] += _claims_of(group, reach(document, name, number))
+    return found
+
+
+def _claims_of(group: Any, place: Any) -> Iterator[Claim]:
+    if not isinstance(group, dict):
+        raise UserError("expected a group with `claims` or with `rows` and `columns`", value=place)
+    allowed = ("study", "source", "where", "claims", "rows", "columns")
+    if unknown := next((key for key in group if key not in allowed), None):
+        raise UserError(f"no key '{unknown}'", suggestion(unknown, allowed), value=unknown)
+    source = f"{group['source']}: {group.get('where', '')}" if "source" in group else ""
+    if source and (group["source"] not in SOURCES or not group.get("where")):
+        remedy = f"`source` is one of {', '.join(SOURCES)}, and `where` names the place"
+        raise UserError(f"a source '{source}'", remedy, value=group)
+    study = str(group.get("study", ""))
+    if "rows" in group:
+        columns = tuple((str(key), str(value or "")) for one in group.get("columns", []) for key, value in one.items())
+        rows = {str(label): str(cell) for label, cell in group["rows"].items()}
+        yield Claim("", place.line, study, source, rows, columns)
+    for number, template in enumerate(group.get("claims", [])):
+        place = reach(group, "claims", number)
+        if not isinstance(template, str):
+            raise UserError("a claim is a text", "put it in quotes", value=place)
+        yield Claim(str(template), place.line, study, source)
+
+
+class _Text:
+    """A text while its claims are checked."""
+
+    def __init__(self, name: str, text: str, claims: str, results: BoundResults) -> None:
+        self.name, self._claims, self._results = name, claims, results
+        self.is_latex = name.endswith(".tex")
+        self.text = _blanked(text, TEX_COMMENTS) if self.is_latex else text
+        self.problems: list[Problem] = []
+        self._spans: list[tuple[int, int]] = []
+        self._quoted = bytearray(len(text))  # 1: a character that a claim quotes
+        self.bound = 0
+
+    @functools.cached_property
+    def prose(self) -> str:
+        """The text, of the same length, with blanks for its code, comments and links."""
+        return _blanked(self.text, TEX_REST if self.is_latex else MARKDOWN_REST)
+
+    def bind(self, claim: Claim) -> None:
+        """Find the claim in the text, and check what it binds."""
+        if claim.rows:
+            self._bind_table(claim)
+            return
+        matches = [*_pattern(claim.template, "").finditer(self.text)]
+        if not matches and (near := _pattern(claim.template, r"[^\n|]{1,60}?").search(self.text)):
+            self._differs(claim, near)
+            return
+        if len(matches) != 1:
+            found = f"found {len(matches)} times in {self.name}" if matches else f"not in {self.name}"
+            remedy = "add words around it" if matches else "bind the text as it is now, or delete the claim"
+            self.problems.append(Problem(self._claims, claim.line, claim.template, found, remedy))
+        for match in matches[:1]:
+            self._quote(*match.span())
+            for gap in (match.span(name) for name in match.re.groupindex if name.startswith("g")):
+                self._quoted[slice(*gap)] = bytes(gap[1] - gap[0])
+            self._check_match(claim, claim.template, match, 0)
+
+    def _check_match(self, claim: Claim, template: str, match: re.Match[str], offset: int) -> None:
+        if claim.source:
+            slots = [Slot(match.start() + offset, match.end() + offset, claim.source, match[0])]
+        else:
+            contents = [_parts(content) for content in SLOT.findall(template)]
+            slots = [
+                Slot(match.start(f"s{n}") + offset, match.end(f"s{n}") + offset, query, words)
+                for n, (query, words) in enumerate(contents)
+            ]
+        for slot in slots:
+            self.check(slot, claim.study)
+
+    def _differs(self, claim: Claim, near: re.Match[str]) -> None:
+        """The text around is there, with another number or verdict than the claim can take."""
+        for number, (query, words) in enumerate(map(_parts, SLOT.findall(claim.template))):
+            start, end = near.span(f"s{number}")
+            self._spans.append((start, end))
+            if words is not None and words.casefold() != near[f"s{number}"].casefold():
+                remedy = f"write '{words}', or bind the new words at {self._claims}:{claim.line}"
+                self._add(start, near[f"s{number}"], f"bound to '{words}' ({query})", remedy)
+            elif words is None and not re.fullmatch(f"{NUMBER}|{COUNT}", near[f"s{number}"], re.I):
+                self._add(start, near[f"s{number}"], f"bound to a number ({query})", f"see {self._claims}:{claim.line}")
+
+    def _bind_table(self, claim: Claim) -> None:
+        headers = [header for header, _ in claim.columns]
+        for table in self._tables:
+            rows = {cells[0][0]: cells for cells in table[1:]}
+            if rows.keys() >= claim.rows.keys() and [header for header, _ in table[0][1:]] == headers:
+                self._quote(table[0][0][1], self.text.index("\n", table[0][0][1]))
+                break
+        else:
+            found = f"no table with these rows and the columns {', '.join(headers)} in {self.name}"
+            remedy = "bind the rows and columns that it has"
+            self.problems.append(Problem(self._claims, claim.line, ", ".join(claim.rows), found, remedy))
+            return
+        for label, cell in claim.rows.items():
+            for (header, query), (shown, offset) in zip(claim.columns, rows[label][1:], strict=False):
+                if shown in ("", "–") or not query:
+                    continue
+                whole = query if "{" in query else f"{{{query}}}"
+                template = SLOT.sub(lambda slot, cell=cell: f"{{{cell} {slot[1]}}}", whole)  # type: ignore[misc]
+                if match := _pattern(template, "").fullmatch(shown):
+                    self._check_match(claim, template, match, offset)
+                else:
+                    self._add(offset, shown, f"column '{header}' is bound to {whole}", "bind this row as text")
+
+    @functools.cached_property
+    def _tables(self) -> list[list[list[tuple[str, int]]]]:
+        """Tables of rows of cells: a text without its links, and where it starts."""
+        tables = []
+        for block in re.finditer(r"(?:^\|[^\n]*\|$\n?)+", self.text, re.MULTILINE):
+            rows = []
+            for line in re.finditer(r"^\|([^\n]*)\|$", block[0], re.MULTILINE):
+                if set(line[1]) <= set("|-: "):
+                    continue
+                cells = re.finditer(r"[^|]+", line[1])
+                start = block.start() + line.start(1)
+                rows.append([(_plain(cell[0]), start + cell.end() - len(cell[0].lstrip())) for cell in cells])
+            tables.append(rows)
+        return tables
+
+    def bind_latex(self) -> None:
+        """Check each `\\claim{QUERY}{TEXT}`."""
+        for match in re.finditer(r"\\claim\s*(?=\{)", self.text):
+            query = _in_braces(self.text, match.end())
+            said = _in_braces(self.text, query[1] + 1)
+            text = _plain_latex(self.text[slice(*said)])
+            is_number = re.fullmatch(f"{NUMBER}|{COUNT}", text, re.IGNORECASE)
+            self._spans.append((match.start(), said[1] + 1))
+            self.check(Slot(*said, self.text[slice(*query)].strip(), None if is_number else text), "", text)
+
+    def included(self, folder: Path, main: Path) -> list[str]:
+        """Return the files that LaTeX reads here, relative to `folder`: by their names from the folder of the main text
+        or from this one. One that is not there is a problem."""
+        found = []
+        for match in INCLUDED.finditer(self.text):
+            name = match["file"] or match["word"] or f"{match['folder']}/{match['name']}"
+            tries = [at / f"{name.strip()}{end}" for at in (main, Path(self.name).parent) for end in (".tex", "")]
+            file = next((one for one in tries if (folder / one).is_file()), None)
+            if file:
+                found.append(file.as_posix())
+            else:
+                self._add(match.start(), match[0], "not read: no such file", "correct the name, or delete the line")
+        return found
+
+    def check(self, slot: Slot, study: str, said: str = "") -> None:
+        """Compare the number or verdict there with the result."""
+        said = said or self.text[slot.start : slot.end]
+        self._spans.append((slot.start, slot.end))
+        kind, _, where = slot.query.partition(": ")
+        try:
+            if kind in SOURCES:
+                self.bound += sum(1 for _ in TOKEN.finditer(said))
+                self._results.check_source(where, [one["number"] for one in TOKEN.finditer(said) if one["number"]])
+            elif slot.words is None:
+                self.bound += 1
+                for value, name in self._results.values(slot.query, study):
+                    if not agrees(said, value):
+                        self._add(slot.start, said, f"{name} is {value:.6g}", "write that number, or correct the claim")
+            else:
+                self.bound += 1
+                around = self.text[max(0, slot.start - AROUND) : slot.start], self.text[slot.end : slot.end + AROUND]
+                if found := fits(self._results, slot.query, study, said, *around):
+                    self._add(slot.start, said, found, "write what the result says, or correct the claim")
+        except UserError as error:
+            self._add(slot.start, said, error.fault, error.remedy or "correct the claim")
+
+    def find_unbound(self) -> None:
+        """Report every number and verdict that no claim covers."""
+        spans = sorted(self._spans)
+        for match in TOKEN.finditer(self.prose):
+            if any(start < match.end() and match.start() < end for start, end in spans):
+                continue
+            is_precise = re.search(r"\.\d\d", match[0])
+            likely = self._results.likely(match[0], self._studies_near(match.start())) if is_precise else []
+            hint = f"; perhaps {' or '.join(f'{{{query}}}' for query in likely)}" if likely else ""
+            way = r"write \claim{QUERY}{TEXT}" if self.is_latex else f"add a claim to {self._claims}"
+            self._add(match.start(), match[0], "not bound to a result or a source", f"{way}{hint}")
+        for link in re.finditer(r"\[(\w+)\]\([^)\s]*/(\w+)/report\.md\)", self.text):
+            if link[1] != link[2]:
+                self._add(link.start(), link[1], f"a link to the report of {link[2]}", "name the study that is linked")
+
+        if not self.is_latex:
+            self._find_unquoted()
+
+    def _quote(self, start: int, end: int) -> None:
+        self._quoted[start:end] = b"\1" * (end - start)
+
+    def _find_unquoted(self) -> None:
+        """Report every bold text, header of a table and word of an outcome that no claim quotes."""
+        spans = [bold.span(1) for bold in BOLD.finditer(self.prose)]
+        spans += [header.span(1) for header in HEADER.finditer(self.text)]
+        spans += [word.span() for word in QUOTED.finditer(self.prose)]
+        for start, end in sorted(spans):
+            if any(not self._quoted[n] and self.text[n] not in " \n|" for n in range(start, end)):
+                remedy = f"quote it in {self._claims}: a change of it then needs a second look"
+                self._add(start, self.text[start:end], "not quoted by a claim", remedy)
+
+    def _studies_near(self, position: int) -> list[str]:
+        """The studies whose reports the section of the text links."""
+        start = max(self.text.rfind("\n## ", 0, position), self.text.rfind("\n### ", 0, position), 0)
+        section = re.split(r"^###? ", self.text[start + 5 :], maxsplit=1, flags=re.MULTILINE)[0]
+        return [*dict.fromkeys(re.findall(r"/(\w+)/report\.md", section))]
+
+    def _add(self, position: int, says: str, found: str, remedy: str) -> None:
+        line = self.text.count("\n", 0, position) + 1
+        self.problems.append(Problem(self.name, line, " ".join(says.split()), found, remedy))
+
+
+def _blanked(text: str, patterns: Iterable[str]) -> str:
+    """The text, of the same length, with blanks for each match of the patterns."""
+    for pattern in patterns:
+        text = re.sub(pattern, lambda match: re.sub(r"[^\n]", " ", match[0]), text, flags=re.DOTALL | re.MULTILINE)
+    return text
+
+
+def _in_braces(text: str, start: int) -> tuple[int, int]:
+    """Start and end of the text in the braces that open at `start`; no text without braces."""
+    depth = 0
+    for brace in re.compile(r"(?<!\\)[{}]").finditer(text, start) if text[start : start + 1] == "{" else ():
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return start + 1, brace.start()
+    return start, start
+
+
+def _plain_latex(text: str) -> str:
+    """The text without commands, such as of \\textbf{.79}, \\num{0,79} or 0{,}79. A comma in braces is a decimal one,
+    unless it separates thousands."""
+    text = re.sub(r"(\\num\w*\{\d*),(?=\d)", r"\1.", text)
+    if not re.search(r"\b[1-9]\d{0,2}(?:\{,\}\d{3})+(?!\d)", text):
+        text = text.replace("{,}", ".")
+    text = re.sub(r"\s*\\(?:times|cdot)\s*10\^\{?([−+-]?\d+)\}?", r"e\1", text)
+    text = re.sub(r"\\(?:percent\b|%)", "%", text)
+    return re.sub(r"\\[A-Za-z]+\*?(?:\[[^\]]*\])?|\\[^A-Za-z]|[${}~]", "", text).strip()
+
+
+def _parts(content: str) -> tuple[str, str | None]:
+    """The query and the words of `{QUERY}` or `{WORDS = QUERY}`."""
+    words, is_verdict, query = content.partition(" = ")
+    return (query.strip(), words.strip()) if is_verdict else (content.strip(), None)
+
+
+@functools.cache
+def _pattern(template: str, other: str) -> re.Pattern[str]:
+    """Return the pattern that finds a claim in the text. `other`: a pattern for all slots. `...` skips some words."""
+    pieces, number, gap = list[str](), 0, 0
+    for n, piece in enumerate(SLOT.split(template)):
+        if n % 2:
+            words = _parts(piece)[1]
+            inner = other or (_literal(words) if words is not None else f"{NUMBER}|{COUNT}")
+            pieces.append(f"(?P<s{number}>{inner})")
+            number += 1
+        else:
+            for place, words_between in enumerate(piece.split("...")):
+                pieces.append(f"(?P<g{gap}>.{{0,400}}?)" if place else "")
+                pieces.append(_literal(words_between))
+                gap += bool(place)
+    return re.compile("".join(pieces), re.IGNORECASE | re.DOTALL)
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"(?:\\?\s)+", r"\\s+", re.escape(text))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\[([^\]]*)\]\([^)\s]*\)", r"\1", text).strip()
+
+
+def markdown(checked: Checked) -> str:
+    """The outcome as Markdown, for a comment on a pull request."""
+    count = len(checked.problems)
+    outcome = f"{count} {'problem' if count == 1 else 'problems'}" if count else "all hold"
+    lines = [f"**Claims:** {checked.bound} numbers and verdicts in {', '.join(checked.files)}: {outcome}."]
+    if checked.problems:
+        lines += ["", "| where | text | result | remedy |", "|---|---|---|---|"]
+    for one in checked.problems:
+        cells = [f"{one.path}:{one.line}", one.says, one.found, one.remedy]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"

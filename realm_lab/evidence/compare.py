@@ -1,0 +1,200 @@
+"""`realm-lab compare`: two or more runs, or cells of studies, against the first.
+
+The sides are the cells of a temporary study, so its report is an ordinary one. Cells are
+paired seed by seed. A run against a run is one pair, whatever their seeds: it is about these two models only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from realm_lab.errors import UserError, suggestion
+from realm_lab.evidence.report.code_notes import commit_of, commits_line, write_patches
+from realm_lab.evidence.report.confounds import differing_parameters, parameters_of
+from realm_lab.evidence.report.frames import StudyFrames, load_runs
+from realm_lab.evidence.report.rendered import terminal_text
+from realm_lab.evidence.report.report import write_page, write_report
+from realm_lab.evidence.report.report_data import DEFAULT_METRICS
+from realm_lab.records.files import digest
+from realm_lab.records.metrics import METRICS, one_name
+from realm_lab.records.parameters import is_system_option
+from realm_lab.records.run import read_run_record, run_record_paths
+from realm_lab.records.study import DEFAULT, Studies, StudyCell, StudyRecord, StudyRun
+
+NAME_CHARACTERS = 80  # of the page's folder; longer ones are cut and get a digest
+PLAIN_WIDTH = 160  # columns without a terminal
+SHOWN = 4  # names in an error
+
+
+class Side(NamedTuple):
+    """One of several things to compare. `name` is how it can be typed again, `runs` are folders by seed."""
+
+    name: str
+    runs: tuple[str, ...]
+
+
+def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is_json: bool) -> None:
+    """Write the report and its page into `out`/NAME (default: ROOT/reports/compare), and print it. UserError:
+    fewer than two sides, an unknown or ambiguous one, or a run that cannot be read."""
+    sides = find_sides(studies, texts)
+    study = load_sides(studies.runs, sides)
+    axes, points = axes_of(studies, sides)
+    cells = (replace(cell, points=one) for cell, one in zip(study.record.cells, points, strict=True))
+    study = replace(study, record=replace(study.record, axes=axes, cells=tuple(cells)))
+    name = "-vs-".join(side.name.replace("/", ".") for side in sides)
+    name = name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}-{digest(name)[:8]}"
+    folder = (out or studies.runs.parent / "reports" / "compare") / name
+    if out is not None and out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; name a folder")
+    title = f"Comparison: {' and '.join(title for _, title in study.cells)}"
+    command = f"realm-lab compare {' '.join(side.name for side in sides)}"
+    with Console(stderr=True).status("writing the comparison"):
+        write_report(study, folder, title, [command], explorer=True)
+        patches = write_patches(study, folder)
+        page = write_page(folder)
+    if is_json:
+        print((folder / "summary.json").read_text(encoding="utf-8"))
+        return
+    text = terminal_text(folder, len(study.record.metrics))
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(Markdown(text, hyperlinks=False))
+    if line := commits_line(study):
+        print(line)
+    for path in patches:
+        print(f"the patch from the first to the other: {path}")
+    print(f"all tables and figures: {page}")
+
+
+def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
+    """The sides as the cells of a study, the first one its baseline."""
+    titles = _titles(sides)
+    cells: list[StudyCell] = []
+    members: list[StudyRun] = []
+    base: dict[str, Any] = {}
+    corpora: dict[str, dict[int, str]] = {}
+    for side, title in zip(sides, titles, strict=True):
+        records = {run: read_run_record(runs / run / "run.json") for run in side.runs}
+        members += [StudyRun(title, found.seed, found.run_key, run) for run, found in records.items()]
+        corpora[title] = {found.seed: found.inputs["corpus"] for found in records.values()}
+        first = next(iter(records.values()))
+        mine = parameters_of(first)
+        base = base or mine
+        is_alike = not cells or first.system == cells[0].system  # else their options differ
+        # the changes of a side are all its differences from the first: a comparison declares nothing
+        names = [key for key in sorted(differing_parameters(base, mine)) if is_alike or not is_system_option(key)]
+        changes = {key: mine.get(key) for key in names}
+        cells.append(StudyCell(title, title, first.system, changes))
+    cells[0] = replace(cells[0], changes={key: base.get(key) for cell in cells for key in cell.changes})
+    seeds = {title: {member.seed for member in members if member.cell == title} for title in titles}
+    alone = [title for title in titles[1:] if not seeds[titles[0]] & seeds[title]]
+    if len(members) == len(sides):  # a run against a run: one pair, whatever their seeds
+        members = [replace(member, seed=members[0].seed) for member in members]
+    everything = tuple(sorted({member.seed for member in members}))
+    own = tuple(metric for metric in METRICS.values() if metric.choice is not None)  # of the studies of the sides
+    design = StudyRecord("compare", "", titles[0], tuple(cells), everything, tuple(members), own_metrics=own)
+    study = load_runs(runs, design)
+    for title in alone:
+        study.problems.append(
+            f"{title} has no seed in common with {titles[0]}: the difference holds that of the seeds."
+        )
+    for title in titles[1:]:
+        if any(corpora[title].get(seed, corpus) != corpus for seed, corpus in corpora[titles[0]].items()):
+            study.problems.append(
+                f"{title} has another corpus than {titles[0]}, with other questions: the difference holds that of "
+                "the corpora."
+            )
+    if len({commit for run in study.runs if (commit := commit_of(run))}) > 1:
+        study.problems.append(f"Different commits computed the sides. {commits_line(study)}")
+    names = [name for name in METRICS if one_name(name) == name]
+    measured = [name for name in names if name in study.results and study.results[name].notna().any()]
+    # nobody declared what matters: the usual metrics and those that a study of a side computes from predictions are
+    # tested, the others only shown, where two sides have them
+    usual = (*DEFAULT_METRICS, *(metric.name for metric in own))
+    declared = tuple(name for name in usual if name in measured) or tuple(measured[:1])
+    known_to = {name: study.results.dropna(subset=[name])["cell"].nunique() for name in measured}
+    others = tuple(name for name in measured if name not in declared and known_to[name] > 1)
+    return replace(study, record=replace(study.record, metrics=declared, exploratory=others))
+
+
+def axes_of(studies: Studies, sides: Sequence[Side]) -> tuple[dict[str, tuple[str, ...]], list[dict[str, str]]]:
+    """Return the two axes of the study that all sides belong to, with their points, and the points of each side; empty
+    ones without such a study, and if the sides are not all combinations of these points."""
+    nothing: tuple[dict[str, tuple[str, ...]], list[dict[str, str]]] = {}, [{} for _ in sides]
+    [first, *others] = {side.name.partition("/")[0] for side in sides}
+    record = studies.read(first) if not others and first in studies.names() else None
+    if record is None or len(record.axes) != 2:
+        return nothing
+    known = {f"{record.name}/{cell.name}": cell.points for cell in record.cells}
+    points = [known.get(side.name, {}) for side in sides]
+    if not all(points):
+        return nothing
+    present = {axis: {one[axis] for one in points} for axis in record.axes}
+    axes = {axis: tuple(point for point in of_axis if point in present[axis]) for axis, of_axis in record.axes.items()}
+    counts = [len(some) for some in axes.values()]
+    return (axes, points) if min(counts) > 1 and len(points) == prod(counts) else nothing
+
+
+def _titles(sides: Sequence[Side]) -> list[str]:
+    """Names without the run's key, or without the study's name, wherever they stay different."""
+    short = [side.name.partition("/")[2] or side.name.rpartition("-")[0] for side in sides]
+    counts = Counter(short)
+    return [name if counts[name] == 1 else side.name for name, side in zip(short, sides, strict=True)]
+
+
+def find_sides(studies: Studies, texts: Sequence[str]) -> list[Side]:
+    """Every side, in the order given. UserError: fewer than two, one that is unknown or ambiguous, or the same runs
+    twice."""
+    if len(texts) < 2:
+        example = "realm-lab compare default/warm_start default/realm"
+        raise UserError(f"compare: name two runs or more, for example `{example}`")
+    sides = [find_side(studies, text) for text in texts]
+    if len({frozenset(side.runs) for side in sides}) < len(sides):
+        raise UserError(f"compare: two of {', '.join(texts)} are the same runs; leave one out")
+    return sides
+
+
+def find_side(studies: Studies, text: str) -> Side:
+    """Resolve one argument: a run's name or its first characters, STUDY/CELL or STUDY/CELL-sSEED. UserError: no such
+    run, or one that was planned and has not started."""
+    study, _, cell = text.partition("/")
+    if study in (DEFAULT, *studies.names()):
+        return _of_study(studies, text, studies.read(study), cell)
+    runs = studies.runs
+    name = Path(text).name if Path(text).is_dir() else text
+    known = [found.parent.name for found in run_record_paths(runs)]
+    matches = [name] if name in known else [run for run in known if name and run.startswith(name)]
+    if len(matches) > 1:
+        raise UserError(f"'{text}' is the beginning of {len(matches)} runs ({_some(matches)}); write more of the name")
+    if not matches and cell and "/" not in cell:
+        remedy = suggestion(study, studies.names())
+        raise UserError(f"'{text}': no runs of study {study} here (see `realm-lab status`); {remedy}")
+    if not matches:
+        raise UserError(f"no run and no study '{text}' (see `realm-lab status`)", suggestion(name, known), path=runs)
+    return Side(matches[0], (matches[0],))
+
+
+def _of_study(studies: Studies, text: str, record: StudyRecord, name: str) -> Side:
+    runs = {cell.name: tuple(run.run for run in record.of(cell.name)) for cell in record.cells}
+    runs |= {f"{run.cell}-s{run.seed}": (run.run,) for run in record.runs}
+    if absent := [run for run in runs.get(name, ()) if not (studies.runs / run / "run.json").exists()]:
+        now = " with params.yaml as it is now" if record.name == DEFAULT else ""
+        raise UserError(f"'{text}': {absent[0]} has not run{now}; run `{record.command}`")
+    if name in runs:
+        return Side(f"{record.name}/{name}", runs[name])
+    if not name:
+        cells = _some(f"{record.name}/{cell.name}" for cell in record.cells)
+        raise UserError(f"'{text}' is a study; name its cells or their runs: {cells}, or {record.name}/CELL-sSEED")
+    raise UserError(f"'{text}': study {record.name} has no such cell or run; {suggestion(name, runs)}")
+
+
+def _some(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

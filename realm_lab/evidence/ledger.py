@@ -1,0 +1,310 @@
+"""runs/ledger.jsonl: plans, looks, changes and findings in the order of time; each line hashes the one before.
+
+A line is an object with `before` (SHA-256 of the line before, "" in the first), `at`, `kind` and `study`:
+
+    plan      before the first run, and after each change: the design, with digests of the study's file and of the code.
+              Keys of runs hold parameters and digests of data. `changes`: differences from the plan before.
+    tuning    the choice for each cell, by how many trials; the plan after it has the runs that follow from it
+    look      a report of new results: how many runs were complete, and the digest of results.csv
+    verdict   the findings, if they are not those of the verdict before
+
+A line that was edited or deleted breaks the chain at the next one. The last lines are protected by the files that they
+describe: the study's record, its file, its results, and the hash of its plan in its report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from realm_lab.errors import UserError
+from realm_lab.records.code import package_modules
+from realm_lab.records.code_record import code_reader
+from realm_lab.records.files import digest, read_json
+from realm_lab.records.lease import exclusive
+from realm_lab.records.study import StudyRecord, read_study_record, study_folder
+
+NAME = "ledger.jsonl"
+HASH_CHARACTERS = 16  # of the hash that a report names
+REMEDY = "restore it from a copy; a ledger is never repaired by hand"
+
+
+class Line(NamedTuple):
+    """One line; `hash` is the hash of its text."""
+
+    number: int  # from 1
+    hash: str
+    fields: dict[str, Any]
+
+
+class Deviation(NamedTuple):
+    """A change of the design after results were seen. `is_removal`: something was dropped or replaced, not added."""
+
+    line: int
+    change: str  # seed added, seed dropped, cell added, cell dropped, cell changed, design changed
+    name: str
+    is_removal: bool
+
+    def __str__(self) -> str:
+        return f"{self.change}: {self.name} (line {self.line})"
+
+
+class Problem(NamedTuple):
+    """The first line of the ledger that does not hold, or that the disk contradicts; 0: no line is at fault."""
+
+    line: int
+    study: str
+    what: str
+
+
+def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> None:
+    """Add the plan of a study, if it is not the one that was noted last. `complete`: runs of it, or of the plan before,
+    that have results."""
+    with exclusive(runs / NAME) as ledger:
+        assert ledger is not None  # we waited
+        lines = _whole_lines(ledger, runs / NAME)
+        last = _last(lines, record.name, "plan")
+        reader = code_reader(runs)
+        code = digest(reader.reached(package_modules()))  # comments aside
+        reader.save()
+        plan = _design(record) | {"file": digest_text(file), "code": code}
+        if last and {name: last.fields.get(name) for name in plan} == plan:
+            return
+        if last and "tune" in plan and plan["tune"] == last.fields.get("tune") and not record.runs:
+            return  # trials again, by other code: their choice will show a change
+        choice, tuned = _choice(record), _last(lines, record.name, "tuning")
+        if choice and (tuned is None or tuned.fields["choice"] != choice):
+            trials = sum(len(cell["trials"]) for cell in record.tuning["cells"].values())
+            text = _line(lines, {"kind": "tuning", "study": record.name, "trials": trials, "choice": choice})
+            ledger.write(text)
+            lines = [*lines, _line_of(text.rstrip("\n"), len(lines) + 1, runs / NAME)]
+        changes = _changes(last.fields, plan) if last else []
+        written = {"kind": "plan", "study": record.name, "complete": complete, **plan, "changes": changes}
+        ledger.write(_line(lines, written))
+
+
+def findings_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The finding of each comparison in summary.json, as a verdict notes them."""
+    found = summary["comparisons"].items()
+    return {metric: {cell: one["finding"] for cell, one in cells.items()} for metric, cells in found}
+
+
+def note_look(runs: Path, study: str, results: Path, complete: int, findings: Mapping[str, Any]) -> None:
+    """Add a look at new results of a planned study, and its verdict if that is new; nothing without a complete run."""
+    if not complete or not (runs / NAME).exists():
+        return
+    with exclusive(runs / NAME) as ledger:
+        assert ledger is not None
+        lines = _whole_lines(ledger, runs / NAME)
+        if not _last(lines, study, "plan"):
+            return
+        seen, look = _last(lines, study, "look"), digest_text(results)
+        if seen is None or seen.fields["results"] != look:
+            text = _line(lines, {"kind": "look", "study": study, "complete": complete, "results": look})
+            ledger.write(text)
+            lines = [*lines, _line_of(text.rstrip("\n"), len(lines) + 1, runs / NAME)]
+        found = _last(lines, study, "verdict")
+        if found is None or found.fields["findings"] != findings:
+            ledger.write(_line(lines, {"kind": "verdict", "study": study, "findings": dict(findings)}))
+
+
+def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
+    """Return the report's fields about the plan: line and hash of the last one before any result, or of the first one
+    if runs had results already, how many had, and every deviation since; None if no plan was noted. A plan that was
+    noted before tuning had chosen its runs could not know their results, so one with runs is preferred."""
+    path = runs / NAME
+    lines = [line for line in read_ledger(path) if line.fields["study"] == study] if path.exists() else []
+    plans = [line for line in lines if line.fields["kind"] == "plan"]
+    plans = [line for line in plans if line.fields["runs"]] or plans
+    if not plans:
+        return None
+    unseen = itertools.takewhile(lambda line: line.fields["kind"] != "look" and not line.fields.get("complete"), lines)
+    plan = (plans[:1] + [line for line in unseen if line in plans])[-1]
+    return {
+        "line": plan.number,
+        "hash": plan.hash[:HASH_CHARACTERS],
+        "complete": plan.fields["complete"],
+        "deviations": [str(one) for one in deviations(lines)],
+    }
+
+
+def last_look(runs: Path, study: str) -> Line | None:
+    """The last look at a study's results; None without one, or without a ledger."""
+    path = runs / NAME
+    return _last(read_ledger(path), study, "look") if path.exists() else None
+
+
+def deviations(lines: list[Line]) -> list[Deviation]:
+    """Return deviations in the lines of one study: every change after the first look, or after runs that a plan found
+    complete. A plan that was replaced before any look, and before another run was complete, does not count."""
+    looks = [line.number for line in lines if line.fields["kind"] == "look"]
+    kept: list[Line] = []
+    last: Line | None = None
+    for line in lines:
+        is_plan = line.fields["kind"] == "plan"
+        known = last.fields["complete"] if last and kept else 0
+        if last and (line.fields["kind"] == "look" or (is_plan and line.fields["complete"] > known)):
+            kept.append(last)
+        last = line if is_plan else last
+    kept += [last] if last else []
+    return [
+        Deviation(now.number, change, name, not change.endswith("added"))
+        for before, now in itertools.pairwise(kept)
+        if now.fields["complete"] or (looks and looks[0] < now.number)
+        for change, name in _changes(before.fields, now.fields)
+    ]
+
+
+def read_ledger(path: Path) -> list[Line]:
+    """Read every line, unverified. UserError: there is none, or a line is not an object of the ledger."""
+    try:
+        return _parsed(path.read_text(encoding="utf-8"), path)
+    except FileNotFoundError:
+        raise UserError("no ledger here", path=path, remedy="`realm-lab sweep` starts one with a plan") from None
+
+
+def verify(root: Path) -> tuple[list[Line], list[Problem]]:
+    """Return the ledger's lines, and its faults, the first of each study; needs no network.
+
+    The chain comes first: nothing after a broken line can be trusted. Then every study: its record, its file, its
+    results and its report must agree with the last lines of the ledger.
+    """
+    path = root / "runs" / NAME
+    lines = read_ledger(path)
+    before = ""
+    for line in lines:
+        if line.fields["before"] != before:
+            what = "it does not follow the line before: one was edited, deleted or moved"
+            return lines, [Problem(line.number, line.fields["study"], what)]
+        before = line.hash
+    studies = dict.fromkeys(line.fields["study"] for line in lines)
+    return lines, [problem for study in studies for problem in _contradictions(root, study, lines)]
+
+
+def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Problem]:
+    """Return differences between the disk and the last lines of a study."""
+    runs, mine = root / "runs", [line for line in lines if line.fields["study"] == study]
+    plan, look = _last(mine, study, "plan"), _last(mine, study, "look")
+    if plan is None:
+        yield Problem(mine[0].number, study, "no plan stands before it")
+        return
+    record_path = study_folder(runs, study) / "study.json"
+    if not record_path.exists():
+        yield Problem(plan.number, study, f"{record_path} is gone: the study was dropped")
+        return
+    try:
+        record = read_study_record(record_path)
+    except UserError as error:
+        yield Problem(plan.number, study, str(error))
+        return
+    for change, name in _changes(plan.fields, _design(record)):
+        yield Problem(plan.number, study, f"{record_path} is another plan; {change}: {name}")
+    file = root / record.source
+    if not record.source or not file.is_file():
+        yield Problem(plan.number, study, f"the study's file {record.source} is gone")
+    elif digest_text(file) != plan.fields["file"]:
+        yield Problem(plan.number, study, f"{record.source} was edited; run the study again to note it as a change")
+    results = root / "reports" / study / "results.csv"
+    summary = results.with_name("summary.json")
+    reported = read_json(summary) if results.exists() and summary.exists() else {}
+    if look and results.exists() and digest_text(results) != look.fields["results"]:
+        yield Problem(look.number, study, f"{results} has other results")
+    elif not look and reported.get("coverage", {}).get("complete"):
+        yield Problem(plan.number, study, f"{results} has results, and no look at them follows: the end is gone")
+    last = _last(mine, study, "verdict")
+    if look and reported and (last is None or last.fields["findings"] != findings_of(reported)):
+        what = "has other findings" if last else "has a verdict, and none follows: the end is gone"
+        yield Problem((last or look).number, study, f"{summary} {what}")
+    told = reported.get("plan") or {}
+    known = {line.hash[:HASH_CHARACTERS]: line.number for line in mine if line.fields["kind"] == "plan"}
+    if told.get("line") and told["hash"] not in known:
+        yield Problem(told["line"], study, f"the plan that {summary} names is not in the ledger")
+    for one in deviations(mine):
+        if one.is_removal:
+            yield Problem(one.line, study, f"after results were seen, {one.change}: {one.name}")
+
+
+def digest_text(path: Path) -> str:
+    """Return the SHA-256 of a text file as hex. Git may write its line ends as those of the system, so they do not
+    count."""
+    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
+
+
+def _design(record: StudyRecord) -> dict[str, Any]:
+    """Return the promises of a plan."""
+    keys: dict[str, dict[str, str]] = {}
+    for run in record.runs:
+        keys.setdefault(run.cell, {})[str(run.seed)] = run.run_key
+    metrics = {"metrics": [*record.metrics], "exploratory": [*record.exploratory], "delta": record.delta}
+    until = {"until": [*record.until]} if record.until else {}
+    tune: dict[str, Any] = {}
+    if record.tuning:
+        tune = {name: record.tuning[name] for name in ("trials", "seeds", "metric", "sampler")}
+        tune = {"tune": tune | {"space": {name: one["space"] for name, one in record.tuning["cells"].items()}}}
+    return {"baseline": record.baseline, **metrics, **until, **tune, "runs": keys}
+
+
+def _choice(record: StudyRecord) -> dict[str, Any]:
+    """Return the values that tuning chose for each cell; empty before."""
+    cells = record.tuning.get("cells", {})
+    chosen = {name: one["trials"][one["chosen"]] for name, one in cells.items() if one["chosen"] is not None}
+    return {name: {"values": trial["values"], "by_seed": trial["by_seed"]} for name, trial in chosen.items()}
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str]]:
+    """[change, name] of seeds, cells and the rest of the design. Seeds that a rule of the design adds are no change,
+    nor are the runs that follow from a planned tuning."""
+    old, new = before["runs"], now["runs"]
+    if before.get("tune") and before.get("tune") == now.get("tune") and not (old and new):
+        old = new
+    seeds = [{seed for cell in runs.values() for seed in cell} for runs in (old, new)]
+    planned = before.get("until") is not None and before.get("until") == now.get("until")
+    found = [["seed added", seed] for seed in sorted(seeds[1] - seeds[0], key=int) if not planned]
+    found += [["seed dropped", seed] for seed in sorted(seeds[0] - seeds[1], key=int)]
+    found += [["cell added", name] for name in new if name not in old]
+    found += [["cell dropped", name] for name in old if name not in new]
+    for name in (name for name in old if name in new):
+        if any(new[name].get(seed, key) != key for seed, key in old[name].items()):
+            found.append(["cell changed", name])
+    names = ("baseline", "metrics", "exploratory", "delta", "until", "tune")
+    return found + [["design changed", name] for name in names if before.get(name) != now.get(name)]
+
+
+def _last(lines: list[Line], study: str, kind: str) -> Line | None:
+    mine = (line for line in reversed(lines) if line.fields["study"] == study and line.fields["kind"] == kind)
+    return next(mine, None)
+
+
+def _line(lines: list[Line], fields: dict[str, Any]) -> str:
+    """The text of the next line."""
+    before = lines[-1].hash if lines else ""
+    return json.dumps({"before": before, "at": round(time.time(), 3), **fields}, ensure_ascii=False) + "\n"
+
+
+def _whole_lines(ledger: IO[str], path: Path) -> list[Line]:
+    """Return the lines of the locked file, and remove a last one that a killed process did not finish."""
+    text = ledger.read()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        ledger.truncate(len(whole.encode()))
+    return _parsed(whole, path)
+
+
+def _parsed(text: str, path: Path) -> list[Line]:
+    """Parse the lines; the text after the last newline is not one yet."""
+    return [_line_of(line, number, path) for number, line in enumerate(text.split("\n")[:-1], 1)]
+
+
+def _line_of(text: str, number: int, path: Path) -> Line:
+    try:
+        fields = json.loads(text)
+        if not {"before", "at", "kind", "study"} <= fields.keys():
+            raise ValueError
+    except (ValueError, AttributeError):
+        raise UserError("not a line of a ledger", path=path, line=number, remedy=REMEDY) from None
+    return Line(number, hashlib.sha256(text.encode()).hexdigest(), fields)

@@ -1,0 +1,322 @@
+"""Findings of a study: each cell against the baseline, in each metric, with their certainty."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from realm_lab.evidence.report.frames import NotMeasured, Run, column, frame, metric_columns
+from realm_lab.evidence.report.published import Published, published
+from realm_lab.evidence.statistics.family import Finding, judge
+from realm_lab.evidence.statistics.intervals import Interval, per_example_interval, seeds_and_questions_interval
+from realm_lab.evidence.statistics.paired import Comparison, compare
+from realm_lab.evidence.statistics.sequential import Decisions, Rule, decide
+from realm_lab.records.files import read_json_lines
+from realm_lab.records.metric_log import finite
+from realm_lab.records.metrics import Metric
+from realm_lab.records.metrics import metric as metric_of
+from realm_lab.records.study import StudyCell, StudyRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Cluster = Hashable  # questions that are alike: those of one article
+
+
+class Gap(StrEnum):
+    """The reason why a cell has no finding."""
+
+    NO_DATA = "no data"  # no run of it is complete
+    NOT_MEASURED = "not measured"  # its system cannot be measured in this
+    BASELINE = "the baseline has no value"
+    NO_SHARED_SEED = "no seed of the baseline"
+
+
+class CellResult(NamedTuple):
+    """One cell in one metric: a finding or a gap. The baseline has no finding, and a gap if it has no values."""
+
+    cell: StudyCell
+    values: dict[int, float]  # by seed
+    finding: Finding | None
+    paper: Published | None
+    gap: Gap | None = None
+    reason: str = ""  # why it is not measured
+
+    @property
+    def mean(self) -> float | None:
+        """Over the seeds that its difference is about; without a difference, over all that have a value."""
+        if self.finding:
+            return self.finding.comparison.means[0]
+        return sum(self.values.values()) / len(self.values) if self.values else None
+
+
+class MetricResult(NamedTuple):
+    """A metric over all cells, the baseline first."""
+
+    metric: Metric
+    cells: list[CellResult]
+
+    @property
+    def baseline(self) -> CellResult:
+        """The cell that the others are compared with."""
+        return self.cells[0]
+
+    @property
+    def is_cost(self) -> bool:
+        """True for a cost, which is not a measure of quality."""
+        return self.metric.source == "run"
+
+    @property
+    def is_measured(self) -> bool:
+        """True if any run has a value."""
+        return any(cell.values for cell in self.cells)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons why no run has a value."""
+        return list(dict.fromkeys(cell.reason or "no run has a value" for cell in self.cells))
+
+
+class Scores:
+    """Scores of the predictions of runs, question by question; each file is read once."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = {(run.cell, run.seed): run for run in runs}
+        self._read: dict[tuple[str, int], list[dict[str, Any]]] = {}
+
+    def of(self, cell: str, seed: int, metric: str) -> dict[tuple[str, str], tuple[float, Cluster]]:
+        """Return (id, question) -> score of one run's predictions, and its cluster; empty if there are none.
+
+        Predictions of older code name no cluster: each question is separate.
+        """
+        key = (cell, seed)
+        if key not in self._read:
+            stage = self._runs[key].stages.get("evaluate") if key in self._runs else None
+            path = stage.path / "eval" / "predictions.jsonl" if stage else None
+            self._read[key] = read_json_lines(path) if path and path.is_file() else []
+        found = {}
+        for row in self._read[key]:
+            question, score = (str(row.get("id")), str(row.get("question"))), finite(row.get(metric))
+            if score is not None:
+                found[question] = score, row.get("cluster", question)
+        return found
+
+    def differences(self, cell: str, base: str, seeds: Sequence[int], metric: str) -> list[dict[Cluster, np.ndarray]]:
+        """Return, per seed and cluster, the differences in score of the questions that both have; empty if one has
+        none."""
+        blocks = []
+        for seed in seeds:
+            mine, theirs = self.of(cell, seed, metric), self.of(base, seed, metric)
+            block: dict[Cluster, list[float]] = {}
+            for question in (question for question in mine if question in theirs):
+                score, cluster = mine[question]
+                block.setdefault(cluster, []).append(score - theirs[question][0])
+            blocks.append({cluster: np.array(deltas) for cluster, deltas in block.items()})
+        return blocks if all(blocks) else []
+
+
+class OverQuestions(NamedTuple):
+    """95 % intervals of one comparison; None: too few questions, or too few seeds."""
+
+    same_models: Interval | None  # other questions
+    new_seeds: Interval | None = None  # other seeds and other questions
+
+
+Intervals = Mapping[tuple[str, str], OverQuestions]  # (metric, cell) -> its intervals
+
+
+def question_intervals(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], scores: Scores) -> Intervals:
+    """The intervals over questions of every comparison whose runs left scores of single questions."""
+    found = {}
+    for name in metrics:
+        base = column(results, study.baseline, name)
+        for cell in (cell.name for cell in study.cells if cell.name != study.baseline):
+            seeds = sorted(column(results, cell, name).keys() & base.keys())
+            if blocks := scores.differences(cell, study.baseline, seeds, name):
+                span = metric_of(name).span
+                both = per_example_interval(blocks), seeds_and_questions_interval(blocks)
+                found[name, cell] = OverQuestions(*(interval.within(span) for interval in both))
+    return {key: intervals for key, intervals in found.items() if intervals.same_models}
+
+
+def compare_cells(
+    study: StudyRecord,
+    results: pd.DataFrame,
+    metrics: Sequence[str],
+    over_questions: Intervals | None = None,
+    not_measured: NotMeasured | None = None,
+) -> list[MetricResult]:
+    """Return all declared metrics, measured or not, and the measured exploratory ones; empty before the first run has
+    numbers.
+
+    The declared `metrics` times the cells are one family of tests. Costs are left out of it, unless one is the
+    first metric or has a difference that does not matter. These and the exploratory ones are a separate family each.
+    """
+    known = results.dropna(how="all", subset=metric_columns(results))["cell"]
+    measured = [name for name in (*metrics, *study.exploratory) if name in results and results[name].notna().any()]
+    names = [name for name in (*metrics, *study.exploratory) if name in metrics or name in measured]
+    if known.empty:
+        return []
+    values = {name: {cell.name: column(results, cell.name, name) for cell in study.cells} for name in names}
+    found = {
+        (name, cell): (metric_of(name), comparison)
+        for name in names
+        for cell in values[name]
+        if cell != study.baseline and (comparison := compare(values[name][cell], values[name][study.baseline]))
+    }
+    declared = [name for name in names if name in metrics and is_tested(name, names[0], study.delta)]
+    absent = (len(study.cells) - 1) * sum(name not in measured for name in declared)
+    judged = judge({key: one for key, one in found.items() if key[0] in declared}, study.delta, absent=absent)
+    if study.until:
+        at_looks = decisions(study, results, metrics)
+        judged = {
+            key: finding._replace(
+                corrected_p=at_looks.differences.get(key, 1.0), equivalence_p=at_looks.equivalences.get(key)
+            )
+            for key, finding in judged.items()
+        }
+    for name in (name for name in names if name not in declared):
+        mine = {key: one for key, one in found.items() if key[0] == name}
+        judged |= judge(mine, {}, is_exploratory=True)
+    gaps = {cell: (not_measured or {}).get(cell, {}) for cell in known}
+    return [_metric_result(study, name, values[name], judged, over_questions or {}, gaps) for name in names]
+
+
+def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str]) -> Decisions[tuple[str, str]]:
+    """Return every decision of a study that takes seeds until it is decided, as far as complete runs allow. Its cells
+    are decided by the first metric."""
+    assert study.until is not None
+    complete = results[results["status"] == "COMPLETE"]
+    done = {name: set(mine["seed"]) for name, mine in complete.groupby("cell")}
+    tests, first = dict[tuple[str, str], list[float]](), metrics[0]
+
+    def is_at_floor(key: tuple[str, str], count: int) -> bool:
+        name, mine = key
+        seeds = {*sorted(study.seeds)[:count]}
+        one, other = (
+            {seed: value for seed, value in column(complete, cell, name).items() if seed in seeds}
+            for cell in (mine, study.baseline)
+        )
+        found = compare(one, other)
+        return found is not None and all(map(metric_of(name).is_at_floor, found.means))
+
+    for name in metrics:
+        base = column(complete, study.baseline, name)
+        for cell in (cell.name for cell in study.cells if cell.name != study.baseline):
+            values = column(complete, cell, name)
+            if name != first and (not base or not values or not is_tested(name, first, study.delta)):
+                continue
+            both = done.get(cell, set()) & done.get(study.baseline, set())
+            seeds = list(itertools.takewhile(both.__contains__, sorted(study.seeds)))
+            # a seed whose runs lack this metric is no evidence
+            tests[name, cell] = [values[s] - base[s] if s in values and s in base else math.nan for s in seeds]
+    bounds = {key: study.delta[key[0]] for key in tests if key[0] in study.delta}
+    groups = {key: key[1] for key in tests}
+    deciding = [key for key in tests if key[0] == first]
+    return decide(tests, bounds, groups, deciding, Rule(*study.until), is_at_floor)
+
+
+def is_tested(name: str, first: str, delta: Mapping[str, float]) -> bool:
+    """True if a declared metric belongs to the question of the study, and is not a mere cost. `delta`: metrics with a
+    difference that does not matter."""
+    return metric_of(name).source != "run" or name == first or name in delta
+
+
+def _metric_result(
+    study: StudyRecord,
+    name: str,
+    values: Mapping[str, dict[int, float]],
+    judged: Mapping[tuple[str, str], Finding],
+    over_questions: Intervals,
+    not_measured: NotMeasured,
+) -> MetricResult:
+    """`not_measured` has every cell with a run that has numbers."""
+    cells, metric = [], metric_of(name)
+    for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
+        finding, gap, reason = judged.get((name, cell.name)), None, ""
+        if finding:
+            same_models, new_seeds = over_questions.get((name, cell.name), OverQuestions(None))
+            finding = finding._replace(per_example=same_models, seeds_and_questions=new_seeds)
+        elif not values[cell.name]:
+            gap = Gap.NOT_MEASURED if cell.name in not_measured else Gap.NO_DATA
+            why = not_measured.get(cell.name, {})
+            reason = why.get(name) or why.get(metric.part, "")
+        elif not values[study.baseline]:
+            gap = Gap.BASELINE
+        elif cell.name != study.baseline:
+            gap = Gap.NO_SHARED_SEED
+        paper = published(cell.paper) if cell.paper else None
+        cells.append(CellResult(cell, values[cell.name], finding, paper, gap, reason))
+    return MetricResult(metric, cells)
+
+
+def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
+    """The findings for summary.json: metric -> cell -> fields."""
+    return {
+        result.metric.name: {cell.cell.name: cell.finding.as_json() for cell in result.cells if cell.finding}
+        for result in results
+    }
+
+
+def family_of(results: Sequence[MetricResult]) -> list[tuple[Metric, StudyCell, Finding]]:
+    """The findings that are one family of tests: all but the exploratory ones."""
+    return [
+        (result.metric, cell.cell, cell.finding)
+        for result in results
+        for cell in result.cells
+        if cell.finding and not cell.finding.is_exploratory
+    ]
+
+
+def gaps_as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
+    """The cells without a finding: metric -> cell -> gap and reason."""
+    found = {
+        result.metric.name: {
+            cell.cell.name: {"gap": cell.gap, "reason": cell.reason} for cell in result.cells if cell.gap
+        }
+        for result in results
+    }
+    return {name: cells for name, cells in found.items() if cells}
+
+
+class AxisEffect(NamedTuple):
+    """One point of an axis against the baseline's, averaged over the points of the other axes that have both."""
+
+    axis: str
+    point: str
+    finding: Finding  # among all points of all axes
+
+    def as_json(self) -> dict[str, Any]:
+        """The effect for summary.json."""
+        return {"axis": self.axis, "point": self.point} | self.finding.as_json()
+
+
+def axis_effects(study: StudyRecord, metric: Metric, values: Mapping[str, Mapping[int, float]]) -> list[AxisEffect]:
+    """Every point of every axis but the baseline's; `values`: cell -> seed -> value. Empty without several axes, and
+    for seeds until decided: p would have to be corrected for the looks."""
+    base = study.cell(study.baseline).points
+    if len(study.axes) < 2 or not base or study.until:
+        return []
+    rows: list[dict[str, Any]] = []
+    for cell in study.cells:
+        if points := cell.points:
+            rows += [points | {"seed": seed, "value": value} for seed, value in values.get(cell.name, {}).items()]
+    table = frame(rows, columns=[*study.axes, "seed", "value"])
+    compared: dict[tuple[str, str], tuple[Metric, Comparison]] = {}
+    for axis, known in study.axes.items():
+        others = [other for other in study.axes if other != axis]
+        wide = table.pivot(index=[*others, "seed"], columns=axis, values="value").reindex(columns=list(known))
+        for point in (point for point in known if point != base[axis]):
+            # rows: points of the other axes where both cells have runs; columns: the seeds that all of them have
+            pairs = (wide[point] - wide[base[axis]]).unstack("seed").dropna(how="all").dropna(axis="columns")
+            deltas = {int(seed): float(pairs[seed].mean()) for seed in pairs.columns if len(pairs)}
+            if found := compare(deltas, dict.fromkeys(deltas, 0.0)):
+                means = (wide[one].unstack("seed").loc[pairs.index, [*deltas]] for one in (point, base[axis]))
+                found = found._replace(means=tuple(float(one.to_numpy().mean()) for one in means))
+                compared[axis, point] = metric, found
+    return [AxisEffect(axis, point, finding) for (axis, point), finding in judge(compared, study.delta).items()]

@@ -1,0 +1,149 @@
+"""Confounds of a comparison: differences between runs that the study does not declare."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from realm_lab.errors import UserError
+from realm_lab.evidence.report.frames import Run, StudyFrames, relative
+from realm_lab.records.parameters import ROUNDING, flat, is_system_option, measuring, show
+from realm_lab.records.run import RunRecord
+from realm_lab.records.study import StudyCell
+from realm_lab.records.yaml_file import parse_yaml
+
+NO_METHOD = ("preset", "seeds", "seed", "plugins")  # parameters that are no property of the method
+MACHINE = {"Python": "python", "processor": "cpu", "vector instructions": "vectors"}  # for people: field of env.json
+
+
+def confounds(study: StudyFrames) -> list[str]:
+    """Return a sentence for each; empty if cells differ only in their declared changes."""
+    return list(dict.fromkeys(_found(study)))
+
+
+def _found(study: StudyFrames) -> Iterator[str]:
+    record = study.record
+    engines = sorted({run.record.engine_version for run in study.runs})
+    if len(engines) > 1:
+        yield f"Confounded: runs of engine versions {', '.join(map(str, engines))} are compared."
+    for cell in record.cells:
+        if len({run.record.cell_key for run in study.of(cell.name)}) > 1:
+            yield f"Confounded: the seeds of {cell.name} differ in more than the seed."
+    for cell in record.cells:
+        if cell.name != record.baseline:
+            yield from _against_baseline(study, cell)
+
+
+def rounding_notes(study: StudyFrames) -> list[str]:
+    """A sentence for each difference between runs that moves last digits only."""
+    return list(dict.fromkeys(_notes(study)))
+
+
+def curve_notes(study: StudyFrames) -> list[str]:
+    """A sentence for each pre-training whose curves and flags were measured otherwise than the study asks for."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for run in study.runs:
+        path = run.stages["pretrain"].path / "config.yaml" if "pretrain" in run.stages else None
+        if path is None or not path.is_file():
+            continue
+        try:  # alike for all seeds of a cell, and then parsed once
+            params = parse_yaml(path.read_text(encoding="utf-8").partition("\nparams:\n")[2], path)
+        except (UserError, OSError, UnicodeDecodeError) as error:
+            study.problems.append(relative(error, path.parents[2]))
+            continue
+        asked = parameters_of(run.record) | study.record.observes | study.record.cell(run.cell).changes
+        had = measuring(flat(params or {}))
+        if changed := [name for name, value in had.items() if value != asked.get(name, value)]:
+            differing = (f"{name} = {show(had[name])}, not {show(asked[name])}" for name in changed)
+            found[f"{run.cell} were measured with {', '.join(differing)}"].append(path.parent.name)
+    return [
+        f"Curves and flags of {what}; to measure again, delete {', '.join(f'runs/stages/{one}' for one in folders)}."
+        for what, folders in found.items()
+    ]
+
+
+def reader_notes(study: StudyFrames) -> list[str]:
+    """A sentence for each causal language model that replaced a reader that learns."""
+    by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for run in study.runs:
+        own = parameters_of(run.record)
+        if own.get("pretrain.causal_checkpoint") is not None:
+            model = str(own["pretrain.causal_checkpoint"]).rstrip("/").rpartition("/")[2]
+            by_model[model, str(own.get("pretrain.causal_form"))].add(run.cell)
+    return [
+        f"A frozen causal language model, {model} (form {form}), reads masked sentences in {', '.join(sorted(cells))}: "
+        "pre-training maximises Eq. 1 with the reader's parameters fixed."
+        for (model, form), cells in sorted(by_model.items())
+    ]
+
+
+def _notes(study: StudyFrames) -> Iterator[str]:
+    yield from _rounding(study.runs)
+    environments = [env for run in study.runs for env in run.environments.values()]
+    made_with: dict[str, set[str]] = defaultdict(set)
+    for env in environments:
+        found = {name: env.get(key) for name, key in MACHINE.items()} | (env.get("packages") or {})
+        for name, value in found.items():
+            if value and name != "realm_lab":  # whose code has separate notes
+                made_with[name].add(str(value))
+    for name, values in made_with.items():
+        if len(values) > 1:
+            yield f"Runs were made with {name} {' and '.join(sorted(values))}: last digits may differ for that."
+
+
+def _against_baseline(study: StudyFrames, cell: StudyCell) -> Iterator[str]:
+    """A cell against the baseline, seed by seed."""
+    name, changes = cell.name, cell.changes
+    bases = {run.seed: run for run in study.of(study.record.baseline)}
+    for run in (run for run in study.of(name) if run.seed in bases):
+        ours, theirs = parameters_of(run.record), parameters_of(bases[run.seed].record)
+        undeclared = differing_parameters(ours, theirs) - changes.keys()
+        if run.record.system != bases[run.seed].record.system:
+            undeclared = {key for key in undeclared if not is_system_option(key)}
+        if undeclared:
+            yield f"Confounded: {name} also differs from the baseline in {', '.join(sorted(undeclared))}."
+        equal = sorted(key for key in changes if ours.get(key) == theirs.get(key) and not key.startswith("launch."))
+        if equal:
+            yield f"Confounded: {name} says that it changes {', '.join(equal)}, and its runs do not."
+        changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
+        if not changes_data and run.record.inputs.get("corpus") != bases[run.seed].record.inputs.get("corpus"):
+            yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than the baseline."
+
+
+def _rounding(runs: Sequence[Run]) -> Iterator[str]:
+    """Launch settings that differ between runs in a stage that trains."""
+    for name in ROUNDING:
+        seen: dict[str, set[str]] = defaultdict(set)
+        for stage, env in ((stage, env) for run in runs for stage, env in run.environments.items()):
+            if stage != "evaluate" and name in env.get("launch", {}):
+                seen[stage].add(str(env["launch"][name]))
+        if differing := sorted({value for values in seen.values() if len(values) > 1 for value in values}):
+            what = f"launch.{name} ({', '.join(differing)})"
+            yield f"Runs differ in {what}: rounding differs, which training can amplify."
+
+
+def parameters_of(record: RunRecord) -> dict[str, Any]:
+    """Return a run's parameters by dotted name: those of the method, and none of other systems, which older records
+    have."""
+
+    def is_own(name: str) -> bool:
+        system = name.partition(".")[2].rpartition(".")[0]
+        return not is_system_option(name) or system == record.system or ":" in system
+
+    found = flat(record.params)
+    return {
+        name: value for name, value in found.items()
+        if is_own(name) and name not in NO_METHOD and not name.startswith("launch.")
+    }  # fmt: skip
+
+
+def differing_parameters(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> set[str]:
+    """Return the names of parameters that two runs differ in. One that a record lacks came later and changes no result
+    by default, so it is not among them, unless it is an option: a record has those that were given."""
+
+    def has(values: Mapping[str, Any], name: str) -> bool:
+        return name in values or name.rpartition(".")[0] in values or is_system_option(name)
+
+    names = {*ours, *theirs}
+    return {key for key in names if ours.get(key) != theirs.get(key) and has(ours, key) and has(theirs, key)}

@@ -1,0 +1,471 @@
+"""Every drawing of a report: generic figures by their role, and the tools for custom figures.
+
+A report has PNG, a paper also PDF and SVG with text as text, as wide as its column or its text. The only file that
+imports matplotlib. The same numbers give the same bytes. Colours are taken from Okabe and Ito (2008), safe for
+colour-blind readers; beyond seven cells they are repeated with another dash.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import math
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np
+from matplotlib import rc_context, rcParams
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator, LogLocator
+from PIL import Image
+
+from realm_lab.records.metrics import Metric, curve
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INK, MUTED, GRID, PAPER = "#1f2933", "#5b6771", "#e2e6ea", "#ffffff"
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
+COLOURS = (INK, BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+DASHES = ("-", "--", ":", "-.")
+WIDTH_INCHES = 7.6
+PAPER_INCHES = (3.25, 6.75)  # one column, and the whole text, of the usual two-column styles
+BEHIND = {"facecolor": PAPER, "alpha": 0.75, "pad": 0.4, "edgecolor": "none"}  # names over dots
+TITLE_CHARACTERS = 64  # of all panels in a row
+DOTS_PER_INCH = 150
+PALETTE_COLOURS = 96  # of the PNG, which makes it a third as large; lines and letters have few
+STYLE: dict[Any, Any] = {
+    "font.size": 8.5,
+    "figure.figsize": (WIDTH_INCHES, 3.0),
+    "figure.dpi": DOTS_PER_INCH,  # text is measured as it is drawn
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for
+    "svg.fonttype": "none",  # text as text
+    "svg.hashsalt": "realm_lab",
+    "text.parse_math": False,
+    "axes.titlesize": 9.0,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.edgecolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.formatter.useoffset": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": GRID,
+    "legend.frameon": False,
+}
+
+Cells = Sequence[tuple[str, str]]  # (name, title), in the order of the legend
+
+
+Styles = Mapping[str, tuple[int, int]]
+"""Cell -> its colour and its dash; default: by the order of the cells."""
+
+
+class Sketch(NamedTuple):
+    """A figure that is not drawn yet. `alt` is read to those who do not see it."""
+
+    name: str
+    caption: str
+    alt: str
+    make: Callable[[], Figure | None]
+    columns: int = 2  # of a paper that it spans
+
+    @property
+    def entry(self) -> dict[str, str]:
+        """Return its fields in summary.json and the templates."""
+        return {"name": self.name, "caption": self.caption, "alt": self.alt}
+
+
+class Drawing(NamedTuple):
+    """A drawn figure; `files`: suffix -> bytes."""
+
+    name: str
+    files: dict[str, bytes]
+
+
+class Panel(NamedTuple):
+    """One set of axes over the steps of training; empty title and unit come from the registry."""
+
+    metric: str
+    title: str = ""
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    lines: Sequence[tuple[float, str]] = ()  # thin horizontal lines with their names: bounds, references
+
+
+def draw(sketch: Sketch, *, is_paper: bool = False) -> Drawing | None:
+    """The figure as PNG, for a paper as PDF and SVG too, in the style of the reports. None: nothing to draw."""
+    with rc_context(STYLE):
+        if (figure := _made(sketch)) is None:
+            return None
+        file, small = io.BytesIO(), io.BytesIO()
+        figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+        image = Image.open(file).convert("RGB")
+        # The usual method, median cut, merges the colours of thin lines on a crowded figure.
+        image = image.quantize(PALETTE_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        image.save(small, format="PNG", optimize=True)
+        files = {"png": small.getvalue()}
+        if is_paper:
+            size = PAPER_INCHES[sketch.columns - 1]
+            with rc_context({"figure.figsize": (size, 3.0), "font.size": 8.0, "axes.titlesize": 8.0}):
+                figure = _made(sketch)
+                assert figure is not None
+                # without a date, so that the same numbers give the same bytes
+                for suffix, names in (("pdf", ("CreationDate", "Creator", "Producer")), ("svg", ("Date", "Creator"))):
+                    paper = io.BytesIO()
+                    figure.savefig(paper, format=suffix, metadata=dict.fromkeys(names))
+                    files[suffix] = paper.getvalue()
+    return Drawing(sketch.name, files)
+
+
+def _made(sketch: Sketch) -> Figure | None:
+    """The figure with codes for characters that the font lacks."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure = sketch.make()
+    for text in figure.findobj(Text) if figure else ():
+        if isinstance(text, Text):
+            text.set_text(drawable(text.get_text()))
+    for axis in (axis for place in (figure.axes if figure else ()) for axis in (place.xaxis, place.yaxis)):
+        if isinstance(axis.get_major_locator(), FixedLocator):  # ticks that were named
+            labels = [label.get_text() for label in axis.get_ticklabels()]
+            if (shown := [*map(drawable, labels)]) != labels:
+                axis.set_ticklabels(shown)
+    return figure
+
+
+def drawable(text: str) -> str:
+    """`text` with a code for each character that the font lacks, for example U+6570."""
+    return "".join(one if _is_in_font(one) else f"U+{ord(one):04X}" for one in text)
+
+
+@functools.cache
+def _is_in_font(character: str) -> bool:
+    font = get_font(findfont(FontProperties()))  # comes with matplotlib
+    return character == "\n" or font.get_char_index(ord(character)) != 0
+
+
+def canvas(height_inches: float) -> Figure:
+    """An empty figure as wide as a report, or as a paper's column."""
+    figure = Figure(figsize=(rcParams["figure.figsize"][0], height_inches), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.035, wspace=0.04, hspace=0.06)  # type: ignore[union-attr,call-arg]
+    return figure
+
+
+def curves_figure(
+    points: pd.DataFrame, panels: Sequence[Panel], cells: Cells, *, columns: int = 2, step: str = "pre-training step"
+) -> Figure | None:
+    """Curves over steps: for each cell the mean over its seeds, and a band from the lowest to the highest seed.
+
+    `points` is `StudyFrames.curves_once`; panels and cells without a point are left out.
+    """
+    return bands_figure(bands(points), panels, cells, columns=columns, step=step)
+
+
+def bands(points: pd.DataFrame) -> pd.DataFrame:
+    """Mean and range over the seeds of a cell at each step that all of them have: cell, metric, step, seeds, mean, low,
+    high."""
+    seeds = points.groupby(["cell", "metric"])["seed"].nunique().rename("all")
+    found = points.groupby(["cell", "metric", "step"])["value"].agg(["count", "mean", "min", "max"]).reset_index()
+    found = found.merge(seeds.reset_index(), on=["cell", "metric"])
+    found = found[found["count"] == found["all"]].drop(columns="all").reset_index(drop=True)
+    return found.rename(columns={"count": "seeds", "min": "low", "max": "high"})
+
+
+def bands_figure(
+    found: pd.DataFrame,
+    panels: Sequence[Panel],
+    cells: Cells,
+    *,
+    columns: int = 2,
+    step: str = "pre-training step",
+    styles: Styles | None = None,
+) -> Figure | None:
+    """`curves_figure` of what `bands` returns."""
+    drawn = [panel for panel in panels if (found["metric"] == panel.metric).any()]
+    present = _present(cells, found)
+    if not drawn or not present:
+        return None
+    columns = min(columns, len(drawn))
+    rows = math.ceil(len(drawn) / columns)
+    figure = canvas(2.1 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for place, panel in zip(grid.flat, drawn, strict=False):
+        chosen = found[found["metric"] == panel.metric]
+        for order, name, title in present:
+            usual = order % len(COLOURS), order // len(COLOURS) % len(DASHES)
+            colour, dash = (styles or {}).get(name, usual)
+            line = chosen[chosen["cell"] == name]
+            if line.empty:
+                continue
+            place.fill_between(line["step"], line["low"], line["high"], color=COLOURS[colour], alpha=0.14, linewidth=0)
+            how: dict[str, Any] = {"color": COLOURS[colour], "linestyle": DASHES[dash], "linewidth": 1.8}
+            place.plot(line["step"], line["mean"], label=wrapped(title), **how)
+        _finish(place, panel, TITLE_CHARACTERS // columns)
+    for place in list(grid.flat)[len(drawn) :]:
+        place.set_axis_off()
+    for place in grid.flat[len(drawn) - columns : len(drawn)]:  # named once, under the lowest panel of each column
+        place.set_xlabel(step)
+    names_inches = legend(figure, loc="outside upper left", columns=3)
+    figure.set_figheight(2.1 * rows + names_inches)
+    return figure
+
+
+def plane_figure(
+    spots: pd.DataFrame,
+    cells: Cells,
+    axes: tuple[str, str],
+    *,
+    is_log: bool = False,
+    lines: Mapping[str, Mapping[str, str]] | None = None,
+    metric: Metric | None = None,
+) -> Figure | None:
+    """A trade-off: a light dot for each run and a heavy one for each cell's mean, with its title.
+
+    `spots` has the columns cell, x and y. `lines`: title -> the cells of a colour, joined if x rises with them, with
+    their names. `metric` bounds y.
+    """
+    spots = spots.dropna(subset=["x", "y"])
+    present = _present(cells, spots)
+    if len(present) < 2:
+        return None
+    means = {name: (float(x), float(y)) for name, x, y in spots.groupby("cell")[["x", "y"]].mean().itertuples()}
+    figure = canvas(max(2.9, min(4.4, 2.2 + 0.16 * len(present))))
+    place = figure.subplots()
+    if is_log and spots["x"].max() > 5 * spots["x"].min():  # else a linear scale has more numbers
+        place.set_xscale("log" if spots["x"].min() > 0 else "symlog")
+        place.xaxis.set_major_formatter("{x:g}")  # the scale's own writes powers as formulas
+        place.xaxis.set_minor_formatter("")
+        if place.get_xscale() == "log":
+            place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    colours, names, ends = {present[0][1]: INK}, {name: title for _, name, title in present}, {}
+    for order, (title, joined) in enumerate((lines or {}).items()):
+        path = [means[name] for name in joined if name in means]
+        if not path:
+            continue
+        how: dict[str, Any] = {"color": COLOURS[order % 7], "linestyle": DASHES[order % len(DASHES)]}
+        if path == sorted(path):  # else it would go to and fro
+            place.plot(*zip(*path, strict=True), linewidth=1.4, **how)
+        colours |= dict.fromkeys(joined, COLOURS[order % 7])
+        names |= dict.fromkeys(joined, "") if is_log else joined  # if x has few values, which name the points
+        ends[title] = max(path)
+    for _, name, _ in reversed(present):  # the baseline on top
+        mine, colour = spots[spots["cell"] == name], colours.get(name, BLUE)
+        place.plot(mine["x"], mine["y"], "o", markersize=3, alpha=0.3, color=colour, markeredgewidth=0)
+        place.plot(*means[name], "o", markersize=6.5, color=colour, zorder=4)  # above names and their lines
+    place.set(xlabel=axes[0], ylabel=wrapped(axes[1], 30))
+    place.grid(visible=True)
+    place.margins(0.08)
+    _bound(place, metric)
+    if ends:
+        _label_ends(figure, place, ends)
+    runs = [*spots[["x", "y"]].itertuples(index=False, name=None)]
+    named = [(names[name], means[name]) for _, name, _ in present if names[name]]
+    _label_points(figure, place, named, [*means.values()], runs)
+    return figure
+
+
+def axes_figure(
+    values: Mapping[tuple[str, str], Sequence[float]],
+    points: Sequence[str],
+    others: Sequence[str],
+    names: Sequence[str],
+    metric: Metric | None = None,
+) -> Figure | None:
+    """The interaction of two axes: a line for each of `others` over `points`, with a light dot for each run.
+
+    `values`: (point, other) -> values over the seeds; `names`: of the first axis, the second, and the values; `metric`
+    bounds them.
+    """
+    if len(values) < 4:
+        return None
+    figure = canvas(2.9)
+    place = figure.subplots()
+    ends: dict[str, tuple[float, float]] = {}
+    for order, other in enumerate(others):
+        shift = 0.06 * (order - (len(others) - 1) / 2)  # so that dots of two lines do not hide each other
+        known = [(x + shift, values[point, other]) for x, point in enumerate(points) if values.get((point, other))]
+        how: dict[str, Any] = {"color": COLOURS[order % 7], "marker": "o"}
+        for x, runs in known:
+            place.plot([x] * len(runs), runs, markersize=3.5, alpha=0.35, linestyle="", **how)
+        means = [sum(runs) / len(runs) for _, runs in known]
+        style = DASHES[order % len(DASHES)]
+        place.plot([x for x, _ in known], means, style, markersize=6.5, label=f"{names[1]} {other}", **how)
+        ends |= {f"{names[1]} {other}": (known[-1][0], means[-1])} if known else {}
+    place.set_xticks(range(len(points)), [wrapped(point) for point in points])
+    place.set(xlabel=names[0], ylabel=names[2])
+    place.set_xlim(-0.3, len(points) - 0.7)
+    _bound(place, metric)
+    _label_ends(figure, place, ends)
+    return figure
+
+
+def _bound(place: Axes, metric: Metric | None) -> None:
+    """Draw nothing beyond the values that a metric can have."""
+    low, high = place.get_ylim()
+    if metric is not None and metric.low is not None:
+        place.set_ylim(bottom=max(low, metric.low - 0.02 * metric.span))
+    if metric is not None and metric.high is not None:
+        place.set_ylim(top=min(high, metric.high + 0.02 * metric.span))
+
+
+def _label_ends(figure: Figure, place: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
+    """Write the name of each line to the right of its end, one below the other where ends are close."""
+    height = 1.25 * rcParams["font.size"]
+    figure.draw_without_rendering()
+    below = -math.inf
+    for order, (name, end) in sorted(enumerate(ends.items()), key=lambda one: one[1][1][1]):
+        points = place.transData.transform(end)[1] * 72 / figure.dpi
+        moved = max(points, below + height)
+        below = moved
+        how: dict[str, Any] = {"color": COLOURS[order % 7], "va": "center", "annotation_clip": False}
+        right = place.get_xlim()[1], end[1]
+        place.annotate(wrapped(name, 26), right, xytext=(3, moved - points), textcoords="offset points", **how)
+
+
+def _label_points(
+    figure: Figure,
+    place: Axes,
+    named: Sequence[tuple[str, tuple[float, float]]],
+    means: Sequence[tuple[float, float]],
+    runs: Sequence[tuple[float, float]],
+) -> None:
+    """Write each name next to its mean, where it hides the least of all runs and other names, and no other mean."""
+    figure.draw_without_rendering()
+    scale, inside = figure.dpi / 72, np.array([place.get_window_extent().extents])
+
+    def boxes(points: Sequence[tuple[float, float]], radius: float) -> np.ndarray:
+        """A row for each point: left, bottom, right, top; the radius is in points of the font."""
+        middle = np.asarray(place.transData.transform(points)).reshape(-1, 2)
+        return np.hstack([middle - radius * scale, middle + radius * scale])
+
+    taken = boxes(runs, 2.5)
+    for name, at in sorted(named, key=lambda one: one[1]):
+        line = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
+        how: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "arrowprops": line, "bbox": BEHIND}
+        note = place.annotate(wrapped(name, 26), at, (0, 0), annotation_clip=False, **how)
+        size, start = Text.get_window_extent(note).size, np.asarray(place.transData.transform(at))
+        others = boxes(
+            [mean for mean in means if mean != at], 8.0
+        )  # a name near another mean would seem to be its name
+        tried = []
+        for distance, (right, up) in itertools.product((6, 15, 26), itertools.product((1, -1, 0), (0, 1, -1))):
+            if right or up:
+                offset = right * distance, up * (4 if right and distance == 6 else distance)
+                low = start + scale * np.array(offset) + (np.array([right, up]) - 1) / 2 * size
+                box = np.hstack([low, low + size])
+                outside = size[0] * size[1] - _hidden(box, inside)
+                hidden = (_hidden(box, taken) + 10 * outside + 10 * _hidden(box, others)) / scale**2
+                tried.append((hidden + distance, offset, (right, up), box))
+        _, offset, (right, up), box = min(tried, key=lambda one: one[0])
+        note.set(position=offset, ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up])
+        note.set_in_layout(False)
+        if note.arrow_patch is not None and max(map(abs, offset)) == 6:
+            note.arrow_patch.set_visible(False)
+        taken = np.vstack([taken, box])
+
+
+def _hidden(box: np.ndarray, others: np.ndarray) -> float:
+    """The area of others that a box covers; each as left, bottom, right, top."""
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    return float(np.maximum(sides, 0).prod(axis=1).sum())
+
+
+def shares_figure(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[str], label: str) -> Figure | None:
+    """One stacked bar a row; `parts` names its shares, which add up to one."""
+    if not rows:
+        return None
+    figure = canvas(0.95 + 0.36 * len(rows))
+    place = figure.subplots()
+    lefts = [0.0] * len(rows)
+    for order, (part, colour) in enumerate(zip(parts, (SKY, ORANGE, GRID), strict=True)):
+        widths = [shares[order] for _, shares in rows]
+        bars = place.barh(range(len(rows)), widths, left=lefts, height=0.62, color=colour, label=part)
+        place.bar_label(bars, [f"{share:.3f}" if share >= 0.07 else "" for share in widths], label_type="center")
+        lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
+    place.set_yticks(range(len(rows)), [title for title, _ in rows])
+    place.set(xlim=(0, 1), ylim=(len(rows) - 0.5, -0.5), xlabel=label)
+    place.grid(visible=False)
+    figure.legend(loc="outside upper left", ncols=len(parts))
+    return figure
+
+
+def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str) -> Figure | None:
+    """The complete trials of a search in their order, with the best so far; columns number and value."""
+    if len(trials) < 2:
+        return None
+    figure = canvas(2.8)
+    place = figure.subplots()
+    place.plot(trials["number"], trials["value"], "o", color=BLUE, label="complete")
+    best = trials["value"].cummax()
+    place.step(trials["number"], best, where="post", color=GREEN, linewidth=1.5, label="best so far")
+    if baseline is not None:
+        place.axhline(baseline, color=VERMILION, linestyle=":", label="baseline")
+    place.set(xlabel="trial", ylabel=metric)
+    figure.legend(loc="outside upper left", ncols=3)
+    return figure
+
+
+def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
+    """The names of the cells, each once, outside the drawing, row by row in as many of `columns` as fit into its width.
+
+    Names that differ in numbers only are sorted by these. Returns its height in inches.
+    """
+    named: dict[str, Any] = {}
+    for place in figure.axes:
+        handles, names = place.get_legend_handles_labels()
+        named |= dict(zip(names, handles, strict=True))
+    ordered = by_value([*named])
+    while True:
+        names = [name for column in range(columns) for name in ordered[column::columns]]  # matplotlib fills columns
+        placed = figure.legend([named[name] for name in names], names, ncols=columns, **how)
+        size = placed.get_window_extent()
+        if columns == 1 or size.width <= figure.bbox.width:
+            return size.height / figure.dpi
+        placed.remove()
+        columns -= 1
+
+
+def by_value(names: list[str]) -> list[str]:
+    """Names that differ in their numbers only, sorted by these; others as they are."""
+    if len({re.sub(r"\d[\d.]*", "#", name) for name in names}) > 1:
+        return names
+    return sorted(names, key=lambda name: [float(number.rstrip(".")) for number in re.findall(r"\d[\d.]*", name)])
+
+
+def wrapped(title: str, width: int = 36) -> str:
+    """Wrap a cell's title for figures, without shortening it."""
+    return title if len(title) <= width else textwrap.fill(re.sub(r",(?=[A-Za-z])", ", ", title), width)
+
+
+def _present(cells: Cells, frame: pd.DataFrame) -> list[tuple[int, str, str]]:
+    """The cells with a row in `frame`, as (number, name, title): by its number a cell has one colour in all figures."""
+    return [(order, *cell) for order, cell in enumerate(cells) if (frame["cell"] == cell[0]).any()]
+
+
+def _finish(place: Axes, panel: Panel, width: int) -> None:
+    known = curve(panel.metric)
+    for height, name in panel.lines:
+        place.axhline(height, color=VERMILION, linewidth=0.9, linestyle=":")
+        place.annotate(
+            name, (1.0, height), xycoords=("axes fraction", "data"), textcoords="offset points", xytext=(-1, 3),
+            ha="right", fontsize=7.0, color=VERMILION,
+        )  # fmt: skip
+    place.set_title(textwrap.fill(panel.title or known.title, width))
+    place.set_ylabel(panel.unit or known.unit)
+    if panel.low is not None or panel.high is not None:
+        place.set_ylim(panel.low, panel.high)
+    place.margins(x=0.02)

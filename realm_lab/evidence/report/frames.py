@@ -1,0 +1,337 @@
+"""The one loader of results: the run folders of a study -> pandas frames, or a committed results.csv -> the same frame.
+
+Nothing that is broken or missing stops the reading: it is listed in `StudyFrames.problems`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from realm_lab.errors import UserError
+from realm_lab.records.computed import computed_values
+from realm_lab.records.digests import check_folder
+from realm_lab.records.files import read_json
+from realm_lab.records.metric_log import RESERVED, scalars
+from realm_lab.records.metrics import METRICS
+from realm_lab.records.metrics import metric as metric_of
+from realm_lab.records.run import RunRecord, StageRun, read_run_record
+from realm_lab.records.run_values import run_values
+from realm_lab.records.state import RunState, run_state
+from realm_lab.records.study import Studies, StudyRecord, StudyRun, study_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IDENTITY = ("study", "cell", "seed", "run_key", "status")
+MORE = ("engine_version", "collapsed", "flags", "not_measured")
+TEXTS = ("study", "cell", "run_key", "status", "flags", "not_measured", "metric")
+AGE = "index_staleness_steps"
+UPDATES = "corpus_updates"  # folder of a run, and first part of its columns
+SIDES = ("old", "new")
+WHOLE: dict[str, Any] = {"seed": int, "step": int, "seeds": int, "collapsed": int, "engine_version": "Int64"}
+NotMeasured = Mapping[str, Mapping[str, str]]  # cell -> part of the evaluation, or metric -> why
+CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a study. `values`: its numbers by name, empty unless it is complete."""
+
+    cell: str
+    seed: int
+    name: str
+    record: RunRecord
+    state: RunState
+    stages: dict[str, StageRun]
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+    not_measured: dict[str, str] = field(default_factory=dict)  # part of the evaluation, or metric -> why
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every stage is complete and its results could be read."""
+        return self.state.state == "COMPLETE" and bool(self.values)
+
+    @property
+    def flags(self) -> list[str]:
+        """Warnings of its stages, as `<stage>: <flag>`."""
+        return [f"{stage}: {flag}" for stage, flags in self.state.flags.items() for flag in flags]
+
+    def environment(self, key: str) -> set[str]:
+        """Return the values under one key of the stages' env.json, as text."""
+        return {str(env[key]) for env in self.environments.values() if env.get(key) is not None}
+
+
+@dataclass(frozen=True)
+class StudyFrames:
+    """A study with everything that was read of it."""
+
+    record: StudyRecord
+    runs: list[Run]  # whose record could be read
+    results: pd.DataFrame  # of results.csv: a row for each run, `status` as in records/state.py, a column a metric
+    problems: list[str]  # a sentence for each file that could not be read
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """Return (name, title) of the study's cells, the baseline first."""
+        return ordered_cells(self.record)
+
+    @property
+    def not_measured(self) -> NotMeasured:
+        """Cell -> part of the evaluation, or metric -> why no run of it is measured in it; cells without one are left
+        out."""
+        found = {}
+        for name, _ in self.cells:
+            known = {metric for run in self.of(name) for metric in run.values}
+            reasons = [(part, why) for run in self.of(name) for part, why in run.not_measured.items()]
+            found[name] = {part: why for part, why in reasons if part not in known}
+        return {name: parts for name, parts in found.items() if parts}
+
+    def of(self, cell: str) -> list[Run]:
+        """The runs of a cell, by seed."""
+        return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
+
+    def minutes(self, cell: str) -> dict[str, float]:
+        """Return the mean minutes of a complete run of a cell by stage."""
+        runs = [run for run in self.of(cell) if run.is_complete]
+        stages = dict.fromkeys(stage for run in sorted(runs, key=lambda run: -len(run.stages)) for stage in run.stages)
+        times = {
+            stage: [run.state.stages[stage].status.wall_seconds / 60 for run in runs if stage in run.stages]
+            for stage in stages
+        }
+        return {stage: sum(known) / len(known) for stage, known in times.items()}
+
+    @functools.cached_property
+    def curves(self) -> pd.DataFrame:
+        """Return every finite point of pre-training: cell, seed, metric, step, value.
+
+        The age of the index is the mean over all steps since the point before: single ages at regular
+        steps could always fall on the same point between two refreshes.
+        """
+        points = self.curves_of("pretrain")
+        import pandas as pd
+
+        return pd.concat([points[points["metric"] != AGE], _mean_ages(points)], ignore_index=True)
+
+    def curves_of(self, stage: str) -> pd.DataFrame:
+        """Return the curves of another stage."""
+        parts = [_points(run, stage, self.problems) for run in self.runs if stage in run.stages]
+        return frame([point for part in parts for point in part], CURVE_COLUMNS)
+
+    @property
+    def pretrained(self) -> list[tuple[str, str]]:
+        """Return (name, title) of the cells with a pre-training that no cell before them has."""
+        found: dict[tuple[Path, ...], tuple[str, str]] = {(): ("", "")}
+        for name, title in self.cells:
+            folders = tuple(run.stages["pretrain"].path for run in self.of(name) if "pretrain" in run.stages)
+            found.setdefault(folders, (name, title))
+        return [*found.values()][1:]
+
+    @property
+    def curves_once(self) -> pd.DataFrame:
+        """`curves` of the cells that `pretrained` has: each pre-training once."""
+        return self.curves[self.curves["cell"].isin([name for name, _ in self.pretrained])]
+
+
+def frame(rows: Any, columns: list[str] | None = None) -> pd.DataFrame:
+    """Return a table of rows, or of columns by name. pandas takes a second to import, so it is imported here."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)
+
+
+def ordered_cells(record: StudyRecord) -> list[tuple[str, str]]:
+    """Return (name, title) of a study's cells, the baseline first."""
+    ordered = sorted(record.cells, key=lambda cell: cell.name != record.baseline)
+    return [(cell.name, cell.title) for cell in ordered]
+
+
+class Summary(NamedTuple):
+    """Summary of a handful of seeds; `sd` has ddof = 1 and is None for one value."""
+
+    n: int
+    mean: float
+    sd: float | None
+    min: float
+    max: float
+
+
+def summarise(values: Iterable[float]) -> Summary | None:
+    """Mean, standard deviation and range of the values that are known; None when there are none."""
+    known = np.array([value for value in values if value is not None], float)  # pandas is slow with few values
+    known = known[~np.isnan(known)]
+    if not len(known):
+        return None
+    sd = float(known.std(ddof=1)) if len(known) > 1 else None
+    return Summary(len(known), float(known.mean()), sd, float(known.min()), float(known.max()))
+
+
+def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
+    """seed -> value of one metric of one cell, finite values only."""
+    if metric not in results:
+        return {}
+    rows = (results["cell"] == cell) & results[metric].notna()  # two columns of them: whole rows are slow to copy
+    return dict(zip(results["seed"][rows].tolist(), results[metric][rows].astype(float).tolist(), strict=True))
+
+
+def load_study(runs: Path, name: str) -> StudyFrames:
+    """Read a study as it ran last. UserError: the study has no runs here."""
+    return load_runs(runs, Studies(runs).read(name))
+
+
+def load_runs(runs: Path, record: StudyRecord) -> StudyFrames:
+    """The runs of a design, which need not be recorded as a study."""
+    runs = Path(runs)
+    problems: list[str] = []
+    found = [_read_run(runs, record, member, problems) for member in record.runs]
+    rows = [_row(record.name, member, run) for member, run in zip(record.runs, found, strict=True)]
+    return StudyFrames(record, [run for run in found if run is not None], _table(rows), problems)
+
+
+def report_folder(root: Path, study: str) -> Path | None:
+    """Return the folder of a study's report: in reports/, else in reports/reference; None if there is none."""
+    places = (Path(root) / "reports" / study, Path(root) / "reports" / "reference" / study)
+    return next((folder for folder in places if (folder / "report.md").is_file()), None)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read the summary.json of a report; empty if there is none that can be read."""
+    try:
+        return dict(read_json(folder / "summary.json"))
+    except (UserError, OSError, TypeError, ValueError):
+        return {}
+
+
+def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Read (summary.json, results.csv) of a report whose runs may be elsewhere. UserError: a missing or broken file."""
+    try:
+        return dict(read_json(folder / "summary.json")), read_results(folder / "results.csv")
+    except (OSError, TypeError, ValueError) as error:  # UserErrors and pandas' parser errors are ValueErrors
+        raise UserError(error, "write the report again", path=folder) from None
+
+
+def results_text(results: pd.DataFrame) -> str:
+    """The text of results.csv: the fixed columns first, numbers with ten digits."""
+    return results.to_csv(index=False, lineterminator="\n", float_format="%.10g")
+
+
+def read_results(source: Path | str) -> pd.DataFrame:
+    """A results.csv or curves.csv, by its path or its text: names stay text, whatever they look like."""
+    import pandas as pd
+
+    table = pd.read_csv(StringIO(source) if isinstance(source, str) else source, dtype=str, keep_default_na=False)
+    types: dict[Any, Any] = {name: WHOLE.get(str(name), float) for name in table if name not in TEXTS}
+    return table.replace("", None).astype(types)
+
+
+def metric_columns(results: pd.DataFrame) -> list[str]:
+    """The columns that hold numbers of runs."""
+    return [name for name in results.columns if name not in (*IDENTITY, *MORE)]
+
+
+def _read_run(runs: Path, study: StudyRecord, member: StudyRun, problems: list[str]) -> Run | None:
+    """One run; None where its state is not known."""
+    run = None
+    try:
+        record = read_run_record(runs / member.run / "run.json")
+        if record.run_key != member.run_key:
+            raise UserError(f"{member.cell} seed {member.seed} is listed with another run", f"run `{study.command}`",
+                            path=study_folder(runs, study.name) / "study.json")  # fmt: skip
+        record = replace(record, stages=study.cut(record.stages))
+        stages = {name: StageRun(runs / folder, name) for name, folder in record.stages.items()}
+        for stage in stages.values():
+            stage.check()
+        run = Run(member.cell, member.seed, member.run, record, run_state(runs, record), stages)
+        for name, stage in stages.items():
+            run.environments[name] = stage.environment()
+        if run.state.state == "COMPLETE":
+            run.values.update(run_values(stages))
+            computed, reasons = computed_values(study.own_metrics, stages)
+            run.values.update(computed)
+            run.values.update(_updates(runs / member.run))
+            run.not_measured.update([*stages.values()][-1].results().get("not_measured") or {})
+            run.not_measured.update(reasons)
+            where = f"{member.cell}, seed {member.seed}"
+            problems += [f"{where}: no value of {name}: {why}" for name, why in reasons.items()]
+            problems += [f"{where}: {text}" for text in _out_of_bounds(run.values)]
+    except (UserError, OSError, TypeError, ValueError, AttributeError, KeyError) as error:
+        problems.append(relative(error, runs))
+    return run
+
+
+def _out_of_bounds(values: Mapping[str, float]) -> Iterator[str]:
+    """Describe each value that its metric cannot have."""
+    for name, value in values.items():
+        if not (known := metric_of(name)).is_within(value):
+            low, high = ("any" if end is None else f"{end:g}" for end in (known.low, known.high))
+            yield f"{name} is {value:g}, and can only be {low} to {high}"
+
+
+def _updates(run: Path) -> dict[str, float]:
+    """Return the means of the run's corpus updates by `corpus_updates.UPDATE.GROUP.SIDE.MEASURE`; a group is one of
+    blanks, or `questions`."""
+    found: dict[str, float] = {}
+    for path in sorted((run / UPDATES).glob("*/result.json")):
+        check_folder(path.parent)
+        result = read_json(path)
+        groups = {group: {side: blanks[side] for side in SIDES} for group, blanks in result.get("clozes", {}).items()}
+        if asked := result.get("questions"):
+            groups["questions"] = {side: asked[f"{side}_corpus"] for side in SIDES}
+        found.update(scalars({UPDATES: {path.parent.name: groups}}))
+    return found
+
+
+def _points(run: Run, stage: str, problems: list[str]) -> list[tuple[Any, ...]]:
+    """The curves of one stage of a run, a row a point as CURVE_COLUMNS."""
+    try:
+        rows = run.stages[stage].metrics.rows()
+    except UserError as error:
+        problems.append(relative(error, run.stages[stage].path.parents[1]))
+        return []
+    return [
+        (run.cell, run.seed, name, row["step"], value)
+        for row in rows
+        for name, value in scalars(row)
+        if name not in RESERVED
+    ]
+
+
+def _mean_ages(points: pd.DataFrame) -> pd.DataFrame:
+    """Mean age of the index between points, from its mean over all steps so far."""
+    known = points[points["metric"] == f"{AGE}_mean"].sort_values(["cell", "seed", "step"])
+    sums = known["value"] * known["step"]
+    by_run = [known["cell"], known["seed"]]
+    values = sums.groupby(by_run).diff().fillna(sums) / known["step"].groupby(by_run).diff().fillna(known["step"])
+    return known.assign(metric=AGE, value=values)
+
+
+def _row(study: str, member: StudyRun, run: Run | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"study": study, "cell": member.cell, "seed": member.seed, "run_key": member.run_key}
+    row |= {"status": run.state.state if run else "PENDING"} | (run.values if run else {})
+    flags = " | ".join(run.flags) if run else ""
+    collapsed = int(run.state.has_collapsed) if run else 0
+    row |= {"engine_version": run.record.engine_version if run else None, "collapsed": collapsed, "flags": flags}
+    missing = run.not_measured.items() if run else ()
+    return row | {"not_measured": " | ".join(f"{part}: {reason}" for part, reason in missing)}
+
+
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Order columns: identity, the headline metrics even if not measured, every other number of a run, the rest."""
+    fixed = [m.name for m in METRICS.values() if m.headline] + ["device_hours"]
+    measured = {name for row in rows for name in row} - {*IDENTITY, *MORE, *fixed}
+    known = [name for name in METRICS if name in measured]
+    columns = [*IDENTITY, *fixed, *known, *sorted(measured - set(known)), *MORE]
+    table = frame(rows, columns)
+    return table.astype({"engine_version": "Int64"} | dict.fromkeys(metric_columns(table), float))
+
+
+def relative(error: Exception | str, runs: Path) -> str:
+    """The message with the run folder's own path shortened: reports must read the same on every machine."""
+    return str(error).replace(f"{runs}/", "runs/")

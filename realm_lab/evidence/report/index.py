@@ -1,0 +1,97 @@
+"""reports/index.html: a table of all studies on one self-contained page, made from the files under reports/.
+
+It shows your own results, and those of reports/reference/, which are committed, if you have none of that name. The
+numbers of a study come from its results.csv, its date and figure from its folder. A report without a summary of a study
+(made by hand, or of a search) is linked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from realm_lab.errors import UserError
+from realm_lab.evidence.report.frames import read_summary
+from realm_lab.evidence.report.interactions import interactions
+from realm_lab.evidence.report.rendering import page, picture, title_of
+from realm_lab.evidence.report.report_data import Report, load_report
+from realm_lab.evidence.report.tables import axes_rows, interaction_rows, result_rows, unfinished
+from realm_lab.evidence.statistics.wording import signed
+from realm_lab.records.files import write_text
+from realm_lab.records.study import DEFAULT
+
+MOST_OF_FIGURES = 600_000  # bytes of figures on the page; figures of later studies are only in their report
+
+
+def write_index(reports: Path) -> Path:
+    """Write the page from the reports under `reports`; returns its path. Without any report the page is a note."""
+    reports = Path(reports)
+    problems: list[str] = []
+    studies, others, room = [], [], MOST_OF_FIGURES
+    found = [path.parent for pattern in ("reference/*/report.md", "*/report.md") for path in reports.glob(pattern)]
+    # The last report of a name is shown: in reports/ if it has a complete run, else in reference/.
+    # An unreadable one, which gets a note below, counts as complete.
+    found.sort(
+        key=lambda folder: (
+            bool(read_summary(folder).get("coverage", {}).get("complete", True)),
+            folder.parent.name != "reference",
+        )
+    )
+    folders = {folder.name: folder for folder in found}
+    for folder in sorted(folders.values(), key=lambda one: (one.parent.name == "reference", one.name != DEFAULT, one)):
+        address = quote(folder.relative_to(reports).as_posix())
+        try:
+            if (folder / "results.csv").is_file():
+                study = _study(folder) | {"address": address, "is_reference": address.startswith("reference/")}
+                room -= len(study["drawing"]["data"]) if study["drawing"] else 0
+                studies.append(study if room >= 0 else study | {"drawing": None})
+            else:
+                text = (folder / "report.md").read_text(encoding="utf-8", errors="replace")
+                others.append({"address": f"{address}/report.md", "title": title_of(text, folder.name)})
+        except UserError as error:
+            problems.append(str(error).replace(f"{reports}/", "reports/"))
+    text = page(
+        "index.html.j2",
+        title="realm_lab: all studies",
+        studies=studies,
+        others=others,
+        problems=problems,
+        runs=sum(study["coverage"]["runs"] for study in studies),
+        complete=sum(study["coverage"]["complete"] for study in studies),
+    )
+    write_text(reports / "index.html", text)
+    return reports / "index.html"
+
+
+def _study(folder: Path) -> dict[str, Any]:
+    """Return the data of one study on the page. UserError: its summary.json or results.csv cannot be read."""
+    report, summary = load_report(folder), read_summary(folder)
+    try:
+        pictures = [(entry, folder / "figures" / f"{entry['name']}.png") for entry in summary["figures"][:1]]
+        drawn = [entry | {"data": picture(path)} for entry, path in pictures if path.is_file()]
+        return summary | {
+            "name": folder.name,
+            "anchor": quote(folder.name),
+            "rest": report.verdict.rest,
+            "warnings": [*unfinished(report.results), *summary["warnings"], *summary["code"]],
+            "seeds": report.record.seeds,
+            "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],
+            "designs": [("Means by both axes", axes_rows(report)), ("Interaction", interaction_rows(report))],
+            "tables": [(one.metric, result_rows(one, report.results)) for one in report.compared],
+            "strongest": _strongest(report),
+            "drawing": drawn[0] if drawn else None,
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(repr(error), "write the report again", path=folder) from None
+
+
+def _strongest(report: Report) -> dict[str, Any] | None:
+    """The finding with the smallest p in the first metric: the interactions of a study of two axes, else its cells."""
+    first = report.compared[:1]
+    findings = [one.finding for one in interactions(report.record, first)]
+    findings = findings or [cell.finding for one in first for cell in one.cells if cell.finding]
+    if not findings:
+        return None
+    found = min(findings, key=lambda one: (one.corrected_p, -abs(one.size)))
+    return {"delta": found.size, "text": signed(found.size, found.metric.digits), "p": found.corrected_p}

@@ -1,0 +1,20 @@
+"""The kind of plug-in for figures of a study. No matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from realm_lab.records.plugins import Choice, Kind
+
+FIGURES: Kind[Callable[..., Any]] = Kind("figure", "function", "study")
+register_figure = FIGURES.register  # makes a figure selectable in the `figures` of a study
+OF_TRAINING = "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
+for _name in (*OF_TRAINING, "quality_over_drift", "step_of_change"):
+    FIGURES.declare(_name, f"realm_lab.evidence.report.figures_training:{_name}")
+
+
+def known_anywhere(parameter: str, choice: Choice) -> Choice:
+    """A figure that `parameter` names, by its code: its name is known only where its plug-in is imported. UserError:
+    there is none, it cannot be called, or a wrong option."""
+    return Choice(FIGURES.choose(parameter, choice).target, choice.options)

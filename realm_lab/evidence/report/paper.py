@@ -1,0 +1,134 @@
+"""The tables of a report as LaTeX: reports/NAME/tables/*.tex, and all.tex, a document with every table and figure.
+
+A table needs the packages array, booktabs and graphicx; one wider than the line is scaled down to it. Its best mean is
+bold; marks at a difference are explained below the table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from realm_lab.evidence.report.comparison import MetricResult
+from realm_lab.evidence.report.rendering import is_number
+from realm_lab.evidence.report.report_data import Report
+from realm_lab.evidence.report.tables import Rows, detail_rows, other_rows, other_title, result_rows
+from realm_lab.evidence.statistics.family import ALPHA, Kind
+from realm_lab.records.files import write_text
+
+SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}", "−": "$-$", "±": r"$\pm$", "–": "--",
+    "—": "---", "Δ": r"$\Delta$", "✓": r"$\surd$", "×": r"$\times$", "≤": r"$\le$", "≥": r"$\ge$", "·": r"$\cdot$",
+    "…": r"\dots{}", "§": r"\S{}",
+} | {digit: f"$^{value}$" for value, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}  # fmt: skip
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+"""Start of a part that is scaled down to the width of the line if it is wider."""
+WRAPPED = 60
+"""Characters of the longest text of a column above which its lines are broken."""
+SIGNIFICANT, ONE_WAY = "*", "†"
+MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
+UNICODE = "% has characters that pdfLaTeX lacks: use LuaLaTeX or XeLaTeX, with \\setmainfont of a font that has them"
+NOTE = (
+    r"Mean over $n$ seeds; the best is bold. Difference: mean paired difference from the first row, from three seeds "
+    r"on with Student's 95\,\% interval; $p$: exact sign-flip test, corrected for "
+    r"all comparisons of the study (step-down max-T). "
+    rf"{MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same direction in "
+    r"every seed, too few for significance."
+)
+
+
+def latex(text: str) -> str:
+    """`text` for LaTeX: special characters escaped, signs as formulas, other scripts as they are."""
+    return "".join(SPECIAL.get(one, one) for one in unicodedata.normalize("NFC", " ".join(text.split())))
+
+
+def needs_unicode(text: str) -> bool:
+    """True if pdfLaTeX lacks characters of it."""
+    return re.search(r"[^\x00-\x7e\u00a1-\u017e]", text) is not None
+
+
+def metric_table(result: MetricResult, rows: Rows) -> Rows:
+    """Rows of `tables.result_rows` as LaTeX cells: the best mean bold, a finding as a mark at its difference."""
+    digits = result.metric.digits
+    means = [round(cell.mean, digits) for cell in result.cells if cell.mean is not None]
+    best = {"up": max, "down": min}.get(result.metric.better)
+    target = best(means) if best and means else None
+    found = []
+    for cell, row in itertools.zip_longest(result.cells, rows):  # BM25 is a row without a cell
+        shown = {key: latex(value) for key, value in row.items() if key != "finding"}
+        if cell and target is not None and cell.mean is not None and round(cell.mean, digits) == target:
+            shown["mean"] = rf"\textbf{{\boldmath {shown['mean']}}}"
+        finding = cell.finding if cell else None
+        last = next(key for key in shown if key.startswith("difference")) if finding else ""
+        if finding and finding.is_significant:
+            shown[last] += MARKS[SIGNIFICANT]
+        elif finding and finding.kind is Kind.TOO_FEW_SEEDS and finding.direction:
+            shown[last] += MARKS[ONE_WAY] * (finding.seeds > 1)
+        found.append(shown)
+    return found
+
+
+def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool = False) -> str:
+    """A floating table of rows with the same keys; columns of numbers are flush right."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    right = [all(is_number(row.get(name, "–")) or row[name][:1] in "-$\\+0123456789" for row in rows) for name in names]
+    body = [[row.get(name, "--") if escaped else latex(row.get(name, "–")) for name in names] for row in rows]
+    columns = ["r" if one else "l" for one in right]
+    for place in range(len(names)):
+        if max(len(line[place]) for line in body) > WRAPPED:
+            columns[place] = r">{\raggedright\arraybackslash}p{.5\linewidth}"
+    lines = [" & ".join(line) + r" \\" for line in ([latex(name) for name in names], *body)]
+    return "\n".join((
+        *[UNICODE] * any(map(needs_unicode, lines)),
+        "% needs \\usepackage{array,booktabs,graphicx}", r"\begin{table}", r"\centering\small",
+        rf"\caption{{{latex(caption[0].upper() + caption[1:])}}}",
+        rf"\label{{tab:{label}}}", FIT, rf"\begin{{tabular}}{{{''.join(columns)}}}",
+        r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}}",
+        *([r"", r"\smallskip", rf"\parbox{{\linewidth}}{{\footnotesize {note}}}"] if note else []), r"\end{table}", "",
+    ))  # fmt: skip
+
+
+def write_tables(folder: Path, report: Report, figures: Sequence[Mapping[str, str]]) -> None:
+    """tables/NAME.tex for each metric, NAME_details.tex, each of the other tables, and all.tex: the report in
+    its order."""
+    name, results, made = folder.name, report.results, dict[str, str]()
+    for result in report.compared:
+        key, title = result.metric.name, f"{result.metric.title}, study {name}"
+        title += f" ({result.metric.unit})" * bool(result.metric.unit)
+        rows = metric_table(result, result_rows(result, results))
+        made[key] = table(rows, title, f"{name}-{key}", NOTE, escaped=True)
+        made[f"{key}_details"] = table(detail_rows(result, results), f"{title}: details", f"{name}-{key}-details")
+    for key, rows in other_rows(report).items():
+        if rows:
+            made[key] = table(rows, f"{other_title(key, report)}, study {name}", f"{name}-{key}")
+    for key, text in made.items():
+        write_text(folder / "tables" / f"{key}.tex", text)
+    first = [key for key in ("axes", "interactions") if key in made] or [*made][:1]
+    drawn = [one for one in figures if (folder / "figures" / f"{one['name']}.pdf").is_file()]
+    answer = [rf"\section*{{{latex(report.data['title'])}}}", latex(report.record.question), ""]
+    answer += [rf"\textbf{{{latex(report.verdict.lead)}}}", latex(report.verdict.rest), ""]
+    document = [
+        *[UNICODE] * any(map(needs_unicode, [*made.values(), *answer])),
+        r"\documentclass[a4paper]{article}", r"\usepackage{iftex}",
+        r"\ifPDFTeX\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\else\usepackage{fontspec}\fi",
+        r"\usepackage{array,booktabs,graphicx}", r"\usepackage[margin=18mm]{geometry}",
+        r"\begin{document}",
+        *answer,
+        *(_figure(one) for one in drawn[:1]),
+        *(rf"\input{{{key}}}" for key in [*first, *(key for key in made if key not in first)]),
+        r"\clearpage",
+        *(_figure(one) for one in drawn[1:]), r"\end{document}", "",
+    ]  # fmt: skip
+    write_text(folder / "tables" / "all.tex", "\n".join(document))
+
+
+def _figure(one: Mapping[str, str]) -> str:
+    """A floating figure in the size that it was drawn in."""
+    return (
+        r"\begin{figure}[!ht]\centering\includegraphics{../figures/" + one["name"] + ".pdf}"
+        rf"\caption{{{latex(one['caption'])}}}\end{{figure}}"
+    )

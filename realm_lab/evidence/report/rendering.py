@@ -1,0 +1,173 @@
+"""Render templates to Markdown, HTML and plain text, and format numbers. The prose of all reports is in templates/.
+
+Every text of the data is escaped when it is put into a template: in *.md.j2 for Markdown and HTML, in *.html.j2 for
+HTML; *.j2 are plain text. A page is the Markdown of a report, converted, with its pictures inside.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
+
+from realm_lab.evidence.report.frames import Summary
+from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD
+from realm_lab.evidence.statistics.wording import MINUS, NOTHING, number
+
+FOLDER = Path(__file__).parent / "templates"
+MOST_COLUMNS = 6  # of a table, after the first
+NUMBER = re.compile(r"(> )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( [(\[].*[)\]])?")
+# The only HTML in a report: folded parts on GitHub and the site. Text of the data has no "<", so it is never confused.
+DETAILS = re.compile(r'<details markdown="1">\n<summary>(?P<summary>[^<]*)</summary>|</details>')
+# An underscore inside a word is no markup, and names are easier to read without backslashes.
+SPECIAL = re.compile(r"([\\`*\[\]|#~]|(?<!\w)_|_(?!\w))")
+
+
+def render(template: str, **values: Any) -> str:
+    """One of the templates, by its file's name."""
+    text = _environment(template.partition(".")[2]).get_template(template).render(**values)
+    if template.endswith(".md.j2"):
+        text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return text
+
+
+@functools.cache
+def _environment(kind: str) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=kind != "j2",
+        finalize=escape_markdown if kind == "md.j2" else None,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals |= {"table": pipe_table, "figure": markdown_figure, "html_table": html_table}
+    environment.filters |= {"number": number, "probability": probability, "likelihood": likelihood}
+    return environment
+
+
+def escape_markdown(value: Any) -> Markup:
+    """`value` on one line, with everything that Markdown or HTML would interpret made harmless."""
+    if isinstance(value, Markup):
+        return value
+    text = str(escape(" ".join(str(value).split()))).replace("&#39;", "'").replace("&#34;", '"')
+    return Markup(SPECIAL.sub(r"\\\1", text))
+
+
+def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """A Markdown table of rows with the same keys (what a row lacks is a dash), columns of numbers flush right.
+
+    One wider than a page becomes several, each with the first columns that make its rows distinct.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    keys = next((count for count in range(1, len(names)) if _are_distinct(rows, names[:count])), 1)
+    first, others = names[:keys], names[keys:]
+    parts = max(1, math.ceil(len(others) / MOST_COLUMNS))
+    width = max(1, math.ceil(len(others) / parts))
+    split = [[*first, *others[start : start + width]] for start in range(0, max(1, len(others)), width)]
+    return Markup("\n\n".join(_pipe_table(rows, names) for names in split))
+
+
+def _are_distinct(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> bool:
+    return len({tuple(row.get(name) for name in names) for row in rows}) == len(rows)
+
+
+def _pipe_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    cells = [[str(row.get(name, NOTHING)) for name in names] for row in rows]
+    sides = ["---:" if all(is_number(row[i]) for row in cells) else "---" for i in range(len(names))]
+    lines: list[Sequence[str]] = [[escape_markdown(name) for name in names], sides]
+    lines += [[escape_markdown(cell) or " " for cell in row] for row in cells]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def words(name: str) -> str:
+    """A dotted parameter or an axis for people: `pretrain.retriever.learning_rate` -> "learning rate"."""
+    return name.rsplit(".", 1)[-1].replace("_", " ")
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """ "seed 0", "seeds 0, 2", "seeds 0 to 7"."""
+    is_range = len(seeds) > 2 and [*seeds] == [*range(seeds[0], seeds[0] + len(seeds))]
+    listed = f"{seeds[0]} to {seeds[-1]}" if is_range else ", ".join(map(str, seeds))
+    return f"seed{'s' * (len(seeds) != 1)} {listed}"
+
+
+def is_number(text: str) -> bool:
+    """True for a number as reports write it, or a dash."""
+    return text == NOTHING or NUMBER.fullmatch(text) is not None
+
+
+def markdown_figure(figure: Mapping[str, str]) -> Markup:
+    """A picture next to the report, with its caption."""
+    alt, caption = escape_markdown(figure["alt"]), escape_markdown(figure["caption"])
+    return Markup(f"![{alt}](figures/{figure['name']}.png)\n\n*{caption}*")
+
+
+def html_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """`pipe_table` as HTML."""
+    return html(pipe_table(rows), Path())
+
+
+def title_of(markdown: str, default: str = "report") -> str:
+    """The first heading of a report."""
+    return next((line.lstrip("# ") for line in markdown.splitlines() if line.startswith("#")), default)
+
+
+def page(template: str, **values: Any) -> str:
+    """A page with its style and its script; the browser runs no other."""
+    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return render(template, style=Markup(style), script=Markup(script), script_digest=Markup(digest), **values)
+
+
+def html(markdown: str, folder: Path) -> Markup:
+    """Markdown as HTML, with the pictures that lie in `folder` inside it."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(markdown)
+    for place, token in enumerate(tokens):
+        if token.type == "inline" and (block := DETAILS.fullmatch(token.content)):
+            around = tokens[place - 1 : place + 2]  # the paragraph
+            summary = f"<details><summary>{escape(block['summary'])}</summary>" if block["summary"] else "</details>"
+            for one, text in zip(around, (summary, "", ""), strict=True):
+                one.type, one.content, one.tag, one.children = "html_block", text, "", None
+    for inline in (child for token in tokens for child in token.children or ()):
+        path = folder / str(inline.attrs.get("src", ""))
+        if inline.type == "image" and path.is_file():
+            inline.attrs["src"] = picture(path)
+    body = parser.renderer.render(tokens, parser.options, {})
+    return Markup(body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>"))
+
+
+def picture(path: Path) -> str:
+    """A PNG as an address that holds it."""
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def mean_sd(found: Summary | None, digits: int = 3) -> str:
+    """ "0.961 ± 0.014", without the second part for fewer than three values; a dash for none."""
+    if found is None:
+        return NOTHING
+    has_spread = found.sd is not None and found.n >= FEWEST_FOR_SPREAD
+    return number(found.mean, digits) + (f" ± {number(found.sd, digits)}" if has_spread else "")
+
+
+def probability(value: float | None) -> str:
+    """A probability with three decimals, or two significant digits when it is very small."""
+    if value is None or value >= 0.0005 or value == 0.0:
+        return number(value)
+    return f"{value:.1e}".replace("e-0", "e-").replace("-", MINUS)
+
+
+def likelihood(log_likelihood: float | None) -> str:
+    """The probability of a log-likelihood in nats; a dash for none."""
+    return NOTHING if log_likelihood is None else probability(math.exp(min(log_likelihood, 0.0)))

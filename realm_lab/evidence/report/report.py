@@ -1,0 +1,174 @@
+"""Everything under reports/NAME of a study. The same runs give the same bytes.
+
+    results.csv     a row for each run            summary.json    what was found, and data that only runs know
+    curves.csv      curves of the figure          examples.json   single questions, for the pages
+    report.md       the report, rendered from these files (rendered.py), as are most of figures/*.png
+    report.html     report.md with the examples, one page: of the default run, and with `--html`
+    tables/*.tex    LaTeX tables, with figures/*.pdf and *.svg only with `--paper`
+
+A report is never replaced by one of fewer complete runs (they may have been run elsewhere), unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from realm_lab.errors import UserError
+from realm_lab.evidence.ledger import findings_of, note_look, plan_of
+from realm_lab.evidence.report import tables
+from realm_lab.evidence.report.default_run import write_default_outputs
+from realm_lab.evidence.report.edited import check_results
+from realm_lab.evidence.report.examples import explorer_data, load_examples
+from realm_lab.evidence.report.frames import (
+    StudyFrames,
+    load_committed,
+    load_runs,
+    read_summary,
+    report_folder,
+    results_text,
+)
+from realm_lab.evidence.report.index import write_index
+from realm_lab.evidence.report.rendered import render_again, write_rendered
+from realm_lab.evidence.report.rendering import html, page, title_of
+from realm_lab.evidence.report.report_data import collect
+from realm_lab.evidence.report.study_figures import own_figures, study_curves
+from realm_lab.records.files import read_json, write_json, write_text
+from realm_lab.records.study import DEFAULT, Studies
+
+NO_PLAN = {"line": 0}  # of the ledger; the default pipeline promises nothing
+SEARCH = "search-"  # first part of the names of searches, whose reports are others
+
+
+def report(
+    root: Path,
+    study: str | None = None,
+    *,
+    force: bool = False,
+    html: bool = False,
+    paper: bool = False,
+    studies: Studies | None = None,
+) -> Path:
+    """`realm-lab report [STUDY]`: one study or all; returns the path that a person wants to open.
+
+    A report without runs here (a reference result, or one run elsewhere) is rendered again from its data.
+    """
+    studies = studies or Studies(Path(root) / "runs")
+    if study is None:
+        if html or paper:
+            flag = "--html" if html else "--paper"
+            raise UserError(f"report {flag}: name the study, `realm-lab report NAME {flag}`")
+        return write_all(root, force=force, studies=studies)
+    folder = Path(root) / "reports" / Path(study).name.removesuffix(".yaml")
+    is_run_here = folder.name in studies.names()
+    there = report_folder(root, folder.name)
+    if there and not is_run_here and not paper:
+        check_results(Path(root), there, load_committed(there)[1])
+        render_again(there)
+        write_index(root / "reports" if there.parent.name != "reference" else there.parent)
+        return write_page(there) if html else there / "report.md"
+    write_study_report(root, folder.name, force=force, paper=paper, explorer=html, studies=studies)
+    if paper:
+        return folder / "tables" / "all.tex"
+    return write_page(folder) if html else folder / "report.md"
+
+
+def write_study_report(
+    root: Path,
+    name: str,
+    *,
+    force: bool = False,
+    paper: bool = False,
+    explorer: bool = False,
+    studies: Studies | None = None,
+) -> Path:
+    """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
+
+    `force` replaces a report that counts more complete runs, too;
+    `paper` also writes LaTeX tables and PDF figures, `explorer` examples.json; both are then kept as new as the report.
+    UserError: no such study here, or the existing report has more complete runs.
+    """
+    root, folder = Path(root), Path(root) / "reports" / name
+    record = (studies or Studies(root / "runs")).read(name)
+    if record.tuning and not record.runs:
+        raise UserError(f"study {name}: its cells are being tuned, see `realm-lab status {name}`")
+    study = load_runs(root / "runs", record)
+    reported = read_summary(folder).get("coverage", {}).get("complete", 0)
+    if (complete := tables.coverage(study.results)["complete"]) < reported and not force:
+        raise UserError(
+            f"counts {reported} complete runs, here are {complete}",
+            "it stays as it is (run the rest, or replace it with --force)",
+            path=folder / "report.md",
+        )
+    explorer = explorer or name == DEFAULT or (folder / "examples.json").is_file()
+    plan = plan_of(root / "runs", name) or (None if name == DEFAULT else NO_PLAN)
+    paper = paper or (folder / "tables" / "all.tex").is_file()
+    summary = write_report(study, folder, paper=paper, explorer=explorer, plan=plan)
+    note_look(root / "runs", name, folder / "results.csv", complete, findings_of(summary))
+    if name == DEFAULT:
+        write_default_outputs(study, root / "reports")
+        write_page(folder)
+    write_index(root / "reports")
+    return folder
+
+
+def write_all(root: Path, *, force: bool = False, studies: Studies | None = None) -> Path:
+    """Write the report of every study whose runs are here, and the page of all studies; returns the page.
+
+    A study with fewer complete runs here than its report counts keeps its report; so does a broken one. UserError: no
+    study was run here, and there is no report either.
+    """
+    root = Path(root)
+    studies = studies or Studies(root / "runs")
+    if not studies.names() and not (root / "reports").is_dir():
+        raise UserError(
+            "no runs and no reports here", "run `realm-lab sweep NAME` first, or `realm-lab init FOLDER`", path=root
+        )
+    for name in (name for name in studies.names() if not name.startswith(SEARCH)):
+        try:
+            write_study_report(root, name, force=force, studies=studies)
+        except UserError as error:  # a broken or smaller study must not take the page away from the others
+            print(f"study {name}: its report stays as it is: {error}", file=sys.stderr)
+    return write_index(root / "reports")
+
+
+def write_page(folder: Path) -> Path:
+    """report.html of the report.md and the examples.json that are there; returns its path."""
+    write_text(folder / "report.html", page_of(folder / "report.md"))
+    return folder / "report.html"
+
+
+def page_of(report: Path) -> str:
+    """A report.md as one self-contained page."""
+    text, path = report.read_text(encoding="utf-8"), report.with_name("examples.json")
+    examples = read_json(path) if path.is_file() else None
+    return page("page.html.j2", title=title_of(text), body=html(text, report.parent), examples=examples)
+
+
+def write_report(
+    study: StudyFrames,
+    folder: Path,
+    title: str = "",
+    commands: Sequence[str] = (),
+    *,
+    paper: bool = False,
+    explorer: bool = False,
+    plan: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything of one study into `folder`; returns the content of summary.json.
+
+    `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep), `plan` is
+    what the ledger has of it.
+    """
+    own, examples, curves = own_figures(study, is_paper=paper), load_examples(study), study_curves(study)
+    report = collect(study, examples, curves, [entry for entry, _ in own], title, commands, plan)
+    write_text(folder / "results.csv", results_text(study.results))
+    if curves.empty:
+        (folder / "curves.csv").unlink(missing_ok=True)
+    else:
+        write_text(folder / "curves.csv", results_text(curves))
+    if explorer:
+        write_json(folder / "examples.json", explorer_data(study, examples))
+    return write_rendered(folder, report, [drawing for _, drawing in own], paper=paper)

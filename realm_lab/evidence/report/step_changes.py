@@ -1,0 +1,66 @@
+"""Changes during pre-training in a report: quality against their step, and how tightly they are paired."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from realm_lab.evidence.statistics.wording import number
+from realm_lab.records.metrics import metric
+from realm_lab.records.parameters import CHANGES, show
+from realm_lab.records.study import StudyCell, StudyRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEWEST = 3  # pairs, for a spread
+
+
+def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
+    """Return change -> the cells with it, by its step of pre-training; 0 is a run with it from the start. Only changes
+    that a cell makes at a later step."""
+    found: dict[str, dict[int, StudyCell]] = {}
+    late = set()
+    for cell in record.cells:
+        steps = {int(step): change for step, change in (cell.changes.get(CHANGES) or {}).items()}
+        if cell.name == record.baseline or len(steps) > 1:
+            continue
+        own = {name: value for name, value in cell.changes.items() if name != CHANGES}
+        (step, change), *_ = steps.items() or [(0, {})]
+        own |= {f"pretrain.{name}": value for name, value in change.items()}
+        system = [] if cell.system == record.cell(record.baseline).system else [cell.system]
+        names = [f"{name.removeprefix('pretrain.').replace('_', ' ')} = {show(own[name])}" for name in sorted(own)]
+        title = ", ".join([*system, *names])
+        found.setdefault(title, {})[step] = cell
+        late |= {title} if step else set()
+    return {title: dict(sorted(cells.items())) for title, cells in found.items() if title in late}
+
+
+def changes_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
+    """Return, for each change during pre-training, the standard deviation over the seeds of the paired difference in
+    the first metric, by its step, and a sentence about them; empty if there is none."""
+    if not record.metrics or record.metrics[0] not in results:
+        return {}
+    name, spread = record.metrics[0], dict[str, dict[int, float]]()
+    values = results.pivot_table(index="seed", columns="cell", values=name)
+    for title, cells in families(record).items():
+        for step, cell in cells.items():
+            if {record.baseline, cell.name} <= {*values.columns}:
+                differences = (values[cell.name] - values[record.baseline]).dropna()
+                if len(differences) >= FEWEST:
+                    spread.setdefault(title, {})[step] = float(differences.std())
+    return {"spread": spread, "sentence": _sentence(spread, name, results)} if spread else {}
+
+
+def _sentence(spread: dict[str, dict[int, float]], name: str, results: pd.DataFrame) -> str:
+    parts = []
+    for title, steps in spread.items():
+        by_step = (
+            f"{number(value)} {f'from step {step}' if step else 'from the start'}" for step, value in steps.items()
+        )
+        parts.append(f"{title} {', '.join(by_step)}")
+    engines = ", ".join(str(one) for one in sorted(results["engine_version"].dropna().unique()))
+    return (
+        f"Standard deviation over the seeds of the paired difference in {metric(name).title}, by the step of "
+        "pre-training at which a run changed (pairs share all steps before it; engine version "
+        f"{engines}): {'; '.join(parts)}."
+    )

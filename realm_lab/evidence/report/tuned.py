@@ -1,0 +1,148 @@
+"""The tuning of a study in its report: budgets, choices, and the expected best value by trials."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from realm_lab.evidence.report.figures import COLOURS, DASHES, Sketch, canvas, legend, wrapped
+from realm_lab.evidence.report.rendering import seeds_text
+from realm_lab.evidence.statistics.tuning import expected_best
+from realm_lab.evidence.statistics.wording import NOTHING, number
+from realm_lab.records.metrics import CURVES, Metric, metric
+from realm_lab.records.parameters import show
+from realm_lab.records.study import StudyRecord
+
+SAMPLERS = {"tpe": "TPE", "random": "random", "latin": "a Latin hypercube", "grid": "a grid"}
+OPERATIONS = "training_teraflop"
+EDGE = "†"
+
+
+@dataclass(frozen=True)
+class TunedCell:
+    """One tuned cell. `expected`: the expected best value after 1, 2, ... trials; a failed trial counts as the lowest
+    value there is."""
+
+    cell: str
+    title: str
+    trials: int
+    failed: int
+    as_it_is: float | None  # value of the first trial
+    best: float
+    chosen: dict[str, Any]
+    at_edge: list[str]
+    expected: list[float]
+    teraflop: float | None  # of a run of a trial, mean over the trials
+
+
+def tuned_cells(record: StudyRecord) -> list[TunedCell]:
+    """Return the cells of a study that was tuned, in its order; empty for others."""
+    found = []
+    for cell in record.cells if record.tuning else ():
+        one = record.tuning["cells"][cell.name]
+        trials = one["trials"]
+        means = [statistics.fmean(trial["by_seed"]) if trial["state"] == "complete" else None for trial in trials]
+        known = [mean for mean in means if mean is not None]
+        low = tuning_metric(record).low
+        worst = min(known) if low is None else low
+        work = [trial[OPERATIONS] for trial in trials if trial[OPERATIONS] is not None]
+        found.append(
+            TunedCell(
+                cell.name,
+                cell.title,
+                len(trials),
+                means.count(None),
+                means[0],
+                max(known),
+                trials[one["chosen"]]["values"],
+                one["at_edge"],
+                expected_best([worst if mean is None else mean for mean in means]),
+                statistics.fmean(work) if work else None,
+            )
+        )
+    return found
+
+
+def tuning_metric(record: StudyRecord) -> Metric:
+    """The metric of the choice."""
+    name = record.tuning["metric"]
+    return CURVES.get(name) or metric(name)
+
+
+def tuning_json(record: StudyRecord) -> dict[str, Any]:
+    """Return the fields of summary.json; empty for a study without `tune`. Its values by seed are in `design`."""
+    cells = {one.cell: asdict(one) for one in tuned_cells(record)}
+    kept = {name: record.tuning[name] for name in ("trials", "seeds", "metric", "sampler")} if cells else {}
+    return kept | {"sentence": tuning_sentence(record), "cells": cells} if cells else {}
+
+
+def tuning_sentence(record: StudyRecord) -> str:
+    """Describe the budget and count choices at an edge of their space."""
+    tuning, cells = record.tuning, tuned_cells(record)
+    text = (
+        f"Tuned: {tuning['trials']} trials for each cell by {tuning_metric(record).title} on "
+        f"{seeds_text(tuning['seeds'])} ({SAMPLERS[tuning['sampler']]}; of equal trials the first). "
+    )
+    edges, chosen = sum(len(cell.at_edge) for cell in cells), sum(len(cell.chosen) for cell in cells)
+    if not edges:
+        return f"{text}No choice is at an edge of its space."
+    return f"{text}At an edge of its space, so that a better value may lie outside: {edges} of {chosen} choices."
+
+
+def tuning_rows(record: StudyRecord) -> list[dict[str, str]]:
+    """A row for each tuned cell."""
+    cells, rows = tuned_cells(record), []
+    digits = tuning_metric(record).digits if cells else 0
+    for cell in cells:
+        shown = dict.fromkeys([1, 2, (cell.trials + 1) // 2, cell.trials])
+        row = {"cell": cell.title, "trials": f"{cell.trials}" + f", {cell.failed} failed" * bool(cell.failed)}
+        row["as it is"] = number(cell.as_it_is, digits)
+        row |= {f"best of {n}": number(cell.expected[n - 1], digits) for n in shown}
+        row["operations of a run, 10¹²"] = number(cell.teraflop, 2)
+        row["chosen"] = "; ".join(_choice(record, cell, name) for name in cell.chosen) or NOTHING
+        rows.append(row)
+    return rows
+
+
+def _choice(record: StudyRecord, cell: TunedCell, name: str) -> str:
+    """A chosen value with its space, and a mark if it is at an edge of it."""
+    space = record.tuning["cells"][cell.cell]["space"][name]
+    tried = "/".join(map(show, space["choices"])) if "choices" in space else f"{space['low']:g} to {space['high']:g}"
+    return f"{name} = {show(cell.chosen[name])}{EDGE * (name in cell.at_edge)} of {tried}"
+
+
+def tuning_sketches(record: StudyRecord) -> list[Sketch]:
+    """The figure of a study with `tune`."""
+    cells = tuned_cells(record)
+    if not cells:
+        return []
+    title = tuning_metric(record).title
+    by_work = " and by the operations of these trials' training" if all(cell.teraflop for cell in cells) else ""
+    caption = (
+        f"Expected best {title} by the number of trials{by_work}: the mean over all orders of the trials, on the "
+        "development seeds that the choice depends on."
+    )
+    alt = f"Expected best {title} of {len(cells)} cells over the number of trials"
+    return [Sketch("tuning", caption, alt, lambda: tuning_figure(cells, title, len(record.tuning["seeds"])))]
+
+
+def tuning_figure(cells: Sequence[TunedCell], title: str, seeds: int) -> Any:
+    """Curves of the expected best value, over trials and, if they are known for all, over operations."""
+    has_work = all(cell.teraflop for cell in cells)
+    figure = canvas(2.4)
+    places = figure.subplots(1, 1 + has_work, squeeze=False)[0]
+    for order, cell in enumerate(cells):
+        trials = range(1, cell.trials + 1)
+        how: dict[str, Any] = {"color": COLOURS[order % len(COLOURS)], "linewidth": 1.8, "marker": ".", "markersize": 5}
+        how |= {"linestyle": DASHES[order // len(COLOURS) % len(DASHES)], "label": wrapped(cell.title)}
+        places[0].plot(trials, cell.expected, **how)
+        if cell.teraflop and has_work:
+            places[1].plot([n * seeds * cell.teraflop for n in trials], cell.expected, **how)
+    places[0].set(xlabel="trials", ylabel=wrapped(f"expected best {title}", 30), title="By trials")
+    places[0].xaxis.get_major_locator().set_params(integer=True)
+    if has_work:
+        places[1].set(xlabel="operations of training, 10¹²", title="By operations")
+    figure.set_figheight(2.4 + legend(figure, loc="outside upper left", columns=3))
+    return figure

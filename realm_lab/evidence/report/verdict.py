@@ -1,0 +1,167 @@
+"""Findings as text: the answer of a study in two sentences (templates/verdict.j2).
+
+Nothing reads this text back. The same findings as fields are in summary.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from realm_lab.evidence.report.comparison import AxisEffect, CellResult, Gap, MetricResult, axis_effects
+from realm_lab.evidence.report.interactions import Interaction, interactions
+from realm_lab.evidence.report.rendering import render, words
+from realm_lab.evidence.statistics.family import Finding, Kind
+from realm_lab.evidence.statistics.wording import bound, number, percent, signed
+from realm_lab.records.study import StudyRecord
+
+FEW = {2: "two", 3: "three", 4: "four", 5: "five"}  # seeds that are too few
+
+
+class Verdict(NamedTuple):
+    """`lead`: one sentence that answers the question; `rest`: further sentences; `missing`: the declared metrics that
+    no run measured."""
+
+    lead: str
+    rest: str = ""
+    missing: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self))
+
+
+class Member(NamedTuple):
+    """A cell, a point or an interaction, in words."""
+
+    title: str
+    value: str
+    amount: float  # what `value` shows
+
+
+class Side(NamedTuple):
+    """Findings of one kind; if there are too few seeds, also of one direction and number of seeds."""
+
+    kind: Kind
+    direction: Kind | None  # that all seeds agree on
+    members: list[Member]  # the strongest first
+    seeds: int  # the most that one has
+    bound: str  # the difference that does not matter
+
+    @property
+    def range(self) -> tuple[str, str]:
+        """The lowest and the highest value."""
+        ordered = sorted(self.members, key=lambda member: member.amount)
+        return ordered[0].value, ordered[-1].value
+
+
+def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
+    """By the first metric, then what other metrics show."""
+    absent = [f"{one.metric.title} ({'; '.join(one.reasons)})" for one in results[1:] if not one.is_measured]
+    return _verdict(study, results)._replace(missing=f"Not measured: {', '.join(absent)}." if absent else "")
+
+
+def _verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
+    first = results[0] if results else None
+    if first is None or not first.baseline.values:
+        base = first.baseline if first else None
+        found = {"gap": base.gap, "why": base.reason} if base else {"gap": Gap.NO_DATA, "why": ""}
+        if is_absent := first is not None and not first.is_measured:
+            found = {"gap": Gap.NOT_MEASURED, "why": "; ".join(first.reasons)}
+        return _sentences(answered=False, unmeasured=is_absent, metric=first.metric.title if first else "", **found)
+    digits, base_cell = first.metric.digits, study.cell(study.baseline)
+    effects = axis_effects(study, first.metric, {cell.cell.name: cell.values for cell in first.cells})
+    others = [cell for cell in first.cells if cell is not first.baseline]
+    compared = [
+        (cell.finding, Member(cell.cell.title, _value(cell, first), cell.mean))
+        for cell in others
+        if cell.finding and cell.mean is not None
+    ]
+    sides = _sides(compared)
+    mine = [one for one in interactions(study, results) if one.metric == first.metric]
+    judged = [(effect.finding, effect.point) for effect in effects] or [(one, member.title) for one, member in compared]
+    return _sentences(
+        answered=True,
+        metric=first.metric.title,
+        better={"up": Kind.HIGHER, "down": Kind.LOWER}.get(first.metric.better),
+        are_systems=all(cell.cell.system != base_cell.system for cell in others),
+        baseline=base_cell.title,
+        mean=number(first.baseline.mean, digits),
+        sides=sides,
+        few=[FEW[seeds] for seeds in sorted({side.seeds for side in sides if side.kind is Kind.TOO_FEW_SEEDS} - {1})],
+        cells=len(others),
+        gaps=[{"title": cell.cell.title, "gap": cell.gap, "why": cell.reason} for cell in others if cell.gap],
+        skewed=[
+            {"title": title, "value": percent(finding.false_alarms)}
+            for finding, title in judged
+            if finding.is_significant and finding.is_skewed
+        ],
+        axes=[_axis(study, axis, effects) for axis in study.axes] if effects else [],
+        interactions=_sides([(one.finding, _effect(study, one)) for one in mine]),
+        elsewhere=[] if effects else _elsewhere(results),
+    )
+
+
+def _value(cell: CellResult, result: MetricResult) -> str:
+    """The mean of a cell; also the baseline's, if it is another one over the seeds that both have."""
+    digits = result.metric.digits
+    shown, base = number(cell.mean, digits), number(result.baseline.mean, digits)
+    theirs = number(cell.finding.comparison.means[1], digits) if cell.finding else base
+    return shown if theirs == base else f"{shown} against {theirs} over the same seeds"
+
+
+def _sentences(**values: Any) -> Verdict:
+    """templates/verdict.j2, which has a sentence a line."""
+    lines = [" ".join(line.split()) for line in render("verdict.j2", **values).splitlines()]
+    lead, *rest = [line[0].upper() + line[1:] for line in lines if line]
+    return Verdict(lead, " ".join(rest))
+
+
+def _sides(found: Sequence[tuple[Finding, Member]]) -> list[Side]:
+    """Return findings by kind, in the order of Kind."""
+    groups: dict[tuple[int, str, int], list[tuple[Finding, Member]]] = {}
+    order = [*Kind]
+    for finding, member in sorted(found, key=lambda one: -abs(one[0].size)):
+        way, seeds = "", 0
+        if finding.kind in (Kind.TOO_FEW_SEEDS, Kind.ONE_PAIR):
+            way, seeds = finding.direction or "~", -finding.seeds
+        groups.setdefault((order.index(finding.kind), way, seeds), []).append((finding, member))
+    sides = []
+    for (_, same_way, _), members in sorted(groups.items()):
+        first, seeds = members[0][0], max(finding.seeds for finding, _ in members)
+        direction = first.direction if same_way else None
+        sides.append(Side(first.kind, direction, [member for _, member in members], seeds, bound(first)))
+    return sides
+
+
+def _effect(study: StudyRecord, one: Interaction) -> Member:
+    """Describe an interaction."""
+    digits = one.metric.digits
+    where = f"{one.first} at {words([*study.axes][1])} {one.second}"
+    return Member(where, f"{signed(one.here, digits)} instead of {signed(one.at_base, digits)}", one.here)
+
+
+def _elsewhere(results: list[MetricResult]) -> list[dict[str, Any]]:
+    """Return further measures that differ, for cells that do not differ from the baseline in the first metric."""
+    alike = {cell.cell.name for cell in results[0].cells if cell.finding and not cell.finding.is_significant}
+    found = []
+    for result in (result for result in results[1:] if not result.is_cost):
+        cells = [(cell.cell, cell.finding) for cell in result.cells if cell.cell.name in alike and cell.finding]
+        for way in (Kind.LOWER, Kind.HIGHER):
+            members = [
+                {"title": cell.title, "value": signed(finding.size, result.metric.digits)}
+                for cell, finding in cells
+                if finding.kind is way and not finding.is_exploratory
+            ]
+            if members:
+                found.append({"metric": result.metric.title, "way": way, "members": members})
+    return found
+
+
+def _axis(study: StudyRecord, axis: str, effects: list[AxisEffect]) -> dict[str, Any]:
+    """Describe the effect of one axis, averaged over the others."""
+    mine = [effect.finding for effect in effects if effect.axis == axis]
+    digits = mine[0].metric.digits if mine else 3
+    compared = [
+        (e.finding, Member(e.point, signed(e.finding.size, digits), e.finding.size)) for e in effects if e.axis == axis
+    ]
+    return {"name": words(axis), "sides": _sides(compared)}

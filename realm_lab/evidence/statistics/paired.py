@@ -1,0 +1,123 @@
+"""Statistics for comparing two cells of a study: their difference, its certainty, and the limits of few seeds.
+
+The unit is the seed: a cell and the baseline share it (data, initial weights, order of batches), so the paired delta of
+each seed is compared. A handful of seeds is little evidence, and each function here shows how little.
+
+References: Fisher (1935), The design of experiments, section 21, for the sign-flip test; Westfall & Young (1993),
+Resampling-based multiple testing, for several of them (step-down max-T); Holm (1979), A simple sequentially rejective
+multiple test procedure, for other tests.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from realm_lab.evidence.statistics.intervals import LEVEL, SEED, Interval, t_interval
+
+EXACT_SEEDS = 16  # up to here all 2^n assignments of signs are counted, above it `RESAMPLES` of them are drawn
+RESAMPLES = 10_000
+BLOCK = 2**22  # numbers in memory at once
+TIED = 1e-6  # statistics this near are equal: sums in another order, or of scores that were rounded in results.csv
+FEWEST_SEEDS = 1 + math.ceil(-math.log2(1 - LEVEL))  # with fewer no data could be significant, in any family
+
+
+class Comparison(NamedTuple):
+    """One cell against the baseline in one metric, over the seeds that both have."""
+
+    seeds: tuple[int, ...]
+    deltas: tuple[float, ...]
+    mean: float
+    interval: Interval
+    p: float  # exact sign-flip test, two-sided, of only this comparison
+    smallest_p: float  # that any data could have given with this many seeds
+    means: tuple[float, ...]  # over these seeds: of the cell, of the baseline
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """seed -> delta."""
+        return dict(zip(self.seeds, self.deltas, strict=True))
+
+
+def compare(cell: Mapping[int, float], baseline: Mapping[int, float]) -> Comparison | None:
+    """Paired deltas cell - baseline by seed; None where they share no seed."""
+    seeds = tuple(sorted(cell.keys() & baseline.keys()))
+    if not seeds:
+        return None
+    deltas = np.array([cell[seed] - baseline[seed] for seed in seeds])
+    return Comparison(
+        seeds,
+        tuple(float(delta) for delta in deltas),
+        float(deltas.mean()),
+        t_interval(deltas),
+        sign_flip_p(deltas),
+        smallest_p(len(deltas)),
+        tuple(sum(values[seed] for seed in seeds) / len(seeds) for values in (cell, baseline)),
+    )
+
+
+def sign_flip_p(deltas: Sequence[float] | np.ndarray) -> float:
+    """Two-sided p of "cell and baseline are exchangeable": the share of all signs that give as large a mean."""
+    return step_down_max_t([dict(enumerate(deltas))])[0]
+
+
+def step_down_max_t(tests: Sequence[Mapping[int, float]]) -> list[float]:
+    """Sign-flip p of each of several tests (seed -> delta): any false alarm among all is as rare as in one test.
+
+    A seed's deltas change sign together in all tests. p is the share of signs whose largest statistic over the
+    test and all smaller ones reaches the observed one of the test, or the p of a larger test if that is more. The
+    statistic, |sum of the deltas| / root of the sum of their squares, grows with |t|.
+    """
+    seeds = sorted({seed for test in tests for seed in test})
+    deltas = np.array([[test.get(seed, 0.0) for test in tests] for seed in seeds]).reshape(len(seeds), len(tests))
+    lengths = np.linalg.norm(deltas, axis=0)
+    scaled = deltas / np.where(lengths, lengths, 1.0)
+    statistics = np.concatenate([np.abs(block @ scaled) for block in sign_blocks(len(seeds))])  # [signs, tests]
+    order = np.argsort(statistics[0])
+    largest = np.maximum.accumulate(statistics[:, order], axis=1)  # of a test and all smaller ones
+    shares = (largest >= statistics[0, order] - TIED).mean(0)
+    corrected = np.empty(len(tests))
+    corrected[order] = np.maximum.accumulate(shares[::-1])[::-1]
+    return [float(p) for p in corrected]
+
+
+@functools.cache
+def signs(seeds: int) -> np.ndarray:
+    """[signs, seeds], the observed ones first: all 2^n up to 16 seeds, above that random ones."""
+    if seeds <= EXACT_SEEDS:
+        return np.array(list(itertools.product((1.0, -1.0), repeat=seeds)))
+    return np.concatenate([*_drawn(seeds)])
+
+
+def sign_blocks(seeds: int) -> Iterator[np.ndarray]:
+    """The rows of `signs` in order, for thousands of questions a part at a time."""
+    if seeds <= max(EXACT_SEEDS, BLOCK // RESAMPLES):
+        yield signs(seeds)
+    else:
+        yield from _drawn(seeds)
+
+
+def _drawn(seeds: int) -> Iterator[np.ndarray]:
+    generator, rows = np.random.default_rng(SEED), max(1, BLOCK // seeds)
+    yield np.ones((1, seeds))
+    for start in range(1, RESAMPLES, rows):
+        yield generator.choice((1.0, -1.0), (min(rows, RESAMPLES - start), seeds))
+
+
+def smallest_p(seeds: int) -> float:
+    """The smallest p of a sign-flip test, single or among others: 2 of 2^n signs. Five seeds can never reach .05."""
+    return min(1.0, 2.0 ** (1 - seeds)) if seeds <= EXACT_SEEDS else 1.0 / RESAMPLES
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's adjusted p of each of several tests: the chance of any false alarm among all stays at its level."""
+    order = np.argsort(ps)
+    stepped = np.maximum.accumulate(np.sort(ps) * np.arange(len(ps), 0, -1))
+    adjusted = np.empty(len(ps))
+    adjusted[order] = np.minimum(1.0, stepped)
+    return [float(p) for p in adjusted]

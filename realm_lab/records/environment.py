@@ -1,0 +1,114 @@
+"""env.json: the environment of a stage. Nothing here imports the packages whose versions it records."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from realm_lab.records.launched import cores, launched
+
+PACKAGES = (
+    "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy bm25s PyStemmer regex".split()
+)  # can move a number
+LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
+REPOSITORY = Path(__file__).resolve().parents[2]
+CODE = (
+    "--",
+    "realm_lab",
+    "experiments",
+    "params.yaml",
+)  # files that decide about numbers; stages rewrite reports/, dvc.lock
+OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # how its threads wait; moves no number
+LONGEST_PATCH = 1 << 20  # bytes
+
+
+def describe(device: str = "cpu") -> dict[str, Any]:
+    """Return user, Python, machine, package versions and the state of the source tree; null if unknown."""
+    status = _git("status", "--porcelain", "--untracked-files=no", *CODE)
+    return {
+        "user": user(),
+        "python": platform.python_version(),
+        "cpu": processor()[0],
+        "vectors": vectors(),
+        "cores": cores(),
+        "openmp": {name: os.environ[name] for name in OPENMP if name in os.environ},
+        "device": device,
+        "processes": launched().size,  # processes of the run, each with a separate device
+        "packages": {name: found for name in PACKAGES if (found := version(name))},
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": None if status is None else bool(status),
+    }
+
+
+def user() -> str | None:
+    """Return the user's name; None if neither the environment nor the system has one, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the second from Python 3.13 on
+        return None
+
+
+def changes() -> str | None:
+    """Return a patch from the commit to the running code; None if nothing has changed, and one line instead of a patch
+    above a mebibyte."""
+    patch = _git("diff", "--binary", "HEAD", *CODE)
+    if not patch:
+        return None
+    size = len(patch.encode())
+    return f"{patch}\n" if size <= LONGEST_PATCH else f"# {size:,} bytes of changes, more than are kept\n"
+
+
+def patch_between(first: str, second: str) -> str | None:
+    """Return the patch from one commit of the running code to another; None if one of them is not here."""
+    if not all(re.fullmatch("[0-9a-f]{7,64}", commit) for commit in (first, second)):  # not an option of git
+        return None
+    return _git("diff", first, second, *CODE)
+
+
+@functools.cache
+def version(package: str) -> str | None:
+    """Return the installed version of a package; None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def processor() -> tuple[str, set[str]]:
+    """Return the processor's name, and its flags such as avx512_bf16 (none if the system does not list them)."""
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text(errors="replace").splitlines() if listed.exists() else []
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return values.get("model name") or platform.processor() or platform.machine(), set(values.get("flags", "").split())
+
+
+def vectors() -> str:
+    """Return the vector instructions that torch uses, which decide how it rounds, and their limits by the environment;
+    "" in a process that computes without torch."""
+    if (torch := sys.modules.get("torch")) is None:
+        return ""
+    limits = (f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ)
+    return " ".join((torch.backends.cpu.get_cpu_capability(), *limits))
+
+
+def bfloat16_units() -> list[str]:
+    """Return the processor's instructions for products of bfloat16; without them, bfloat16 is slower than float32."""
+    return sorted(processor()[1] & {"amx_bf16", "avx512_bf16", "bf16"})
+
+
+def _git(*arguments: str) -> str | None:
+    """Return output of git in the source tree; None without git, without a repository, or before the first commit."""
+    try:
+        command = ["git", "-C", str(REPOSITORY), *arguments]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.removesuffix("\n") if done.returncode == 0 else None

@@ -1,0 +1,352 @@
+"""Run folders: runs/<system>-s<seed>-<key>/run.json and the stages they share, runs/stages/<stage>-<key>/.
+
+These files are the truth about what ran; reports and MLflow only read them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
+from ruamel.yaml import YAML
+
+from realm_lab.errors import UserError
+from realm_lab.records.digests import DIGESTS, check_file, check_folder, is_whole, write_last
+from realm_lab.records.energy import EnergyMeter
+from realm_lab.records.environment import changes, describe
+from realm_lab.records.files import (
+    DiskFull,
+    atomic_write,
+    check_name,
+    overwrite_json,
+    read_json,
+    read_object,
+    write_json,
+    write_text,
+)
+from realm_lab.records.metric_log import MetricLog
+from realm_lab.records.validation import read_record
+from realm_lab.records.yaml_file import read_yaml
+
+State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
+KEY_LENGTH = 12
+KIB = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
+HEARTBEAT_INTERVAL_SECONDS = 2.0
+
+
+COLLAPSED = "collapsed"  # name of a flag: retrieval failed, or no longer matters
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Flag:
+    """A warning about a stage: `name` for programs, `text` for people."""
+
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Status:
+    """status.json of a stage. Times are unix seconds; `wall_seconds` and `energy_joules` (of the machine, if it
+    counts them) are sums over attempts, `peak_memory_bytes` is the peak of the process. `training_flop` counts
+    each step once, however often it was done.
+
+    `host` and `pid` name the writer. Its lease shows whether that process still works on the stage.
+    """
+
+    state: State = "PENDING"
+    attempt: int = 0
+    host: str = ""
+    pid: int = 0
+    started_at: float | None = None
+    heartbeat_at: float | None = None
+    finished_at: float | None = None
+    step: int = 0
+    total_steps: int = 0
+    steps_per_second: float = 0.0
+    wall_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    training_flop: float = 0.0
+    energy_joules: float = 0.0
+    error: str | None = None
+    flags: tuple[Flag, ...] = ()
+
+
+STATUS = TypeAdapter(Status)
+
+
+def stage_folder(runs: Path, stage: str, key: str) -> Path:
+    """Return the folder of a stage with this key; it need not exist."""
+    return Path(runs) / "stages" / f"{stage}-{key[:KEY_LENGTH]}"
+
+
+def is_stage_folder(path: Path) -> bool:
+    """True if a folder is a stage's: its config.yaml has the stage and the key that its name is made of."""
+    try:
+        config = read_yaml(path / "config.yaml")
+        return bool(path.name == f"{config['stage']}-{config['key'][:KEY_LENGTH]}")
+    except (UserError, KeyError, TypeError):
+        return False
+
+
+class StageRun:
+    """One execution of one stage: runs/stages/<stage>-<key[:12]>/. One process writes (made by `open`), others read.
+
+    `key` is the stage's full key, or its first characters if only the folder is known.
+    """
+
+    def __init__(self, path: Path, stage: str, key: str = "") -> None:
+        self.path = Path(path)
+        self.stage = stage
+        self.key = key or self.path.name.rpartition("-")[2]
+        self.metrics = MetricLog(self.path / "metrics.jsonl")
+        self.launch: dict[str, Any] = {}  # settings that move rounding, for env.json
+        self._began = time.monotonic()
+        self._wall_before = self._energy_before = 0.0
+        self._energy: EnergyMeter | None = None
+        self._anchor: tuple[int, float] | None = None
+        self._last_beat = -math.inf
+        self._current: Status | None = None
+        self._is_checked = False
+        self.at_end: Callable[[], None] = lambda: None  # called before COMPLETE: the record of the code ends with it
+
+    @classmethod
+    def open(cls, runs: Path, stage: str, key: str, config: Mapping[str, Any]) -> StageRun:
+        """Open the stage's folder; if it is new, write config.yaml."""
+        path = stage_folder(runs, stage, key)
+        if not (path / "config.yaml").exists():
+            plain = json.loads(json.dumps({"stage": stage, "key": key, **config}, allow_nan=False))
+            writer = YAML(typ="safe", pure=True)
+            writer.default_flow_style = False
+            writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+            with atomic_write(path / "config.yaml") as file:
+                writer.dump(plain, file)
+        return cls(path, stage, key)
+
+    def status(self) -> Status:
+        """Read status.json; PENDING if there is none. UserError: it is broken, or was edited once it was COMPLETE."""
+        path = self.path / "status.json"
+        status = read_record(path, STATUS) if path.exists() else Status()
+        if status.state == "COMPLETE":
+            check_file(path)
+        return status
+
+    def check(self) -> None:
+        """Refuse a complete stage whose files are not those that were written, or are another stage's; once."""
+        if not self._is_checked and (self.path / DIGESTS).is_file():
+            check_folder(self.path)
+            self._is_checked = True
+
+    def environment(self) -> dict[str, Any]:
+        """Read env.json, the environment of the stage; empty before its first attempt."""
+        path = self.path / "env.json"
+        return read_json(path) if path.exists() else {}
+
+    def is_complete(self) -> bool:
+        """True once `finish` has been reached, while everything that the stage wrote is there."""
+        return self.status().state == "COMPLETE" and is_whole(self.path)
+
+    def start(self, total_steps: int, device: str = "cpu") -> None:
+        """Start an attempt: RUNNING, with env.json, and code.patch if the code differs from its commit. The first
+        attempt's start, flags and wall time are kept."""
+        before = self.status()
+        now = time.time()
+        self._began = time.monotonic()
+        self._wall_before, self._energy_before = before.wall_seconds, before.energy_joules
+        self._energy = EnergyMeter(self.launch.get("device", device))
+        self._anchor = None
+        self._last_beat = -math.inf
+        (self.path / DIGESTS).unlink(missing_ok=True)
+        write_json(self.path / "env.json", describe(self.launch.get("device", device)) | {"launch": self.launch})
+        patch, path = changes(), self.path / "code.patch"
+        write_text(path, patch) if patch else path.unlink(missing_ok=True)
+        self._write(
+            replace(
+                before,
+                state="RUNNING",
+                attempt=before.attempt + 1,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                started_at=before.started_at or now,
+                heartbeat_at=now,
+                finished_at=None,
+                total_steps=int(total_steps),
+                steps_per_second=0.0,
+                error=None,
+            )
+        )
+
+    def heartbeat(self, step: int, *, force: bool = False) -> None:
+        """Record that `step` is done; written at most every 2 s unless `force`."""
+        now = time.monotonic()
+        anchor_step, anchor_time = self._anchor = self._anchor or (step, now)
+        elapsed = now - anchor_time
+        rate = (step - anchor_step) / elapsed if elapsed > 0 else 0.0
+        self._current = replace(self._now(), step=int(step), steps_per_second=rate)
+        if force or now - self._last_beat >= HEARTBEAT_INTERVAL_SECONDS:
+            self._last_beat = now
+            self._write(self._current)
+
+    def count_flop(self, flop: float) -> None:
+        """Set the floating-point operations of training so far; written with the next heartbeat."""
+        self._current = replace(self._now(), training_flop=flop)
+
+    def flag(self, flag: Flag) -> None:
+        """Add a warning to the status, once."""
+        current = self._now()
+        if flag not in current.flags:
+            self._write(replace(current, flags=(*current.flags, flag)))
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Write results.json, the digests of all files, then COMPLETE. Non-finite numbers become null and set the flag
+        non_finite_results."""
+        plain, non_finite = _plain(results)
+        write_json(self.path / "results.json", plain)
+        self.at_end()
+        if non_finite:
+            self.flag(Flag("non_finite_results", "non_finite_results"))
+        self._write(replace(self._now(), state="COMPLETE", finished_at=time.time(), error=None))
+
+    def fail(self, message: str) -> None:
+        """Set FAILED, with the last line of `message` that is not empty."""
+        lines = [line.strip() for line in message.splitlines() if line.strip()]
+        error = lines[-1] if lines else "unknown error"
+        self._write(replace(self._now(), state="FAILED", finished_at=time.time(), error=error))
+
+    def lose(self, error: str) -> None:
+        """Record that another process of the run is gone. It ends the attempt, which resumes from its checkpoint."""
+        self._write(replace(self._now(), error=error))
+
+    def preempt(self) -> None:
+        """Set PREEMPTED: stopped on request after a checkpoint; the next `start` resumes from it."""
+        self._write(replace(self._now(), state="PREEMPTED", finished_at=time.time()))
+
+    def results(self) -> dict[str, Any]:
+        """Read results.json. UserError: the stage has not finished, or its files are not those that were written."""
+        self.check()
+        path = self.path / "results.json"
+        if not path.exists():
+            raise UserError(
+                "no results yet", f"the stage {self.stage} is {self.status().state}, run it again", path=path
+            )
+        return read_object(path)
+
+    def _now(self) -> Status:
+        """Return the status as known to this process, with current times."""
+        wall = self._wall_before + time.monotonic() - self._began
+        current = self._current or self.status()
+        is_ours = (current.host, current.pid) == (socket.gethostname(), os.getpid())
+        if not is_ours or current.state != "RUNNING":
+            return current  # another process's attempt: its clocks are not read here
+        peak = max(current.peak_memory_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
+        return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)
+
+    def _write(self, status: Status) -> None:
+        if self._energy:
+            status = replace(status, energy_joules=self._energy_before + self._energy.joules())
+        self._current = status
+        path = self.path / "status.json"
+        if status.state == "COMPLETE":
+            write_last(path, asdict(status), name=self.path.name + self.key[KEY_LENGTH:])
+            return
+        try:
+            write_json(path, asdict(status))
+        except DiskFull:
+            if status.state == "RUNNING":
+                raise
+            overwrite_json(path, asdict(status))  # record the end all the same
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class RunRecord:
+    """run.json: one system with its parameters at one seed. `stages`: stage -> folder relative to runs/, in order."""
+
+    system: str
+    seed: int
+    run_key: str
+    cell_key: str
+    preset: str
+    engine_version: int
+    params: dict[str, Any]
+    inputs: dict[str, str]
+    stages: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """Name of the folder under runs/."""
+        return f"{self.system}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Stage -> its key, as far as the folder's name has it."""
+        return {stage: folder.rpartition("-")[2] for stage, folder in self.stages.items()}
+
+
+RUN_RECORD = TypeAdapter(RunRecord)
+
+
+def write_run_record(runs: Path, record: RunRecord) -> Path:
+    """Write runs/<name>/run.json, once: the run's key is a digest of its contents. Returns its path. UserError: a
+    system that cannot be a folder name."""
+    check_name(record.system, "system", "=,+")
+    path = Path(runs) / record.name / "run.json"
+    if not path.exists():
+        write_last(path, asdict(record), names=(), name=record.name + record.run_key[KEY_LENGTH:])
+    return path
+
+
+def read_run_record(path: Path) -> RunRecord:
+    """Read one run.json; one that is broken or was edited is a UserError that names the file."""
+    record = read_record(path, RUN_RECORD)
+    check_file(path)
+    if path.parent.name != record.name:
+        raise UserError(f"the record is of {record.name}", "rename the folder back, or delete the copy", path=path)
+    return record
+
+
+def run_record_paths(runs: Path) -> list[Path]:
+    """Return all run.json files under `runs`, sorted."""
+    return sorted(Path(runs).glob("*/run.json"))
+
+
+def read_run_records(runs: Path) -> list[RunRecord]:
+    """Return all records, sorted by system and seed; a broken run.json is a UserError that names the file."""
+    records = [read_run_record(path) for path in run_record_paths(runs)]
+    return sorted(records, key=lambda record: (record.system, record.seed, record.run_key))
+
+
+def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:
+    """Return the folder of one of the run's stages; None if the run has no such stage or it does not exist yet."""
+    relative = record.stages.get(stage)
+    if relative is None or not (Path(runs) / relative / "config.yaml").exists():
+        return None
+    return StageRun(Path(runs) / relative, stage)
+
+
+def _plain(value: Any) -> tuple[Any, bool]:
+    """Return (value of plain JSON types, true if a non-finite number became null)."""
+    if isinstance(value, Mapping):
+        pairs = {str(key): _plain(item) for key, item in value.items()}
+        return {key: item for key, (item, _) in pairs.items()}, any(bad for _, bad in pairs.values())
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value]
+        return [item for item, _ in items], any(bad for _, bad in items)
+    if hasattr(value, "item"):
+        value = value.item()  # numpy and torch scalars
+    if isinstance(value, float) and not math.isfinite(value):
+        return None, True
+    return value, False

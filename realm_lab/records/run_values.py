@@ -1,0 +1,47 @@
+"""The numbers of one run, read from the folders of its stages, under the names of `results.csv`.
+
+No pandas, because `status` and the search read single numbers with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from realm_lab.records.metric_log import RESERVED, scalars
+from realm_lab.records.metrics import METRICS
+from realm_lab.records.run import StageRun
+
+
+def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
+    """Return all numbers of a complete run.
+
+    The results of its last stage, nested names joined by dots; if that is not the evaluation, the last value of each
+    of its curves as well; the mean age of the index over pre-training; and the resources that the run used.
+    UserError: a file of a stage is not the one that was written.
+    """
+    for stage in stages.values():
+        stage.check()
+    last = [*stages.values()][-1]
+    values = {} if last.stage == "evaluate" else last_values(last)
+    values |= dict(scalars(last.results()))
+    values |= {m.name: values[m.key] for m in METRICS.values() if m.source == "results" and m.key in values}
+    if "pretrain" in stages and (age := last_values(stages["pretrain"]).get("index_staleness_steps_mean")) is not None:
+        values["index_staleness_steps"] = age  # the mean over all steps so far, so its last value
+    statuses = {name: stage.status() for name, stage in stages.items()}
+    seconds = {name: status.wall_seconds for name, status in statuses.items()}
+    # processes that shared the stage, each with a separate device
+    processes = {name: int(stage.environment().get("processes") or 1) for name, stage in stages.items()}
+    values["wall_seconds"] = sum(seconds.values())
+    values["device_hours"] = sum(seconds[name] * processes[name] for name in stages) / 3600
+    if flop := sum(status.training_flop for status in statuses.values()):
+        values["training_teraflop"] = flop / 1e12
+    if joules := sum(status.energy_joules for status in statuses.values()):
+        values["energy_kilojoules"] = joules / 1e3
+    if memory := max(status.peak_memory_bytes for status in statuses.values()):
+        values["peak_memory_gibibytes"] = memory / 2**30
+    return values
+
+
+def last_values(stage: StageRun) -> dict[str, float]:
+    """Return the last finite value of each curve of a stage."""
+    return {name: value for row in stage.metrics.rows() for name, value in scalars(row) if name not in RESERVED}

@@ -1,0 +1,219 @@
+"""Studies on disk: runs/studies/<name>/study.json lists the compared runs with their names, and the baseline.
+
+Run folders are independent of studies, so that one run may be in several. The default pipeline is the study `default`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, model_validator
+from pydantic.dataclasses import dataclass
+
+from realm_lab.errors import UserError
+from realm_lab.records.digests import check_file, damage, write_last
+from realm_lab.records.files import check_name, read_json
+from realm_lab.records.metrics import Metric, learn
+from realm_lab.records.parameters import CHANGES, show
+from realm_lab.records.plugins import ChoiceField
+from realm_lab.records.validation import read_record
+
+STRICT = ConfigDict(extra="forbid")
+DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
+SCRATCH = "scratch"  # of its cells, where a verb has other parameters
+IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # entries of reports/ that are no studies
+
+
+@dataclass(frozen=True, config=STRICT)
+class StudyCell:
+    """One cell of a study. `changes`: its differences from the baseline's parameters, dotted name -> value."""
+
+    name: str
+    title: str
+    system: str
+    changes: dict[str, Any]
+    paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
+    points: dict[str, str] = field(default_factory=dict)  # axis -> its point, in a study with several axes
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_engine_2(cls, values: Any) -> Any:
+        """Read a cell of engine 2, whose `fork` continued the baseline with its changes from a step on."""
+        if not isinstance(values, dict) or "fork" not in values:
+            return values
+        values = dict(values)
+        if fork := values.pop("fork"):
+            change = {name.removeprefix("pretrain."): value for name, value in values["changes"].items()}
+            values["changes"] = {CHANGES: {str(fork["step"]): change}}
+        return values
+
+
+@dataclass(frozen=True, config=STRICT)
+class StudyRun:
+    """One cell at one seed; `run` is its folder under runs/. `trial`: the number of a trial of its tuning."""
+
+    cell: str
+    seed: int
+    run_key: str
+    run: str
+    trial: int | None = None
+
+
+@dataclass(frozen=True, config=STRICT)
+class StudyRecord:
+    """study.json: the design of a study and its runs, baseline first."""
+
+    name: str
+    question: str
+    baseline: str
+    cells: tuple[StudyCell, ...]
+    seeds: tuple[int, ...]
+    runs: tuple[StudyRun, ...]
+    metrics: tuple[str, ...] = ()  # those of interest, the most important first
+    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
+    source: str = ""  # the study's file, relative to the project
+    last_stage: str = ""  # the last stage of its runs, if that is before evaluate: a search may need no fine-tuning
+    figures: tuple[ChoiceField, ...] = ()  # more figures, by their code, see evidence/report/study_figures.py
+    exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
+    until: tuple[int, int] | None = None  # seeds until decided: at least, at most; `seeds` has those taken so far
+    tuning: dict[str, Any] = field(default_factory=dict)  # the trials of each cell and its choice (runner/tuning.py)
+    trials: tuple[StudyRun, ...] = ()  # the runs of the tuning
+    delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
+    not_run: dict[str, str] = field(default_factory=dict)  # variants deliberately left out -> the reason
+    own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
+    note: str = ""  # of people, about the whole study
+    tags: dict[str, str] = field(default_factory=dict)  # of people, for trackers
+    common: dict[str, Any] = field(default_factory=dict)  # changes of the preset by params.yaml and --set, in all cells
+    observes: dict[str, Any] = field(default_factory=dict)  # of the baseline: parameters of curves and flags
+    format: int = 1
+
+    def cell(self, name: str) -> StudyCell:
+        """The cell of that name."""
+        return next(cell for cell in self.cells if cell.name == name)
+
+    def of(self, cell: str) -> list[StudyRun]:
+        """Return the runs of a cell, by seed."""
+        return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
+
+    def trials_as_study(self) -> StudyRecord:
+        """Return the trials of the tuning as a study, to show them: one of its cells is a trial."""
+        cells, runs = dict[str, StudyCell](), []
+        for run in self.trials:
+            name = f"{run.cell}, trial {run.trial}"
+            values = self.tuning["cells"][run.cell]["trials"][run.trial]["values"]
+            title = ", ".join(f"{parameter} = {show(value)}" for parameter, value in values.items())
+            cells[name] = StudyCell(name, f"{name}: {title}", self.cell(run.cell).system, values)
+            runs.append(replace(run, cell=name))
+        return StudyRecord(
+            name=f"trials of {self.name}",
+            question=f"Which parameters suit each cell of {self.name} best?",
+            baseline=runs[0].cell,
+            cells=tuple(cells.values()),
+            seeds=tuple(self.tuning["seeds"]),
+            runs=tuple(runs),
+            metrics=(self.tuning["metric"],),
+            source=self.source,
+            last_stage=self.tuning["last_stage"],
+            tags=self.tags,
+            common=self.common,
+            observes=self.observes,
+        )
+
+    @property
+    def with_trials(self) -> tuple[StudyRecord, ...]:
+        """The study, and the trials of its tuning as one."""
+        return (self, self.trials_as_study()) if self.trials else (self,)
+
+    @property
+    def command(self) -> str:
+        """Return the command that runs the missing runs of the study."""
+        if self.source:
+            path = Path(self.source)
+            verb = "search" if path.stem.startswith("search-") else "sweep"
+            return f"realm-lab {verb} {path.stem if path.parent.name == 'experiments' else path}"
+        return {
+            DEFAULT: "realm-lab evaluate",
+            SCRATCH: "realm-lab evaluate --preset ... --set ...",
+        }.get(self.name, f"dvc exp run --name {self.name} ...")
+
+    def cut(self, stages: Mapping[str, str]) -> dict[str, str]:
+        """Return the stages of a run, in order, that this study asks for."""
+        names = list(stages)
+        last = names.index(self.last_stage) if self.last_stage in names else len(names) - 1
+        return {name: stages[name] for name in names[: last + 1]}
+
+
+STUDY_RECORD = TypeAdapter(StudyRecord)
+
+
+def check_study_name(name: str, where: str, remedy: str) -> None:
+    """Refuse a name that is invalid for folders, or taken: a study writes runs/studies/NAME/ and reports/NAME/. `where`
+    is the file or flag that has it."""
+    check_name(name, f"{where}: study", remedy=remedy)
+    if name.lower() in (DEFAULT, SCRATCH):
+        raise UserError("the default pipeline keeps its runs by this name", remedy, path=where)
+    if name.lower() in IN_REPORTS:
+        raise UserError(f"reports/{name} is not the report of a study", remedy, path=where)
+
+
+def study_folder(runs: Path, name: str) -> Path:
+    """Return the folder of a study's record."""
+    return Path(runs) / "studies" / name
+
+
+def write_study_record(runs: Path, record: StudyRecord) -> Path:
+    """Replace the study.json of an earlier plan, unless it has the same content."""
+    path = study_folder(runs, record.name) / "study.json"
+    plain = STUDY_RECORD.dump_python(record, mode="json")
+    if not path.exists() or read_json(path) != plain or damage(path):
+        write_last(path, plain, names=(), name=record.name)
+    return path
+
+
+def read_study_record(path: Path) -> StudyRecord:
+    """Read one study.json and register its custom metrics. UserError: it is broken or was edited; file and field."""
+    remedy = "delete the file and plan the study again"
+    record = read_record(path, STUDY_RECORD, remedy)
+    check_file(path, remedy)
+    if path.parent.name != record.name:
+        raise UserError(
+            f"the record is of study {record.name}", "rename the folder back, or delete the copy", path=path
+        )
+    learn(record.own_metrics)
+    return record
+
+
+class Studies:
+    """The studies with runs in a folder, by name.
+
+    `default` plans the study of that name from the present params.yaml. Without it that study is the one that ran
+    last, which may have been an experiment.
+    """
+
+    def __init__(self, runs: Path, default: Callable[[], StudyRecord] | None = None):
+        self.runs, self._default = Path(runs), default
+
+    def names(self) -> list[str]:
+        """Return all studies, `default` first, then by name."""
+        return [path.parent.name for path in study_record_paths(self.runs)]
+
+    def read(self, name: str) -> StudyRecord:
+        """Return the design of a study. UserError: it has no runs here, or its record is broken."""
+        path = study_folder(self.runs, name) / "study.json"
+        if not path.exists():
+            known = f"; studies with runs here: {', '.join(names)}" if (names := self.names()) else ""
+            remedy = f"run `realm-lab sweep {name}`{known}"
+            if name == DEFAULT:
+                is_kept = (self.runs.parent / "data" / "records").exists()
+                remedy = "`realm-lab report` puts back what DVC keeps" if is_kept else "run `dvc repro`"
+            raise UserError(f"no runs of study '{name}' here", remedy, path=path)
+        return self._default() if self._default and name == DEFAULT else read_study_record(path)
+
+
+def study_record_paths(runs: Path) -> list[Path]:
+    """Return all study.json files under `runs`, `default` first, then by name."""
+    paths = (Path(runs) / "studies").glob("*/study.json")
+    return sorted(paths, key=lambda path: (path.parent.name != DEFAULT, path.parent.name))

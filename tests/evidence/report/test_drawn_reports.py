@@ -1,0 +1,115 @@
+"""A report with its figures, drawn: its parts, the figures of a study's own, and those of the default run."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.evidence.report.frames import StudyFrames
+from realm_lab.evidence.report.rendered import stale
+from realm_lab.records.files import read_json
+from realm_lab.records.plugins import Choice
+from realm_lab.records.study import StudyRecord, write_study_record
+from tests import tiny
+from tests.evidence.report.synthetic import exact_match, make_default, report
+
+
+def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: StudyRecord) -> None:
+    text = report(tmp_path)
+    folded = re.findall("<summary>(.*)</summary>", text)
+    assert {"More figures", "Cost", "Cells and their changes", "Runs and how to reproduce them"} <= {*folded}
+    assert "Attention" not in text, "a clean study has no warning"
+    assert not any(title.startswith(("Flagged", "Warnings")) for title in folded)
+    shown = text.partition("<details")[0]
+    head = [shown.index(part) for part in ("Which part pays?", "**Compared with ", "](figures/deltas.png)", "| cell |")]
+    assert head == sorted(head), "question, verdict, figure, table"
+    assert "\n| cell | mean | difference \\[95 % interval\\] | p | finding |" in shown
+    assert shown.count("| cell |") == 1, "one table, the rest is folded"
+    assert "pretrain.masking = random_token" in text
+    assert "random &lt;tokens&gt;" in text
+    assert text.count("| BM25, the same passages | 0.625 | – | – | reference |") == 1  # only of recall@5
+    utility = text.partition("<summary>Retrieval utility by its parts</summary>")[2].partition("</details>")[0]
+    assert "| median rank of gold, start" in utility
+    assert re.search(r"\| REALM \|.* 24\.000 ± 0\.000 \| 4\.800 ± ", utility)
+    assert "−0.069" in text  # the paper's baseline below its REALM
+    assert "<summary>Corpus update</summary>" in text
+    assert "&lt;script&gt;alert" in text
+    assert "{{" not in text.replace("{{ 7", "")
+    folder = tmp_path / "reports" / "table"
+    summary = read_json(folder / "summary.json")
+    assert summary["coverage"] == {"runs": 12, "complete": 12, "states": {"COMPLETE": 12}}
+    assert summary["comparisons"]["exact_match"].keys() == {"warm_start", "random_token", "no_null"}
+    lines = (folder / "results.csv").read_text().splitlines()
+    assert lines[0].startswith(
+        "study,cell,seed,run_key,status,exact_match,recall_at_1,recall_at_5,retrieval_utility,"
+        "index_staleness_steps,wall_seconds,"
+    )
+    assert len(lines) == 1 + 12
+    before = tiny.files(tmp_path / "reports")
+    figures = ("deltas", "other_metrics", "curves", "cost", "staleness")
+    assert {Path(name).name for name in before if name.endswith(".png")} == {f"{figure}.png" for figure in figures}
+    report(tmp_path)
+    assert tiny.files(tmp_path / "reports") == before
+
+
+def toy_figure(study: StudyFrames) -> Any:
+    """Seeds of the study, drawn by its own figure.
+
+    Not part of the caption.
+    """
+    from realm_lab.evidence.report.figures import canvas
+
+    figure = canvas(2.0)
+    figure.subplots().plot(study.results["exact_match"])
+    return figure
+
+
+def broken_figure(study: StudyFrames) -> Any:
+    """It fails."""
+    raise RuntimeError("no such luck")
+
+
+@pytest.mark.slow
+def test_a_study_may_have_figures_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
+    own = tuple(
+        Choice(f"tests.evidence.report.test_drawn_reports:{name}")
+        for name in ("toy_figure", "broken_figure", "missing")
+    )
+    write_study_record(tmp_path / "runs", replace(study, figures=own))
+    text = report(tmp_path)
+    assert "*Seeds of the study, drawn by its own figure.*" in text
+    assert (tmp_path / "reports/table/figures/toy_figure.png").read_bytes().startswith(b"\x89PNG")
+    assert "failed with RuntimeError in test_drawn_reports.py" in text.replace("\\_", "_")
+    assert "no function or class 'missing'" in text.replace("\\_", "_")
+    write_study_record(tmp_path / "runs", study)
+    report(tmp_path)
+    assert not (tmp_path / "reports/table/figures/toy_figure.png").exists(), "a drawing of ours without data goes"
+
+
+@pytest.mark.slow
+def test_the_default_run_leaves_its_metrics_and_curves(tmp_path: Path) -> None:
+    study = make_default(tmp_path / "runs")
+    write_study_record(tmp_path / "runs", replace(study, metrics=()))  # as in the default plan
+    text = report(tmp_path, "default")
+    found = read_json(tmp_path / "reports" / "metrics.json")
+    assert found["realm"]["exact_match"] == pytest.approx((exact_match("realm", 0, 1) + exact_match("realm", 1, 1)) / 2)
+    assert found["realm"]["seeds"]["1"]["recall_at_5"] == exact_match("realm", 1, 1) / 2
+    assert found["corpus_update"]["follows"] == found["realm"]["exact_match"]
+    assert found["corpus_update"]["stays"] == 0.0
+    assert found["bm25"]["recall_at_5"] == 0.625
+    assert {"retrieval_utility_start", "retrieval_utility_end", "recall_at_1"} <= found["realm"].keys()
+    assert "exact_match" in found["warm_start"]
+    assert (found["seeds"], found["preset"], len(found["runs"])) == ([0, 1], "toy", 4)
+    assert "**Recall@20, zero-shot**" in text
+    curve = (tmp_path / "reports" / "curves" / "recall_at_5.csv").read_text().splitlines()
+    assert curve[:2] == ["system,seed,step,value", "realm,0,0,0.44"]
+    assert len(curve) == 1 + 2 * 5
+    drawn = {path.stem for path in (tmp_path / "reports" / "default" / "figures").iterdir()}
+    assert {"retrieval_utility", "recall", "early_warnings", "by_kind", "index_freshness", "warm_start"} <= drawn
+    assert "corpus_update" in drawn
+    assert "**Largest gain, REALM, seed " in text
+    assert stale(tmp_path / "reports" / "default") == []
+    assert json.loads((tmp_path / "reports" / "default" / "examples.json").read_text())["examples"]

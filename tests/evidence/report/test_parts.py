@@ -1,0 +1,298 @@
+"""Parts of a report by hand: axes, drift, names in figures, and Table 3."""
+
+import io
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
+
+from realm_lab.evidence.compare import Side, axes_of
+from realm_lab.evidence.report.comparison import axis_effects, compare_cells
+from realm_lab.evidence.report.examples import PASSAGE_CHARACTERS, _candidate, table_3
+from realm_lab.evidence.report.figures import (
+    COLOURS,
+    Panel,
+    Sketch,
+    bands_figure,
+    by_value,
+    canvas,
+    curves_figure,
+    draw,
+    drawable,
+)
+from realm_lab.evidence.report.figures_differences import other_differences_figure
+from realm_lab.evidence.report.figures_training import quality_over_drift
+from realm_lab.evidence.report.frames import StudyFrames, column
+from realm_lab.evidence.report.interactions import interactions
+from realm_lab.evidence.report.rendering import MOST_COLUMNS, html, pipe_table
+from realm_lab.evidence.report.report_data import Report
+from realm_lab.evidence.report.study_figures import sketches, styles_of
+from realm_lab.evidence.report.tables import axes_rows, interaction_rows, other_title
+from realm_lab.evidence.report.verdict import verdict
+from realm_lab.evidence.statistics.family import Kind
+from realm_lab.records.metrics import METRICS
+from realm_lab.records.study import Studies, StudyCell, StudyRecord, StudyRun, write_study_record
+from tests.evidence.report.synthetic import CELLS
+
+RATE = "pretrain.retriever.learning_rate"
+AXES: dict[str, tuple[str, ...]] = {"refresh": ("often", "never"), RATE: ("0.002", "0.001")}
+# exact match by (refresh, rate) and seed: never refreshing costs .5 at the high rate, .03 at the low one
+LEVELS = {("often", "0.002"): 0.9, ("often", "0.001"): 0.5, ("never", "0.002"): 0.4, ("never", "0.001"): 0.47}
+NO_RUNS: dict[str, Any] = {"own_figures": [], "not_measured": {}}  # parts of a report that come from runs
+CURVE = ["cell", "seed", "metric", "step", "value"]
+
+
+def product() -> StudyRecord:
+    """A study of two axes."""
+    cells = []
+    for first, rate in itertools.product(*AXES.values()):
+        changes = ({"pretrain.refresh.policy": first} if first != "often" else {}) | (
+            {RATE: 0.001} if rate == "0.001" else {}
+        )
+        points = {"refresh": first, RATE: rate}
+        title = f"{first} at {rate}"
+        cells.append(StudyCell(f"{first},learning_rate={rate}", title, "realm", changes, points=points))
+    return StudyRecord("s", "Does it matter?", cells[0].name, tuple(cells), (0, 1), (), ("exact_match",), AXES)
+
+
+def frames(record: StudyRecord, curves: pd.DataFrame | None = None) -> StudyFrames:
+    """The study's results by formula, without run folders."""
+    rows = []
+    for (first, rate), seed in itertools.product(LEVELS, (0, 1)):
+        value = LEVELS[first, rate] + 0.01 * seed * (first == "often")
+        rows.append((f"{first},learning_rate={rate}", seed, value))
+    study = StudyFrames(record, [], pd.DataFrame(rows, columns=["cell", "seed", "exact_match"]), [])
+    study.__dict__["curves"] = pd.DataFrame(columns=CURVE) if curves is None else curves
+    study.__dict__["pretrained"] = []
+    return study
+
+
+@pytest.mark.parametrize(("rows", "keys"), [([("a", 0), ("b", 0)], 1), ([("a", 0), ("a", 1)], 2), ([("a", 0)] * 2, 1)])
+def test_the_rows_of_each_part_of_a_wide_table_differ(rows: list[tuple[str, int]], keys: int) -> None:
+    numbers = {f"n{place}": str(place) for place in range(2 * MOST_COLUMNS)}
+    parts = pipe_table([{"cell": cell, "seed": str(seed)} | numbers for cell, seed in rows]).split("\n\n")
+    heads = [[name.strip() for name in part.splitlines()[0].strip("|").split("|")] for part in parts]
+    assert len(heads) > 1
+    assert all(head[:keys] == ["cell", "seed"][:keys] for head in heads)
+    assert [name for head in heads for name in head[keys:]] == ["cell", "seed", *numbers][keys:], "each column once"
+
+
+def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
+    record = product()
+    study = frames(record)
+    values = {cell.name: column(study.results, cell.name, "exact_match") for cell in record.cells}
+    metric = METRICS["exact_match"]
+    refresh, rate = axis_effects(record, metric, values)
+    assert (refresh.axis, refresh.point, rate.axis, rate.point) == ("refresh", "never", RATE, "0.001")
+    assert refresh.finding.comparison.deltas == pytest.approx((-0.265, -0.275))
+    assert rate.finding.comparison.deltas == pytest.approx(((-0.4 + 0.07) / 2,) * 2)
+    assert refresh.finding.tests == 2, "all points of all axes are one family"
+    values.pop("never,learning_rate=0.001")
+    assert axis_effects(record, metric, values)[0].finding.comparison.deltas == pytest.approx((-0.5, -0.51)), (
+        "pairs with both cells"
+    )
+    assert axis_effects(StudyRecord("s", "", "realm", CELLS, (0,), ()), metric, {"realm": {0: 1.0}}) == []
+    alone = {name: values[name] for name in list(values)[:1]}
+    assert axis_effects(record, metric, alone) == [], "nothing to compare a cell with"
+    answer = verdict(record, compare_cells(record, study.results, ["exact_match"]))
+    told = axis_effects(record, metric, values)[0].as_json()
+    fields = ("axis", "point", "finding", "direction")
+    assert [told[name] for name in fields] == ["refresh", "never", "too few seeds", "lower"]
+    assert answer.lead.startswith("Too few seeds to test whether the effect of refresh on exact match depends on")
+    assert "never at learning rate 0.001 (−0.035 instead of −0.505)" in answer.lead
+    assert "lower for never" in answer.rest
+    assert "by learning rate lower for 0.001" in answer.rest
+
+
+def test_an_interaction_is_the_difference_of_an_axis_effect_between_points_of_the_other() -> None:
+    record = product()
+    [found] = interactions(record, compare_cells(record, frames(record).results, ["exact_match"]))
+    assert (found.metric.name, found.first, found.second) == ("exact_match", "never", "0.001")
+    assert (found.here, found.at_base) == (pytest.approx(-0.035), pytest.approx(-0.505))
+    assert found.finding.comparison.mean == pytest.approx(0.47)  # -.03 at the low rate, -.5 at the high one
+    assert (found.finding.kind, found.finding.span) == (Kind.TOO_FEW_SEEDS, 2.0)
+    told = found.as_json()
+    assert (told["metric"], told["first"], told["second"], told["here"]) == (
+        "exact_match",
+        "never",
+        "0.001",
+        found.here,
+    )
+    assert told["direction"] == "higher"
+    one_axis = replace(record, axes={"refresh": AXES["refresh"]})
+    assert interactions(one_axis, compare_cells(one_axis, frames(record).results, ["exact_match"])) == []
+    looked_at = replace(record, exploratory=("exact_match",))
+    assert interactions(looked_at, compare_cells(looked_at, frames(record).results, [])) == [], "it was not declared"
+    colours = styles_of(record)
+    assert {colours[cell.name] for cell in record.cells} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def test_cells_of_two_axes_are_compared_by_their_interaction(tmp_path: Path) -> None:
+    record = product()
+    runs = tuple(StudyRun(cell.name, 0, "key", f"run-{cell.name}") for cell in record.cells)
+    write_study_record(tmp_path / "runs", replace(record, runs=runs))
+    names = [f"s/{cell.name}" for cell in record.cells]
+    sides = [Side(name, ()) for name in names]
+    assert axes_of(Studies(tmp_path / "runs"), sides) == (AXES, [cell.points for cell in record.cells])
+    assert axes_of(Studies(tmp_path / "runs"), sides[:2])[0] == {}, "one point of the first axis"
+    assert axes_of(Studies(tmp_path / "runs"), [sides[0], sides[3]])[0] == {}, "two of four combinations"
+    assert axes_of(Studies(tmp_path / "runs"), [*sides, Side("other-run", ())])[0] == {}
+
+
+def test_quality_is_drawn_over_measured_drift() -> None:
+    record = product()
+    rows = [(c.name, s, "index_overlap", t, 0.8) for c in record.cells for s in (0, 1) for t in (0, 10)]
+    study = frames(record, pd.DataFrame(rows, columns=CURVE))
+    drawn = [draw(Sketch("drift", "caption", "alt", lambda: quality_over_drift(study))) for _ in range(2)]
+    assert drawn[0] is not None
+    assert drawn[0] == drawn[1], "the same bytes"
+    assert draw(Sketch("drift", "caption", "alt", lambda: quality_over_drift(frames(record)))) is None
+
+
+def test_table_3_shows_the_largest_the_median_and_the_smallest_gain() -> None:
+    gains = {"s1": 1.0, "s2": 5.0, "s3": 3.0, "s4": 2.0, "s5": -1.0}
+    place: dict[str, Any] = {"cell": "realm", "seed": 0, "kind": "cloze", "when": "end", "null": -6.0}
+    passage = {"title": "t", "before": "", "span": "", "after": "", "picture": None, "probability": 0.1, "reader": -1.0}
+    candidates = [passage | {"is_null": number == 2, "is_gold": number == 5} for number in range(7)]
+    place |= {"answer": "a", "candidates": candidates}
+    examples = [place | {"text": text, "marginal": -6.0 + gain} for text, gain in gains.items()]
+    examples += [place | {"when": "start", "text": "s8", "marginal": 0.0}, place | {"cell": "other", "text": "s9"}]
+    study = frames(StudyRecord("s", "", "realm", CELLS, (0,), ()))
+    shown = table_3(study, examples)
+    told = [(found["rank"], found["text"], found["gain"]) for found in shown]
+    assert told == [("largest", "s2", 5.0), ("median", "s4", 2.0), ("smallest", "s5", -1.0)]
+    assert [one["is_gold"] for one in shown[0]["candidates"]] == [False] * 3 + [True, False], "the null document last"
+    assert table_3(study, []) == []
+
+
+@pytest.mark.parametrize("before", ["w " * 900, "w "])
+def test_a_long_passage_is_cut_around_its_span(before: str) -> None:
+    entry: dict[str, Any] = {"title": "t", "body": f"{before}oslo{' z' * 900}", "span": [len(before), len(before) + 4]}
+    entry |= dict.fromkeys(("probability", "reader_log_likelihood", "utility", "is_null", "is_gold"))
+    found = _candidate(entry)
+    assert found["span"] == "oslo"
+    assert len(found["before"] + found["span"] + found["after"]) <= PASSAGE_CHARACTERS + 4
+    assert found["after"].endswith(" …")
+
+
+def test_names_of_cells_are_whole_within_the_figure_and_of_one_colour() -> None:
+    """Long titles were once cut off at the figure's edge, and a cell without curves changed the colours after it."""
+    cells = [(f"c{n}", f"a cell whose title is rather long, and which is number {5 - n}") for n in range(6)]
+    points = pd.DataFrame(
+        [(name, seed, "recall_at_5", step, 0.5) for name, _ in cells[1:] for seed in (0, 1) for step in (0, 10)],
+        columns=CURVE,
+    )
+    figure = curves_figure(points, [Panel("recall_at_5")], cells)
+    assert figure is not None
+    names = figure.legends[0]
+    shown = sorted(" ".join(text.get_text().split()) for text in names.get_texts())
+    assert shown == sorted(title for _, title in cells[1:])
+    assert by_value(["k = 12", "k = 8", "k = 20"]) == ["k = 8", "k = 12", "k = 20"]
+    extent = names.get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= figure.bbox.width
+    assert [line.get_color() for line in figure.axes[0].lines] == [*COLOURS[1:6]]
+
+
+def test_a_study_of_two_axes_has_a_table_and_a_figure_of_them() -> None:
+    record = product()
+    times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
+    report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
+    [often, never] = axes_rows(report)
+    assert often == {"refresh": "often", "learning rate 0.002": "0.905", "learning rate 0.001": "0.505"}
+    assert never["learning rate 0.001"] == "0.470", "two seeds have no spread"
+    assert other_title("axes", report) == "exact match by both axes"
+    [row] = interaction_rows(report)
+    assert [*row.items()][:2] == [("effect", "never at learning rate 0.001"), ("metric", "exact match")]
+    assert row["difference of differences"] == "+0.470", "two seeds have no interval"
+    sketch = next(sketch for sketch in sketches(report) if sketch.name == "axes")
+    figure = sketch.make()
+    assert figure is not None
+    assert {text.get_text() for text in figure.axes[0].texts} == {"learning rate 0.001", "learning rate 0.002"}
+    assert "exact match" in sketch.alt.lower()
+
+
+def test_characters_that_the_font_lacks_are_written_otherwise(recwarn: pytest.WarningsRecorder) -> None:
+    title = "größe ≥ 4 — 数据 🙂"
+    assert drawable("größe ≥ 4 —") == "größe ≥ 4 —"
+    assert drawable("数 🙂") == "U+6570 U+1F642"
+    record = product()
+    record = replace(record, axes={}, cells=(replace(record.cells[0], title=title), *record.cells[1:]))
+    times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
+    report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
+    drawn = sketches(report)
+    assert [sketch.name for sketch in drawn] == ["deltas", "cost"]
+    assert record.cells[0].name in drawn[0].alt, "the name instead of the title"
+    assert all("Names stand for titles" in sketch.caption for sketch in drawn)
+    assert all(draw(sketch) for sketch in drawn)
+
+    def labelled() -> Any:
+        figure = canvas(2.0)
+        place = figure.subplots()
+        place.set_yticks([0], ["数"])
+        place.set_title("🙂")
+        return figure
+
+    assert draw(Sketch("own", "", "", labelled)) == draw(Sketch("own", "", "", labelled))
+    assert [warning.message for warning in recwarn] == []
+
+
+def test_cells_of_one_title_are_told_apart() -> None:
+    record = product()
+    record = replace(record, axes={}, cells=tuple(replace(cell, title="the same") for cell in record.cells))
+    times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
+    report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
+    figure = sketches(report)[0].make()
+    assert figure is not None
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == [cell.name for cell in record.cells]
+
+
+def test_only_our_details_become_html() -> None:
+    text = (
+        '<details markdown="1">\n<summary>Flags: 2</summary>\n\n- one\n\n</details>\n\n&lt;/details&gt;\n\n<b>x</b>\n'
+    )
+    page = html(text, Path())
+    assert page.startswith("<details><summary>Flags: 2</summary>")
+    assert page.count("</details>") == 1
+    assert "&lt;/details&gt;" in page
+    assert "&lt;b&gt;x" in page
+
+
+def test_differences_of_cells_with_long_names_fit_into_their_figure() -> None:
+    name = "masking={},interval_steps=3,null_document=encoded"
+    cells = tuple(
+        StudyCell(name.format(one), name.format(one), "realm", {}) for one in ("salient_span", "random_token")
+    )
+    record = StudyRecord("s", "", cells[0].name, cells, (0, 1), ())
+    metrics = ["exact_match", "recall_at_5", "recall_at_20"]
+    rows = [(cell.name, seed, *[0.1 * seed + 0.05 * len(cell.name)] * 3) for cell in cells for seed in (0, 1)]
+    results = pd.DataFrame(rows, columns=["cell", "seed", *metrics])
+    figure = other_differences_figure(compare_cells(record, results, metrics))
+    FigureCanvasAgg(figure).draw()
+    for place in figure.axes:
+        for text in (place.title, place.xaxis.label):
+            shown = text.get_window_extent()
+            assert figure.bbox.y0 <= shown.y0
+            assert shown.y1 <= figure.bbox.y1
+
+
+def test_each_line_of_a_crowded_figure_keeps_its_colour_in_the_png(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PNG has few colours. Thin lines over many bands must keep their colours, unlike two of this study before."""
+    monkeypatch.setattr("realm_lab.evidence.report.figures.DOTS_PER_INCH", 150)
+    root = Path(__file__).resolve().parents[3]
+    found = pd.read_csv(root / "reports/reference/random_masks_rates/curves.csv")
+    cells = [(name, name) for name in found["cell"].unique()]
+    panels = [Panel(name) for name in found["metric"].unique()]
+    drawing = draw(Sketch("curves", "", "", lambda: bands_figure(found, panels, cells)))
+    assert drawing is not None
+    pixels = np.asarray(Image.open(io.BytesIO(drawing.files["png"])).convert("RGB")).reshape(-1, 3).astype(int)
+    for colour in COLOURS[: len(cells)]:
+        wanted = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+        assert np.abs(pixels - wanted).max(1).min() <= 4, colour

@@ -1,0 +1,106 @@
+"""Changes during pre-training in a report: the spread of paired differences by their step, and quality against it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
+from realm_lab.evidence.report.figures_training import step_of_change
+from realm_lab.evidence.report.frames import StudyFrames
+from realm_lab.evidence.report.step_changes import changes_json, families
+from realm_lab.evidence.report.study_figures import lines_of
+from realm_lab.records.study import STUDY_RECORD, StudyCell, StudyRecord
+
+NO_NULL = {"pretrain.null_document": "off"}
+
+
+def late(step: int, **change: Any) -> dict[str, Any]:
+    return {"pretrain.changes": {str(step): change}}
+
+
+CELLS = (
+    StudyCell("realm", "no change", "realm", {}),
+    StudyCell("late", "no null from step 200", "realm", late(200, null_document="off")),
+    StudyCell("start", "no null from the start", "realm", NO_NULL),
+    StudyCell("early", "no null from step 50", "realm", late(50, null_document="off")),
+    StudyCell("warm", "warm start only", "warm_start", {}),
+    StudyCell("same", "more masks", "realm", late(50, mask_rate=0.2)),
+)
+TITLES = "null document = off", "mask rate = 0.2"
+RECORD = StudyRecord("changes", "When?", "realm", CELLS, tuple(range(6)), (), metrics=("exact_match", "recall_at_5"))
+SPREADS = {"realm": 0.1, "late": 0.01, "start": 0.08, "early": 0.04, "warm": 0.1, "same": 0.0}
+
+
+def results() -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    base = generator.normal(0.7, 0.1, 6)
+    own = {cell: base - 0.1 + generator.normal(0, spread, 6) for cell, spread in SPREADS.items()}
+    own |= {"realm": base, "same": base}
+    rows = [(cell, seed, value, 3) for cell, values in own.items() for seed, value in enumerate(values)]
+    return pd.DataFrame(rows, columns=["cell", "seed", "exact_match", "engine_version"])
+
+
+def test_cells_with_one_change_are_a_family_by_step() -> None:
+    found = families(RECORD)
+    assert {title: {step: cell.name for step, cell in cells.items()} for title, cells in found.items()} == {
+        TITLES[0]: {0: "start", 50: "early", 200: "late"},
+        TITLES[1]: {50: "same"},
+    }
+
+
+def test_a_change_is_a_line_and_one_without_runs_is_left_out() -> None:
+    lines = lines_of(RECORD)
+    assert lines == {
+        TITLES[0]: {"start": "start", "early": "step 50", "late": "step 200"},
+        TITLES[1]: {"same": "step 50"},
+    }
+    table = results().rename(columns={"exact_match": "y"}).assign(x=1.0)
+    spots, cells = table[table["cell"] != "same"], [(cell.name, cell.title) for cell in CELLS]
+    figure = plane_figure(spots, cells, ("time", "exact match"), lines=lines)
+    assert figure is not None
+    shown = {text.get_text() for axes in figure.axes for text in axes.texts} | {
+        text.get_text() for text in figure.texts
+    }
+    assert {TITLES[0], "start", "step 200"} <= shown
+    assert TITLES[1] not in shown
+
+
+def test_the_spread_is_that_of_differences_from_the_baseline() -> None:
+    table = results()
+    found = changes_json(RECORD, table)
+    wide = table.pivot(index="seed", columns="cell", values="exact_match")
+    for step, cell in ((0, "start"), (50, "early"), (200, "late")):
+        assert found["spread"][TITLES[0]][step] == pytest.approx(np.std(wide[cell] - wide["realm"], ddof=1))
+    assert found["spread"][TITLES[1]][50] == 0.0
+    assert changes_json(RECORD, table[table["seed"] < 2]) == {}, "two pairs have no spread worth a line"
+    plain = StudyRecord("plain", "What?", "realm", CELLS[:1], (0,), (), metrics=("exact_match",))
+    assert changes_json(plain, table) == {}
+
+
+def test_quality_is_drawn_against_the_step_of_the_change() -> None:
+    study = StudyFrames(RECORD, [], results(), [])
+    drawn = [draw(Sketch("changes", "caption", "alt", lambda: step_of_change(study))) for _ in range(2)]
+    assert drawn[0] is not None
+    assert drawn[0] == drawn[1], "the same bytes"
+    plain = StudyRecord("plain", "What?", "realm", CELLS[:1], (0,), (), metrics=("exact_match",))
+    assert step_of_change(StudyFrames(plain, [], results(), [])) is None
+
+
+def test_a_fork_of_engine_2_is_read_as_a_change_of_the_baseline() -> None:
+    plain = STUDY_RECORD.dump_python(replace(RECORD, cells=CELLS[:2]), mode="json")
+    realm, late = plain["cells"]
+    old = (
+        realm | {"fork": None},
+        late | {"changes": NO_NULL, "fork": {"parent": "realm", "step": 200, "change": "no null"}},
+    )
+    assert STUDY_RECORD.validate_python(plain | {"cells": old}).cells == CELLS[:2]
+
+
+def test_changes_of_one_value_in_two_parameters_are_two() -> None:
+    rates = {name: late(50, **{f"{name}.learning_rate": 0.1}) for name in ("reader", "retriever")}
+    cells = (CELLS[0], *(StudyCell(name, name, "realm", change) for name, change in rates.items()))
+    found = families(replace(RECORD, cells=cells))
+    assert [list(one.values()) for one in found.values()] == [[cells[1]], [cells[2]]]

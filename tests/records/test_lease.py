@@ -1,0 +1,197 @@
+"""Leases between real processes: one holder, taken over when dead or silent, and never written over by a late one."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from realm_lab.errors import UserError
+from realm_lab.records import lease as lease_module
+from realm_lab.records.files import write_json
+from realm_lab.records.lease import Taken, exclusive, holders, take, this_process
+
+LIMIT = 100.0  # seconds of silence
+
+
+def change(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def silence(path: Path, seconds: float) -> None:
+    """As if the holder had last been heard of so long ago."""
+    change(path, heard=time.time() - seconds)
+
+
+def in_child(body: str, *arguments: str) -> subprocess.Popen[str]:
+    program = f"import sys\nfrom pathlib import Path\nfrom realm_lab.records.lease import *\n{body}"
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+HOLDS = "lease = take(Path(sys.argv[1]), 'a', limit_seconds=100.0); print('held', flush=True); sys.stdin.read()"
+
+
+def test_a_lease_is_held_once_and_given_back(tmp_path: Path) -> None:
+    with take(tmp_path / "leases", "a", limit_seconds=LIMIT):
+        said = rf"process {os.getpid()} on {socket.gethostname()} is at work, last heard of 0 s ago; wait for it"
+        with pytest.raises(Taken, match=said):
+            take(tmp_path / "leases", "a", limit_seconds=LIMIT)
+        take(tmp_path / "leases", "b", limit_seconds=LIMIT).release()  # another name is no rival
+    assert holders(tmp_path / "leases") == []
+    take(tmp_path / "leases", "a", limit_seconds=LIMIT).release()
+
+
+def test_a_living_process_keeps_it_and_a_killed_one_loses_it_at_once(tmp_path: Path) -> None:
+    with in_child(HOLDS, str(tmp_path)) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=f"process {child.pid} on {socket.gethostname()}"):
+            take(tmp_path, "a", limit_seconds=LIMIT)
+        child.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie until `with` collects it
+        taken = take(tmp_path, "a", limit_seconds=LIMIT)
+    [holder] = holders(tmp_path)
+    assert holder.owner == this_process()
+    taken.release()
+
+
+def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) -> None:
+    take(tmp_path, "a", limit_seconds=LIMIT)
+    change(tmp_path / "a.json", owner={"host": socket.gethostname(), "pid": os.getpid(), "born": 1000.0})
+    take(tmp_path, "a", limit_seconds=LIMIT).release()
+
+
+def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Nothing happens for so long."""
+    clocks = {name: getattr(time, name) for name in ("time", "monotonic")}
+    for name, clock in clocks.items():
+        monkeypatch.setattr(time, name, lambda clock=clock: clock() + seconds)
+
+
+def test_a_silent_one_is_taken_over_and_its_late_holder_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = take(tmp_path, "a", limit_seconds=LIMIT)
+    silence(tmp_path / "a.json", LIMIT - 20)
+    with pytest.raises(UserError, match="last heard of 80 s ago"):
+        take(tmp_path, "a", limit_seconds=LIMIT)
+    pass_time(monkeypatch, LIMIT + 20)
+    taken = take(tmp_path, "a", limit_seconds=LIMIT)
+    with pytest.raises(UserError, match="another process took over after"):
+        late.beat()
+    late.release()  # not its own any more: it stays
+    silence(tmp_path / "a.json", 90)
+    taken.beat()
+    [holder] = holders(tmp_path)
+    assert time.time() - holder.heard < 60
+
+
+@pytest.mark.parametrize("ahead_seconds", [-3600.0, 3600.0])
+def test_clocks_of_two_machines_decide_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_seconds: float
+) -> None:
+    """Another machine's clock is an hour off: its lease is held while it changes, and free when it does not."""
+    file = tmp_path / "a.json"
+    owner = asdict(this_process()) | {"host": "elsewhere"}
+
+    def beat() -> None:
+        write_json(file, {"owner": owner, "token": "t", "heard": time.time() + ahead_seconds})
+
+    def seems_held() -> bool:
+        [holder] = holders(tmp_path)
+        return lease_module.seems_held(tmp_path, holder, LIMIT)
+
+    beat()
+    seems_held()  # the first look can only compare clocks
+    for _ in range(3):
+        pass_time(monkeypatch, 0.8 * LIMIT)
+        beat()
+        assert seems_held()
+        with pytest.raises(Taken):
+            take(tmp_path, "a", limit_seconds=LIMIT)
+    pass_time(monkeypatch, 1.2 * LIMIT)
+    assert not seems_held()
+    take(tmp_path, "a", limit_seconds=LIMIT).release()
+
+
+def test_a_process_outlives_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start of a process is counted from that of its machine, which moves with the clock."""
+    with take(tmp_path, "a", limit_seconds=LIMIT):
+        start, boot = psutil.Process.create_time, psutil.boot_time
+        with monkeypatch.context() as patches:
+            patches.setattr(psutil.Process, "create_time", lambda process: start(process) + 300.0)
+            patches.setattr(psutil, "boot_time", lambda: boot() + 300.0)
+            with pytest.raises(Taken):
+                take(tmp_path, "a", limit_seconds=LIMIT)
+
+
+def test_one_that_is_given_back_while_others_look_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listed, and gone when it is read."""
+    lease = take(tmp_path, "a", limit_seconds=LIMIT)
+    read = lease_module._read
+
+    def read_too_late(path: Path) -> Any:
+        path.unlink()
+        return read(path)
+
+    monkeypatch.setattr(lease_module, "_read", read_too_late)
+    assert holders(tmp_path) == []
+    lease.release()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"owner": {"host": "h", "pid": "x", "born": 0}}'])
+def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match=r"a\.json.*delete"):
+        take(tmp_path, "a", limit_seconds=LIMIT)
+
+
+@pytest.mark.slow
+def test_of_many_processes_one_gets_it(tmp_path: Path) -> None:
+    """All start from a dead holder's lease, at the same time."""
+    take(tmp_path, "a", limit_seconds=LIMIT)
+    change(tmp_path / "a.json", owner={"host": socket.gethostname(), "pid": os.getpid(), "born": 1.0})
+    body = """
+sys.stdin.readline()
+try:
+    lease = take(Path(sys.argv[1]), 'a', limit_seconds=100.0)
+    print('held', flush=True)
+except UserError:
+    print('refused', flush=True)
+sys.stdin.read()
+"""
+    children = [in_child(body, str(tmp_path)) for _ in range(6)]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    said = []
+    for child in children:
+        assert child.stdout is not None
+        said.append(child.stdout.readline().strip())
+    for child in children:
+        child.communicate()
+    assert sorted(said) == ["held"] + ["refused"] * 5
+
+
+def test_an_exclusive_lock_lets_one_in(tmp_path: Path) -> None:
+    body = "\nwith exclusive(Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()"
+    with in_child(body, str(tmp_path / "lock")) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "in\n"
+        other = in_child("with exclusive(Path(sys.argv[1])): print('in', flush=True)", str(tmp_path / "lock"))
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.3)
+        child.kill()  # the kernel frees it
+        assert other.communicate()[0] == "in\n"
+    with exclusive(tmp_path / "lock"):
+        pass

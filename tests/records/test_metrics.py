@@ -1,0 +1,43 @@
+"""Metrics that are measured for each kind of masked span have titles by a pattern, whatever the kinds."""
+
+import math
+
+import pytest
+
+from realm_lab.records.metrics import METRICS, Metric, curve, metric
+from tests.factories.errors import refused
+
+
+def test_a_metric_by_kind_is_known_by_its_pattern() -> None:
+    found = curve("null_probability_unknown")
+    assert (found.title, found.split, found.better) == ("p(null document), unknown masked", "train", "")
+    assert curve("cloze_gold_among_candidates_subject").split == "dev"
+    assert metric("cloze_null_probability_a_b_end").title == "p(null document) after, a_b clozes"
+    # without a kind it is no such metric
+    for name in ("cloze_gold_among_candidates_end", "cloze_null_probability__end", "null_probability_unknown"):
+        assert metric(name) == Metric(name, name.replace("_", " "), better="")
+
+
+def test_a_metric_has_the_part_of_the_evaluation_that_measures_it() -> None:
+    parts = {"exact_match": "answers", "recall_at_5_finetuned": "retrieval", "cloze_gold_rank_end": "own measurements"}
+    assert {name: METRICS[name].part for name in parts} == parts
+    assert metric("gold_first_card").part == "retrieval"
+    assert metric("cloze_null_probability_subject_end").part == Metric("mine", "mine").part == "own measurements"
+
+
+def test_a_word_that_a_metric_does_not_have_is_refused_where_it_is_made() -> None:
+    with refused("metric 'letters': better='higher'"):
+        Metric("letters", "letters", better="higher")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("delta", [0.0, -0.1, math.nan, math.inf, 1.0, 2.0, True])
+def test_a_delta_is_below_the_range_of_its_metric(delta: float) -> None:
+    with refused("delta of exact_match"):
+        METRICS["exact_match"].check_delta(delta)
+
+
+def test_a_delta_of_a_metric_without_a_range_is_finite() -> None:
+    METRICS["exact_match"].check_delta(0.02)
+    METRICS["retrieval_utility_end"].check_delta(2)
+    with refused("delta of retrieval_utility_end"):
+        METRICS["retrieval_utility_end"].check_delta(math.inf)
