@@ -1,4 +1,4 @@
-"""The commands `ask` and `fill`: answers of a finished run, as tables or JSON."""
+"""The commands `ask`, `fill` and `gradients`: answers and gradients of a finished run, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from realm_lab.cli.flags import Add, add_json, add_named, add_run, opened, positive
@@ -14,6 +15,7 @@ from realm_lab.errors import UserError
 if TYPE_CHECKING:
     from realm_lab.systems.ask import ReadPassage, Reply
     from realm_lab.systems.context import Context
+    from realm_lab.systems.gradients import Gradients
 
 ANSWER_WIDTH = 20  # columns of an answer in a table: a longer one is wrapped, so that numbers and passages have room
 NEAR_UNIFORM = 1.5  # times 1/k: below it, the best of k passages is hardly preferred
@@ -38,6 +40,78 @@ def add_asking(add: Add) -> None:
             help="passages to read and show; p(z|x) is a share among them (default: 5)",
         )
         add_json(verb)
+    gradients = add("gradients", _run_gradients, "compare estimates of the retriever's gradient with the exact one")
+    add_run(gradients)
+    add_named(gradients)
+    text = "weights after this stage (default: pretrain)"
+    gradients.add_argument("--stage", choices=["warm_start", "pretrain"], default="pretrain", help=text)
+    text = "sentences of the pre-training corpus (default: 64)"
+    gradients.add_argument("--sentences", type=positive, default=64, metavar="N", help=text)
+    text = "draws of each random estimate (default: 8)"
+    gradients.add_argument("--draws", type=positive, default=8, metavar="N", help=text)
+    text = "numbers of candidates, the null document included (default: 2 4 8 12 20 40 100)"
+    gradients.add_argument(
+        "--candidates", type=positive, nargs="+", default=[2, 4, 8, 12, 20, 40, 100], metavar="K", help=text
+    )
+    gradients.add_argument("--figure", type=Path, metavar="FILE", help="PNG of the cosines over the operations")
+    add_json(gradients)
+
+
+def _run_gradients(options: argparse.Namespace) -> None:
+    context = opened(options, options.system)
+    from realm_lab.systems.gradients import compare_gradients
+
+    def note(text: str) -> None:
+        print(f"\r{text:<70}", end="", file=sys.stderr, flush=True)
+
+    found = compare_gradients(context, options.stage, options.sentences, options.draws, options.candidates, note)
+    print(file=sys.stderr)
+    if options.figure:
+        _draw(found, options.figure)
+    if options.json:
+        print(json.dumps({**found._asdict(), "estimates": [one._asdict() for one in found.estimates]}))
+        return
+    _show_gradients(context, found)
+
+
+def _draw(found: Gradients, path: Path) -> None:
+    """Draw the cosine of each estimate in the weights over its operations."""
+    import pandas as pd
+
+    from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
+    from realm_lab.records.files import atomic_write
+
+    cells = [(one.name, one.name) for one in found.estimates]
+    spots = pd.DataFrame(
+        [(one.name, one.gflop, one.weights_cosine) for one in found.estimates], columns=["cell", *"xy"]
+    )
+    axes = "operations of a step, GFLOP", "cosine with the exact gradient in the retriever's weights"
+    drawn = draw(Sketch("gradients", "", "", lambda: plane_figure(spots, cells, axes, is_log=True)))
+    if drawn is None:
+        raise UserError("--figure: a single estimate makes no figure; leave it out")
+    with atomic_write(path, "wb") as file:
+        file.write(drawn.files["png"])
+
+
+def _show_gradients(context: Context, found: Gradients) -> None:
+    """Print a line for each estimate."""
+    from rich.console import Console
+    from rich.table import Table
+
+    plan, console = context.plan, Console()
+    console.print(
+        f"{found.sentences} sentences, {found.passages} passages, weights after {found.stage} of {plan.run_name}; "
+        f"the exact gradient takes {found.exact_gflop:.4g} GFLOP"
+    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("estimate")
+    for name in ("cosine", "bias²", "variance", "in weights: cosine", "bias²", "GFLOP"):
+        table.add_column(name, justify="right")
+    for one in found.estimates:
+        numbers = one.cosine, one.bias, one.variance, one.weights_cosine, one.weights_bias
+        table.add_row(one.name, *(f"{number:.3f}" for number in numbers), f"{one.gflop:.3g}")
+    console.print(table)
+    console.print("bias² and variance: shares of the square of the exact gradient in the query vectors", style="dim")
 
 
 def _run_ask(options: argparse.Namespace) -> None:

@@ -90,6 +90,10 @@ EXAMPLES: dict[str, dict[str, str]] = {
         'fill "the mayor of nirter is [MASK] ."': "the run of params.yaml",
         'fill "the mayor of nirter is [MASK] ." --run quick/realm-s0': "a run of a study",
     },
+    "gradients": {
+        "gradients --run demo/realm-s50": "weights after pre-training",
+        "gradients --run demo/realm-s50 --stage warm_start --figure start.png": "weights before it, with a figure",
+    },
     "serve": {
         "serve demo/realm-s50": "POST /ask and /retrieve at http://127.0.0.1:8000",
         "serve demo/realm-s50 --mcp": "the command that an agent starts",

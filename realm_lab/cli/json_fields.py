@@ -46,6 +46,10 @@ JSON_FIELDS = {
         "`sentence`, `answer`, `wordpieces`, `marginal` p(y|x), `marginal_log_probability`, `without` p(y|null,x) and "
         "`candidates` as of `ask`"
     ),
+    "gradients": (
+        "`stage`, `sentences`, `passages`, `exact_gflop` and `estimates`: `name`, `cosine`, `bias`, `variance`, "
+        "`error`, `weights_cosine`, `weights_bias` and `gflop`"
+    ),
     "runs": "a list of `run`, `state` and `studies` (STUDY/CELL)",
     "logs": "stage -> `state`, `error`, `flags` and `metrics`, the rows of its metrics.jsonl",
     "gc": "a list of `folder`, `mebibytes` and `deleted`",

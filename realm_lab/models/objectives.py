@@ -1,8 +1,9 @@
 """Training objectives: one function each of log p(z|x) and log p(y|z,x), which defines the retriever's training signal.
 
 An objective is a pure function (log_prior_BK, log_reader_BK) -> [B], per example, in nats; one with options takes them
-as a third argument (records/plugins.py). It is registered here under a name, or `pretrain.objective` or
-`finetune.objective` names custom code, `package.module:function`,
+as a third argument (records/plugins.py), and a random one draws from torch's generator, which every step seeds. It is
+registered here under a name, or `pretrain.objective` or `finetune.objective` names custom code,
+`package.module:function`,
     def best_passage(log_prior_BK, log_reader_BK):
         return (log_prior_BK + log_reader_BK).amax(1)
 `log_prior_BK` is log p(z|x) over the candidates and trains the retriever, `log_reader_BK` is log p(y|z,x) and trains
@@ -132,6 +133,56 @@ def hard_em(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     a passage, and mix in the sum at first (their tau): the system `hard_em`.
     """
     return (log_prior_BK + log_reader_BK).max(1).values
+
+
+class Draws(Section):
+    """Options of reinforce and jsa."""
+
+    draws: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Passages drawn from p(z|x), independently."""
+
+
+@register_objective("reinforce")
+def reinforce(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Draws) -> Tensor:
+    """E_z~p(z|x) log p(y|z,x), a lower bound of Eq. 1, by drawn passages (Williams 1992).
+
+    The retriever's gradient is [log p(y|z,x) - b] grad log p(z|x), b the mean over the other draws, 0 for a single one.
+    The value is the mean of log p(y|z,x) over the draws, which trains the reader.
+    """
+    drawn_BR = _drawn(log_prior_BK, options.draws)
+    read_BR, others = log_reader_BK.gather(1, drawn_BR), max(1, options.draws - 1)
+    reward_BR = read_BR.detach()
+    base_BR = (reward_BR.sum(1, keepdim=True) - reward_BR) / others
+    signal_B = ((reward_BR - base_BR) * log_prior_BK.gather(1, drawn_BR)).mean(1)
+    return read_BR.mean(1) + signal_B - signal_B.detach()
+
+
+@register_objective("jsa")
+def jsa(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Draws) -> Tensor:
+    """log p(z|x) + log p(y|z,x) at a passage drawn from p(z|y,x) (joint stochastic approximation: Ou & Song 2020).
+
+    The passage is the last state of a Metropolis chain whose proposals are the draws from p(z|x), so that one with
+    p(y|z,x) is accepted at the rate p(y|z,x) / p(y|z',x) of the present one. In the limit of many draws the gradient
+    has the mean of that of Eq. 1; after a single one it is a passage of p(z|x).
+    """
+    import torch
+
+    drawn_BR = _drawn(log_prior_BK, options.draws)
+    read_BR = log_reader_BK.detach().gather(1, drawn_BR)
+    chance_BR = torch.rand_like(read_BR).log()
+    state_B = torch.zeros_like(drawn_BR[:, 0])  # number of the draw
+    for number in range(1, options.draws):
+        now_B = read_BR.gather(1, state_B[:, None])[:, 0]
+        is_accepted_B = chance_BR[:, number] < read_BR[:, number] - now_B
+        state_B = state_B.where(~is_accepted_B, number)
+    chosen_B1 = drawn_BR.gather(1, state_B[:, None])
+    return (log_prior_BK + log_reader_BK).gather(1, chosen_B1)[:, 0]
+
+
+def _drawn(log_prior_BK: Tensor, draws: int) -> Tensor:
+    """Columns drawn from p(z|x), with repetition, int64 [B, R]."""
+    drawn_BR: Tensor = log_prior_BK.detach().exp().multinomial(draws, replacement=True)
+    return drawn_BR
 
 
 @register_objective("gated")

@@ -145,12 +145,12 @@ class Retriever:
         """
         distinct, where = np.unique(np.where(rows_BK == ABSENT, NULL, rows_BK), return_inverse=True)
         where_BK = to_device(where.reshape(rows_BK.shape), self.device)
-        score_BK = retrieval_score(query_BD, self._documents(distinct)[where_BK])
+        score_BK = retrieval_score(query_BD, self.embed_documents(distinct)[where_BK])
         rows = to_device(rows_BK, self.device)
         score_BK = score_BK + self.null_offset * (rows == NULL)
         return score_BK.masked_fill(rows == ABSENT, NO_SCORE)
 
-    def _documents(self, rows_U: np.ndarray) -> Tensor:
+    def embed_documents(self, rows_U: np.ndarray) -> Tensor:
         """Return Embed_doc of distinct rows, ascending, [U, D]; a learned null document is a vector and not encoded."""
         null_D = self.embedder.null_vector
         learned = null_D is not None and bool(rows_U[0] == NULL)

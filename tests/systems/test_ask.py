@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from realm_lab import cli
 from realm_lab.cli.ask import _show, answer, is_near_uniform
@@ -318,3 +319,29 @@ def test_a_blank_in_a_question_is_what_pretraining_masks_with(tmp_path: Path) ->
     assert twice.tolist() == [mask, mask, *pieces]
     longest = tiny.params().corpus.sentence_length - 2
     assert len(context.question_tokens([f"{word} " * longest])[0]) == longest
+
+
+def test_gradients_of_a_run_are_compared_with_the_exact_one(
+    line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_run(PARAMS, "realm", 0)
+    record_run(line / "runs", plan, PARAMS)
+    open_stage(line / "runs", plan, "evaluate", PARAMS).finish({})
+    asked = ["gradients", "--run", "realm-s0", "--root", str(line), "--sentences", "3", "--draws", "2"]
+    passages = 320
+    numbers = ["--candidates", "2", str(passages + 1), "--figure", str(tmp_path / "cosines.png"), "--json"]
+    assert cli.main([*asked, *numbers]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["stage"], found["sentences"], found["passages"]) == ("pretrain", 3, passages)
+    estimates = {one.pop("name"): one for one in found["estimates"]}
+    assert {"top 2", "hard_em", "reinforce draws 1", "batch", "random", "oracle", "containment"} <= set(estimates)
+    everything = estimates[f"top {passages + 1}"]
+    assert (everything["cosine"], everything["weights_cosine"]) == pytest.approx((1, 1), abs=1e-9)
+    assert everything["gflop"] == pytest.approx(found["exact_gflop"], rel=0.02)
+    assert all(one["bias"] + one["variance"] == pytest.approx(one["error"], abs=1e-9) for one in estimates.values())
+    assert estimates["random"]["variance"] > 0 == estimates["batch"]["variance"]
+    assert Image.open(tmp_path / "cosines.png").size > (600, 200)
+    assert cli.main([*asked, "--stage", "warm_start", "--candidates", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "weights after warm_start" in shown
+    assert "index of the start" not in shown

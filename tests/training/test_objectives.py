@@ -57,7 +57,7 @@ def alike(one: Tensor, other: Tensor) -> bool:
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_objective_teaches_what_its_source_says(system: TinySystem, stage: str) -> None:
     gate = {"gated"} if stage == "pretrain" else set()  # of the value, and the reader, of Eq. 1
-    names = OBJECTIVES.keys() - ({"gated"} - gate)
+    names = OBJECTIVES.keys() - ({"gated"} - gate) - {"reinforce", "jsa"}  # random: test_gradients.py
     found = {name: taught(system, stage, objective=Choice(name)) for name in names}
     assert len({values["loss"] for values, _, _ in found.values()}) == len(names - gate)
     assert len({values["marginal_log_likelihood"] for values, _, _ in found.values()}) == 1  # no weight has moved yet

@@ -115,7 +115,7 @@ def expected_loss(system: TinySystem, labelled: Labelled, pairs: LabelledPassage
                 int(row) for row in offered if row != NO_ROW and row != rows[0] and not labelled.holds(number, row)
             ]
         query_D = retriever.embed_queries([labelled.questions.tokens[number]])[0]
-        scores = torch.stack([query_D @ retriever._documents(np.array([row]))[0] for row in rows])
+        scores = torch.stack([query_D @ retriever.embed_documents(np.array([row]))[0] for row in rows])
         losses.append(-scores.log_softmax(0)[0])
     return torch.stack(losses).mean()
 
