@@ -101,7 +101,7 @@ $(OLDEST_STAMP): pyproject.toml constraints-oldest.txt
 	@test -e $@ || rm -rf $(OLDEST)
 	@test -d $(OLDEST) || { python=$$(command -v $(PYTHON) python3.11 | head -n 1); $(call make_venv,$(OLDEST)); }
 	@set -o pipefail; $(OLDEST)/bin/python -m pip install --progress-bar off --disable-pip-version-check --no-cache-dir \
-	  -c constraints-oldest.txt -e ".[platform,faiss]" pytest pytest-xdist hypothesis ir-measures | $(PROGRESS)
+	  -c constraints-oldest.txt -e ".[engine,platform,faiss]" pytest pytest-xdist hypothesis ir-measures | $(PROGRESS)
 	@touch $@
 
 # A part of the quick tests, without those that start studies: 7 minutes of one core.

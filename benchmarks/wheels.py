@@ -55,10 +55,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def wanted_here() -> list[Requirement]:
-    """Requirements of pyproject.toml without its extras, and of the tests."""
+    """Requirements of pyproject.toml with the engine and without its other extras, and of the tests."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     development = [Requirement(text) for text in project["optional-dependencies"]["dev"]]
-    wanted = [Requirement(text) for text in project["dependencies"]]
+    wanted = [Requirement(text) for text in [*project["dependencies"], *project["optional-dependencies"]["engine"]]]
     return wanted + [one for one in development if one.name in TESTS]
 
 

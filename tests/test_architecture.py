@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from realm_lab.errors import ENGINE
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "realm_lab"
 
@@ -209,7 +211,7 @@ def normal(name: str) -> str:
 def test_what_is_imported_is_declared() -> None:
     owners = importlib.metadata.packages_distributions()
     libraries = {item.target for module in MODULES for item in imports(module)} - set(sys.stdlib_module_names)
-    named = declared("platform", "faiss", "serve")
+    named = declared("engine", "platform", "faiss", "serve")
     undeclared = {
         library
         for library in libraries
@@ -219,12 +221,21 @@ def test_what_is_imported_is_declared() -> None:
     assert undeclared == set()
 
 
+def test_evidence_and_studies_are_installed_without_the_engine() -> None:
+    owners = importlib.metadata.packages_distributions()
+    engine = declared("engine") - declared()
+    assert {library for library in owners if {*map(normal, owners[library])} & engine} >= set(ENGINE)
+    assert {normal(name) for library in ENGINE for name in owners[library]} >= engine
+    used = {item.target for module in modules_of("records", "evidence") for item in imports(module)}
+    assert not set(ENGINE) & used - {"torch"}  # the energy meter of a run that trains
+
+
 def test_what_is_declared_is_pinned() -> None:
     lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     # Exact, and from any index: no address, no file, no local version such as torch's +cpu.
     assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.!]+", pin)] == []
-    assert declared("platform", "faiss", "serve", "dev") <= {normal(pin.split("==")[0]) for pin in pins}
+    assert declared("engine", "platform", "faiss", "serve", "dev") <= {normal(pin.split("==")[0]) for pin in pins}
     assert "torch==2.13.0" in pins
 
 

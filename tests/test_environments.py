@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,12 +19,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from realm_lab.cli import doctor
+from tests.evidence.report.synthetic import make_study
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TEXT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
 PROJECT: dict[str, Any] = tomllib.loads(TEXT)["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-WANTED = [Requirement(line) for line in [*PROJECT["dependencies"], *EXTRAS["platform"], *EXTRAS["faiss"]]]
+LISTS = (PROJECT["dependencies"], EXTRAS["engine"], EXTRAS["platform"], EXTRAS["faiss"])
+WANTED = [Requirement(line) for lines in LISTS for line in lines]
 
 
 def lowest(requirement: Requirement) -> Version:
@@ -67,3 +72,46 @@ def test_all_name_the_same_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "version_info", (*version, 0))
         assert (doctor._python().state == "OK") == (python in supported)
         monkeypatch.undo()
+
+
+@pytest.mark.slow
+def test_the_evidence_alone_is_small_and_judges(tmp_path: Path) -> None:
+    """A new environment without the engine: the installation, and the commands that people run on tables."""
+    package, reports = tmp_path / "package", tmp_path / "project" / "reports"
+    shutil.copytree(REPOSITORY / "realm_lab", package / "realm_lab", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, package)
+    python = tmp_path / "environment" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", python.parents[1]], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "-c", REPOSITORY / "constraints.txt"]
+    installed = subprocess.run([*pip, package], capture_output=True, text=True, check=False)
+    if "No matching distribution" in installed.stderr or "connection" in installed.stderr.lower():
+        pytest.skip(f"packages cannot be had: {installed.stderr.splitlines()[-1]}")
+    assert installed.returncode == 0, installed.stderr
+    files = [path for path in python.parents[1].rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sum(path.stat().st_size for path in files) < 500e6
+    assert not [*python.parents[1].glob("lib/*/site-packages/torch")]
+
+    shutil.copytree(REPOSITORY / "reports" / "reference" / "masking", reports / "masking")
+    before = {path.name: path.read_bytes() for path in (reports / "masking").iterdir() if path.is_file()}
+    study = make_study(tmp_path / "project" / "runs")
+    sides = [f"{study.name}/{cell.name}" for cell in study.cells[:2]]
+
+    def realm_lab(*words: str) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [python, "-m", "realm_lab", *words]
+        return subprocess.run(
+            command, cwd=tmp_path / "project", env=environment, capture_output=True, text=True, check=False
+        )
+
+    table = reports / "masking" / "results.csv"
+    judged = realm_lab("verdict", str(table), "--metric", "exact_match", "--baseline", "salient_span", "--json")
+    assert json.loads(judged.stdout)["metrics"], judged.stderr
+    assert realm_lab("report", "masking").returncode == 0
+    assert {name: (reports / "masking" / name).read_bytes() for name in before} == before
+    for words in (["compare", *sides], ["status"], ["runs"], ["--root", str(REPOSITORY), "claims"]):
+        done = realm_lab(*words)
+        assert done.returncode == 0, done.stderr
+    refused = realm_lab("pretrain", "--preset", "smoke")
+    assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), refused.stderr
+    assert "pip install 'realm_lab[engine]'" in refused.stderr.splitlines()[-1]

@@ -35,9 +35,9 @@ BUSY_SECONDS, BUSY_CORES = 0.5, 0.3
 LOW_DISK_GIB = 5.0  # a toy study needs well under one, a real one several
 LOW_MEMORY_GIB = 4.0  # the toy world with two workers stays below
 SLURM_TIMEOUT_SECONDS = 10.0  # scontrol retries for minutes when no controller is there
-# name -> module, its distributions, the only feature that needs it ("": everything does), and the extra that brings it
+# name -> module, its distributions, the only feature that needs it, and the extra that brings it
 PACKAGES = {
-    "PyTorch": ("torch", ["torch"], "", ""),
+    "PyTorch": ("torch", ["torch"], "training and evaluation", "engine"),
     "FAISS": ("faiss", ["faiss-cpu", "faiss-gpu"], "approximate search", "faiss"),
     "MLflow": ("mlflow", ["mlflow"], "`realm-lab mirror`", "platform"),
     "DVC": ("dvc", ["dvc"], "`dvc repro` and `realm-lab init`", "platform"),
@@ -182,7 +182,7 @@ def _python() -> Finding:
 def _packages() -> Iterator[Finding]:
     for name, (module, distributions, only_for, extra) in PACKAGES.items():
         versions = [version for package in distributions for version in _versions(package)]
-        if only_for and not versions:
+        if not versions:
             yield Finding("note", name, f"not installed; only needed by {only_for}", install_line(extra))
             continue
         try:

@@ -39,7 +39,7 @@ from realm_lab.cli.serve import add_serve
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mine, add_mirror, add_tools
 from realm_lab.core.hub import is_dataset
-from realm_lab.errors import UserError, nearest, suggestion
+from realm_lab.errors import ENGINE, UserError, install_line, nearest, suggestion
 from realm_lab.records.files import print_json
 
 PROGRAM = "realm-lab"
@@ -89,6 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ENGINE:
+            lacking = UserError(
+                f"`{PROGRAM} {options.verb}` needs {error.name}, which is not installed", install_line("engine")
+            )
+            return _fail(options, EXIT_USER_ERROR, f"error: {lacking}")
         if isinstance(error, OSError) and error.errno in REMEDIES and error.filename:
             named = UserError(error.strerror, REMEDIES[error.errno], path=error.filename)
             return _fail(options, EXIT_USER_ERROR, f"error: {_one_line(named)}")
@@ -271,10 +276,12 @@ def _run_evaluate(options: argparse.Namespace) -> None:
 def _run_report(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from realm_lab.runner import pipeline
     from realm_lab.runner.default_study import studies_of
 
-    pipeline.put_back(options.root)
+    if (options.root / "data" / "records").exists():
+        from realm_lab.runner import pipeline
+
+        pipeline.put_back(options.root)
     places = [options.root / "reports" / place for place in ("", "reference")]
     if options.study and not any((place / options.study).is_dir() for place in places):
         recorded(options.study, options.root)  # an error with the nearest name

@@ -233,10 +233,12 @@ def _corpus_findings(options: argparse.Namespace) -> list[Finding]:
 
 def _machine_findings(options: argparse.Namespace) -> Iterator[Finding]:
     from realm_lab.cli.doctor import examine, examine_study
-    from realm_lab.runner.sweep import find_study
 
-    study = find_study(options.study, options.root) if options.study else None
-    params, fault = None, None
+    study, params, fault = None, None, None
+    if options.study:
+        from realm_lab.runner.sweep import find_study
+
+        study = find_study(options.study, options.root)
     try:
         params = params_of(options)
     except UserError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from importlib.util import find_spec
 from pathlib import Path
 
 from realm_lab.records.study import Studies, StudyRecord
@@ -10,10 +11,10 @@ from realm_lab.records.study import Studies, StudyRecord
 
 def studies_of(root: Path) -> Studies:
     """Return the studies of a project. `default` is planned from params.yaml whenever it is read, and nothing is
-    written: the runs in its study.json may belong to an experiment."""
+    written: the runs in its study.json may belong to an experiment. Without the engine it is as it ran last."""
     root = Path(root)
-    has_parameters = (root / "params.yaml").exists()
-    return Studies(root / "runs", functools.partial(_planned, root) if has_parameters else None)
+    can_plan = (root / "params.yaml").exists() and find_spec("torch") is not None
+    return Studies(root / "runs", functools.partial(_planned, root) if can_plan else None)
 
 
 def _planned(root: Path) -> StudyRecord:
