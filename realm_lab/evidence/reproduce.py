@@ -16,7 +16,7 @@ from scipy import stats
 
 from realm_lab.evidence.report.frames import Summary, column, metric_columns, summarise
 from realm_lab.evidence.report.rendering import mean_sd
-from realm_lab.evidence.report.tables import Rows
+from realm_lab.evidence.report.section import Rows
 from realm_lab.evidence.statistics.family import ALPHA
 from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD, LEVEL
 from realm_lab.evidence.statistics.paired import holm

@@ -82,6 +82,11 @@ class Sketch(NamedTuple):
     make: Callable[[], Figure | None]
     columns: int = 2  # of a paper that it spans
 
+    @classmethod
+    def of(cls, name: str, caption: str, alt: str, make: Callable[[], Figure | None], columns: int = 2) -> Sketch:
+        """Return a sketch whose texts start with a capital."""
+        return cls(name, caption[0].upper() + caption[1:], alt[0].upper() + alt[1:], make, columns)
+
     @property
     def entry(self) -> dict[str, str]:
         """Return its fields in summary.json and the templates."""

@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.frames import read_summary
-from realm_lab.evidence.report.interactions import interactions
 from realm_lab.evidence.report.rendering import page, picture, title_of
 from realm_lab.evidence.report.report_data import Report, load_report
-from realm_lab.evidence.report.tables import axes_rows, interaction_rows, result_rows, unfinished
+from realm_lab.evidence.report.sections.axes import Axes
+from realm_lab.evidence.report.sections.interaction import Interactions, interactions
+from realm_lab.evidence.report.tables import result_rows, unfinished
 from realm_lab.evidence.statistics.wording import signed
 from realm_lab.records.files import write_text
 from realm_lab.records.study import DEFAULT
@@ -77,7 +78,7 @@ def _study(folder: Path) -> dict[str, Any]:
             "warnings": [*unfinished(report.results), *summary["warnings"], *summary["code"]],
             "seeds": report.record.seeds,
             "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],
-            "designs": [("Means by both axes", axes_rows(report)), ("Interaction", interaction_rows(report))],
+            "designs": [("Means by both axes", Axes(report).rows), ("Interaction", Interactions(report).rows)],
             "tables": [(one.metric, result_rows(one, report.results)) for one in report.compared],
             "strongest": _strongest(report),
             "drawing": drawn[0] if drawn else None,

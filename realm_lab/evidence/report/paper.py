@@ -15,7 +15,8 @@ from pathlib import Path
 from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.rendering import is_number
 from realm_lab.evidence.report.report_data import Report
-from realm_lab.evidence.report.tables import Rows, detail_rows, other_rows, other_title, result_rows
+from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.tables import detail_rows, result_rows
 from realm_lab.evidence.statistics.family import ALPHA, Kind
 from realm_lab.records.files import write_text
 
@@ -92,7 +93,9 @@ def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool
     ))  # fmt: skip
 
 
-def write_tables(folder: Path, report: Report, figures: Sequence[Mapping[str, str]]) -> None:
+def write_tables(
+    folder: Path, report: Report, sections: Mapping[str, Section], figures: Sequence[Mapping[str, str]]
+) -> None:
     """tables/NAME.tex for each metric, NAME_details.tex, each of the other tables, and all.tex: the report in
     its order."""
     name, results, made = folder.name, report.results, dict[str, str]()
@@ -102,9 +105,10 @@ def write_tables(folder: Path, report: Report, figures: Sequence[Mapping[str, st
         rows = metric_table(result, result_rows(result, results))
         made[key] = table(rows, title, f"{name}-{key}", NOTE, escaped=True)
         made[f"{key}_details"] = table(detail_rows(result, results), f"{title}: details", f"{name}-{key}-details")
-    for key, rows in other_rows(report).items():
-        if rows:
-            made[key] = table(rows, f"{other_title(key, report)}, study {name}", f"{name}-{key}")
+    for section in sections.values():
+        for key, (heading, rows) in section.tables.items() if section.applies else ():
+            if rows:
+                made[key] = table(rows, f"{heading}, study {name}", f"{name}-{key}")
     for key, text in made.items():
         write_text(folder / "tables" / f"{key}.tex", text)
     first = [key for key in ("axes", "interactions") if key in made] or [*made][:1]

@@ -6,23 +6,22 @@ The same data gives the same bytes, so a committed report can be compared with a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
 from realm_lab.evidence.report import tables
+from realm_lab.evidence.report.all_sections import sections_of
 from realm_lab.evidence.report.comparison import decisions, gaps_as_json
 from realm_lab.evidence.report.default_run import metrics_of
 from realm_lab.evidence.report.figures import Drawing, Sketch, draw
 from realm_lab.evidence.report.frames import metric_columns, read_summary, summarise
-from realm_lab.evidence.report.interactions import interactions
 from realm_lab.evidence.report.paper import write_tables
 from realm_lab.evidence.report.rendering import render, seeds_text
 from realm_lab.evidence.report.report_data import KEYS, Report, load_report, plain
-from realm_lab.evidence.report.step_changes import changes_json
+from realm_lab.evidence.report.section import Section
 from realm_lab.evidence.report.study_figures import sketches
-from realm_lab.evidence.report.tuned import tuning_json
 from realm_lab.evidence.reproduce import expected_rows
 from realm_lab.evidence.statistics.wording import false_alarms
 from realm_lab.records.files import atomic_write, write_text
@@ -31,18 +30,23 @@ from realm_lab.records.parameters import show
 from realm_lab.records.study import DEFAULT
 
 LAST = ("cost", "operations", "staleness")  # figures that come after those of the study's own
+FIELDS = (  # the order of summary.json, as committed reports have it
+    "study", "question", "lead", "verdict", "coverage", "figures", "cells", "comparisons", "calibration", "collapse",
+    "gaps", "flags", "axis_effects", "interactions", "looks", "missing", "tuning", "step_changes", "sources", "plan",
+)  # fmt: skip
 MOST_DIFFERENCES = 5  # of a file, in what `stale` returns
 
 
 def write_rendered(folder: Path, report: Report, own: Sequence[Drawing] = (), *, paper: bool = False) -> dict[str, Any]:
     """Write all that is made of the data, with the drawings `own` of the study; returns the content of summary.json."""
-    sketched = sketches(report)
+    sections = sections_of(report)
+    sketched = sketches(report, sections)
     drawn = [drawing for sketch in sketched if (drawing := draw(sketch, is_paper=paper))]
-    summary = summary_of(report, sketched)
+    summary = summary_of(report, sections, sketched)
     write_figures(folder, [*drawn, *own], {entry["name"] for entry in summary["figures"]})
     if paper:
-        write_tables(folder, report, summary["figures"])
-    for name, text in texts(report, summary).items():
+        write_tables(folder, report, sections, summary["figures"])
+    for name, text in texts(report, sections, summary).items():
         write_text(folder / name, text)
     return summary
 
@@ -58,7 +62,9 @@ def render_again(folder: Path) -> None:
 def stale(folder: Path) -> list[str]:
     """Lines of a report's files that today's code writes otherwise, a sentence each. UserError: it is broken."""
     report = load_report(folder)
-    fresh = texts(report, summary_of(report, sketches(report))) | _of_default(folder, report)
+    sections = sections_of(report)
+    fresh = texts(report, sections, summary_of(report, sections, sketches(report, sections)))
+    fresh |= _of_default(folder, report)
     return [line for name, text in fresh.items() for line in _differences(folder / name, text)]
 
 
@@ -79,16 +85,16 @@ def _differences(path: Path, fresh: str) -> list[str]:
     return [f"{path.name}: {line}" for line in changed[:MOST_DIFFERENCES]] + more
 
 
-def texts(report: Report, summary: dict[str, Any]) -> dict[str, str]:
+def texts(report: Report, sections: Mapping[str, Section], summary: dict[str, Any]) -> dict[str, str]:
     """The text of each file."""
-    return {"summary.json": _json(summary), "report.md": markdown(report, summary)}
+    return {"summary.json": _json(summary), "report.md": markdown(report, sections, summary)}
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
+def summary_of(report: Report, sections: Mapping[str, Section], sketched: Sequence[Sketch]) -> dict[str, Any]:
     """Return the content of summary.json: the findings, then the data from the runs. Per cell there are n, mean, sd
     (ddof = 1), min and max of each metric over the seeds."""
     record, results, cells = report.record, report.results, {}
@@ -115,11 +121,8 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         "cells": cells,
         "comparisons": report.comparisons,
         "calibration": report.calibration and report.calibration.as_json(),
-        "collapse": {name: one.as_json(report.compared[0].metric.span) for name, one in report.collapse.items()},
         "gaps": gaps_as_json(report.compared),
         "flags": report.flags,
-        "axis_effects": [effect.as_json() for effect in report.axis_effects],
-        "interactions": [one.as_json() for one in interactions(record, report.compared)],
     }
     if record.until:
         at_looks, (at_least, at_most) = decisions(record, results, record.metrics), record.until
@@ -127,24 +130,29 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         answered["looks"]["stopped"] = at_looks.stopped
     if report.verdict.missing:
         answered["missing"] = report.verdict.missing
-    if record.tuning:
-        answered["tuning"] = tuning_json(record)
-    if step_changes := changes_json(record, results):
-        answered["step_changes"] = step_changes
-    if report.sources:
-        answered["sources"] = {one.metric.name: one.as_json() for one in report.sources}
+    found = {section.field or section.name: section.data() for section in sections.values()}
+    answered |= {name: data for name, data in found.items() if data is not None}
     if report.data["plan"]:  # reports of runs from before the ledger have none
         answered["plan"] = report.data["plan"]
-    return dict(plain(answered | {key: report.data[key] for key in KEYS}))
+    known = [*FIELDS, *(name for name in answered if name not in FIELDS)]
+    ordered = {name: answered[name] for name in known if name in answered}
+    return dict(plain(ordered | {key: report.data[key] for key in KEYS}))
 
 
 def terminal_text(folder: Path, metrics: int) -> str:
     """Return the terminal's version of the report in `folder`: no figures, and tables of the first few `metrics`."""
     report = load_report(folder)
-    return markdown(report, summary_of(report, ()), "terminal.md.j2", metrics)
+    sections = sections_of(report)
+    return markdown(report, sections, summary_of(report, sections, ()), "terminal.md.j2", metrics)
 
 
-def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.j2", metrics: int | None = None) -> str:
+def markdown(
+    report: Report,
+    sections: Mapping[str, Section],
+    summary: dict[str, Any],
+    template: str = "study.md.j2",
+    metrics: int | None = None,
+) -> str:
     """The text of report.md."""
     record, results, data = report.record, report.results, report.data
     commits = sorted({commit for run in data["runs"] for commit in run.get("commits", ())})
@@ -153,7 +161,6 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
         title=data["title"],
         summary=summary,
         calibration=false_alarms(report.calibration) if report.calibration else "",
-        of_seed=[tables.seed_text(one) for one in report.sources],
         rest=str(report.verdict._replace(lead="")),
         seeds=seeds_text(record.seeds),
         flagged=report.flagged,
@@ -170,7 +177,7 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
         or results["index_staleness_steps"].isna().all()
         or not report.curves.empty,
         delta=", ".join(f"{metric(name).title}: {largest:g}" for name, largest in record.delta.items()),
-        **tables.other_rows(report),
+        sections=sections,
         runs=tables.run_rows(report),
         expected=expected_rows(record, results),
         commits=commits,

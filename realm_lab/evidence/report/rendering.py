@@ -40,6 +40,11 @@ def render(template: str, **values: Any) -> str:
     return text
 
 
+def render_piece(template: str, **values: Any) -> Markup:
+    """A piece of a report.md, from the text of its template."""
+    return Markup(_environment("md.j2").from_string(template).render(**values))
+
+
 @functools.cache
 def _environment(kind: str) -> Environment:
     environment = Environment(
@@ -52,6 +57,7 @@ def _environment(kind: str) -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals |= {"table": pipe_table, "figure": markdown_figure, "html_table": html_table}
+    environment.globals |= {"metric": metric_heading}
     environment.filters |= {"number": number, "probability": probability, "likelihood": likelihood}
     return environment
 
@@ -111,6 +117,14 @@ def markdown_figure(figure: Mapping[str, str]) -> Markup:
     """A picture next to the report, with its caption."""
     alt, caption = escape_markdown(figure["alt"]), escape_markdown(figure["caption"])
     return Markup(f"![{alt}](figures/{figure['name']}.png)\n\n*{caption}*")
+
+
+def metric_heading(result: Any) -> Markup:
+    """The title of the table of a metric (a MetricResult) with its unit, and a mark if it was not declared."""
+    metric = result.metric
+    unit = f", {metric.unit}" if metric.unit else ""
+    is_exploratory = any(cell.finding and cell.finding.is_exploratory for cell in result.cells)
+    return escape_markdown(f"{metric.title[0].upper()}{metric.title[1:]}{unit}{' (exploratory)' * is_exploratory}")
 
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> Markup:

@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.code_notes import code_notes, mixed_code
 from realm_lab.evidence.report.comparison import (
-    AxisEffect,
     Intervals,
     MetricResult,
     OverQuestions,
     Scores,
     as_json,
-    axis_effects,
     compare_cells,
     family_of,
     question_intervals,
@@ -41,11 +39,9 @@ from realm_lab.evidence.report.frames import (
     read_results,
     results_text,
 )
-from realm_lab.evidence.report.noise import Sources, sources
 from realm_lab.evidence.report.verdict import Verdict, verdict
 from realm_lab.evidence.statistics.calibration import Calibration, calibrate
 from realm_lab.evidence.statistics.intervals import Interval
-from realm_lab.evidence.statistics.robust import Collapse, compare_collapse
 from realm_lab.records.metrics import learn
 from realm_lab.records.parameters import show
 from realm_lab.records.study import DEFAULT, SCRATCH, STUDY_RECORD, StudyRecord
@@ -107,37 +103,6 @@ class Report:
     def calibration(self) -> Calibration | None:
         """False alarms of the study's family; None if it has too few seeds for any."""
         return calibrate([found.comparison.by_seed for _, _, found in family_of(self.compared)])
-
-    @property
-    def collapse(self) -> dict[str, Collapse]:
-        """Every cell with the baseline, if any run of the study collapsed; by the first metric where neither did."""
-        known = self.results[self.results["status"] == "COMPLETE"]
-        if not self.compared or not known["collapsed"].any():
-            return {}
-        marks = known["collapsed"] > 0
-        flags = {name: dict(zip(mine["seed"], marks[mine.index], strict=True)) for name, mine in known.groupby("cell")}
-        first = self.compared[0]
-        values = {cell.cell.name: cell.values for cell in first.cells}
-        base = self.record.baseline
-        found = {
-            name: compare_collapse(flags.get(name, {}), flags.get(base, {}), values[name], values[base])
-            for name in values
-            if name != base
-        }
-        return {name: one for name, one in found.items() if one}
-
-    @property
-    def axis_effects(self) -> list[AxisEffect]:
-        """Every point of every axis by the first metric; empty without several axes."""
-        if not self.compared:
-            return []
-        first = self.compared[0]
-        return axis_effects(self.record, first.metric, {cell.cell.name: cell.values for cell in first.cells})
-
-    @functools.cached_property
-    def sources(self) -> list[Sources]:
-        """The sources of the variance of each metric; empty unless it is a study of noise."""
-        return sources(self.record, self.compared)
 
     @property
     def comparisons(self) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from realm_lab.errors import UserError
+from realm_lab.evidence.report.all_sections import sections_of
 from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.figures import (
     COLOURS,
@@ -23,21 +24,18 @@ from realm_lab.evidence.report.figures import (
     Panel,
     Sketch,
     Styles,
-    axes_figure,
     bands,
     bands_figure,
     draw,
     drawable,
-    plane_figure,
 )
 from realm_lab.evidence.report.figures_differences import FEWEST_FOR_MEAN, differences_figure, other_differences_figure
 from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.own_figures import FIGURES
-from realm_lab.evidence.report.rendering import seeds_text, words
+from realm_lab.evidence.report.rendering import seeds_text
 from realm_lab.evidence.report.report_data import Report
-from realm_lab.evidence.report.step_changes import families
-from realm_lab.evidence.report.tuned import OPERATIONS, tuning_sketches
-from realm_lab.records.metrics import Metric, curve
+from realm_lab.evidence.report.section import Section
+from realm_lab.records.metrics import curve
 from realm_lab.records.plugins import Choice, option_suffix
 from realm_lab.records.study import StudyRecord
 
@@ -49,20 +47,22 @@ NAMES = " Names stand for titles that the font cannot write or that several cell
 OVER_TIME = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood", "index_staleness_steps")
 
 
-def sketches(report: Report) -> list[Sketch]:
+def sketches(report: Report, sections: Mapping[str, Section]) -> list[Sketch]:
     """The figures that are drawn from the data of a report, in its order: before and after those of the study's own.
 
     Those without data are left out.
     """
     record = _labelled(report.record)
     note = NAMES if record != report.record else ""
-    report = replace(report, record=record)
+    if note:
+        report = replace(report, record=record)
+        sections = sections_of(report)
     cells = report.cells
     seeds, styles = seeds_text(record.seeds), styles_of(record)
     shown = [result for result in report.compared if any(cell.finding for cell in result.cells)]
-    found = _axes(report) + _differences(record, shown[:1], "deltas", seeds)
+    found = _at("top", sections) + _differences(record, shown[:1], "deltas", seeds)
     found += _differences(record, shown[1 : 1 + MOST_PANELS], "other_metrics", seeds)
-    found += tuning_sketches(record)
+    found += _at("folded", sections)
     if not report.curves.empty:
         known = set(report.curves["metric"])
         panels = [panel_of(name) for name in OVER_TIME if name in known]
@@ -81,7 +81,12 @@ def sketches(report: Report) -> list[Sketch]:
                 lambda: bands_figure(report.curves, panels, cells, columns=columns, styles=styles),
             )
         )
-    return [sketch._replace(caption=sketch.caption + note) for sketch in (*found, *_trade_offs(report))]
+    return [sketch._replace(caption=sketch.caption + note) for sketch in (*found, *_at("end", sections))]
+
+
+def _at(place: str, sections: Mapping[str, Section]) -> list[Sketch]:
+    """Return the figures of the sections of one place."""
+    return [sketch for section in sections.values() if section.place == place for sketch in section.figures()]
 
 
 def own_figures(study: StudyFrames, *, is_paper: bool = False) -> list[tuple[dict[str, str], Drawing]]:
@@ -131,22 +136,6 @@ def styles_of(record: StudyRecord) -> Styles:
     return found
 
 
-def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
-    """Return, by a title for each point of the second axis, the cells with their points of the first; in a study of
-    changes during pre-training, by change, the cells with its step."""
-    if len(record.axes) != 2:
-        return {
-            title: {cell.name: f"step {step}" if step else "start" for step, cell in cells.items()}
-            for title, cells in families(record).items()
-        }
-    first, second = record.axes
-    found: dict[str, dict[str, str]] = {}
-    for cell in record.cells:
-        if points := cell.points:
-            found.setdefault(f"{words(second)} {points[second]}", {})[cell.name] = points[first]
-    return found
-
-
 def panel_of(name: str, **given: Any) -> Panel:
     """A panel of a registered curve, within the bounds of its values."""
     known = curve(name)
@@ -172,61 +161,6 @@ def _differences(record: StudyRecord, shown: Sequence[MetricResult], name: str, 
     alt = f"Differences of {cells} cell{'s' * (cells != 1)} from {base} in {titles}, with a mark for each seed"
     make = partial(differences_figure, shown[0]) if name == "deltas" else partial(other_differences_figure, shown)
     return [Sketch(name, f"{text}.", alt, make)]
-
-
-def _axes(report: Report) -> list[Sketch]:
-    """The first metric by the two axes of a study."""
-    if len(report.record.axes) != 2 or not report.compared or not report.compared[0].is_measured:
-        return []
-    (first, points), (second, others) = report.record.axes.items()
-    metric = report.compared[0].metric
-    values: dict[Any, list[float]] = {
-        tuple(p.values()): [*cell.values.values()]
-        for cell in report.compared[0].cells
-        if cell.values and (p := cell.cell.points)
-    }
-    names = words(first), words(second), metric.title
-    caption = (
-        f"{metric.title} by {names[0]}, a line for each value of {names[1]}: means over the seeds, with a light dot "
-        "for each run. Lines that are not parallel are an interaction."
-    )
-    alt = f"{metric.title} over {names[0]}, with a line for each value of {names[1]}"
-    return [_sketch("axes", caption, alt, partial(axes_figure, values, points, others, names, metric), 1)]
-
-
-def _trade_offs(report: Report) -> list[Sketch]:
-    """The first measure of quality against time, against operations if the study names them, and against the age of the
-    index."""
-    results = report.results
-    quality = next((one.metric for one in report.compared if not one.is_cost and one.is_measured), None)
-    if quality is None:
-        return []
-    minutes, age = results["wall_seconds"] / 60, results["index_staleness_steps"]
-    found = [_trade_off(report, "cost", quality, minutes, "wall-clock time, minutes")]
-    if OPERATIONS in report.record.metrics:
-        found.append(_trade_off(report, "operations", quality, results[OPERATIONS], "operations of training, 10¹²"))
-    if age.round(1).nunique() > 2:
-        text = "mean age of the index over pre-training, steps"
-        found.append(_trade_off(report, "staleness", quality, age, text, is_log=True))
-    return [sketch for sketch in found if sketch]
-
-
-def _trade_off(
-    report: Report, name: str, quality: Metric, price: pd.Series, title: str, *, is_log: bool = False
-) -> Sketch | None:
-    """A measure of quality against what it takes; None with fewer than two cells."""
-    spots = report.results[["cell"]].assign(x=price, y=report.results[quality.name])
-    if spots.dropna()["cell"].nunique() < 2:
-        return None
-    caption = f"{quality.title} against {title}; light dots are runs, heavy ones the means of cells."
-    alt = f"{quality.title} of each cell against its {title}"
-    lines = lines_of(report.record)
-    draw_it = partial(plane_figure, spots, report.cells, (title, quality.title), is_log=is_log, lines=lines)
-    return _sketch(name, caption, alt, partial(draw_it, metric=quality), 1)
-
-
-def _sketch(name: str, caption: str, alt: str, make: Any, columns: int) -> Sketch:
-    return Sketch(name, caption[0].upper() + caption[1:], alt[0].upper() + alt[1:], make, columns)
 
 
 def _labelled(record: StudyRecord) -> StudyRecord:

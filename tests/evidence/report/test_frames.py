@@ -24,6 +24,7 @@ from realm_lab.evidence.report.frames import (
 )
 from realm_lab.evidence.report.rendering import mean_sd, probability, seeds_text
 from realm_lab.evidence.report.report_data import collect
+from realm_lab.evidence.report.sections.corpus_updates import update_rows
 from realm_lab.evidence.report.study_figures import study_curves
 from realm_lab.evidence.statistics.wording import NOTHING, number, signed
 from realm_lab.records.computed import Prediction
@@ -85,7 +86,7 @@ def test_corpus_updates_of_its_runs_are_a_table_of_the_study(tmp_path: Path, stu
     only = "corpus_updates.v1.1.only"
     assert column(frames.results, "realm", f"{only}.new.log_likelihood") == {0: -8.0, 1: -7.0, 2: -4.5}
     assert "corpus_updates" not in str(metrics_of(frames.record, frames.results, [])), "metrics.json has fixed keys"
-    rows = tables.update_rows(frames.results, frames.cells)
+    rows = update_rows(frames.results, frames.cells)
     assert [(row["update"], row["old"], row["new"], row["p"]) for row in rows] == [
         ("v1.1.only", "−9.00", "−6.50", "0.250"),  # the largest p of three seeds with one sign, 2 / 2^3
         ("v1.1.questions", "0.000", "0.250", "0.250"),

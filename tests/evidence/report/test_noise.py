@@ -9,6 +9,7 @@ import pytest
 from realm_lab.evidence.report.frames import load_study
 from realm_lab.evidence.report.report import write_study_report
 from realm_lab.evidence.report.report_data import load_report
+from realm_lab.evidence.report.sections.noise import Noise
 from realm_lab.evidence.statistics.components import components
 from realm_lab.records.files import read_json
 from realm_lab.records.study import StudyCell, write_study_record
@@ -43,7 +44,7 @@ def test_the_report_of_a_study_of_noise_has_the_sources_of_the_variance(tmp_path
     assert [one["raw"] for one in written["components"].values()] == pytest.approx(expected)
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "% of the variance is the world" in text
-    again = load_report(folder).sources
+    again = Noise(load_report(folder)).found
     assert [one.raw for one in again[0].components.values()] == pytest.approx(expected)
 
 

@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from realm_lab.evidence.compare import Side, axes_of
+from realm_lab.evidence.report.all_sections import sections_of
 from realm_lab.evidence.report.comparison import axis_effects, compare_cells
 from realm_lab.evidence.report.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.evidence.report.figures import (
@@ -29,11 +30,10 @@ from realm_lab.evidence.report.figures import (
 from realm_lab.evidence.report.figures_differences import other_differences_figure
 from realm_lab.evidence.report.figures_training import quality_over_drift
 from realm_lab.evidence.report.frames import StudyFrames, column
-from realm_lab.evidence.report.interactions import interactions
 from realm_lab.evidence.report.rendering import MOST_COLUMNS, html, pipe_table
 from realm_lab.evidence.report.report_data import Report
+from realm_lab.evidence.report.sections.interaction import interactions
 from realm_lab.evidence.report.study_figures import sketches, styles_of
-from realm_lab.evidence.report.tables import axes_rows, interaction_rows, other_title
 from realm_lab.evidence.report.verdict import verdict
 from realm_lab.evidence.statistics.family import Kind
 from realm_lab.records.metrics import METRICS
@@ -204,14 +204,15 @@ def test_a_study_of_two_axes_has_a_table_and_a_figure_of_them() -> None:
     record = product()
     times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
     report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
-    [often, never] = axes_rows(report)
+    sections = sections_of(report)
+    [often, never] = sections["axes"].rows
     assert often == {"refresh": "often", "learning rate 0.002": "0.905", "learning rate 0.001": "0.505"}
     assert never["learning rate 0.001"] == "0.470", "two seeds have no spread"
-    assert other_title("axes", report) == "exact match by both axes"
-    [row] = interaction_rows(report)
+    assert sections["axes"].heading == "exact match by both axes"
+    [row] = sections["interactions"].rows
     assert [*row.items()][:2] == [("effect", "never at learning rate 0.001"), ("metric", "exact match")]
     assert row["difference of differences"] == "+0.470", "two seeds have no interval"
-    sketch = next(sketch for sketch in sketches(report) if sketch.name == "axes")
+    sketch = next(sketch for sketch in sketches(report, sections) if sketch.name == "axes")
     figure = sketch.make()
     assert figure is not None
     assert {text.get_text() for text in figure.axes[0].texts} == {"learning rate 0.001", "learning rate 0.002"}
@@ -226,7 +227,7 @@ def test_characters_that_the_font_lacks_are_written_otherwise(recwarn: pytest.Wa
     record = replace(record, axes={}, cells=(replace(record.cells[0], title=title), *record.cells[1:]))
     times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
     report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
-    drawn = sketches(report)
+    drawn = sketches(report, sections_of(report))
     assert [sketch.name for sketch in drawn] == ["deltas", "cost"]
     assert record.cells[0].name in drawn[0].alt, "the name instead of the title"
     assert all("Names stand for titles" in sketch.caption for sketch in drawn)
@@ -248,7 +249,7 @@ def test_cells_of_one_title_are_told_apart() -> None:
     record = replace(record, axes={}, cells=tuple(replace(cell, title="the same") for cell in record.cells))
     times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
     report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
-    figure = sketches(report)[0].make()
+    figure = sketches(report, sections_of(report))[0].make()
     assert figure is not None
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels == [cell.name for cell in record.cells]

@@ -10,8 +10,7 @@ import pytest
 from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
 from realm_lab.evidence.report.figures_training import step_of_change
 from realm_lab.evidence.report.frames import StudyFrames
-from realm_lab.evidence.report.step_changes import changes_json, families
-from realm_lab.evidence.report.study_figures import lines_of
+from realm_lab.evidence.report.sections.step_changes import changes_json, families, lines_of
 from realm_lab.records.study import STUDY_RECORD, StudyCell, StudyRecord
 
 NO_NULL = {"pretrain.null_document": "off"}

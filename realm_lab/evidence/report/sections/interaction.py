@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from realm_lab.evidence.report.comparison import MetricResult
+from realm_lab.evidence.report.rendering import words
+from realm_lab.evidence.report.section import Rows, Section
 from realm_lab.evidence.statistics.family import Finding, judge
 from realm_lab.evidence.statistics.paired import Comparison, compare
+from realm_lab.evidence.statistics.wording import difference, in_short, number
 from realm_lab.records.metrics import Metric
 from realm_lab.records.study import StudyRecord
 
@@ -58,3 +64,45 @@ def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[In
         Interaction(finding.metric, *key[1:], *effects[key], finding)
         for key, finding in judge(found, study.delta, spans=2).items()
     ]
+
+
+class Interactions(Section):
+    """The interactions of two axes."""
+
+    name = "interactions"
+    heading = "Interactions of the two axes"
+    place = "top"
+    template = """**Interaction: how the effect of the first axis changes with the second**
+
+{{ table(rows) }}
+"""
+    reading = Markup(
+        "*difference of differences*: the effect of a point of the first axis, compared with the baseline's, "
+        "at a point of the second axis, minus the same effect at the baseline's point of the second axis. "
+        "All rows are one family of tests."
+    )
+
+    @functools.cached_property
+    def found(self) -> list[Interaction]:
+        """The interactions of the report."""
+        return interactions(self.report.record, self.report.compared)
+
+    def data(self) -> list[dict[str, Any]]:
+        """Return each interaction."""
+        return [one.as_json() for one in self.found]
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """A row for each interaction."""
+        rows = []
+        for one in self.found:
+            rows.append(
+                {
+                    "effect": f"{one.first} at {words([*self.report.record.axes][1])} {one.second}",
+                    "metric": one.metric.title,
+                    "difference of differences": difference(one.finding),
+                    "p": number(one.finding.corrected_p),
+                    "finding": in_short(one.finding),
+                }
+            )
+        return rows

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
+from realm_lab.evidence.report.rendering import words
+from realm_lab.evidence.report.section import Section
 from realm_lab.evidence.statistics.wording import number
 from realm_lab.records.metrics import metric
 from realm_lab.records.parameters import CHANGES, show
@@ -35,6 +38,22 @@ def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
     return {title: dict(sorted(cells.items())) for title, cells in found.items() if title in late}
 
 
+def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
+    """Return, by a title for each point of the second axis, the cells with their points of the first; in a study of
+    changes during pre-training, by change, the cells with its step."""
+    if len(record.axes) != 2:
+        return {
+            title: {cell.name: f"step {step}" if step else "start" for step, cell in cells.items()}
+            for title, cells in families(record).items()
+        }
+    first, second = record.axes
+    found: dict[str, dict[str, str]] = {}
+    for cell in record.cells:
+        if points := cell.points:
+            found.setdefault(f"{words(second)} {points[second]}", {})[cell.name] = points[first]
+    return found
+
+
 def changes_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
     """Return, for each change during pre-training, the standard deviation over the seeds of the paired difference in
     the first metric, by its step, and a sentence about them; empty if there is none."""
@@ -64,3 +83,23 @@ def _sentence(spread: dict[str, dict[int, float]], name: str, results: pd.DataFr
         "pre-training at which a run changed (pairs share all steps before it; engine version "
         f"{engines}): {'; '.join(parts)}."
     )
+
+
+class StepChanges(Section):
+    """How tightly runs are paired, by the step at which they change."""
+
+    name = "step_changes"
+
+    @functools.cached_property
+    def found(self) -> dict[str, Any]:
+        """Spread and sentence; empty if no cell changes during pre-training."""
+        return changes_json(self.report.record, self.report.results)
+
+    def data(self) -> dict[str, Any] | None:
+        """Return the spread by step, and the sentence."""
+        return self.found or None
+
+    @functools.cached_property
+    def sentence(self) -> str:
+        """The spread by step in words."""
+        return str(self.found.get("sentence", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from realm_lab.evidence.report.figures import COLOURS, DASHES, Sketch, canvas, legend, wrapped
 from realm_lab.evidence.report.rendering import seeds_text
+from realm_lab.evidence.report.section import Rows, Section
 from realm_lab.evidence.statistics.tuning import expected_best
 from realm_lab.evidence.statistics.wording import NOTHING, number
 from realm_lab.records.metrics import CURVES, Metric, metric
@@ -71,61 +73,11 @@ def tuning_metric(record: StudyRecord) -> Metric:
     return CURVES.get(name) or metric(name)
 
 
-def tuning_json(record: StudyRecord) -> dict[str, Any]:
-    """Return the fields of summary.json; empty for a study without `tune`. Its values by seed are in `design`."""
-    cells = {one.cell: asdict(one) for one in tuned_cells(record)}
-    kept = {name: record.tuning[name] for name in ("trials", "seeds", "metric", "sampler")} if cells else {}
-    return kept | {"sentence": tuning_sentence(record), "cells": cells} if cells else {}
-
-
-def tuning_sentence(record: StudyRecord) -> str:
-    """Describe the budget and count choices at an edge of their space."""
-    tuning, cells = record.tuning, tuned_cells(record)
-    text = (
-        f"Tuned: {tuning['trials']} trials for each cell by {tuning_metric(record).title} on "
-        f"{seeds_text(tuning['seeds'])} ({SAMPLERS[tuning['sampler']]}; of equal trials the first). "
-    )
-    edges, chosen = sum(len(cell.at_edge) for cell in cells), sum(len(cell.chosen) for cell in cells)
-    if not edges:
-        return f"{text}No choice is at an edge of its space."
-    return f"{text}At an edge of its space, so that a better value may lie outside: {edges} of {chosen} choices."
-
-
-def tuning_rows(record: StudyRecord) -> list[dict[str, str]]:
-    """A row for each tuned cell."""
-    cells, rows = tuned_cells(record), []
-    digits = tuning_metric(record).digits if cells else 0
-    for cell in cells:
-        shown = dict.fromkeys([1, 2, (cell.trials + 1) // 2, cell.trials])
-        row = {"cell": cell.title, "trials": f"{cell.trials}" + f", {cell.failed} failed" * bool(cell.failed)}
-        row["as it is"] = number(cell.as_it_is, digits)
-        row |= {f"best of {n}": number(cell.expected[n - 1], digits) for n in shown}
-        row["operations of a run, 10¹²"] = number(cell.teraflop, 2)
-        row["chosen"] = "; ".join(_choice(record, cell, name) for name in cell.chosen) or NOTHING
-        rows.append(row)
-    return rows
-
-
 def _choice(record: StudyRecord, cell: TunedCell, name: str) -> str:
     """A chosen value with its space, and a mark if it is at an edge of it."""
     space = record.tuning["cells"][cell.cell]["space"][name]
     tried = "/".join(map(show, space["choices"])) if "choices" in space else f"{space['low']:g} to {space['high']:g}"
     return f"{name} = {show(cell.chosen[name])}{EDGE * (name in cell.at_edge)} of {tried}"
-
-
-def tuning_sketches(record: StudyRecord) -> list[Sketch]:
-    """The figure of a study with `tune`."""
-    cells = tuned_cells(record)
-    if not cells:
-        return []
-    title = tuning_metric(record).title
-    by_work = " and by the operations of these trials' training" if all(cell.teraflop for cell in cells) else ""
-    caption = (
-        f"Expected best {title} by the number of trials{by_work}: the mean over all orders of the trials, on the "
-        "development seeds that the choice depends on."
-    )
-    alt = f"Expected best {title} of {len(cells)} cells over the number of trials"
-    return [Sketch("tuning", caption, alt, lambda: tuning_figure(cells, title, len(record.tuning["seeds"])))]
 
 
 def tuning_figure(cells: Sequence[TunedCell], title: str, seeds: int) -> Any:
@@ -146,3 +98,80 @@ def tuning_figure(cells: Sequence[TunedCell], title: str, seeds: int) -> Any:
         places[1].set(xlabel="operations of training, 10¹²", title="By operations")
     figure.set_figheight(2.4 + legend(figure, loc="outside upper left", columns=3))
     return figure
+
+
+class Tuning(Section):
+    """Budgets, choices and the expected best value."""
+
+    name = "tuning"
+    heading = "Tuning"
+    template = """<details markdown="1">
+<summary>Tuning</summary>
+
+{{ table(rows) }}
+
+*As it is*: the first trial, with the cell's parameters as they are. *Best of n*: the expected best of n trials, the \
+mean over all orders of the trials (Dodge et al. 2019, section 3.1; without replacement, after Tang et al. 2020). A \
+failed trial counts as the lowest value. Values are means over the development seeds, and higher than those of new \
+seeds, because the best was chosen by them. *Chosen*: each value of its space; † is at an edge of it.
+
+</details>
+"""
+
+    @functools.cached_property
+    def cells(self) -> list[TunedCell]:
+        """The tuned cells of the study."""
+        return tuned_cells(self.report.record)
+
+    def data(self) -> dict[str, Any] | None:
+        """Return budget, sentence and cells; their values by seed are in `design`."""
+        if not self.cells:
+            return None
+        kept = {name: self.report.record.tuning[name] for name in ("trials", "seeds", "metric", "sampler")}
+        return kept | {"sentence": self.sentence, "cells": {one.cell: asdict(one) for one in self.cells}}
+
+    @functools.cached_property
+    def sentence(self) -> str:
+        """Return the budget, and the number of choices at an edge of their space."""
+        if not self.cells:
+            return ""
+        tuning, cells = self.report.record.tuning, self.cells
+        text = (
+            f"Tuned: {tuning['trials']} trials for each cell by {tuning_metric(self.report.record).title} on "
+            f"{seeds_text(tuning['seeds'])} ({SAMPLERS[tuning['sampler']]}; of equal trials the first). "
+        )
+        edges, chosen = sum(len(cell.at_edge) for cell in cells), sum(len(cell.chosen) for cell in cells)
+        if not edges:
+            return f"{text}No choice is at an edge of its space."
+        return f"{text}At an edge of its space, so that a better value may lie outside: {edges} of {chosen} choices."
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """A row for each tuned cell."""
+        cells, rows = self.cells, []
+        digits = tuning_metric(self.report.record).digits if cells else 0
+        for cell in cells:
+            shown = dict.fromkeys([1, 2, (cell.trials + 1) // 2, cell.trials])
+            row = {"cell": cell.title, "trials": f"{cell.trials}" + f", {cell.failed} failed" * bool(cell.failed)}
+            row["as it is"] = number(cell.as_it_is, digits)
+            row |= {f"best of {n}": number(cell.expected[n - 1], digits) for n in shown}
+            row["operations of a run, 10¹²"] = number(cell.teraflop, 2)
+            row["chosen"] = "; ".join(_choice(self.report.record, cell, name) for name in cell.chosen) or NOTHING
+            rows.append(row)
+        return rows
+
+    def figures(self) -> list[Sketch]:
+        """Return the expected best value by trials."""
+        cells = self.cells
+        if not cells:
+            return []
+        title = tuning_metric(self.report.record).title
+        by_work = " and by the operations of these trials' training" if all(cell.teraflop for cell in cells) else ""
+        caption = (
+            f"Expected best {title} by the number of trials{by_work}: the mean over all orders of the trials, on the "
+            "development seeds that the choice depends on."
+        )
+        alt = f"Expected best {title} of {len(cells)} cells over the number of trials"
+        return [
+            Sketch("tuning", caption, alt, lambda: tuning_figure(cells, title, len(self.report.record.tuning["seeds"])))
+        ]

@@ -1,0 +1,74 @@
+"""The first metric by the axes of a study."""
+
+from __future__ import annotations
+
+import functools
+from functools import partial
+from typing import Any
+
+from realm_lab.evidence.report.comparison import axis_effects
+from realm_lab.evidence.report.figures import Sketch, axes_figure
+from realm_lab.evidence.report.frames import summarise
+from realm_lab.evidence.report.rendering import mean_sd, words
+from realm_lab.evidence.report.section import Rows, Section
+
+
+class Axes(Section):
+    """The first metric by two axes; in summary.json the effect of each point of any number of axes."""
+
+    name = "axes"
+    field = "axis_effects"
+    place = "top"
+    template = """**{{ metric(section.report.compared[0]) }}, means by both axes**
+
+{{ table(rows) }}
+"""
+
+    @property
+    def heading(self) -> str:
+        """The title of its table."""
+        return f"{self.report.compared[0].metric.title} by both axes"
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """A row for each point of the first axis, a column for each of the second; empty without two axes."""
+        if len(self.report.record.axes) != 2 or not self.report.compared:
+            return []
+        (first, points), (second, others) = self.report.record.axes.items()
+        result, digits = self.report.compared[0], self.report.compared[0].metric.digits
+        at = {tuple(p.values()): cell.values for cell in result.cells if (p := cell.cell.points)}
+        return [
+            {words(first): point}
+            | {
+                f"{words(second)} {other}": mean_sd(summarise(at.get((point, other), {}).values()), digits)
+                for other in others
+            }
+            for point in points
+        ]
+
+    def data(self) -> list[dict[str, Any]]:
+        """Return every point of every axis by the first metric; empty without several axes."""
+        if not self.report.compared:
+            return []
+        first = self.report.compared[0]
+        values = {cell.cell.name: cell.values for cell in first.cells}
+        return [effect.as_json() for effect in axis_effects(self.report.record, first.metric, values)]
+
+    def figures(self) -> list[Sketch]:
+        """Return the first metric by two axes."""
+        if len(self.report.record.axes) != 2 or not self.report.compared or not self.report.compared[0].is_measured:
+            return []
+        (first, points), (second, others) = self.report.record.axes.items()
+        metric = self.report.compared[0].metric
+        values: dict[Any, list[float]] = {
+            tuple(p.values()): [*cell.values.values()]
+            for cell in self.report.compared[0].cells
+            if cell.values and (p := cell.cell.points)
+        }
+        names = words(first), words(second), metric.title
+        caption = (
+            f"{metric.title} by {names[0]}, a line for each value of {names[1]}: means over the seeds, with a light "
+            "dot for each run. Lines that are not parallel are an interaction."
+        )
+        alt = f"{metric.title} over {names[0]}, with a line for each value of {names[1]}"
+        return [Sketch.of("axes", caption, alt, partial(axes_figure, values, points, others, names, metric), 1)]

@@ -1,0 +1,117 @@
+"""Components of variance of a study of noise: its axes change nothing but noise streams."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from realm_lab.evidence.report.comparison import MetricResult
+from realm_lab.evidence.report.rendering import words
+from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.statistics.components import Component, components
+from realm_lab.evidence.statistics.wording import MINUS, number, percent
+from realm_lab.records.metrics import Metric
+from realm_lab.records.study import StudyRecord
+
+SEED, REST = "world", "rest"
+FEWEST = 2  # seeds, and axes
+
+
+class Sources(NamedTuple):
+    """The sources of the variance of a metric: the world, each axis and the rest."""
+
+    metric: Metric
+    seeds: int  # with a run of every cell
+    components: dict[str, Component]
+
+    def as_json(self) -> dict[str, Any]:
+        """The sources for summary.json."""
+        found = {name: one._asdict() | {"interval": [*one.interval]} for name, one in self.components.items()}
+        return {"seeds": self.seeds, "components": found}
+
+
+def sources(study: StudyRecord, results: list[MetricResult]) -> list[Sources]:
+    """Return the sources of each metric that varies; empty for any other study, and without two seeds of all cells."""
+    changed = [name for cell in study.cells for name in cell.changes]
+    is_of_noise = len(study.axes) >= FEWEST and all(name.startswith("streams.") for name in changed)
+    if not is_of_noise or any(len(points) < FEWEST for points in study.axes.values()):
+        return []
+    found = []
+    shape = [len(points) for points in study.axes.values()]
+    for result in results:
+        at = {tuple(p.values()): cell.values for cell in result.cells if (p := cell.cell.points)}
+        seeds = sorted(set.intersection(*map(set, at.values()))) if len(at) == np.prod(shape) else []
+        if len(seeds) >= FEWEST:
+            values = np.empty((len(seeds), *shape))
+            for points, of_cell in at.items():
+                place = [axis.index(point) for axis, point in zip(study.axes.values(), points, strict=True)]
+                np.moveaxis(values, 0, -1)[tuple(place)] = [of_cell[seed] for seed in seeds]
+            if np.ptp(values):
+                names = [SEED, *study.axes, REST]
+                found.append(Sources(result.metric, len(seeds), dict(zip(names, components(values), strict=True))))
+    return found
+
+
+class Noise(Section):
+    """The sources of the variance between seeds."""
+
+    name = "sources"
+    heading = "Sources of the variance"
+    place = "top"
+    template = """**What a seed is: the sources of the variance between runs of different seeds**
+
+{% for text in section.of_seed %}
+- {{ text }}
+{% endfor %}
+
+{{ table(rows) }}
+
+From {{ section.found | map(attribute="seeds") | min }} seeds. *World*: runs in different worlds, apart from all \
+noise. *Rest*: the streams together, beyond the sum of each. Analysis of variance by the method of moments (Searle, \
+Casella and McCulloch 1992, chapter 4); a variance estimated below zero counts as 0. *95 % interval*: of the share \
+(Weerahandi 1993), wide with few degrees of freedom.
+"""
+
+    @functools.cached_property
+    def found(self) -> list[Sources]:
+        """The sources of the variance of each metric; empty unless it is a study of noise."""
+        return sources(self.report.record, self.report.compared)
+
+    def data(self) -> dict[str, Any] | None:
+        """Return the sources by metric."""
+        return {one.metric.name: one.as_json() for one in self.found} or None
+
+    @property
+    def of_seed(self) -> list[str]:
+        """The shares of the sources of each metric, a sentence each."""
+        return [seed_text(one) for one in self.found]
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """A row for each metric and source of its variance."""
+        rows = []
+        for found in self.found:
+            for name, one in found.components.items():
+                shown = number(math.sqrt(one.variance), found.metric.digits + 1)
+                shown += f" (estimated variance {MINUS}{-one.raw:.1g})" if one.raw < 0 else ""
+                rows.append(
+                    {
+                        "metric": found.metric.title,
+                        "source": words(name),
+                        "standard deviation": shown,
+                        "share of the variance": percent(one.share),
+                        "95 % interval": f"{percent(one.interval.low)} to {percent(one.interval.high)}",
+                        "degrees of freedom": str(one.freedom),
+                    }
+                )
+        return rows
+
+
+def seed_text(found: Sources) -> str:
+    """The shares of a metric's sources in one sentence."""
+    (seed, of_seed), *others = [(words(name), f"{100 * one.share:.0f} %") for name, one in found.components.items()]
+    rest = "".join(f", {share} the {name}" for name, share in others)
+    return f"{found.metric.title}: {of_seed} of the variance is the {seed}{rest}"
