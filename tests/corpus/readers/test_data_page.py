@@ -1,4 +1,4 @@
-"""docs/data.md: its samples are read as the formats that they stand for, and no format is missing."""
+"""docs/data.md and samples.md: their samples are read as the formats that they stand for, and no format is missing."""
 
 import re
 from pathlib import Path
@@ -9,9 +9,10 @@ from realm_lab.corpus.readers import READERS, FileCounts, count_inputs
 from realm_lab.records.plugins import import_plugins
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+TEXT = PAGE + Path(__file__).with_name("samples.md").read_text(encoding="utf-8")
 SAMPLES = [
     (kind, name, dict(zip(re.findall("`(.+?)`", names), re.findall(r"```\n(.*?)```", contents, re.S), strict=True)))
-    for kind, names, contents in re.findall(r"### `(\w+)`: (.+)\n((?:\n```\n[^`]*```\n)+)", PAGE)
+    for kind, names, contents in re.findall(r"### `(\w+)`: (.+)\n((?:\n```\n[^`]*```\n)+)", TEXT)
     for name in re.findall("`(.+?)`", names.partition("with")[0])
 ]
 
