@@ -72,5 +72,5 @@ def test_every_metric_is_on_the_page() -> None:
 
 
 def test_every_public_name_is_in_the_python_reference(repository: Path) -> None:
-    page = (repository / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "api.md").read_text(encoding="utf-8")
     assert [name for name in public if not re.search(rf"^(:::|`)\s*realm_lab\S*\.{name}`?$", page, re.MULTILINE)] == []
