@@ -96,6 +96,13 @@ def test_every_block_says_how_it_is_tested_and_every_command_exists(page: str) -
     assert wrong_targets(text, (ROOT / "Makefile").read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.parametrize("page", sorted(page.name for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md"))
+def test_every_command_of_a_page_exists(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert wrong_commands(text) == []
+    assert wrong_targets(text, (ROOT / "Makefile").read_text(encoding="utf-8")) == []
+
+
 def copy_of_checkout(target: Path) -> None:
     """Copy the files of a clone, with uncommitted ones, into a separate repository, which DVC needs."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

@@ -25,6 +25,20 @@ def test_code_is_not_read_as_prose(tmp_path: Path) -> None:
     assert sorted(line for text in words.texts(module) for line, _, _ in words.findings(text)) == [3, 7]
 
 
+def test_a_page_over_its_budget_is_named_and_one_without(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    pages = {"README.md": "# Three words\n\n| - | here |\n", "docs/a.md": "`one two`", "docs/b.md": "one"}
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert words.over_budget(tmp_path, {"README.md": 3, "docs/a.md": 2, "docs/b.md": 1}) == []
+    lines = words.over_budget(tmp_path, {"README.md": 2, "docs/a.md": 2})
+    assert [line.partition(":")[0] for line in lines] == ["README.md", "docs/b.md"]
+
+
+def test_no_page_is_over_its_budget() -> None:
+    assert words.over_budget(words.ROOT, words.SETTINGS["budget"]) == []
+
+
 @pytest.mark.slow
 def test_the_checked_files_follow_the_rules() -> None:
     assert words.check(words.checked()) == []

@@ -1,4 +1,4 @@
-"""Check the wording of documentation, docstrings and comments by the rules of words.yaml: `python -m tests.words`."""
+"""Check the wording and the length of documentation by the rules of words.yaml: `python -m tests.words`."""
 
 import ast
 import io
@@ -94,6 +94,19 @@ def check(files: list[Path]) -> list[str]:
     ]
 
 
+def over_budget(root: Path, budget: dict[str, int]) -> list[str]:
+    """One line for each page with more words (tokens with a letter or digit) than its budget, or without a budget."""
+    lines = []
+    for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+        name = path.relative_to(root).as_posix()
+        count = sum(any(map(str.isalnum, word)) for word in path.read_text(encoding="utf-8").split())
+        if name not in budget:
+            lines.append(f"{name}: no budget of words in tests/words.yaml; it has {count}")
+        elif count > budget[name]:
+            lines.append(f"{name}: {count} words, at most {budget[name]} (tests/words.yaml): cut something")
+    return lines
+
+
 def rules() -> list[dict[str, Any]]:
     """The rules, each with a pattern, a remedy and examples."""
     return list(SETTINGS["rules"])
@@ -101,6 +114,6 @@ def rules() -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     given = [Path(name).resolve() for name in sys.argv[1:]]
-    found = check(given or checked())
+    found = check(given) if given else check(checked()) + over_budget(ROOT, SETTINGS["budget"])
     print("\n".join(found))
     sys.exit(bool(found))
