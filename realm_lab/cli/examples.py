@@ -76,6 +76,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "verdict answers.csv --metric correct --pair question --cluster document --baseline bm25": (
             "one run of each cell, many questions"
         ),
+        "verdict --page verdict.html": "a page that judges a CSV in the browser",
     },
     "reproduce": {
         "reproduce": "compare every report with the runs that are here",

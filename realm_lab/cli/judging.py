@@ -74,10 +74,10 @@ def add_verdict(add: Add) -> None:
     """Add `verdict` to the command line."""
     verb = add("verdict", _run_verdict, "judge runs of any tool: paired tests, intervals, power, equivalence")
     text = "CSV, JSON, W&B export, Trackio database, folder of TensorBoard, Hydra or MLflow, or an MLflow store's URI"
-    verb.add_argument("source", help=text)
+    verb.add_argument("source", nargs="?", help=text)
     text = "column of the numbers to compare; repeated, all are one family of tests (for --gate: COLUMN=up or =down)"
-    verb.add_argument("--metric", action="append", required=True, metavar="COLUMN", help=text)
-    verb.add_argument("--baseline", required=True, metavar="NAME", help="the cell that the others are compared with")
+    verb.add_argument("--metric", action="append", default=[], metavar="COLUMN", help=text)
+    verb.add_argument("--baseline", metavar="NAME", help="the cell that the others are compared with")
     verb.add_argument("--cell", default="cell", metavar="COLUMN", help="column that names the cell (default: cell)")
     text = "column that pairs the runs, for example the seed or the fold (default: seed)"
     verb.add_argument("--pair", default="seed", metavar="COLUMN", help=text)
@@ -97,6 +97,8 @@ def add_verdict(add: Add) -> None:
     verb.add_argument("--out", type=Path, metavar="DIR", help="also write Markdown, LaTeX, JSON and a figure there")
     text = "exit code 0 if all cells are shown to be no worse than the baseline, 1 if one is worse, 3 if undecided"
     verb.add_argument("--gate", action="store_true", help=text)
+    text = "write this page, which judges a CSV in a browser, without a network; no other argument"
+    verb.add_argument("--page", type=Path, metavar="FILE.html", help=text)
     add_json(verb)
 
 
@@ -104,6 +106,16 @@ def _run_verdict(options: argparse.Namespace) -> int:
     from realm_lab.evidence.verdict.answer import Decision, judge_rows
     from realm_lab.evidence.verdict.sources import read_runs
 
+    if options.page:
+        from realm_lab.evidence.verdict.page import write_page
+
+        if options.source or options.metric or options.baseline is not None:
+            raise UserError("--page: the page has no runs in it", remedy="leave out the other arguments")
+        write_page(options.page)
+        print(f"{options.page}: open it in a browser, and drop a CSV there")
+        return 0
+    if not (options.source and options.metric and options.baseline is not None):
+        raise UserError("verdict needs SOURCE, --metric and --baseline", remedy="give them, or only --page FILE.html")
     delta = dict(_bound(text) for text in options.delta)
     rows = read_runs(options.source, options.name, options.experiment, options.part)
     metrics = dict(map(_directed, options.metric))

@@ -297,7 +297,7 @@ def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> Non
     stages |= {f"runs/stages/prepare-{record['inputs']['corpus'][:12]}" for record in records}
     for folder in ("runs", "data", "models", "reports/default"):
         shutil.rmtree(clone / folder)
-    with (clone / "realm_lab" / "reporting" / "tables.py").open("a") as file:
+    with (clone / "realm_lab" / "evidence" / "report" / "tables.py").open("a") as file:
         file.write("AGAIN = 1\n")  # the report is made again
     run("dvc repro")
     run("git checkout -q realm_lab")

@@ -137,9 +137,9 @@ def title_of(markdown: str, default: str = "report") -> str:
     return next((line.lstrip("# ") for line in markdown.splitlines() if line.startswith("#")), default)
 
 
-def page(template: str, **values: Any) -> str:
+def page(template: str, script: str = "page.js", **values: Any) -> str:
     """A page with its style and its script; the browser runs no other."""
-    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", script))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return render(template, style=Markup(style), script=Markup(script), script_digest=Markup(digest), **values)
 

@@ -13,6 +13,10 @@ from realm_lab.evidence.statistics.robust import Estimate
 
 NOTHING = "–"
 MINUS = "−"
+FALSE_ALARMS = (
+    "With differences as skewed as these but without any effect, {rate} of simulated studies have a significant "
+    "difference somewhere (standard error {error}; nominal 5 %)."
+)
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -101,7 +105,4 @@ def needed(finding: Finding) -> str:
 def false_alarms(calibration: Calibration) -> str:
     """The rate of the whole family in one sentence."""
     rate, error = calibration.any
-    return (
-        f"With differences as skewed as these but without any effect, {percent(rate)} of simulated studies have a "
-        f"significant difference somewhere (standard error {percent(error)}; nominal 5 %)."
-    )
+    return FALSE_ALARMS.format(rate=percent(rate), error=percent(error))

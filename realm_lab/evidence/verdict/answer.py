@@ -45,6 +45,19 @@ from realm_lab.evidence.verdict.tables import Rows, rows_of
 from realm_lab.records.metrics import METRICS, Better, Metric
 
 PAIRS_SHOWN = 10
+TESTS = (
+    "Differences are paired by {pair}. {clusters}p: exact sign-flip test, corrected over {tests} (step-down max-T); in "
+    "brackets the smallest p that this many pairs can give. Intervals: Student's t, not corrected; p decides. Minimum "
+    "detectable difference: with 80 % power. Skewed: this test alone gives more than 7.5 % false alarms."
+)
+CLUSTERS = (
+    "Those of one {} change sign together, and n counts these groups. This holds for these very runs: other training "
+    "seeds may give another result. "
+)
+CONTROL = (
+    "Control: {}, tested by itself. If it differs from the baseline or has too few pairs, no cell is called different "
+    "or equivalent."
+)
 
 
 class Gap(StrEnum):
@@ -167,17 +180,11 @@ class Answer:
         if notes := self._notes_of_table():
             lines += [*(f"- {plain(note)}" for note in notes), ""]
         tests = len(self._family)
-        lines.append(
-            f"Differences are paired by {plain(self.pair)}. {self._of_clusters()}p: exact sign-flip test, corrected "
-            f"over {tests} test{'s' * (tests != 1)} (step-down max-T); in brackets the smallest p that this many pairs "
-            "can give. Intervals: Student's t, not corrected; p decides. Minimum detectable difference: with 80 % "
-            "power. Skewed: this test alone gives more than 7.5 % false alarms."
-        )
+        shown = f"{tests} test{'s' * (tests != 1)}"
+        groups = CLUSTERS.format(plain(self.cluster)) if self.cluster else ""
+        lines.append(TESTS.format(pair=plain(self.pair), clusters=groups, tests=shown))
         if self.control:
-            lines.append(
-                f"Control: {plain(self.control)}, tested by itself. If it differs from the baseline or has too few "
-                "pairs, no cell is called different or equivalent."
-            )
+            lines.append(CONTROL.format(plain(self.control)))
         if self.calibration:
             lines.append(false_alarms(self.calibration))
         return "\n".join(lines) + "\n"
@@ -201,14 +208,6 @@ class Answer:
                 row["90 % interval"] = interval(found and found.equivalence_interval, digits)
             rows.append(row)
         return rows
-
-    def _of_clusters(self) -> str:
-        if not self.cluster:
-            return ""
-        return (
-            f"Those of one {plain(self.cluster)} change sign together, and n counts these groups. "
-            "This holds for these very runs: other training seeds may give another result. "
-        )
 
     def _notes_of_table(self) -> list[str]:
         """The runs and columns that are not used."""

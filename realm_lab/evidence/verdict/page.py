@@ -1,0 +1,76 @@
+"""A verdict as one static page: a CSV is dropped there and judged in the browser, with the digits of `verdict`.
+
+The tests are in `evidence/report/templates/verdict.js`. Words, bounds and levels that are defined in Python are put into the
+page, with the state of the generator and the simulated part of the power, so that both draw and count alike.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from realm_lab.evidence.report.rendering import page
+from realm_lab.evidence.statistics import calibration, family, intervals, paired, power, wording
+from realm_lab.evidence.verdict import answer, runs, status, tables
+from realm_lab.records.files import read_json, write_text
+from realm_lab.records.metrics import FLOOR, METRICS
+
+EFFECTS = Path(__file__).with_name("simulated_effects.json")  # pairs -> `detectable_effect` for 1, 2, ... tests
+MOST_DIFFERENCES = 4000  # that the page judges: some seconds
+
+
+def write_page(path: Path) -> None:
+    """Write the page."""
+    text = json.dumps(_constants(), ensure_ascii=False).replace("<", "\\u003c")
+    write_text(path, page("verdict.html.j2", "verdict.js", title="A verdict on your runs", constants=Markup(text)))
+
+
+def _constants() -> dict[str, Any]:
+    """The values that the script shares with Python."""
+    state: Any = np.random.default_rng(intervals.SEED).bit_generator.state["state"]
+    effects = read_json(EFFECTS)
+    fields = ("low", "high", "better", "digits", "unit")
+    return {
+        "alpha": family.ALPHA,
+        "level": intervals.LEVEL,
+        "equivalenceLevel": power.EQUIVALENCE_LEVEL,
+        "power": power.POWER,
+        "tied": paired.TIED,
+        "suspect": calibration.SUSPECT,
+        "floor": FLOOR,
+        "largest": runs.LARGEST,
+        "fewestSeeds": paired.FEWEST_SEEDS,
+        "fewestForSpread": intervals.FEWEST_FOR_SPREAD,
+        "fewestForProjection": power.FEWEST_FOR_PROJECTION,
+        "mostSeeds": power.MOST_SEEDS,
+        "exactSeeds": paired.EXACT_SEEDS,
+        "resamples": paired.RESAMPLES,
+        "studies": calibration.STUDIES,
+        "mostSigns": calibration.MOST_SIGNS,
+        "widest": calibration.WIDEST,
+        "grid": calibration.GRID,
+        "pairsShown": answer.PAIRS_SHOWN,
+        "mostDifferences": MOST_DIFFERENCES,
+        "mostTests": min(map(len, effects.values())),
+        "simulated": effects,
+        "state": str(state["state"]),
+        "increment": str(state["inc"]),
+        "blank": sorted(runs.NO_VALUE),
+        "noState": status.BLANK,
+        "done": sorted(status.DONE),
+        "notDone": sorted(status.NOT_DONE),
+        "stateColumn": status.COLUMN.pattern,
+        "nested": tables.NESTED,
+        "metrics": {name: {field: asdict(one)[field] for field in fields} for name, one in METRICS.items()},
+        "legend": {
+            "tests": answer.TESTS,
+            "clusters": answer.CLUSTERS,
+            "control": answer.CONTROL,
+            "alarms": wording.FALSE_ALARMS,
+        },
+    }
