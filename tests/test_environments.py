@@ -82,9 +82,19 @@ def test_the_evidence_alone_is_small_and_judges(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, package)
     python = tmp_path / "environment" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", python.parents[1]], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "-c", REPOSITORY / "constraints.txt"]
-    installed = subprocess.run([*pip, package], capture_output=True, text=True, check=False)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(python.parents[1])], check=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "-c",
+        str(REPOSITORY / "constraints.txt"),
+    ]
+    installed = subprocess.run([*pip, str(package)], capture_output=True, text=True, check=False)
     if "No matching distribution" in installed.stderr or "connection" in installed.stderr.lower():
         pytest.skip(f"packages cannot be had: {installed.stderr.splitlines()[-1]}")
     assert installed.returncode == 0, installed.stderr
@@ -99,7 +109,7 @@ def test_the_evidence_alone_is_small_and_judges(tmp_path: Path) -> None:
 
     def realm_lab(*words: str) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        command = [python, "-m", "realm_lab", *words]
+        command = [str(python), "-m", "realm_lab", *words]
         return subprocess.run(
             command, cwd=tmp_path / "project", env=environment, capture_output=True, text=True, check=False
         )

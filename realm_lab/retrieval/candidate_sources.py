@@ -1,7 +1,7 @@
-"""Candidate sources decide which passages a step of pre-training considers (the paper: the index, section 3.3).
+"""Candidate sources: the passages that pre-training considers for a query (the paper: the index, section 3.3).
 
 A source is a pure function (search, batch) -> rows of the knowledge corpus, int64 [B, at most search.wanted], ABSENT
-where it has none; one with options takes them as a third argument (records/plugins.py). It is registered here under a
+if it has none; one with options takes them as a third argument (records/plugins.py). It is registered here under a
 name, or `pretrain.candidate_source` names custom code, `package.module:function`:
 
     def newest(search, batch):
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a study's file is checked without torch
     from realm_lab.retrieval.search import Exclusion
 
 PARAMETER = "pretrain.candidate_source"
-SPARE = 64  # random rows beyond four times those wanted, of which some may be forbidden
+SPARE = 64  # random rows beyond four times those wanted: some may be forbidden
 Rows = Annotated[int, Field(ge=0, le=1000)]
 
 

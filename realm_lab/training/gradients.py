@@ -56,7 +56,7 @@ class Estimate(NamedTuple):
 
 
 class Quality(NamedTuple):
-    """How close an estimate is to the exact gradient. Squares are means over the sentences, as shares of the exact
+    """Distance of an estimate from the exact gradient. Squares are means over the sentences, as shares of the exact
     gradient's: bias of the mean over the draws, variance around it, error = bias + variance."""
 
     name: str

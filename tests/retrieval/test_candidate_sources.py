@@ -1,4 +1,4 @@
-"""Candidate sources: their rows against a brute-force choice, and what training makes of them."""
+"""Candidate sources: their rows against a brute-force choice, and training with them."""
 
 # Shapes: B queries, K candidates, N passages, U passages of the batch
 

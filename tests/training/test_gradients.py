@@ -138,7 +138,7 @@ def test_the_null_document_comes_first_and_a_trivial_candidate_never(case: Case)
 
 
 def test_the_candidates_of_the_batch_give_the_sum_over_them(case: Case) -> None:
-    """Brute force: autograd of log sum over the batch's passages alone."""
+    """Brute force: autograd of log sum over only the batch's passages."""
     passages_U = np.array([5, 8, 13, 21])
     queries = [sentence.query for sentence in case.masked]
     with torch.no_grad():

@@ -20,8 +20,8 @@ Rows = list[dict[str, str]]
 class Section:
     """A part of a report that its data decides about. A section overrides what it has.
 
-    `name` is that of its table in LaTeX and, unless there is a `field`, of its field in summary.json; `heading` is the
-    title of this table. `template` is its piece of report.md, in which `section` and `rows` are known. `place`: below
+    `name` names its table in LaTeX and, unless there is a `field`, its field in summary.json; `heading` is the title of
+    this table. `template` is its piece of report.md, in which `section` and `rows` are known. `place`: below
     the answer, folded, or at the end. `reading` explains it under "How to read these tables".
     """
 

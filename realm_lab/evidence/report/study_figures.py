@@ -85,7 +85,7 @@ def sketches(report: Report, sections: Mapping[str, Section]) -> list[Sketch]:
 
 
 def _at(place: str, sections: Mapping[str, Section]) -> list[Sketch]:
-    """Return the figures of the sections of one place."""
+    """Return the figures of the sections in one group."""
     return [sketch for section in sections.values() if section.place == place for sketch in section.figures()]
 
 

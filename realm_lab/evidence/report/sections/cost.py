@@ -1,4 +1,4 @@
-"""What runs cost, and quality against it."""
+"""The cost of runs, and quality against it."""
 
 from __future__ import annotations
 

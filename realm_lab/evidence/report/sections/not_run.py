@@ -8,7 +8,7 @@ from realm_lab.evidence.report.section import Rows, Section
 
 
 class NotRun(Section):
-    """What is missing, and why."""
+    """Missing cells and runs, and why."""
 
     name = "not_run"
     heading = "Not run"

@@ -86,7 +86,7 @@ def _sentence(spread: dict[str, dict[int, float]], name: str, results: pd.DataFr
 
 
 class StepChanges(Section):
-    """How tightly runs are paired, by the step at which they change."""
+    """The pairing of runs, by the step at which they change."""
 
     name = "step_changes"
 
