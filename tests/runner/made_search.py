@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from realm_lab.params.parameters import Params
 from realm_lab.records.code_record import CodeStates
-from realm_lab.records.files import write_json
+from realm_lab.records.files import read_json, write_json
 from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason
-from realm_lab.runner.search import SearchOwner
-from realm_lab.runner.search_file import plan_search
+from realm_lab.runner import search as verb
+from realm_lab.runner.launchers import LauncherSettings
+from realm_lab.runner.schedule import Launcher
+from realm_lab.runner.sweep import Request
 from realm_lab.runner.tasks import Task
 from realm_lab.systems.identity import code_roots, kept_corpus_folder, open_stage, plan_run, stage_folders
 
@@ -56,6 +60,12 @@ class FakeLauncher:
         self.cancelled: list[str] = []
         self.most_pretraining = 0
 
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Accept everything."""
+
+    def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
+        return list(tasks), []
+
     def submit(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             assert task.name not in self.states or self.states[task.name].state in ("FAILED", "CANCELLED")
@@ -83,7 +93,7 @@ class FakeLauncher:
                 self.cancelled.append(name)
 
     def close(self) -> None:
-        self.cancel(self.states)
+        """A killed owner stops nothing, and others have nothing left to stop."""
 
     def _advance(self, task: Task) -> JobState:
         for stage in task.stages:
@@ -117,16 +127,29 @@ def write_search(root: Path, text: str = SPACE, name: str = "search-mine") -> Pa
     return path
 
 
-def trials_of(owner: SearchOwner) -> list[dict[str, Any]]:
-    """The trials that count, as trials.json has them."""
-    found: list[dict[str, Any]] = owner.as_data()["trials"]
-    return found
+@dataclass(frozen=True)
+class Asked(Request):
+    """What a command line asks for, done by this launcher."""
+
+    fake: Launcher | None = None
+
+    def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
+        assert self.fake is not None
+        return self.fake
 
 
-def search(root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, **options: Any) -> SearchOwner:
+class Searched(NamedTuple):
+    """The exit code of a search, None if it was killed, and its trials, as trials.json has them."""
+
+    code: int | None
+    trials: list[dict[str, Any]]
+
+
+def search(root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, **options: Any) -> Searched:
     """All of a search, or what there is of it before the launcher is killed."""
-    plan = plan_search(write_search(root, text), root, params_path=PARAMETERS)
-    owner = SearchOwner(plan, launcher or FakeLauncher(root), root, **options)  # type: ignore[arg-type]
-    with suppress(Killed):
-        owner.drive(0.0)
-    return owner
+    path, code = write_search(root, text), None
+    fake: Any = launcher or FakeLauncher(root)
+    with suppress(Killed), patch.object(verb, "POLL_SECONDS", 0.0):
+        code = verb.search(Asked(path, root, params_path=PARAMETERS, fake=fake, **options))
+    trials = root / "runs" / "studies" / path.stem / "trials.json"
+    return Searched(code, read_json(trials)["trials"] if trials.exists() else [])

@@ -1,8 +1,9 @@
-"""The owner of a search: its trials, its pruning, and its recovery after a kill."""
+"""A search through its verb: its trials, its pruning, and its recovery after a kill."""
 
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,38 +14,43 @@ from realm_lab.records import run_lease
 from realm_lab.records.files import read_json, write_json
 from realm_lab.records.metrics import CURVES, METRICS, chosen_by
 from realm_lab.records.run import StageRun
+from realm_lab.records.state import JobState
 from realm_lab.records.study import read_study_record
 from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.stopping import sweepers, sweeping
 from tests import tiny
 from tests.factories.errors import refused
-from tests.runner.made_search import PARAMETERS, SPACE, FakeLauncher, score, search, trials_of, write_search
+from tests.runner.made_search import PARAMETERS, SPACE, FakeLauncher, score, search, write_search
 
 INTERVAL, RATE = "pretrain.refresh.interval_steps", "pretrain.retriever.learning_rate"
 PRUNING = SPACE + "parallel: 3\npruning: {after_steps: 4, percentile: 50, min_trials: 2}\n"
 HEAD = "question: Which?\nseeds: [0]\n"
 
 
+def read_summary(root: Path) -> dict[str, Any]:
+    return dict(read_json(root / "reports" / "search-mine" / "summary.json"))
+
+
 def test_the_baseline_comes_first_and_every_value_is_a_mean_over_the_seeds(tmp_path: Path) -> None:
     launcher = FakeLauncher(tmp_path)
-    owner = search(tmp_path, SPACE.replace("[0]", "[0, 3]"), launcher)
-    trials = trials_of(owner)
+    ended = search(tmp_path, SPACE.replace("[0]", "[0, 3]"), launcher)
+    trials = ended.trials
     assert [(trial["number"], trial["state"]) for trial in trials] == [(n, "complete") for n in range(6)]
-    assert trials[0]["values"] == {RATE: 5e-4, INTERVAL: 5} == owner.plan.baseline
+    assert trials[0]["values"] == {RATE: 5e-4, INTERVAL: 5} == read_summary(tmp_path)["baseline"]["values"]
     for trial in trials:
         params = tiny.params(trial["values"])
         assert trial["value"] == pytest.approx(statistics.fmean([score(params, 0), score(params, 3)]))
         assert 1e-4 <= trial["values"][RATE] <= 1e-2
         assert trial["values"][INTERVAL] in range(1, 10)
-    assert owner.exit_code() == 0
+    assert ended.code == 0
     names = [name.partition("-")[0] for name in launcher.submitted]
     assert {name: names.count(name) for name in names} == {"prepare": 2, "warm_start": 2, "pretrain": 12}
 
 
 def test_trials_are_cells_of_a_study_and_plain_data(tmp_path: Path) -> None:
-    owner = search(tmp_path, SPACE, trials=3)
+    ended = search(tmp_path, SPACE, trials=3)
     folder = tmp_path / "runs" / "studies" / "search-mine"
-    record, trials = read_study_record(folder / "study.json"), trials_of(owner)
+    record, trials = read_study_record(folder / "study.json"), ended.trials
     assert [cell.name for cell in record.cells] == ["trial-000", "trial-001", "trial-002"]
     assert (record.baseline, record.source, record.last_stage) == (
         "trial-000",
@@ -53,16 +59,18 @@ def test_trials_are_cells_of_a_study_and_plain_data(tmp_path: Path) -> None:
     )
     assert [cell.changes for cell in record.cells[:2]] == [{}, trials[1]["values"]]
     assert [run.run for run in record.runs] == [name for trial in trials for name in trial["runs"]]
-    assert read_json(folder / "trials.json") == owner.as_data()
+    summary = read_summary(tmp_path)
+    assert summary["trials"] == {"complete": 3, "pruned": 0, "failed": 0, "running": 0}
+    assert summary["best"] == max(trials, key=lambda trial: float(trial["value"]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_no_more_trials_at_a_time_than_allowed(tmp_path: Path, parallel: int) -> None:
     launcher = FakeLauncher(tmp_path)
-    owner = search(tmp_path, f"{SPACE}parallel: {parallel}\n", launcher)
+    ended = search(tmp_path, f"{SPACE}parallel: {parallel}\n", launcher)
     assert launcher.most_pretraining == parallel
-    assert len(trials_of(owner)) == 6
+    assert len(ended.trials) == 6
 
 
 @pytest.mark.parametrize("parallel", [pytest.param(1, marks=pytest.mark.slow), 3])
@@ -73,8 +81,8 @@ def test_a_killed_owner_loses_nothing_and_trains_nothing_twice(tmp_path: Path, p
     values: list[object] = []
     while parts == 0 or launchers[-1].lives < 0:
         launchers.append(FakeLauncher(tmp_path, lives=5 + parts))
-        owner = search(tmp_path, text, launchers[-1])
-        now = [trial["values"] for trial in trials_of(owner)]
+        ended = search(tmp_path, text, launchers[-1])
+        now = [trial["values"] for trial in ended.trials]
         assert all(known in now for known in values)
         values, parts = now, parts + 1
         journal = tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl"
@@ -83,7 +91,7 @@ def test_a_killed_owner_loses_nothing_and_trains_nothing_twice(tmp_path: Path, p
         Path(f"{journal}.lock").touch()
         assert parts < 40
     assert parts > 1
-    assert [trial["state"] for trial in trials_of(owner)] == ["complete"] * 6
+    assert [trial["state"] for trial in ended.trials] == ["complete"] * 6
     stages = list((tmp_path / "runs" / "stages").glob("pretrain-*"))
     assert {StageRun(path, "pretrain").status().attempt for path in stages} == {1}
     assert len(stages) == len({str(value) for value in values})
@@ -92,17 +100,17 @@ def test_a_killed_owner_loses_nothing_and_trains_nothing_twice(tmp_path: Path, p
 @pytest.mark.slow
 def test_finished_runs_are_only_read(tmp_path: Path) -> None:
     """Also when the journal is gone; the same seed proposes the same trials."""
-    before = trials_of(search(tmp_path))
+    before = search(tmp_path).trials
     (tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl").unlink()
     launcher = FakeLauncher(tmp_path)
-    assert trials_of(search(tmp_path, SPACE, launcher)) == before
+    assert search(tmp_path, SPACE, launcher).trials == before
     assert launcher.submitted == []
-    assert len(trials_of(search(tmp_path, SPACE, launcher, trials=8))) == 8
+    assert len(search(tmp_path, SPACE, launcher, trials=8).trials) == 8
 
 
 def test_the_hopeless_are_pruned_and_stay_so(tmp_path: Path) -> None:
     launcher = FakeLauncher(tmp_path)
-    trials = trials_of(search(tmp_path, PRUNING.replace("trials: 6", "trials: 9"), launcher))
+    trials = search(tmp_path, PRUNING.replace("trials: 6", "trials: 9"), launcher).trials
     pruned = [trial for trial in trials if trial["state"] == "pruned"]
     assert len(trials) == 9
     assert pruned
@@ -122,7 +130,7 @@ def test_the_baseline_is_never_pruned(tmp_path: Path) -> None:
         return 0.0 if params.pretrain.refresh.interval_steps == 5 else score(params, seed)
 
     text = PRUNING.replace("trials: 6", "trials: 9")
-    trials = trials_of(search(tmp_path, text, FakeLauncher(tmp_path, scores=worst)))
+    trials = search(tmp_path, text, FakeLauncher(tmp_path, scores=worst)).trials
     assert (trials[0]["values"][INTERVAL], trials[0]["state"]) == (5, "complete")
 
 
@@ -131,28 +139,49 @@ def test_failed_trials_count_and_can_be_tried_again(tmp_path: Path, capsys: pyte
     def fails(params: Params) -> bool:
         return params.pretrain.retriever.learning_rate != 5e-4
 
-    owner = search(tmp_path, SPACE, FakeLauncher(tmp_path, fails=fails))
-    failed = [trial for trial in trials_of(owner) if trial["state"] == "failed"]
+    ended = search(tmp_path, SPACE, FakeLauncher(tmp_path, fails=fails))
+    failed = [trial for trial in ended.trials if trial["state"] == "failed"]
     assert (len(failed), {trial["why"] for trial in failed}) == (5, {"pretrain: RuntimeError: no luck"})
     assert "failed: pretrain: RuntimeError: no luck" in capsys.readouterr().err
     launcher = FakeLauncher(tmp_path)
-    assert trials_of(search(tmp_path, SPACE, launcher)) == trials_of(owner)
+    assert search(tmp_path, SPACE, launcher).trials == ended.trials
     assert launcher.submitted == []
-    again = trials_of(search(tmp_path, SPACE, launcher, retry_failed=True))
+    again = search(tmp_path, SPACE, launcher, retry_failed=True).trials
     assert [trial["state"] for trial in again] == ["complete"] * 6
     assert [trial["values"] for trial in again[1:]] == [trial["values"] for trial in failed]
 
 
 def test_nothing_is_searched_when_the_baseline_fails(tmp_path: Path) -> None:
-    owner = search(tmp_path, SPACE, FakeLauncher(tmp_path, fails=lambda params: True))
-    assert [trial["state"] for trial in trials_of(owner)] == ["failed"]
-    assert owner.exit_code() == 1
+    ended = search(tmp_path, SPACE, FakeLauncher(tmp_path, fails=lambda params: True))
+    assert [trial["state"] for trial in ended.trials] == ["failed"]
+    assert ended.code == 1
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_trial_that_somebody_stops_stays_open_and_others_go_on(
+    tmp_path: Path, parallel: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stopped(FakeLauncher):
+        def poll(self) -> dict[str, JobState]:
+            found = super().poll()
+            second = [name for name in self.submitted if name.startswith("pretrain")][1:2]
+            self.cancel(second)
+            return found
+
+    text = f"{SPACE}parallel: {parallel}\n"
+    ended = search(tmp_path, text, Stopped(tmp_path))
+    assert [trial["state"] for trial in ended.trials] == ["complete", "running", *["complete"] * 4]
+    assert ended.code == 1
+    assert "trial-001 left open: " in capsys.readouterr().err
+    again = search(tmp_path, text)
+    assert ([trial["state"] for trial in again.trials], again.code) == (["complete"] * 6, 0)
+    assert sorted(str(trial["values"]) for trial in again.trials) == sorted(str(t["values"]) for t in ended.trials)
 
 
 def test_equal_trials_are_trained_once(tmp_path: Path) -> None:
     space = "space:\n  pretrain.refresh.interval_steps: {choices: [3, 5]}\n"
     launcher = FakeLauncher(tmp_path)
-    trials = trials_of(search(tmp_path, f"{HEAD}{space}sampler: random\nparallel: 3\ntrials: 8\n", launcher))
+    trials = search(tmp_path, f"{HEAD}{space}sampler: random\nparallel: 3\ntrials: 8\n", launcher).trials
     assert [trial["state"] for trial in trials] == ["complete"] * 8
     assert len({trial["value"] for trial in trials}) == 2
     assert sum(name.startswith("pretrain") for name in launcher.submitted) == 2
@@ -168,7 +197,7 @@ def test_what_is_not_finite_and_what_is_no_combination_fails(tmp_path: Path) -> 
     text = f"{HEAD}space:\n{choices}sampler: random\ntrials: 12\n"
     found = {
         tuple(trial["values"].values()): (trial["state"], trial["why"])
-        for trial in trials_of(search(tmp_path, text, FakeLauncher(tmp_path, scores=scores)))
+        for trial in search(tmp_path, text, FakeLauncher(tmp_path, scores=scores)).trials
     }
     assert found[True, False] == ("complete", None)
     assert found[False, False] == ("failed", "retrieval_utility is missing or not finite")
