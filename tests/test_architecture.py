@@ -27,7 +27,7 @@ TORCH_FREE = ("errors", "records", "evidence", "params", "tracking", "corpus", "
 DOORS = {
     "mlflow": {"realm_lab.tracking.mlflow_store", "realm_lab.evidence.verdict.mlflow_runs"},
     "matplotlib": {"realm_lab.evidence.report.figures"},
-    "optuna": {"realm_lab.runner.trials"},
+    "optuna": {"realm_lab.runner.rules.trials"},
 }
 # Libraries that would make `realm-lab --help` slow.
 NOT_AT_START = {"torch", "transformers", "mlflow", "pandas", "numpy", "matplotlib", "pydantic", "faiss", "dvc", "rich"}

@@ -152,10 +152,11 @@ def _run_sweep(options: argparse.Namespace) -> int:
 
 
 def _run_search(options: argparse.Namespace) -> int:
-    with needs("`realm-lab search`", "optuna", "platform"):
-        from realm_lab.runner.search import search
+    from realm_lab.runner.sweep import sweep
 
-    return _run(search, options, options.search)
+    with needs("`realm-lab search`", "optuna", "platform"):
+        import realm_lab.runner.rules.trials  # noqa: F401  # brings it
+    return _run(sweep, options, options.search)
 
 
 def _run(work: Callable[[Request], int], options: argparse.Namespace, study: str) -> int:

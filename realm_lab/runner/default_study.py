@@ -19,6 +19,7 @@ def studies_of(root: Path) -> Studies:
 
 def _planned(root: Path) -> StudyRecord:
     from realm_lab.params.load import load  # these take half a second to import
-    from realm_lab.runner.plan import default_plan, study_record
+    from realm_lab.runner.plan import default_plan
 
-    return study_record(default_plan(load(root / "params.yaml")), root)
+    plan = default_plan(load(root / "params.yaml"))
+    return plan.record(plan.runs)

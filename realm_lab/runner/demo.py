@@ -16,7 +16,9 @@ from realm_lab.records.digests import read_digests, write_last
 from realm_lab.records.files import atomic_directory
 from realm_lab.records.run import StageRun
 from realm_lab.records.study import read_study_record, study_folder
-from realm_lab.runner.plan import StudyPlan, plan_study, record_study
+from realm_lab.runner.plan import plan_study
+from realm_lab.runner.planned import StudyPlan
+from realm_lab.runner.wanted import record_study
 from realm_lab.runner.worker import run_stage
 from realm_lab.systems.identity import kept_corpus_folder, stage_folders
 

@@ -18,6 +18,9 @@ from realm_lab.records.files import digest, write_json
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.runner.other_code import other_code
 from realm_lab.runner.plan import check_parts, plan_study
+from realm_lab.runner.results import Results
+from realm_lab.runner.rules.seeds import options_of as seed_options
+from realm_lab.runner.wanted import wanted
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, code_roots, plan_run, stage_folders
 from realm_lab.systems.registry import options_of
 
@@ -83,14 +86,14 @@ def study_digests(path: Path, root: Path) -> dict[str, Any]:
     """Return digests of the keys of a study's runs, without those that depend on results, and of all its code; and
     `changes` of code since its finished stages. UserError: it cannot be planned."""
     plan, reader = plan_study(path, root), code_reader(root / "runs")
-    least = plan.rule.at_least if plan.rule else None
-    runs = [run for run in plan.untuned or plan.runs if run.seed in plan.seeds[:least]]
+    least = len(plan.seeds) if plan.rule is None else seed_options(plan.rule).at_least
+    runs = [run for run in plan.runs if run.seed in plan.seeds[:least]]
     named = [choice.name for choice in plan.described.get("figures", ())]
     named += [metric.choice["name"] for metric in plan.described.get("own_metrics", ()) if metric.choice]
     roots = {*AFTER["report"], *(name.partition(":")[0] for name in named if ":" in name)}
     for run in runs:
         roots |= {one for modules in code_roots(run.params, run.plan.system).values() for one in modules}
-    changes = {change for one in other_code(plan.wanted, root) for change in one.found.changes}
+    changes = {change for one in other_code(wanted(plan, Results(root)), root) for change in one.found.changes}
     keys, code = [run.run_key for run in runs], reader.reached(sorted(roots))
     reader.save()
     return {"keys": digest(keys), "code": digest(code), "changes": sorted(changes)}

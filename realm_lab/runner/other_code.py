@@ -13,7 +13,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.code_record import CodeStates, StageCode, changes_line
 from realm_lab.records.files import remove_directory
 from realm_lab.records.run_lease import writing
-from realm_lab.runner.plan import PlannedRun
+from realm_lab.runner.planned import PlannedRun
 from realm_lab.systems.identity import (
     code_roots,
     exported_corpus_folder,
@@ -32,12 +32,13 @@ class OtherCode(NamedTuple):
 
 
 def other_code(runs: Iterable[PlannedRun], root: Path, until: str = "") -> list[OtherCode]:
-    """Return stages of planned runs that other code computed and that would be used again, as far as stage `until`."""
+    """Return stages of planned runs that other code computed and that would be used again, as far as stage `until`, or
+    each run's last."""
     states = CodeStates(Path(root) / "runs")
     found: dict[Path, StageCode] = {}
     owners: dict[Path, list[PlannedRun]] = {}
     for run in runs:
-        folders = stage_folders(Path(root) / "runs", run.plan, until)
+        folders = stage_folders(Path(root) / "runs", run.plan, until or run.last_stage)
         kept = states.of_run(folders, code_roots(run.params, run.plan.system))
         for stage in kept:
             if stage.changes:
@@ -72,7 +73,7 @@ def settle_code(
             states.accept(stage, folders, roots[stage])
             continue
         for run in one.runs:
-            folders = stage_folders(runs_folder, run.plan, until)
+            folders = stage_folders(runs_folder, run.plan, until or run.last_stage)
             way = list(folders)
             for stage in way[way.index(one.found.stage) :]:  # and the stages computed from it
                 _empty(folders[stage])

@@ -24,12 +24,14 @@ from realm_lab.records.state import StageStates
 from realm_lab.records.study import DEFAULT, SCRATCH, check_study_name, study_folder
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.other_code import settle_code
-from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_study
+from realm_lab.runner.plan import default_plan
+from realm_lab.runner.planned import PlannedRun, StudyPlan
 from realm_lab.runner.preview import expected_time, show_plan
+from realm_lab.runner.progress import drive, say
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
-from realm_lab.runner.sweep import drive, say
 from realm_lab.runner.tasks import tasks_of
+from realm_lab.runner.wanted import record_study
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.systems.registry import system_of
 
@@ -57,7 +59,7 @@ def run(stage: str, plan: StudyPlan, root: Path) -> None:
     settle_code(runs, root, stage)
     tasks = tasks_of(runs, StageStates(root / "runs"), retry_failed=True, until=stage)
     if tasks:
-        if stage in ("prepare", "evaluate") and (expected := expected_time(plan, root)):
+        if stage in ("prepare", "evaluate") and (expected := expected_time(plan, plan.runs, root)):
             say(f"to the end of the pipeline: {expected}")
         launcher = LocalLauncher(LauncherSettings(), root, plan.name)
         with _restorable(root), stoppable(), sweeping(root, plan.name), closing(launcher):
@@ -95,7 +97,8 @@ def show(stage: str, plan: StudyPlan, root: Path) -> None:
     records = (root / "data" / "records").glob("*/*")
     if absent := sum(not (root / "runs" / "stages" / record.name / "status.json").exists() for record in records):
         print(f"runs/ lacks {absent} finished stages, which DVC keeps: they are put back first")
-    show_plan(_as_far_as(stage, plan), root, stage)
+    part = _as_far_as(stage, plan)
+    show_plan(part, part.runs, root, stage)
 
 
 def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:

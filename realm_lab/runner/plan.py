@@ -1,12 +1,13 @@
-"""Turn a study's file into its runs: every cell at every seed with its resolved parameters and keys."""
+"""Turn a study's file into its runs: every cell at every seed with its resolved parameters and keys. No results are
+read: which runs it wants by them is in wanted.py."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,18 @@ from realm_lab.params.parameters import Params
 from realm_lab.records.computed import COMPUTED, definition
 from realm_lab.records.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
 from realm_lab.records.parameters import measuring, show
-from realm_lab.records.plugins import Choice, import_plugins, load_object
-from realm_lab.records.study import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.records.plugins import Choice, Chosen, import_plugins, load_object
+from realm_lab.records.study import DEFAULT
+from realm_lab.records.yaml_file import read_yaml
 from realm_lab.retrieval.refresh import check_refresh
-from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.seeds import SEED_RULES, SeedRule
-from realm_lab.runner.space import check_metric
+from realm_lab.runner.launchers import LocalOptions
+from realm_lab.runner.planned import CellSpace, PlannedRun, StudyPlan
+from realm_lab.runner.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
+from realm_lab.runner.rules.space import check_dimension, check_metric, last_stage_for
+from realm_lab.runner.rules.tune import check_space
+from realm_lab.runner.search_file import Search
 from realm_lab.runner.study import (
+    DEFAULT_SYSTEM,
     Cell,
     Study,
     cells_of,
@@ -33,95 +39,10 @@ from realm_lab.runner.study import (
     read_study_file,
     value_in_name,
 )
-from realm_lab.runner.tuning import Tuned, tune_cell
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, plan_runs, record_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run, plan_runs
 from realm_lab.systems.registry import system_of, with_options
 
-SeedCounts = Callable[..., Mapping[str, int]]
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """One cell at one seed. `changes`: its differences from the baseline's parameters. `trial`: the number of a trial
-    of its tuning, whose values are the changes."""
-
-    cell: str
-    seed: int
-    params: Params
-    plan: Plan
-    changes: dict[str, Any] = field(default_factory=dict)
-    trial: int | None = None
-
-    @property
-    def label(self) -> str:
-        """Its cell, as people read it."""
-        return self.cell if self.trial is None else f"{self.cell}, trial {self.trial}"
-
-    @property
-    def run_key(self) -> str:
-        return self.plan.run_key
-
-    @property
-    def name(self) -> str:
-        """Its folder under runs/."""
-        return self.plan.run_name
-
-
-@dataclass(frozen=True)
-class StudyPlan:
-    """A study with its cells, the baseline first, and its runs, cell by cell. `common`: changes of the preset by
-    params.yaml and --set for every cell. `described`: further fields of its record (StudyRecord)."""
-
-    name: str
-    question: str
-    cells: tuple[Cell, ...]
-    seeds: tuple[int, ...]
-    runs: tuple[PlannedRun, ...]
-    described: dict[str, Any]
-    common: dict[str, Any] = field(default_factory=dict)
-    launcher: LauncherSettings = field(default_factory=LauncherSettings)
-    source: Path | None = None
-    on_finish: str = ""
-    tuning: Tuned | None = None  # until it is done the study has no runs
-    untuned: tuple[PlannedRun, ...] = ()  # its runs with the parameters as they are, for estimates of their time
-    rule: SeedRule | None = None  # options of the rule for its seeds
-    counts: SeedCounts | None = None  # that rule
-
-    @property
-    def is_tuning(self) -> bool:
-        """True while it has no runs yet, but trials that its cells' parameters depend on."""
-        return self.tuning is not None and not self.tuning.is_done
-
-    @property
-    def wanted(self) -> tuple[PlannedRun, ...]:
-        """The runs that it wants by the results so far."""
-        return self.trials if self.is_tuning else self.runs
-
-    @property
-    def last_stage(self) -> str:
-        """The last stage of the runs that it wants, if that is before the end."""
-        found = self.tuning.last_stage if self.tuning and self.is_tuning else self.described.get("last_stage", "")
-        return "" if found == "evaluate" else str(found)
-
-    @property
-    def trials(self) -> tuple[PlannedRun, ...]:
-        """The runs of all trials of its tuning; of trials that are the same run, those of the first."""
-        found = dict[str, PlannedRun]()
-        for tuned in self.tuning.cells if self.tuning else ():
-            for number, trial in enumerate(tuned.trials):
-                for plan in trial.plans:
-                    run = PlannedRun(tuned.cell, plan.seed, trial.params, plan, trial.values, number)
-                    found.setdefault(run.run_key, run)
-        return tuple(found.values())
-
-    @property
-    def baseline(self) -> Cell:
-        """The cell that all others are compared with."""
-        return self.cells[0]
-
-    def of(self, cell: str) -> list[PlannedRun]:
-        return [run for run in self.runs if run.cell == cell]
 
 
 def plan_study(
@@ -131,25 +52,116 @@ def plan_study(
     params_path: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> StudyPlan:
-    """Plan the study of a file in the project `root`; nothing is written.
+    """Plan the study of a file in the project `root`, whatever its results are; nothing is written.
 
     Cells change the parameters of `params_path` (default: the project's params.yaml). `overrides` (dotted name ->
     value; `preset` too) hold for every cell and override the study. UserError: the study or a cell's parameters are
     wrong, or two cells are one run.
     """
-    study = read_study_file(Path(path), Study)
-    base, common = study.below(params_path or Path(root) / "params.yaml", overrides or {})
-    chosen, rule, counts = _seeds_of(study)
+    path, params_path, overrides = Path(path), params_path or Path(root) / "params.yaml", overrides or {}
+    if "space" in read_yaml(path):
+        search = read_study_file(path, Search)
+        return _search(search, *search.below(params_path, overrides), root)
+    study = read_study_file(path, Study)
+    base, common = study.below(params_path, overrides)
+    seeds, rule = _seeds_of(study)
     given = [(cell, _settings(study, cell, common)) for cell in cells_of(study)]
-    tuning = None if study.tune is None else _tuned(study, given, base, common, chosen, Path(root) / "runs")
+    spaces = () if study.tune is None else _spaces(study, given, base, common, seeds)
+
+    @functools.cache
+    def planned(chosen: str) -> StudyPlan:
+        choices = json.loads(chosen)
+        cells, runs, everywhere, of_baseline = _runs(study, given, base, common, seeds, choices)
+        return StudyPlan(
+            study.name,
+            study.question,
+            cells,
+            seeds,
+            runs,
+            _described(study, rule, of_baseline),
+            everywhere,
+            study.launcher,
+            os.path.relpath(path, root),
+            study.on_finish,
+            rule,
+            study.tune,
+            spaces,
+            choose=lambda choices: planned(json.dumps(choices, sort_keys=True)),
+        )
+
+    return planned("{}")
+
+
+def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], root: Path) -> StudyPlan:
+    """Plan a search. UserError: its metric, its pruning or its space does not fit the parameters."""
+    values = laid_over(laid_over(below, search.common), given)
+    with placed(values["preset"], values):
+        base = resolve(values)
+        check_parts(base)
+    with placed(search.reach("metric")):
+        check_metric(search.metric, base.corpus)
+    if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
+        message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
+        raise UserError(message, value=search.reach("pruning", "after_steps"))
+    written_space, last = search.reach("space"), last_stage_for(search.metric)
+    overrides_of(dict.fromkeys(written_space))  # they are parameters of a cell
+    flat = with_options(flatten(base), search.space)
+    own = {name: flat[name] for name in search.space}
+
+    def make(values_of_trial: Mapping[str, Any]) -> tuple[PlannedRun, ...]:
+        tried = laid_over(values, {name: values_of_trial[name] for name in written_space if name in values_of_trial})
+        with placed(written_space, tried):
+            params = resolve(tried)
+            check_parts(params)
+        changes = {key: value for key, value in flatten(params).items() if value != flat[key]}
+        plans = plan_runs(params, DEFAULT_SYSTEM, search.seeds)
+        return tuple(PlannedRun("", plan.seed, params, plan, changes, last_stage=last) for plan in plans)
+
+    def key(values_of_trial: Mapping[str, Any]) -> str:
+        return make(values_of_trial)[0].plan.key(last)
+
+    for name, dimension in search.space.items():
+        with placed(search.reach("space", name)):
+            if name in search.common or name in given:
+                place = "'set'" if name in search.common else "--set"
+                raise UserError(f"'{name}' is both in {place} and in 'space'; keep one")
+            check_dimension(name, dimension, own[name], key, last)
+    settings = search.launcher
+    if settings.local.processes is None:  # no more processes than trials at a time need
+        local = LocalOptions(processes=search.parallel * len(search.seeds))
+        settings = settings.model_copy(update={"local": local})
+    return StudyPlan(
+        search.name,
+        search.question,
+        (Cell("", "", DEFAULT_SYSTEM, {}, {}),),
+        tuple(search.seeds),
+        make({}),
+        {"metrics": [search.metric], "last_stage": "" if last == "evaluate" else last},
+        launcher=settings,
+        source=os.path.relpath(search.path, root),
+        spaces=(CellSpace("", search.space, own, make, written_space),),
+        search=search,
+    )
+
+
+def _runs(
+    study: Study,
+    given: Sequence[tuple[Cell, Mapping[str, Any]]],
+    base: Mapping[str, Any],
+    common: Mapping[str, Any],
+    seeds: Sequence[int],
+    choices: Mapping[str, Any],
+) -> tuple[tuple[Cell, ...], tuple[PlannedRun, ...], dict[str, Any], Params]:
+    """Return the cells with the values that were chosen for them, every run, the changes of the preset in all cells,
+    and the parameters of the baseline. UserError: a cell's parameters are wrong, or two cells are one run."""
     cells, resolved, plans = [], dict[str, Params](), []
     for cell, overrides in given:
-        cells.append(cell._replace(overrides=laid_over(overrides, tuning.choice(cell.name) if tuning else {})))
+        cells.append(cell._replace(overrides=laid_over(overrides, choices.get(cell.name, {}))))
         values = laid_over(base, cells[-1].overrides)
         with _in_cell(study, cell, values):
             resolved[cell.name] = resolve(values)
             check_parts(resolved[cell.name])
-            plans.append(plan_runs(resolved[cell.name], cell.system, chosen))
+            plans.append(plan_runs(resolved[cell.name], cell.system, seeds))
     cells, of_baseline = _compared(cells, [flatten(params) for params in resolved.values()])
     own = [key for key in cells[0].overrides if key not in common]
     everywhere = {
@@ -160,15 +172,20 @@ def plan_study(
     runs = []
     owners: dict[str, Cell] = {}  # run key -> its cell
     for cell, params, planned in zip(cells, resolved.values(), plans, strict=True):
-        for seed, plan in zip(chosen, planned, strict=True):
+        for seed, plan in zip(seeds, planned, strict=True):
             other = owners.setdefault(plan.run_key, cell)
             if other != cell:
                 raise _overlap(study, other, cell, of_baseline, everywhere)
-            runs.append(PlannedRun(cell.name, seed, params, plan, cell.changes))
+            runs.append(PlannedRun(cell.name, seed, params, plan, choices.get(cell.name, {})))
+    return tuple(cells), tuple(runs), everywhere, resolved[cells[0].name]
+
+
+def _described(study: Study, rule: Chosen[SeedCounts] | None, of_baseline: Params) -> dict[str, Any]:
+    """Return the fields of a study's record that its file has, or that follow from it."""
     metrics = _metrics_of(study)
     described = study.model_dump(include={"not_run", "note", "tags"}) | {
         "figures": _figures_of(study),
-        "observes": measuring(flatten(resolved[cells[0].name])),
+        "observes": measuring(flatten(of_baseline)),
         "metrics": list(dict.fromkeys(metric.name for metric in metrics.values())),
         "delta": {metrics[text].name: value for text, value in study.delta.items()},
         "own_metrics": tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
@@ -177,28 +194,9 @@ def plan_study(
         described["axes"] = {
             axis: [value_in_name(show(point)) for point in points] for axis, points in study.axes.items()
         }
-    if rule and rule.looks:
-        described["until"] = rule.looks
-    if tuning is not None:
-        described["tuning"] = tuning.as_data()
-    is_ready = tuning is None or tuning.is_done
-    made = StudyPlan(
-        study.name,
-        study.question,
-        tuple(cells),
-        chosen,
-        tuple(runs) if is_ready else (),
-        described,
-        everywhere,
-        study.launcher,
-        Path(path),
-        study.on_finish,
-        tuning,
-        () if is_ready else tuple(runs),
-        rule,
-        counts,
-    )
-    return _by_rule(made, root) if rule and is_ready else made
+    if rule and (looks := options_of(rule).looks):
+        described["until"] = looks
+    return described
 
 
 def _compared(cells: Sequence[Cell], flat: Sequence[dict[str, Any]]) -> tuple[list[Cell], dict[str, Any]]:
@@ -224,17 +222,16 @@ def _in_cell(study: Study, cell: Cell, values: Mapping[str, Any]) -> AbstractCon
     return placed(study.reach("cells", cell.name), values, f"cell '{cell.name}': ")
 
 
-def _tuned(
+def _spaces(
     study: Study,
     given: Sequence[tuple[Cell, Mapping[str, Any]]],
     base: Mapping[str, Any],
     common: Mapping[str, Any],
     seeds: Sequence[int],
-    runs: Path,
-) -> Tuned:
-    """Return the tuning of every cell as far as it is. UserError: it could depend on the study's own seeds or on test
-    data, or the space of a cell does not fit it."""
-    tune, cells = study.tune, []
+) -> tuple[CellSpace, ...]:
+    """Return the space of every cell. UserError: the choice could depend on the study's own seeds or on test data, or
+    the space of a cell does not fit it."""
+    tune, found = study.tune, []
     assert tune is not None
     study.refuse_twice(tune.seeds, "tune", "seeds")
     if shared := sorted(set(tune.seeds) & set(seeds)):
@@ -257,40 +254,34 @@ def _tuned(
             check_metric(tune.metric, untuned.corpus)
         known = with_options(flatten(untuned), space)
 
-        def make(
-            values: Mapping[str, Any],
-            cell: Cell = cell,
-            before: Mapping[str, Any] = before,
-            names: Iterable[str] = written_space,
-        ) -> tuple[Params, list[Plan]]:
-            tried = laid_over(before, {name: values[name] for name in names if name in values})
-            with _in_cell(study, cell, tried):
-                params = resolve(tried)
-                check_parts(params)
-            return params, plan_runs(params, cell.system, tune.seeds)
-
-        with placed(written_space, prefix=f"cell '{cell.name}': "):
-            first = {name: known[name] for name in space}
-            cells.append(tune_cell(tune, cell.name, cell.system, space, first, make, runs))
-    return Tuned(tune, tuple(cells))
+        first = {name: known[name] for name in space}
+        make = functools.partial(_trial_runs, study, cell, before, written_space, last_stage_for(tune.metric), {})
+        found.append(CellSpace(cell.name, space, first, make, written_space))
+        check_space(found[-1], tune, cell.system)
+    return tuple(found)
 
 
-def _by_rule(plan: StudyPlan, root: Path) -> StudyPlan:
-    """Return a plan of all seeds with only those that its rule asks for, by the results so far."""
-    from realm_lab.evidence.report.frames import load_runs  # brings pandas
-
-    assert plan.rule is not None
-    assert plan.counts is not None
-    whole, least = study_record(plan, root), plan.rule.at_least
-    results = load_runs(Path(root) / "runs", whole).results
-    complete = results[results["status"] == "COMPLETE"]
-    done = {*complete[["cell", "seed"]].itertuples(index=False, name=None)}
-    begun = all((cell.name, seed) in done for cell in plan.cells for seed in plan.seeds[:least])
-    counts = plan.counts(whole, complete) if begun else {}
-    wanted = {cell.name: set(plan.seeds[: max(least, counts.get(cell.name, least))]) for cell in plan.cells[1:]}
-    wanted[plan.baseline.name] = set(plan.seeds[:least]).union(*wanted.values())
-    seeds = tuple(seed for seed in plan.seeds if seed in wanted[plan.baseline.name])
-    return replace(plan, seeds=seeds, runs=tuple(run for run in plan.runs if run.seed in wanted[run.cell]))
+def _trial_runs(
+    study: Study,
+    cell: Cell,
+    before: Mapping[str, Any],
+    names: Iterable[str],
+    last_stage: str,
+    made: dict[str, tuple[PlannedRun, ...]],
+    values: Mapping[str, Any],
+) -> tuple[PlannedRun, ...]:
+    """Return the run for each seed of a trial of a cell with these values, `made` once. UserError: no valid
+    combination."""
+    text = json.dumps(values, sort_keys=True)
+    if text not in made:
+        assert study.tune is not None
+        tried = laid_over(before, {name: values[name] for name in names if name in values})
+        with _in_cell(study, cell, tried):
+            params = resolve(tried)
+            check_parts(params)
+        plans = plan_runs(params, cell.system, study.tune.seeds)
+        made[text] = tuple(PlannedRun(cell.name, plan.seed, params, plan, last_stage=last_stage) for plan in plans)
+    return made[text]
 
 
 def _figures_of(study: Study) -> tuple[Choice, ...]:
@@ -341,16 +332,16 @@ def _metric(choice: Choice) -> Metric:
     return entry
 
 
-def _seeds_of(study: Study) -> tuple[tuple[int, ...], SeedRule | None, SeedCounts | None]:
-    """Return all seeds that a study may take, the options of the rule for them, and the rule, if it has one. UserError:
-    no such rule, or a wrong option."""
+def _seeds_of(study: Study) -> tuple[tuple[int, ...], Chosen[SeedCounts] | None]:
+    """Return all seeds that a study may take, and the rule for them, if it has one. UserError: no such rule, or a wrong
+    option."""
     if isinstance(study.seeds, list):
-        return tuple(study.seeds), None, None
+        return tuple(study.seeds), None
     with placed(study.reach("seeds")):
         rule = SEED_RULES.choose("seeds", study.seeds)
         if not isinstance(options := rule.options, SeedRule):
             raise UserError(f"'{rule.name}': the type of its options is no subclass of realm_lab.SeedRule")
-    return tuple(range(options.first, options.first + options.at_most)), options, rule
+    return tuple(range(options.first, options.first + options.at_most)), rule
 
 
 # Extra metrics and figures of the report of the default run.
@@ -369,46 +360,6 @@ def default_plan(params: Params) -> StudyPlan:
     question = "What does REALM pre-training add to its own warm start?"
     described = {"figures": DEFAULT_FIGURES}
     return StudyPlan(DEFAULT, question, cells, tuple(params.seeds), tuple(runs), described, beyond_preset(params))
-
-
-def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
-    """Write run.json of every run and the study's study.json."""
-    runs = Path(root) / "runs"
-    for run in (*plan.trials, *plan.runs):
-        record_run(runs, run.plan, run.params)
-    record = study_record(plan, root)
-    write_study_record(runs, record)
-    return record
-
-
-def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
-    """Return the study.json of a plan; nothing is written."""
-    return StudyRecord(
-        name=plan.name,
-        question=plan.question,
-        baseline=plan.baseline.name,
-        cells=tuple(
-            StudyCell(
-                c.name,
-                c.title,
-                c.system,
-                json.loads(json.dumps(c.changes)),
-                c.paper,
-                {**c.points} if "axes" in plan.described else {},
-            )
-            for c in plan.cells
-        ),
-        seeds=plan.seeds,
-        runs=_recorded(plan.runs),
-        trials=_recorded(plan.trials),
-        source="" if plan.source is None else os.path.relpath(plan.source, root),
-        common=json.loads(json.dumps(plan.common)),
-        **plan.described,
-    )
-
-
-def _recorded(runs: Iterable[PlannedRun]) -> tuple[StudyRun, ...]:
-    return tuple(StudyRun(run.cell, run.seed, run.run_key, run.name, run.trial) for run in runs)
 
 
 def check_parts(params: Params) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,10 +23,14 @@ from realm_lab.records.files import print_json
 from realm_lab.records.metrics import Metric
 from realm_lab.records.metrics import metric as metric_of
 from realm_lab.records.study import Studies
-from realm_lab.runner.plan import StudyPlan, plan_study, study_record
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.preview import in_stages, reference_hours
+from realm_lab.runner.results import Results
+from realm_lab.runner.rules.space import last_stage_for
+from realm_lab.runner.rules.tune import Tuned, tuned
 from realm_lab.runner.status import print_table
 from realm_lab.runner.sweep import Request, part_of
+from realm_lab.runner.wanted import settled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,16 +82,17 @@ class Planned:
 def show_power(request: Request) -> int:
     """Print the detectable differences and the cost. UserError: no runs to take the spread from."""
     root = Path(request.root)
-    plan = plan_study(request.path, root, params_path=request.params_path, overrides=request.overrides)
-    plan = replace(plan, runs=plan.runs or plan.untuned)
+    plan, results = request.planned(), Results(root)
+    trials = tuned(plan, results) if plan.tuning else None
+    plan = settled(plan, results)
     pilot = find_pilot(plan, root, request.pilot)
     until = plan.described.get("until")
     rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, request.seeds or len(plan.seeds)})]
     planned = plan_power(plan, pilot, rules)
-    shown = {run.cell for run in part_of(plan, request.cells).runs}
+    shown = {run.cell for run in part_of(plan, plan.runs, request.cells)}
     hours = _hours(plan, pilot, root)
     costs = _costs(plan, pilot, hours, planned, rules, shown)
-    tuning = _cost_of_tuning(plan, hours, shown)
+    tuning = None if trials is None else _cost_of_tuning(trials, hours, shown)
     tests = len(planned)
     planned = [one for one in planned if one.cell in shown]
     if request.as_json:
@@ -112,7 +117,7 @@ def show_power(request: Request) -> int:
         times = [f"{number(value, 2)} device hours{what}" for what, value in hours_of.items() if value is not None]
         runs = f"{tuning['trials']} trials of {tuning['seeds']} runs each"
         print(f"Before the seeds come {', '.join([runs, *times])}.")
-        if plan.tuning and not plan.tuning.is_done:
+        if trials and not trials.choices:
             print("Tuning can change spread and times: here they are those of parameters that were not tuned.")
     return 0
 
@@ -146,7 +151,7 @@ def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
     from realm_lab.evidence.report.frames import load_committed, load_runs  # brings pandas
 
     name, studies = named or plan.name, Studies(root / "runs")
-    records = [study_record(plan, root)] if named is None else []
+    records = [plan.record(plan.runs)] if named is None else []
     records += [studies.read(name)] if name in studies.names() else []
     for record in records:
         frames = load_runs(studies.runs, record)
@@ -246,22 +251,18 @@ def _hours(plan: StudyPlan, pilot: Pilot, root: Path) -> dict[str, dict[str, flo
     return {cell: known.get(cell) or in_stages(average, run, {}) for cell, run in first.items()}
 
 
-def _cost_of_tuning(
-    plan: StudyPlan, hours: Mapping[str, Mapping[str, float]], cells: set[str]
-) -> dict[str, Any] | None:
+def _cost_of_tuning(known: Tuned, hours: Mapping[str, Mapping[str, float]], shown: set[str]) -> dict[str, Any]:
     """Return the number of trials, the runs of each, and the device hours of all trials and of those that are left,
-    None if nothing was measured; None for a study without tuning."""
-    if plan.tuning is None:
-        return None
-    tuned, seeds = [cell for cell in plan.tuning.cells if cell.cell in cells], len(plan.tuning.tuning.seeds)
-    trials, last = plan.tuning.tuning.trials, plan.tuning.last_stage
-    found: dict[str, Any] = {"trials": trials * len(tuned), "seeds": seeds, "device_hours": None, "left": None}
+    None if nothing was measured."""
+    cells, seeds = [cell for cell in known.trials if cell in shown], len(known.tuning.seeds)
+    trials, last = known.tuning.trials, last_stage_for(known.tuning.metric)
+    found: dict[str, Any] = {"trials": trials * len(cells), "seeds": seeds, "device_hours": None, "left": None}
     if hours:
         each = {}
-        for cell in tuned:
-            stages = [*hours[cell.cell]]
-            each[cell.cell] = seeds * sum(hours[cell.cell][stage] for stage in stages[: stages.index(last) + 1])
-        ended = {cell.cell: sum(trial.state != "pending" for trial in cell.trials) for cell in tuned}
+        for cell in cells:
+            stages = [*hours[cell]]
+            each[cell] = seeds * sum(hours[cell][stage] for stage in stages[: stages.index(last) + 1])
+        ended = {cell: sum(trial.state != "pending" for trial in known.trials[cell]) for cell in cells}
         found["device_hours"] = trials * sum(each.values())
         found["left"] = sum(value * (trials - ended[cell]) for cell, value in each.items())
     return found

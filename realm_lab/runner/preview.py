@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from realm_lab.records.parameters import show
 from realm_lab.records.state import StageStates
 from realm_lab.records.study import study_folder
 from realm_lab.runner.other_code import described, other_code
-from realm_lab.runner.plan import PlannedRun, StudyPlan
+from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.rules.tune import Tuned
 from realm_lab.runner.schedule import Launcher, share_out
-from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell, changes_title
 from realm_lab.runner.tasks import stages_left, state_of_run, tasks_of
@@ -30,79 +29,82 @@ POLICY = "pretrain.refresh.policy"
 REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]
 
 
-def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
+def plan_as_json(plan: StudyPlan, runs: Sequence[PlannedRun], root: Path) -> list[dict[str, Any]]:
     """Output of `--dry-run --json`: one entry per run with its state and the parameters that its cell sets."""
     states = StageStates(Path(root) / "runs")
     overrides = {cell.name: cell.overrides for cell in plan.cells}
-    trial = {run.run_key: {"trial": run.trial} for run in plan.runs if run.trial is not None}
     return [
         {
             "study": plan.name,
             "cell": run.cell,
             "seed": run.seed,
             "run_key": run.run_key,
-            "state": state_of_run(run.plan, states).state,
-            "overrides": overrides[run.cell] | (run.changes if run.trial is not None else {}),
+            "state": state_of_run(run, states).state,
+            "overrides": overrides[run.cell] | run.values,
         }
-        | trial.get(run.run_key, {})
-        for run in plan.runs
+        | ({} if run.trial is None else {"trial": run.trial})
+        for run in runs
     ]
 
 
-def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher | None = None) -> None:
-    """Print a row for each cell, and how much there is to do up to the stage `until`: with one, each task; and how a
-    launcher would start it. UserError: it could not."""
+def show_plan(
+    plan: StudyPlan, runs: Sequence[PlannedRun], root: Path, until: str = "", launcher: Launcher | None = None
+) -> None:
+    """Print a row for each cell or trial with its `runs`, and how much there is to do up to the stage `until`: with
+    one, each task; and how a launcher would start it. UserError: it could not."""
     states = StageStates(Path(root) / "runs")
     rows = []
     for cell in plan.cells:
-        of_cell = plan.of(cell.name)  # none: the command of a stage that it does not have
+        of_cell = [run for run in runs if run.cell == cell.name]  # none: the command of a stage that it does not have
         for trial in dict.fromkeys(run.trial for run in of_cell):
-            runs = [run for run in of_cell if run.trial == trial]
-            counts = Counter(state_of_run(run.plan, states).state for run in runs)
+            mine = [run for run in of_cell if run.trial == trial]
+            counts = Counter(state_of_run(run, states).state for run in mine)
             says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
-            name = f"{cell.name}\n{cell.title}" if says_more and trial is None else runs[0].label
-            differs = _differs(plan, cell) if trial is None else changes_title(runs[0].changes)
-            rows.append((name, differs, ", ".join(str(run.seed) for run in runs), in_words(counts)))
-    tasks = tasks_of(plan.runs, states, retry_failed=True, until=until)
+            name = f"{cell.name}\n{cell.title}" if says_more and trial is None else mine[0].label
+            differs = _differs(plan, cell) if trial is None else changes_title(mine[0].values)
+            rows.append((name, differs, ", ".join(str(run.seed) for run in mine), in_words(counts)))
+    tasks = tasks_of(runs, states, retry_failed=True, until=until)
     how = launcher.preview(tasks) if launcher else ()
     columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
     print_table(f"{plan.name}: {plan.question}", columns, rows)
-    print(f"{len(plan.runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
+    print(f"{len(runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
     for task in tasks if until else ():
         print(f"to do: {task.title}")
     if plan.common:
         print(in_every_cell(plan))
-    if found := other_code(plan.runs, root, until):
+    if found := other_code(runs, root, until):
         print(described(found))
-    if expected := expected_time(plan, root, launcher.at_once if launcher else None):
+    if expected := expected_time(plan, runs, root, launcher.at_once if launcher else None):
         print(expected)
     for line in how:
         print(line)
 
 
-def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bool) -> None:
+def show_search(plan: StudyPlan, root: Path, *, as_json: bool) -> None:
     """Print the output of `search --dry-run`: the space, the number of trials, and the existing ones."""
+    assert plan.search is not None
     search, path = plan.search, study_folder(Path(root) / "runs", plan.name) / "trials.json"
     states = Counter(trial["state"] for trial in read_json(path)["trials"]) if path.exists() else {}
-    found, wanted = plan.as_data(), trials or search.trials
+    own = plan.spaces[0].own
+    found = search.as_data(own)
     if as_json:
-        print_json(found | {"trials": wanted, "parallel": search.parallel, "states": states})
+        print_json(found | {"trials": search.trials, "parallel": search.parallel, "states": states})
         return
-    rows = [(name, show(plan.baseline[name]), show(space)) for name, space in found["space"].items()]
+    rows = [(name, show(own[name]), show(space)) for name, space in found["space"].items()]
     print_table(f"{plan.name}: {search.question}", ("parameter", "as it is, the first trial", "where trials are"), rows)
     there = ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
-    how = f"{wanted} trials for {search.metric}, at most {search.parallel} at a time"
+    how = f"{search.trials} trials for {search.metric}, at most {search.parallel} at a time"
     print(f"{how}, each with seeds {show(search.seeds)}; there are: {there}")
 
 
-def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
+def expected_time(plan: StudyPlan, runs: Sequence[PlannedRun], root: Path, most: int | None = None) -> str:
     """Estimate the time of unfinished stages, shared ones once, from reference runs of the same cells; "" if nothing is
     left or was measured. It is about that of a machine as fast as the reference's."""
     hours, states = reference_hours(plan, root), StageStates(Path(root) / "runs")
     todo: dict[tuple[str, str], float] = {}
     alone: dict[str, float] = {}  # of each run
     unknown: set[str] = set()
-    for node, run in stages_left(plan.runs, states):
+    for node, run in stages_left(runs, states):
         if run.cell not in hours:
             unknown.add(run.run_key)
         elif node[0] != "prepare":  # no device is needed
@@ -153,14 +155,11 @@ def in_stages(hours: float, run: PlannedRun, minutes: Mapping[str, float]) -> di
     return {stage: hours * (value / whole if whole else 1 / len(known)) for stage, value in known.items()}
 
 
-def after_tuning(plan: StudyPlan, root: Path, at_once: int | None) -> str:
+def after_tuning(plan: StudyPlan, trials: Tuned, root: Path, at_once: int | None) -> str:
     """Describe the work of a study whose cells are being tuned: trials that are left, and its own runs after them."""
-    assert plan.tuning is not None
-    seeds = len(plan.tuning.tuning.seeds)
-    line = (
-        f"{plan.tuning.left} trials are left, each of {seeds} runs; then {len(plan.untuned)} runs of the study itself"
-    )
-    expected = expected_time(replace(plan, runs=(*plan.untuned, *plan.trials)), root, at_once)
+    seeds = len(trials.tuning.seeds)
+    line = f"{trials.left} trials are left, each of {seeds} runs; then {len(plan.runs)} runs of the study itself"
+    expected = expected_time(plan, [*plan.runs, *trials.runs], root, at_once)
     return f"{line}\nall of them: {expected}" if expected else f"{line}; `--try` estimates the time of all of them"
 
 

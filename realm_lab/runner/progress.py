@@ -1,12 +1,14 @@
-"""Progress of a running sweep: a bar per task on a terminal, elsewhere a line per task about once a minute;
-and a line per ended task."""
+"""Wait for the tasks of a sweep, and show their progress: a bar per task on a terminal, elsewhere a line per task about
+once a minute; and a line per ended task."""
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from realm_lab.runner.schedule import InlineLauncher, Launcher
 from realm_lab.runner.status import pace, verdict_so_far
 from realm_lab.runner.tasks import Task
 
+POLL_SECONDS = 0.2
 SECONDS_BETWEEN_LINES = 60.0
 SECONDS_TO_FIRST_LINE = 4.0
 
@@ -46,14 +49,20 @@ class SweepProgress:
     def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True, study: str = ""):
         self.console = Console(stderr=True, soft_wrap=True)
         self._root, self._say_failures, self._study = root, say_failures, study
-        self.tasks = {task.name: task for task in tasks}
+        self.tasks: dict[str, Task] = {}
         self._states: dict[str, JobState] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.bars = _Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        self._whole = self.bars.add_task("tasks", total=len(self.tasks))
+        self._whole = self.bars.add_task("tasks", total=0)
+        self.add(tasks)
         self._of_task: dict[str, TaskID] = {}
         self._said_at = time.monotonic() - max(0.0, SECONDS_BETWEEN_LINES - SECONDS_TO_FIRST_LINE)
         self._lock = threading.Lock()
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Show these tasks, too."""
+        self.tasks |= {task.name: task for task in tasks}
+        self.bars.update(self._whole, total=len(self.tasks))
 
     @contextmanager
     def watching(self, launcher: Launcher) -> Iterator[None]:
@@ -142,3 +151,43 @@ def _loss(stage: Path, step: int) -> str:
     """The loss that was logged last, `, loss 3.250`; "" before there is one."""
     losses = [row["loss"] for row in MetricLog(stage / "metrics.jsonl").rows() if row.get("loss") is not None]
     return f", loss {losses[-1]:.3f}" if losses else ""
+
+
+def drive(
+    launcher: Launcher,
+    tasks: Sequence[Task],
+    root: Path,
+    pause_seconds: float = POLL_SECONDS,
+    *,
+    wait_for_others: bool,
+    say_failures: bool = True,
+    study: str = "",
+    more: Callable[[Mapping[str, JobState]], Sequence[Task]] = lambda states: (),
+) -> dict[str, JobState]:
+    """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
+    work on is left to them. `study`: whose verdict a terminal shows meanwhile. `more` begins further tasks when some
+    have ended, and returns them."""
+    before: dict[str, JobState] = {}
+    progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)
+    with progress.bars, progress.watching(launcher):
+        while True:
+            states = launcher.poll()
+            progress.update(states)
+            if begun := more(states):
+                progress.add(begun)
+                continue
+            counts = Counter(state.state for state in states.values())
+            if not any(counts[state] for state in UNFINISHED):
+                return states
+            if states == before:
+                if not (counts["RUNNING"] or counts["QUEUED"] or wait_for_others):
+                    for name, state in states.items():
+                        if state.state == "PENDING":
+                            say(f"left alone: {progress.tasks[name].title}: {state.error}")
+                    return states
+                time.sleep(pause_seconds)
+            before = states
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

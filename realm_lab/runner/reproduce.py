@@ -20,8 +20,9 @@ from realm_lab.records.files import write_text
 from realm_lab.records.study import DEFAULT, StudyRecord
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.runner.default_study import studies_of
+from realm_lab.runner.progress import say
 from realm_lab.runner.study import early_changes
-from realm_lab.runner.sweep import Request, find_study, say, sweep
+from realm_lab.runner.sweep import Request, find_study, sweep
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from realm_lab.records.plugins import Choice, ChoiceField, import_modules
 from realm_lab.records.validation import validation_line
 from realm_lab.records.yaml_file import has_key, reach, read_yaml
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
-from realm_lab.runner.seeds import LIST, RULE, SeedList, SeedsOrRule
-from realm_lab.runner.space import Dimension, Space, Tuning
+from realm_lab.runner.rules.seeds import LIST, RULE, SeedList, SeedsOrRule
+from realm_lab.runner.rules.space import Dimension, Space, Tuning
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
 

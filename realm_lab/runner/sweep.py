@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -26,16 +25,20 @@ from realm_lab.records.study import StudyRun, check_study_name, read_study_recor
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.on_finish import call, message
 from realm_lab.runner.other_code import described, other_code, settle_code
-from realm_lab.runner.plan import StudyPlan, plan_study, record_study, study_record
-from realm_lab.runner.preview import after_tuning, in_every_cell, plan_as_json, show_plan
-from realm_lab.runner.progress import SweepProgress
+from realm_lab.runner.plan import plan_study
+from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.preview import after_tuning, in_every_cell, plan_as_json, show_plan, show_search
+from realm_lab.runner.progress import POLL_SECONDS, drive, say
+from realm_lab.runner.results import Results
+from realm_lab.runner.rules import search as search_rule
+from realm_lab.runner.rules.tune import tuned
 from realm_lab.runner.schedule import Launcher, PartlySubmitted, detached_launchers, launcher_of
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
-from realm_lab.runner.tasks import Task, state_of_run, tasks_of
+from realm_lab.runner.tasks import Task, nodes_of, tasks_of
+from realm_lab.runner.wanted import record_study, settled, study_record, wanted
 from realm_lab.systems.identity import corpus_folder
 
-POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
 EXIT_INCOMPLETE = 1
 
@@ -60,122 +63,315 @@ class Request:
     pilot: str | None = None  # of --power: the study whose spread is used
     on_finish: bool = True  # call what the study names when it ends
 
+    def planned(self) -> StudyPlan:
+        """Plan the study."""
+        study = plan_study(self.path, self.root, params_path=self.params_path, overrides=self.overrides)
+        if study.search is None or self.trials is None:
+            return study
+        return replace(study, search=study.search.model_copy(update={"trials": self.trials}))
+
     def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
         """Return the launcher that is asked for, else the study's."""
         return launcher_of(study, Path(self.root), settings, self.launcher, self.profile, self.cluster)
 
 
 def sweep(request: Request) -> int:
-    """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue. It goes on
-    as long as the study wants more runs by its results: trials of its cells, then its own runs, then more seeds."""
-    while True:
-        code, plan = _sweep_once(request)
-        if code or plan is None or not (plan.rule or plan.tuning):
-            return code
-        whole = _planned(request)
-        if whole.is_tuning and whole.tuning and not whole.tuning.left:
-            cells = ", ".join(cell.cell for cell in whole.tuning.cells if cell.best is None)
-            say(f"every trial of {cells} failed, so none can be chosen: change its space, or --retry-failed")
-            return EXIT_INCOMPLETE
-        if {run.run_key for run in whole.wanted} <= {run.run_key for run in plan.wanted}:
-            return code
-
-
-def _of_this_code(plan: StudyPlan, request: Request) -> StudyPlan:
-    """Return a study with `tune` without results of other code in its choices, unless they are accepted."""
-    root = Path(request.root)
-    assert plan.tuning is not None
-    if not other_code(plan.trials, root, plan.tuning.last_stage):
-        return plan
-    settle_code(plan.trials, root, plan.tuning.last_stage)
-    return _planned(request)
-
-
-def _planned(request: Request) -> StudyPlan:
-    return plan_study(
-        request.path,
-        request.root,
-        params_path=request.params_path,
-        overrides=request.overrides,
-    )
-
-
-def _sweep_once(request: Request) -> tuple[int, StudyPlan | None]:
-    """Return the exit code, and the plan if its runs have ended."""
+    """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue."""
     root = Path(request.root)
     check_file(request.path, root)
-    whole = _planned(request)
-    if whole.tuning and not request.dry_run:
-        whole = _of_this_code(whole, request)
-    plan = part_of(whole, request.cells, request.seeds)
-    launcher = request.launcher_for(plan.launcher, plan.name)
+    study = request.planned()
+    launcher = request.launcher_for(study.launcher, study.name)
     if request.dry_run:
-        if request.as_json:
-            tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=True)
-            list(launcher.preview(tasks))
-            print_json(plan_as_json(plan, root))
-            if found := other_code(plan.runs, root):
-                say(described(found))
-        else:
-            show_plan(plan, root, launcher=launcher)
-            if whole.is_tuning:
-                print(after_tuning(whole, root, launcher.at_once))
-        return 0, None
+        _preview(study, launcher, request)
+        return 0
+    is_search = study.search is not None
+    asked, stop = Sweep(study, launcher, request), Stop()
+    if is_search:
+        launcher.check([])  # the rest needs the journal, which is ours alone
+    else:
+        asked.begin()
+    alone = sweeping(root, study.name, alone=is_search)
+    try:
+        with stoppable() as stop, alone, mirroring(request, root), closing(launcher):
+            if is_search:
+                asked.begin()
+            return asked.carry_on()
+    except SystemExit as left:
+        if is_search and asked.has_begun:
+            asked.report()
+        how = "the jobs go on" if launcher.detached else "stopped after checkpoints"
+        say(f"{how}; `realm-lab {'search' if is_search else 'sweep'} {request.path}` goes on from there")
+        return 128 + stop.number if stop.number else int(left.code or 0)  # of a training loop that noted the signal
 
-    def tasks_left() -> list[Task]:
-        states = StageStates(root / "runs")
-        return tasks_of(plan.runs, states, retry_failed=request.retry_failed, until=plan.last_stage)
 
-    settle_code(plan.runs, root, plan.last_stage, check=lambda: launcher.check(tasks_left()))
-    tasks = tasks_left()
-    tasks, left = launcher.free(tasks)
-    _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
-    # The plan comes first.
-    note_plan(root / "runs", study_record(whole, root), request.path, _with_results(whole, root))
-    if launcher.detached and tasks:
+def _preview(study: StudyPlan, launcher: Launcher, request: Request) -> None:
+    """Print what would be run."""
+    root = Path(request.root)
+    if study.search is not None:
+        show_search(study, root, as_json=request.as_json)
+        return
+    results = Results(root)
+    runs = part_of(study, wanted(study, results), request.cells, request.seeds)
+    shown = settled(study, results)
+    if request.as_json:
+        list(launcher.preview(tasks_of(runs, results.states, retry_failed=True)))
+        print_json(plan_as_json(shown, runs, root))
+        if found := other_code(runs, root):
+            say(described(found))
+        return
+    show_plan(shown, runs, root, launcher=launcher)
+    if study.tuning is not None and not (trials := tuned(study, results)).choices:
+        print(after_tuning(study, trials, root, launcher.at_once))
+
+
+class Sweep:
+    """One sweep of a study: it begins what is wanted and not done, and asks again whenever a run ends."""
+
+    def __init__(self, study: StudyPlan, launcher: Launcher, request: Request):
+        if study.search is not None and launcher.name == "inline":  # one after another, so that each is proposed in
+            search = study.search.model_copy(update={"parallel": 1})  # the knowledge of those before
+            study = replace(study, search=search)
+        self._study, self._launcher, self._request = study, launcher, request
+        self._root, self._results = Path(request.root), Results(request.root, retry_failed=request.retry_failed)
+        self._runs: list[PlannedRun] | None = None  # wanted ones, of the cells and seeds that are asked for
+        self._seen: dict[str, PlannedRun] = {}  # all that were wanted so far
+        self._tasks: dict[str, Task] = {}  # all that the launcher got
+        self._going: set[str] = set()  # of these
+
+    @property
+    def has_begun(self) -> bool:
+        """True once it knows what is wanted."""
+        return self._runs is not None
+
+    def begin(self) -> list[Task]:
+        """Give the launcher what is wanted and neither done nor begun, after its plan is noted; returns the tasks."""
+        is_first = not self.has_begun
+        if is_first:
+            self._settle_choices()
+        runs = part_of(self._study, wanted(self._study, self._results), self._request.cells, self._request.seeds)
+        new = [run for run in runs if run.run_key not in self._seen]
+        self._runs = runs
+        if not new and not is_first:
+            return []
+        self._seen |= {run.run_key: run for run in new}
+        settle_code(new, self._root, check=lambda: self._launcher.check(self._left()))
+        self._results.look_again()
+        tasks, left = self._launcher.free(self._left())
+        if self._study.search is None:
+            self._say_beginning(tasks, left, is_first)
+            record = study_record(self._study, self._root, self._results)
+            note_plan(self._root / "runs", record, self._request.path, self._with_results())
         try:
-            launcher.submit(tasks)
+            self._launcher.submit(tasks)
         except PartlySubmitted:  # if none was taken, the study stays as it was
-            record_study(whole, root)
+            record_study(self._study, self._root, self._results)
             raise
-        say(f"submitted {_count(len(tasks), 'task')}")
-    record_study(whole, root)
-    if launcher.detached:
-        has_ended = request.follow or not tasks
-        return _follow(launcher, tasks, plan, request, root), whole if has_ended else None
-    return _run(launcher, tasks, plan, request, root), whole
+        record_study(self._study, self._root, self._results)
+        self._tasks |= {task.name: task for task in tasks}
+        if self._launcher.detached and tasks:
+            say(f"submitted {_count(len(tasks), 'task')}")
+        return tasks
+
+    def _settle_choices(self) -> None:
+        """Accept or delete results of other code that the study's choices are based on, or stop. UserError: also for
+        `fresh` in a search, whose later trials depend on their values."""
+        if self._study.search is not None:
+            runs = search_rule.ended(self._study, self._results)
+            if runs and runs[0].params.launch.other_code == "fresh" and other_code(runs, self._root):
+                name = self._study.name
+                raise UserError(
+                    f"search {name}: other code computed trials that later ones were chosen by; --accept keeps them; "
+                    f"to search anew, `realm-lab gc --forget {name} --yes` first"
+                )
+            settle_code(runs, self._root)
+        elif self._study.tuning is not None:
+            settle_code(tuned(self._study, self._results).runs, self._root)
+            self._results.look_again()
+
+    def carry_on(self) -> int:
+        """Begin what is wanted until nothing is, with a report when all of it has ended; or leave it to a queue.
+        Returns the exit code."""
+        before, code = self._coverage(), 0
+        while not self._is_left_to_a_queue():
+            self._results.look_again()
+            if self._is_tuning or self._study.search is not None:  # how they ended
+                record_study(self._study, self._root, self._results)
+            code, seen = self.report(), len(self._seen)
+            self.begin()
+            if len(self._seen) == seen:
+                self._finish(is_news=bool(self._tasks) or before != self._coverage())
+                return code
+        say(f"watch: `realm-lab status {self._study.name}`; when all are complete, the same command again collects "
+            "the results")  # fmt: skip
+        self._print_json()
+        return code
+
+    def _is_left_to_a_queue(self) -> bool:
+        """Wait until all that was begun has ended, unless a queue works on it and nobody follows; True if so."""
+        if self._launcher.detached and not self._request.follow and self._study.search is None:
+            counts = self._counts()
+            return counts["COMPLETE"] + counts["FAILED"] * self._is_tuning < len(self._runs or ())
+        drive(
+            self._launcher,
+            [*self._tasks.values()],
+            self._root,
+            FOLLOW_SECONDS if self._launcher.detached else POLL_SECONDS,
+            wait_for_others=self._request.follow or self._study.search is not None,
+            study="" if self._study.search else self._study.name,
+            more=self._look_again,
+        )
+        return False
+
+    def _look_again(self, states: Mapping[str, JobState]) -> list[Task]:
+        """Begin what is wanted since a trial ended, and stop what no run needs any more. More seeds wait for the report
+        of those before."""
+        going = {name for name, state in states.items() if name in self._tasks and state.state in UNFINISHED}
+        is_news = going != self._going or (self._study.search is not None and self._study.search.pruning is not None)
+        if not is_news or not (self._is_tuning or self._study.search is not None):
+            return []
+        self._going = going
+        self._results.look_again()
+        at_work = {node for name in going for node in self._tasks[name].keys.items()}
+        begun = {node for task in self._tasks.values() for node in task.keys.items()}
+        for key, run in self._seen.items():
+            if nodes_of(run) & begun and not nodes_of(run) & at_work:
+                self._results.ended.add(key)
+        tasks = self.begin()
+        needed = {node for run in self._runs or () for node in nodes_of(run)}
+        spare = {name for name in going if not needed & self._tasks[name].keys.items()}
+        if spare:
+            self._launcher.cancel(spare)
+        return tasks
+
+    @property
+    def _is_tuning(self) -> bool:
+        return any(run.trial is not None for run in self._runs or ())
+
+    def _left(self) -> list[Task]:
+        """Return tasks of the runs that are not done and were not begun."""
+        found = tasks_of(
+            self._runs or (),
+            StageStates(self._root / "runs"),
+            retry_failed=self._request.retry_failed,
+            each_stage_alone=self._study.search is not None,
+        )
+        return [task for task in found if task.name not in self._tasks]
+
+    def _with_results(self) -> int:
+        """Count the complete runs of the study: wanted ones, and others that it had when it was recorded last."""
+        own = [run for run in wanted(self._study, self._results) if run.trial is None]
+        others = [run for run in _recorded(self._study, self._root) if run.run_key not in {run.run_key for run in own}]
+        complete = sum(self._results.state(run).state == "COMPLETE" for run in own)
+        return complete + sum(_is_complete(run, self._root) for run in others)
+
+    def _say_beginning(self, tasks: Sequence[Task], left: Sequence[str], is_first: bool) -> None:
+        study, counts, runs = self._study, self._counts(), self._runs or ()
+        todo = f"{_count(len(tasks), 'task')} to do ({self._launcher.name})" if tasks else "nothing to do"
+        cells = _count(len({run.cell for run in runs}), "cell")
+        say(f"study {study.name}: {_count(len(runs), 'run')} in {cells}, {counts['COMPLETE']} complete; {todo}")
+        for why in left:
+            say(f"left alone: {why}")
+        if not is_first:
+            return
+        if study.common:
+            say(in_every_cell(study))
+        if gone := self._without_corpus():
+            again = "`realm-lab prepare` with its parameters makes one again, and so does a new run that needs it"
+            what = "without the prepared corpus, which only `ask` and the like need"
+            say(f"{_count(gone, 'complete run')} {what}: {again}")
+        if counts["FAILED"] and not self._request.retry_failed:
+            failed = _count(counts["FAILED"], "run")
+            say(f"{failed} failed and stay so: see `realm-lab status {study.name}`, then --retry-failed")
+
+    def _without_corpus(self) -> int:
+        """Count the complete runs whose prepared corpus is gone."""
+        return sum(
+            not (corpus_folder(self._root, run.plan) / "manifest.json").exists()
+            and self._results.state(run).state == "COMPLETE"
+            for run in self._runs or ()
+        )
+
+    def _counts(self) -> Counter[State]:
+        return Counter(self._results.state(run).state for run in self._runs or ())
+
+    def _coverage(self) -> Any:
+        from realm_lab.evidence.report.frames import read_summary  # brings pandas
+
+        return read_summary(self._root / "reports" / self._study.name).get("coverage")
+
+    def report(self) -> int:
+        """Write the report and print the number of runs in each state; returns the exit code. A failed trial is one
+        without a value, so 0 while all trials have ended."""
+        name, counts = self._study.name, self._counts()
+        if self._study.search is not None:
+            return self._report_search()
+        if self._is_tuning:
+            say(f"trials of {name}: {in_words(counts)}")
+            trials = tuned(self._study, self._results)
+            if counts["FAILED"]:
+                say(f"failed trials are not chosen: see `realm-lab status {name}`")
+            if not trials.left and not trials.choices:
+                cells = ", ".join(cell for cell, best in trials.best.items() if best is None)
+                say(f"every trial of {cells} failed, so none can be chosen: change its space, or --retry-failed")
+                return EXIT_INCOMPLETE
+            return 0 if counts.keys() <= {"COMPLETE", "FAILED"} else EXIT_INCOMPLETE
+        from realm_lab.evidence.report.report import write_study_report  # pandas and matplotlib take a second to import
+
+        say(f"study {name}: writing its report")
+        with Console(stderr=True).status(""):
+            folder = write_study_report(self._root, name, force=self._request.force)
+        summary = read_json(folder / "summary.json")
+        for sentence in filter(None, (summary["lead"], summary.get("missing"))):
+            say(sentence)
+        say(f"study {name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
+        return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
+
+    def _report_search(self) -> int:
+        from realm_lab.evidence.report.search_report import write_search_report  # brings matplotlib
+
+        folder, summary = write_search_report(self._root, self._study.name)
+        found = ", ".join(f"{count} {state}" for state, count in summary["trials"].items() if count)
+        say(f"search {self._study.name}: {found}; {folder / 'report.md'}")
+        return 0 if search_rule.is_well(self._study, self._results) else EXIT_INCOMPLETE
+
+    def _finish(self, *, is_news: bool) -> None:
+        """Print --json, and call what the study names in `on_finish`."""
+        self._print_json()
+        if self._study.on_finish and self._request.on_finish and is_news and not self._is_tuning:
+            states = {str(state): count for state, count in self._counts().items()}
+            content = message(self._study.name, self._root / "reports" / self._study.name, states)
+            if problem := call(self._study.on_finish, content, self._root):
+                say(problem)
+
+    def _print_json(self) -> None:
+        if self._request.as_json and self._study.search is not None:
+            print_json(read_json(self._root / "reports" / self._study.name / "summary.json"))
+        elif self._request.as_json:
+            print_json(plan_as_json(settled(self._study, self._results), self._runs or [], self._root))
 
 
-def part_of(plan: StudyPlan, named: Sequence[str], seeds: int | None = None) -> StudyPlan:
-    """Return the plan with the runs that it wants now, only those of some cells, several in a text with commas, which
-    names of cells may have, too; default: all. `seeds`: only those of the first ones, except for trials. UserError: no
-    such cell, or fewer seeds than that."""
-    plan = replace(plan, runs=plan.wanted)
-    if seeds is not None and not plan.is_tuning:
-        most = plan.rule.at_most if plan.rule else len(plan.seeds)
-        if seeds > most:
-            raise UserError(f"--seeds {seeds}: study {plan.name} has {most}; add seeds to its file")
-        plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed in plan.seeds[:seeds]))
+def part_of(
+    study: StudyPlan, runs: Sequence[PlannedRun], named: Sequence[str], seeds: int | None = None
+) -> list[PlannedRun]:
+    """Return the runs of some cells, several in a text with commas, which names of cells may have, too; default: all.
+    `seeds`: only those of the first ones, except for trials. UserError: no such cell, or fewer seeds than that."""
+    if seeds is not None and not any(run.trial is not None for run in runs):
+        if seeds > len(study.seeds):
+            raise UserError(f"--seeds {seeds}: study {study.name} has {len(study.seeds)}; add seeds to its file")
+        runs = [run for run in runs if run.seed in study.seeds[:seeds]]
     if not named:
-        return plan
-    known, wanted = [cell.name for cell in plan.cells], set()
+        return [*runs]
+    known, chosen = [cell.name for cell in study.cells], set()
     for text in named:
         parts = text.split(",")
         while parts:
             heads = [",".join(parts[:size]) for size in range(len(parts), 0, -1)]
             found = next((head for head in heads if head in known), "")
             if not found:
-                raise UserError(f"--cells: study {plan.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
-            wanted.add(found)
+                raise UserError(f"--cells: study {study.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
+            chosen.add(found)
             parts = parts[found.count(",") + 1 :]
-    return replace(plan, runs=tuple(run for run in plan.runs if run.cell in wanted))
-
-
-def _with_results(plan: StudyPlan, root: Path) -> int:
-    """Count the complete runs of the study: planned ones, and others that it had when it was recorded last."""
-    planned = {run.run_key for run in plan.runs}
-    others = [run for run in _recorded(plan, root) if run.run_key not in planned]
-    return _counts(plan, root)["COMPLETE"] + sum(_is_complete(run, root) for run in others)
+    return [run for run in runs if run.cell in chosen]
 
 
 def _recorded(plan: StudyPlan, root: Path) -> tuple[StudyRun, ...]:
@@ -199,87 +395,6 @@ def _is_complete(run: StudyRun, root: Path) -> bool:
     return file.exists() and run_state(root / "runs", read_run_record(file)).state == "COMPLETE"
 
 
-def _say_beginning(
-    plan: StudyPlan, root: Path, tasks: Sequence[Task], left: Sequence[str], launcher: Launcher, retry_failed: bool
-) -> None:
-    counts = _counts(plan, root)
-    todo = f"{_count(len(tasks), 'task')} to do ({launcher.name})" if tasks else "nothing to do"
-    runs, cells = _count(len(plan.runs), "run"), _count(len({run.cell for run in plan.runs}), "cell")
-    say(f"study {plan.name}: {runs} in {cells}, {counts['COMPLETE']} complete; {todo}")
-    if plan.common:
-        say(in_every_cell(plan))
-    for why in left:
-        say(f"left alone: {why}")
-    if gone := _without_corpus(plan, root):
-        again = "`realm-lab prepare` with its parameters makes one again, and so does a new run that needs it"
-        say(f"{_count(gone, 'complete run')} without the prepared corpus, which only `ask` and the like need: {again}")
-    if counts["FAILED"] and not retry_failed:
-        failed = _count(counts["FAILED"], "run")
-        say(f"{failed} failed and stay so: see `realm-lab status {plan.name}`, then --retry-failed")
-
-
-def _follow(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request: Request, root: Path) -> int:
-    """Wait for a queue if asked to; results are collected once everything is complete."""
-    try:
-        with stoppable() as stop, mirroring(request, root):
-            if request.follow:
-                drive(launcher, tasks, root, FOLLOW_SECONDS, wait_for_others=True, study=plan.name)
-    except SystemExit:
-        say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
-        return 128 + stop.number
-    counts = _counts(plan, root)
-    if request.follow or counts["COMPLETE"] + counts["FAILED"] * plan.is_tuning == len(plan.runs):
-        return _finish(plan, request, root, tasks)
-    say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
-    if request.as_json:
-        print_json(plan_as_json(plan, root))
-    return 0
-
-
-def _run(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request: Request, root: Path) -> int:
-    """Run the tasks here, until all have ended or only those are left that others work on."""
-    stop = Stop()
-    try:
-        with stoppable() as stop, sweeping(root, plan.name), mirroring(request, root), closing(launcher):
-            launcher.submit(tasks)
-            drive(launcher, tasks, root, wait_for_others=request.follow, study=plan.name)
-    except SystemExit as left:
-        say(f"stopped after checkpoints; `realm-lab sweep {request.path}` goes on from there")
-        return 128 + stop.number if stop.number else int(left.code or 0)  # of a training loop that noted the signal
-    return _finish(plan, request, root, tasks)
-
-
-def drive(
-    launcher: Launcher,
-    tasks: Sequence[Task],
-    root: Path,
-    pause_seconds: float = POLL_SECONDS,
-    *,
-    wait_for_others: bool,
-    say_failures: bool = True,
-    study: str = "",
-) -> dict[str, JobState]:
-    """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
-    work on is left to them. `study`: whose verdict a terminal shows meanwhile."""
-    before: dict[str, JobState] = {}
-    progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)
-    with progress.bars, progress.watching(launcher):
-        while True:
-            states = launcher.poll()
-            progress.update(states)
-            counts = Counter(state.state for state in states.values())
-            if not any(counts[state] for state in UNFINISHED):
-                return states
-            if states == before:
-                if not (counts["RUNNING"] or counts["QUEUED"] or wait_for_others):
-                    for name, state in states.items():
-                        if state.state == "PENDING":
-                            say(f"left alone: {progress.tasks[name].title}: {state.error}")
-                    return states
-                time.sleep(pause_seconds)
-            before = states
-
-
 @contextmanager
 def mirroring(request: Request, root: Path) -> Iterator[None]:
     """With --follow, MLflow shows the runs while they are made, and all of them at the end."""
@@ -299,66 +414,6 @@ def mirroring(request: Request, root: Path) -> Iterator[None]:
     subprocess.run(command, env=environment, check=False)
 
 
-def _finish(plan: StudyPlan, request: Request, root: Path, tasks: Sequence[Task]) -> int:
-    """Collect the results and print the number of runs in each state. `tasks`: the tasks done for that."""
-    if plan.is_tuning:
-        return _finish_trials(plan, request, root)
-    # pandas and matplotlib take a second to import
-    from realm_lab.evidence.report.frames import read_summary
-    from realm_lab.evidence.report.report import write_study_report
-
-    say(f"study {plan.name}: writing its report")
-    before = read_summary(root / "reports" / plan.name).get("coverage")
-    with Console(stderr=True).status(""):
-        folder = write_study_report(root, plan.name, force=request.force)
-    if request.as_json:
-        print_json(plan_as_json(plan, root))
-    counts = _counts(plan, root)
-    summary = read_json(folder / "summary.json")
-    for sentence in filter(None, (summary["lead"], summary.get("missing"))):
-        say(sentence)
-    say(f"study {plan.name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
-    is_news = tasks or before != read_summary(folder)["coverage"]
-    if plan.on_finish and request.on_finish and is_news and not _wants_seeds(plan, request):
-        if problem := call(plan.on_finish, message(plan.name, folder, {str(s): n for s, n in counts.items()}), root):
-            say(problem)
-    return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
-
-
-def _wants_seeds(plan: StudyPlan, request: Request) -> bool:
-    """True if the sweep of a study that takes seeds until it is decided continues with more."""
-    if plan.rule is None or _counts(plan, Path(request.root)).keys() != {"COMPLETE"}:
-        return False
-    wanted = part_of(_planned(request), request.cells, request.seeds)
-    return not {run.run_key for run in wanted.runs} <= {run.run_key for run in plan.runs}
-
-
-def _finish_trials(plan: StudyPlan, request: Request, root: Path) -> int:
-    """Print the number of trial runs in each state; a failed one is a trial without a value, so 0 if all have ended."""
-    counts = _counts(plan, root)
-    if request.as_json:
-        print_json(plan_as_json(plan, root))
-    say(f"trials of {plan.name}: {in_words(counts)}")
-    if counts["FAILED"]:
-        say(f"failed trials are not chosen: see `realm-lab status {plan.name}`")
-    return 0 if counts.keys() <= {"COMPLETE", "FAILED"} else EXIT_INCOMPLETE
-
-
-def _without_corpus(plan: StudyPlan, root: Path) -> int:
-    """Count the complete runs whose prepared corpus is gone."""
-    states = StageStates(root / "runs")
-    return sum(
-        not (corpus_folder(root, run.plan) / "manifest.json").exists()
-        and state_of_run(run.plan, states, plan.last_stage).state == "COMPLETE"
-        for run in plan.runs
-    )
-
-
-def _counts(plan: StudyPlan, root: Path) -> Counter[State]:
-    states = StageStates(root / "runs")
-    return Counter(state_of_run(run.plan, states, plan.last_stage).state for run in plan.runs)
-
-
 def cancel_study(study: str, root: Path) -> int:
     """Stop running tasks and withdraw waiting ones; other studies' sweeps of the same runs continue."""
     lines = stop_sweepers(root, study)
@@ -373,10 +428,6 @@ def cancel_study(study: str, root: Path) -> int:
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}{'s' * (number != 1)}"
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def study_of_cell(name: str) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 from realm_lab.params.parameters import Params
 from realm_lab.records.run import KEY_LENGTH, StageRun, stage_folder
 from realm_lab.records.state import RunState, StageStates
-from realm_lab.runner.plan import PlannedRun
-from realm_lab.systems.identity import Plan
+from realm_lab.runner.planned import PlannedRun
 from realm_lab.systems.registry import system_of
 
 Node = tuple[str, str]  # stage, key
@@ -67,11 +66,14 @@ class Task:
         }
 
 
-def state_of_run(plan: Plan, states: StageStates, until: str = "") -> RunState:
-    """Return the state of a planned run, as far as the stage `until`."""
-    names = list(plan.stages)
-    names = names[: names.index(until) + 1] if until in names else names
-    return states.run({name: plan.stages[name] for name in names}, plan.corpus_key)
+def state_of_run(run: PlannedRun, states: StageStates, until: str = "") -> RunState:
+    """Return the state of a planned run, as far as the stage `until` or its own last one."""
+    return states.run(run.keys(until), run.plan.corpus_key)
+
+
+def nodes_of(run: PlannedRun) -> set[Node]:
+    """Return all that a run needs."""
+    return {("prepare", run.plan.corpus_key), *run.keys().items()}
 
 
 def tasks_of(
@@ -82,22 +84,20 @@ def tasks_of(
     until: str = "",
     each_stage_alone: bool = False,
 ) -> list[Task]:
-    """Return unfinished work up to the stage `until` (""; to the end), each task after those that it needs. A failed
-    stage, and the stages after it, are left out unless `retry_failed`. A running stage is included: the launcher
+    """Return unfinished work up to the stage `until` (""; each run's last), each task after those that it needs. A
+    failed stage, and the stages after it, are left out unless `retry_failed`. A running stage is included: the launcher
     waits for it. `each_stage_alone`: one task per stage, since later runs may share any of them."""
     work = []
     for run in runs:
-        if state_of_run(run.plan, states, until).state == "COMPLETE" and until != "prepare":
+        if until != "prepare" and state_of_run(run, states, until).state == "COMPLETE":
             continue
         stages: list[str] = []
-        for stage in ("prepare", *run.plan.stages):
+        for stage in ("prepare", *(run.keys(until) if until != "prepare" else ())):
             state = states.stage(stage, run.plan.key(stage)).state
             if state == "FAILED" and not retry_failed:
                 break
             if state != "COMPLETE":
                 stages.append(stage)
-            if stage == until:
-                break
         work.append((run, stages))
     return chains(work, each_stage_alone)
 
@@ -105,7 +105,7 @@ def tasks_of(
 def stages_left(runs: Iterable[PlannedRun], states: StageStates) -> Iterator[tuple[Node, PlannedRun]]:
     """Yield unfinished stages, each with every run that has it, for estimates of their time."""
     for run in runs:
-        for stage in ("prepare", *run.plan.stages):
+        for stage in ("prepare", *run.keys()):
             if states.stage(stage, run.plan.key(stage)).state != "COMPLETE":
                 yield (stage, run.plan.key(stage)), run
 

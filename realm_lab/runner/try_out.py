@@ -21,11 +21,15 @@ from realm_lab.records.metrics import Part
 from realm_lab.records.parameters import CHANGES, OPTIONS
 from realm_lab.records.run import StageRun, stage_folder
 from realm_lab.records.state import StageStates
-from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.plan import plan_study
+from realm_lab.runner.planned import PlannedRun, StudyPlan
 from realm_lab.runner.preview import runs_at_once
+from realm_lab.runner.progress import say
+from realm_lab.runner.results import Results
 from realm_lab.runner.study import Cell, early_changes
-from realm_lab.runner.sweep import Request, part_of, say, sweep
+from realm_lab.runner.sweep import Request, part_of, sweep
 from realm_lab.runner.tasks import stages_left
+from realm_lab.runner.wanted import settled, wanted
 from realm_lab.systems.registry import options_of, system_of
 
 STEPS = 4
@@ -48,10 +52,10 @@ def try_study(request: Request) -> int:
     """Run the study small and print what a whole run of each cell takes; 1 where a run failed. UserError: as `sweep`
     refuses the study."""
     root = Path(request.root)
-    whole = plan_study(request.path, root, params_path=request.params_path, overrides=request.overrides)
-    if whole.is_tuning:
-        whole = replace(whole, runs=(*whole.untuned, *whole.trials), tuning=None)
-    whole = part_of(whole, request.cells, request.seeds)
+    study, results = request.planned(), Results(root)
+    now = wanted(study, results)
+    runs = [*study.runs, *now] if any(run.trial is not None for run in now) else now
+    whole = replace(settled(study, results), runs=tuple(part_of(study, runs, request.cells, request.seeds)))
     folder = root / "runs" / "try"
     for path in (folder / "runs" / "stages").glob("*"):
         if not path.is_symlink():

@@ -22,7 +22,7 @@ from realm_lab.records.study import check_study_name
 from realm_lab.records.validation import cut
 from realm_lab.records.yaml_file import parse_yaml, read_yaml
 from realm_lab.runner.plan import plan_study
-from realm_lab.runner.sweep import say
+from realm_lab.runner.progress import say
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 
 

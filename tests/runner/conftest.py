@@ -10,7 +10,8 @@ import pytest
 
 from realm_lab.records.code_record import CodeStates
 from realm_lab.records.run import stage_folder
-from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.plan import plan_study
+from realm_lab.runner.planned import PlannedRun, StudyPlan
 from realm_lab.systems.identity import code_roots, kept_corpus_folder, stage_folders
 from tests import tiny
 from tests.evidence.report.opened_page import browser

@@ -11,7 +11,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.records.code_record import CodeStates
 from realm_lab.records.files import read_json, write_json
 from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason
-from realm_lab.runner import search as verb
+from realm_lab.runner import sweep as verb
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.sweep import Request
@@ -150,6 +150,6 @@ def search(root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, 
     path, code = write_search(root, text), None
     fake: Any = launcher or FakeLauncher(root)
     with suppress(Killed), patch.object(verb, "POLL_SECONDS", 0.0):
-        code = verb.search(Asked(path, root, params_path=PARAMETERS, fake=fake, **options))
+        code = verb.sweep(Asked(path, root, params_path=PARAMETERS, fake=fake, **options))
     trials = root / "runs" / "studies" / path.stem / "trials.json"
     return Searched(code, read_json(trials)["trials"] if trials.exists() else [])

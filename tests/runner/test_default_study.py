@@ -18,8 +18,9 @@ from realm_lab.records.study import read_study_record, study_folder
 from realm_lab.runner import pipeline
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.housekeeping import list_runs, unneeded
-from realm_lab.runner.plan import default_plan, record_study
+from realm_lab.runner.plan import default_plan
 from realm_lab.runner.schedule import InlineLauncher
+from realm_lab.runner.wanted import record_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.tracking.views import read_groups
 from tests import tiny

@@ -13,9 +13,10 @@ from realm_lab.records.run import RunRecord, Status, read_run_record
 from realm_lab.records.state import JobState, StageStates
 from realm_lab.runner import progress
 from realm_lab.runner.logs import show_log
-from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
+from realm_lab.runner.planned import PlannedRun, StudyPlan
 from realm_lab.runner.status import pace
 from realm_lab.runner.tasks import tasks_of
+from realm_lab.runner.wanted import record_study
 from tests.runner.conftest import leave
 
 

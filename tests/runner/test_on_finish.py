@@ -11,8 +11,9 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.runner import on_finish
-from realm_lab.runner.plan import plan_study, record_study
-from realm_lab.runner.sweep import Request, _wants_seeds
+from realm_lab.runner.plan import plan_study
+from realm_lab.runner.results import Results
+from realm_lab.runner.wanted import record_study, wanted
 from tests.runner.conftest import PARAMETERS, leave
 from tests.runner.test_sweep import make_project
 
@@ -52,13 +53,14 @@ def test_a_study_that_wants_more_seeds_has_not_ended(
     head = "question: q\nseeds: {until: decided, at_least: 3, at_most: 6}\ndelta: {recall_at_5: 0.1}\n"
     path = write("baseline: a\nmetrics: [recall_at_5]\ncells: {a: , b: {system: warm_start}}\n", head=head)
     plan = plan_study(path, tmp_path, params_path=PARAMETERS)
-    record_study(plan, tmp_path)
-    for run in plan.runs:
+    first = wanted(plan, Results(tmp_path))
+    for run in first:
         value = 0.5 if run.cell == "a" else scores[run.seed]
         for stage in ("prepare", *run.plan.stages):
             leave(tmp_path, run, stage, "COMPLETE", {"recall_at_5": value})
-    assert len(plan.runs) == 6
-    assert _wants_seeds(plan, Request(path, tmp_path, params_path=PARAMETERS)) == goes_on
+    assert len(first) == 6
+    record_study(plan, tmp_path)
+    assert (wanted(plan, Results(tmp_path)) != first) == goes_on
 
 
 class Hook(BaseHTTPRequestHandler):

@@ -13,10 +13,12 @@ from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Launch
 from realm_lab.records.files import read_json, write_json
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions
-from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
+from realm_lab.runner.plan import default_plan, plan_study
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.preview import expected_time, runs_at_once, show_plan
 from realm_lab.runner.schedule import launcher_of
 from realm_lab.runner.try_out import STEPS, _seconds, _small
+from realm_lab.runner.wanted import record_study
 from tests.factories.finished import finished
 from tests.runner.conftest import PARAMETERS, STAGES, leave
 from tests.runner.made_search import SPACE, write_search
@@ -42,8 +44,8 @@ def plan(planned: Callable[..., StudyPlan], tmp_path: Path) -> StudyPlan:
 
 
 def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["sweep", str(plan.source), "--params", str(PARAMETERS), "--root", str(tmp_path), "--seeds", "2"]
-    assert main([*command, "--dry-run", "--json"]) == 0
+    command = ["sweep", str(tmp_path / plan.source), "--params", str(PARAMETERS), "--root", str(tmp_path)]
+    assert main([*command, "--seeds", "2", "--dry-run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(entry["cell"], entry["seed"], entry["state"]) for entry in found[:3]] == [
         ("realm", 0, "COMPLETE"),
@@ -58,7 +60,7 @@ def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path, capsys
 def test_the_table_says_what_differs_and_what_is_there(
     plan: StudyPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_plan(plan, tmp_path)
+    show_plan(plan, plan.runs, tmp_path)
     text = capsys.readouterr().out
     for part in (
         "pretrain.steps = 24",
@@ -73,16 +75,15 @@ def test_of_an_index_that_is_never_refreshed_no_interval_is_shown(
     planned: Callable[..., StudyPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fresh = "fresh: {set: {pretrain.refresh.interval_steps: 1}}"
-    show_plan(
-        planned(f"baseline: fresh\ncells:\n  {fresh}\n  never: {{set: {{pretrain.refresh.policy: never}}}}\n"), tmp_path
-    )
+    plan = planned(f"baseline: fresh\ncells:\n  {fresh}\n  never: {{set: {{pretrain.refresh.policy: never}}}}\n")
+    show_plan(plan, plan.runs, tmp_path)
     text = capsys.readouterr().out
     assert "pretrain.refresh.policy = never" in text
     assert "refresh.interval_steps" not in text
 
 
 def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tmp_path: Path) -> None:
-    assert expected_time(plan, tmp_path) == ""
+    assert expected_time(plan, plan.runs, tmp_path) == ""
     folder = tmp_path / "reports" / "reference" / "any"
     folder.mkdir(parents=True)
     realm, warm = plan.of("realm")[0].run_key, plan.of("warm")[0].run_key
@@ -92,7 +93,7 @@ def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tm
     (folder / "results.csv").write_text(table)
     # seed 0: two thirds of warm and three quarters of long, as the warm start is there; seed 1: realm with the shared
     # warm start, and the same of the others
-    assert "(1.21 device hours for 5 runs, as in reports/reference)" in expected_time(plan, tmp_path)
+    assert "(1.21 device hours for 5 runs, as in reports/reference)" in expected_time(plan, plan.runs, tmp_path)
 
 
 def test_as_many_runs_are_counted_at_a_time_as_the_launcher_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +226,7 @@ def test_a_tried_study_imports_the_plug_ins_of_the_whole(planned: Planned) -> No
 
 def test_a_cell_of_axes_is_named_once(planned: Planned, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(AXES)
-    show_plan(plan, tmp_path)
+    show_plan(plan, plan.runs, tmp_path)
     text = capsys.readouterr().out
     assert plan.cells[0].name in text
     assert plan.cells[0].title != plan.cells[0].name

@@ -16,7 +16,7 @@ from realm_lab.records.metrics import CURVES, METRICS, chosen_by
 from realm_lab.records.run import StageRun
 from realm_lab.records.state import JobState
 from realm_lab.records.study import read_study_record
-from realm_lab.runner.search_file import plan_search
+from realm_lab.runner.plan import plan_study
 from realm_lab.runner.stopping import sweepers, sweeping
 from tests import tiny
 from tests.factories.errors import refused
@@ -255,7 +255,6 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
     ("text", "line", "message"),
     [
         (SPACE + "trails: 3\n", 7, "'trials'"),
-        (HEAD, None, "'space' is missing"),
         (space("{low: 1.0e-4, high: 1.0e-2}", "pretrain.retreiver.learning_rate"), 4, f"'{RATE}'"),
         (space("{low: 1, high: 2}", "launch.threads"), 4, "no cell may change it"),
         (space("{choices: [salient_span, salient]}", "pretrain.masking"), 4, "'pretrain.masking'"),
@@ -281,15 +280,15 @@ def test_a_mistake_in_the_file_is_named_with_its_line(
     tmp_path: Path, text: str, line: int | None, message: str
 ) -> None:
     with refused(message, path=tmp_path / "experiments" / "search-mine.yaml", line=line):
-        plan_search(write_search(tmp_path, text), tmp_path, params_path=PARAMETERS)
+        plan_study(write_search(tmp_path, text), tmp_path, params_path=PARAMETERS)
 
 
 def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Path) -> None:
     path = write_search(tmp_path, SPACE + "set: {pretrain.steps: 10}\npreset: toy\n")
-    plan = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"preset": "smoke", "pretrain.steps": 8})
-    assert (plan.base.preset, plan.base.pretrain.steps, plan.runs("", {})[0].params.pretrain.steps) == ("smoke", 8, 8)
-    section = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"pretrain": {"steps": 8}})
-    assert section.base == tiny.params({"preset": "toy", "pretrain.steps": 8})
+    plan = plan_study(path, tmp_path, params_path=PARAMETERS, overrides={"preset": "smoke", "pretrain.steps": 8})
+    assert (plan.runs[0].params.preset, plan.runs[0].params.pretrain.steps) == ("smoke", 8)
+    section = plan_study(path, tmp_path, params_path=PARAMETERS, overrides={"pretrain": {"steps": 8}})
+    assert section.runs[0].params == tiny.params({"preset": "toy", "pretrain.steps": 8})
     for name, value, word, where in (
         (RATE, 1e-3, f"'{RATE}'", path),
         ("pretrain.stps", 3, "'pretrain.steps'", "--set pretrain.stps"),
@@ -297,7 +296,7 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
         ("preset", "smoek", "'smoke'", "--preset"),
     ):
         with refused(word, path=where, line=4 if where == path else None):
-            plan_search(path, tmp_path, params_path=PARAMETERS, overrides={name: value})
+            plan_study(path, tmp_path, params_path=PARAMETERS, overrides={name: value})
 
 
 @pytest.mark.slow
@@ -306,7 +305,7 @@ def test_no_measure_of_test_data_pays_a_search(tmp_path: Path) -> None:
     assert "exact_match_dev" in allowed
     for name in {*METRICS, *CURVES} - {*chosen_by()}:
         with refused(f"'{name}'", allowed, line=7):
-            plan_search(write_search(tmp_path, SPACE + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
+            plan_study(write_search(tmp_path, SPACE + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
 
 
 def test_a_search_by_questions_needs_development_questions(tmp_path: Path) -> None:
@@ -315,20 +314,21 @@ def test_a_search_by_questions_needs_development_questions(tmp_path: Path) -> No
     text = SPACE + f"set: {{{files}, corpus.files.knowledge: [{tmp_path / 'z.jsonl'}]}}\n"
     for name in ("recall_at_5", "exact_match_dev"):
         with refused(f"'{name}'", "development", "retrieval_utility"):
-            plan_search(write_search(tmp_path, text + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
+            plan_study(write_search(tmp_path, text + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
     assert (
-        plan_search(write_search(tmp_path, text), tmp_path, params_path=PARAMETERS).base.corpus.source.name == "files"
+        plan_study(write_search(tmp_path, text), tmp_path, params_path=PARAMETERS).runs[0].params.corpus.source.name
+        == "files"
     )
 
 
 @pytest.mark.parametrize("name", ["search-retriever", "search-smoke"])
 def test_a_search_of_the_project_can_be_planned(name: str, repository: Path, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("preset: toy\n", encoding="utf-8")
-    plan = plan_search(repository / "experiments" / f"{name}.yaml", tmp_path)
-    assert RATE in plan.baseline
-    assert plan.last_stage == "pretrain"
+    plan = plan_study(repository / "experiments" / f"{name}.yaml", tmp_path)
+    assert RATE in plan.spaces[0].own
+    assert plan.runs[0].last_stage == "pretrain"
     path = write_search(tmp_path, SPACE + "metric: exact_match_dev\n")
-    assert plan_search(path, tmp_path, params_path=PARAMETERS).last_stage == "evaluate"
+    assert plan_study(path, tmp_path, params_path=PARAMETERS).runs[0].last_stage == "evaluate"
 
 
 @pytest.mark.slow

@@ -6,8 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from realm_lab.runner.plan import StudyPlan, plan_study, record_study
-from realm_lab.runner.until_decided import affordable
+from realm_lab.runner.plan import plan_study
+from realm_lab.runner.planned import StudyPlan
+from realm_lab.runner.results import Results
+from realm_lab.runner.rules.until_decided import affordable
+from realm_lab.runner.wanted import record_study, wanted
 from tests.factories.errors import refused
 from tests.runner.conftest import PARAMETERS, leave
 
@@ -27,9 +30,9 @@ def with_seeds(write: Callable[..., Path], tmp_path: Path) -> Planned:
 
 
 def end(root: Path, plan: StudyPlan) -> None:
-    """Complete the runs of a plan in six minutes each; b differs from a by another amount at each seed."""
+    """Complete the runs that a plan wants in six minutes each; b differs from a by another amount at each seed."""
     record_study(plan, root)
-    for run in plan.runs:
+    for run in wanted(plan, Results(root)):
         value = 0.5 if run.cell == "a" else 0.5 + 0.1 * (-1) ** run.seed
         for stage in ("prepare", *run.plan.stages):
             minutes = 360.0 if stage == "evaluate" else 0.0
@@ -37,10 +40,10 @@ def end(root: Path, plan: StudyPlan) -> None:
 
 
 def rounds(root: Path, planned: Planned, rule: str) -> list[int]:
-    """Return the number of seeds that each plan wants, until it wants no others."""
-    found: list[int] = []
-    while (plan := planned(rule)) and [*plan.seeds] != [*range(found[-1] if found else 0)]:
-        found.append(len(plan.seeds))
+    """Return the number of seeds that a plan wants each time, until it wants no others."""
+    found, plan = list[int](), planned(rule)
+    while (seeds := {run.seed for run in wanted(plan, Results(root))}) != {*range(found[-1] if found else 0)}:
+        found.append(len(seeds))
         end(root, plan)
     return found
 

@@ -9,12 +9,14 @@ import pytest
 from realm_lab.records.metrics import METRICS, chosen_by
 from realm_lab.records.run import read_run_record
 from realm_lab.records.study import read_study_record
-from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study, study_record
+from realm_lab.runner.plan import default_plan, plan_study
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.preview import in_every_cell
+from realm_lab.runner.rules.space import Tuning
 from realm_lab.runner.search_file import Pruning, Search
-from realm_lab.runner.space import Tuning
 from realm_lab.runner.study import Cell, CellEntry, Study, cells_of, read_study_file, value_in_name
 from realm_lab.runner.sweep import part_of
+from realm_lab.runner.wanted import record_study, study_record
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.systems.registry import system_of
 from tests import tiny
@@ -264,9 +266,9 @@ def test_a_cell_may_be_named_like_a_trial(planned: Planned) -> None:
           "a,trial-b": {set: {pretrain.candidates: 5}}
           "a,trial-c": {set: {pretrain.candidates: 4}}
     """)
-    assert {run.cell for run in part_of(plan, ["a"]).runs} == {"a"}
-    assert {run.cell for run in part_of(plan, ["a,trial-b"]).runs} == {"a,trial-b"}
-    assert {run.cell for run in part_of(plan, ["a,trial-b,a"]).runs} == {"a", "a,trial-b"}
+    assert {run.cell for run in part_of(plan, plan.runs, ["a"])} == {"a"}
+    assert {run.cell for run in part_of(plan, plan.runs, ["a,trial-b"])} == {"a,trial-b"}
+    assert {run.cell for run in part_of(plan, plan.runs, ["a,trial-b,a"])} == {"a", "a,trial-b"}
 
 
 def test_a_result_has_one_name_in_tests(planned: Planned) -> None:
@@ -352,7 +354,7 @@ def test_changes_are_of_the_resolved_parameters(planned: Planned) -> None:
     """Setting a parameter to the baseline's value is no change."""
     plan = planned("baseline: a\ncells:\n  a:\n  b: {set: {pretrain.candidates: 6, pretrain.batch_size: 5}}\n")
     assert plan.cells[1].overrides == {"pretrain.candidates": 6, "pretrain.batch_size": 5}
-    assert plan.cells[1].changes == plan.of("b")[0].changes == {"pretrain.batch_size": 5}
+    assert plan.cells[1].changes == {"pretrain.batch_size": 5}
 
 
 def test_what_params_yaml_changes_in_every_cell_is_told(write: Write, tmp_path: Path) -> None:
@@ -372,9 +374,9 @@ def test_what_params_yaml_changes_in_every_cell_is_told(write: Write, tmp_path: 
 def test_the_first_seeds_are_a_part_of_the_study(write: Write, wanted: int | None, seeds: tuple[int, ...]) -> None:
     path = write(CELLS, head="question: q\nseeds: [4, 2]\n")
     plan = plan_study(path, path.parent, params_path=tiny.PARAMETERS)
-    assert tuple(run.seed for run in part_of(plan, (), wanted).of("token")) == seeds
+    assert tuple(run.seed for run in part_of(plan, plan.runs, ["token"], wanted)) == seeds
     with refused("--seeds 3", "2"):
-        part_of(plan, (), 3)
+        part_of(plan, plan.runs, (), 3)
 
 
 @pytest.mark.parametrize(

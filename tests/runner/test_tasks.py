@@ -14,9 +14,9 @@ from realm_lab.params.parameters import Params
 from realm_lab.records.files import digest
 from realm_lab.records.state import StageStates
 from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.plan import PlannedRun, StudyPlan
+from realm_lab.runner.planned import PlannedRun, StudyPlan
 from realm_lab.runner.schedule import launcher_of
-from realm_lab.runner.sweep import _say_beginning
+from realm_lab.runner.sweep import Request, Sweep
 from realm_lab.runner.tasks import Task, chains, tasks_of
 from realm_lab.systems.identity import Plan, kept_corpus_folder
 from tests import tiny
@@ -77,7 +77,7 @@ def test_complete_runs_without_their_corpora_stay_complete_and_are_named(
             if run.seed == seed:
                 shutil.rmtree(kept_corpus_folder(tmp_path, run.plan), ignore_errors=True)
         assert left(plan, tmp_path) == []
-        _say_beginning(plan, tmp_path, [], [], launcher, False)
+        assert Sweep(plan, launcher, Request(tmp_path / "study.yaml", tmp_path)).begin() == []
         said.append(capsys.readouterr().err.splitlines())
     assert [any("8 complete" in line for line in lines) for lines in said] == [True] * 3
     named = [[line for line in lines if "prepared corpus" in line] for lines in said]

@@ -19,10 +19,14 @@ from realm_lab.records.files import read_json
 from realm_lab.records.study import Studies, read_study_record
 from realm_lab.records.yaml_file import parse_yaml
 from realm_lab.runner.housekeeping import unneeded
-from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study, record_study
+from realm_lab.runner.plan import plan_study
+from realm_lab.runner.planned import PlannedRun, StudyPlan
 from realm_lab.runner.reproduce import _take_choices
-from realm_lab.runner.space import Dimension, hypercube
+from realm_lab.runner.results import Results
+from realm_lab.runner.rules.space import Dimension, hypercube
+from realm_lab.runner.rules.tune import tuned
 from realm_lab.runner.sweep import part_of
+from realm_lab.runner.wanted import record_study, wanted
 from realm_lab.systems.identity import open_stage
 from realm_lab.tracking.views import read_groups
 from tests.factories.errors import refused
@@ -51,7 +55,7 @@ cells:
 """
 
 
-def tuned(tune: str = TUNE, cells: str = CELLS) -> str:
+def study(tune: str = TUNE, cells: str = CELLS) -> str:
     return f"tune: {tune}\n{cells}"
 
 
@@ -104,21 +108,21 @@ def end(root: Path, run: PlannedRun) -> None:
     rate = flatten(run.params)[RATE]
     for stage in run.plan.stages:
         results = {"exact_match_dev": 1 - abs(rate - 4e-3) + 0.1 * run.seed} if stage == "evaluate" else {}
-        leave(root, run, stage, "FAILED" if rate > 9e-3 else "COMPLETE", results)
+        leave(root, run, stage, "FAILED" if results and rate > 9e-3 else "COMPLETE", results)
 
 
-def pending(plan: StudyPlan) -> list[PlannedRun]:
-    assert plan.tuning is not None
-    waiting = {p.run_key for c in plan.tuning.cells for t in c.trials if t.state == "pending" for p in t.plans}
-    return [run for run in plan.wanted if run.run_key in waiting]
+def pending(plan: StudyPlan, root: Path) -> list[PlannedRun]:
+    """The runs of trials that have not ended."""
+    results = Results(root)
+    return [run for run in wanted(plan, results) if run.trial is not None and results.outcome(run) is None]
 
 
 def outcome(planned: Planned, root: Path, in_order: Callable[[list[PlannedRun]], list[PlannedRun]]) -> dict[str, Any]:
-    while (plan := planned(tuned())).runs == ():
-        for run in in_order(pending(plan)):
+    plan = planned(study())
+    while left := pending(plan, root):
+        for run in in_order(left):
             end(root, run)
-    assert plan.tuning is not None
-    return plan.tuning.as_data()
+    return tuned(plan, Results(root)).as_data()
 
 
 @pytest.mark.slow
@@ -136,11 +140,13 @@ def test_trials_and_choice_do_not_depend_on_the_order_of_the_runs(planned: Plann
         ended = [rate for rate, trial in zip(rates, cell["trials"], strict=True) if trial["state"] == "complete"]
         assert rates[cell["chosen"]] == min(ended, key=lambda rate: abs(rate - 4e-3))
         assert cell["at_edge"] == []
-    assert planned(tuned()).runs[0].params.finetune.reader.learning_rate == rates[cell["chosen"]]
+    first = wanted(planned(study()), Results(tmp_path))[0]
+    assert first.params.finetune.reader.learning_rate == rates[cell["chosen"]]
 
 
-def test_trials_are_chosen_by_their_cell(planned: Planned) -> None:
-    chosen = part_of(planned(tuned()), ["realm"]).runs
+def test_trials_are_chosen_by_their_cell(planned: Planned, tmp_path: Path) -> None:
+    plan = planned(study())
+    chosen = part_of(plan, wanted(plan, Results(tmp_path)), ["realm"])
     assert {run.cell for run in chosen} == {"realm"}
     assert len({run.trial for run in chosen}) > 1
 
@@ -176,23 +182,23 @@ def test_trials_are_chosen_by_their_cell(planned: Planned) -> None:
 )
 def test_what_would_be_unfair_is_refused_with_its_place(planned: Planned, tune: str, cells: str, field: str) -> None:
     with refused(field) as caught:
-        planned(tuned(tune, cells))
+        planned(study(tune, cells))
     assert caught.value.line
 
 
 def test_trials_are_not_chosen_by_curves_over_other_sentences(planned: Planned, tmp_path: Path) -> None:
     space = "{pretrain.candidates: {choices: [5, 6]}}"
-    text = tuned(
+    text = study(
         f"{{trials: 2, seeds: [10], metric: retrieval_utility, space: {space}}}",
         "baseline: realm\ncells: {realm: {}}\n",
     )
-    for run in pending(planned(text)):
+    for run in pending(planned(text), tmp_path):
         open_stage(tmp_path / "runs", run.plan, "pretrain", run.params)
         for stage in ("prepare", "warm_start", "pretrain"):
             leave(tmp_path, run, stage, "COMPLETE")
-    planned(text)
+    wanted(planned(text), Results(tmp_path))
     with refused("evaluate.cloze_sentences = 8, not 9"):
-        planned("set: {evaluate.cloze_sentences: 9}\n" + text)
+        wanted(planned("set: {evaluate.cloze_sentences: 9}\n" + text), Results(tmp_path))
 
 
 AXES = "baseline: {pretrain.steps: 4}\naxes: {pretrain.steps: [4, 6]}\n"
@@ -202,17 +208,18 @@ AXES = "baseline: {pretrain.steps: 4}\naxes: {pretrain.steps: [4, 6]}\n"
 def test_a_cell_that_is_run_again_has_the_values_that_were_chosen(
     planned: Planned, tmp_path: Path, cells: str, again: str
 ) -> None:
-    text = tuned(f"{{trials: 2, seeds: [10], space: {{{RATE}: {{choices: [3.0e-3, 4.0e-3]}}}}, sampler: grid}}", cells)
-    for run in pending(planned(text)):
+    text = study(f"{{trials: 2, seeds: [10], space: {{{RATE}: {{choices: [3.0e-3, 4.0e-3]}}}}, sampler: grid}}", cells)
+    for run in pending(planned(text), tmp_path):
         end(tmp_path, run)
-    plan = planned(text)
-    assert plan.tuning
+    results = Results(tmp_path)
+    trials = tuned(planned(text), results)
     document = parse_yaml(text, "")
-    assert [*plan.tuning.choice(again).values()] == [4e-3]
-    _take_choices(document, plan.tuning.as_data(), again, is_quick=False)
+    assert [*trials.choices[again].values()] == [4e-3]
+    _take_choices(document, trials.as_data(), again, is_quick=False)
     found = planned("".join(f"{key}: {json.dumps(value)}\n" for key, value in document.items()))
     assert found.tuning is None
-    assert [run.run_key for run in found.of(again)] == [run.run_key for run in plan.of(again)]
+    own = wanted(planned(text), results)
+    assert [run.run_key for run in found.of(again)] == [run.run_key for run in own if run.cell == again]
 
 
 @pytest.mark.slow
@@ -261,11 +268,13 @@ def test_a_hypercube_has_a_value_in_each_part_of_every_range(count: int) -> None
     assert all(value in space[name] for one in points for name, value in one.items())
 
 
-def test_few_trials_of_a_hypercube_are_the_same_for_every_cell_with_that_space(planned: Planned) -> None:
-    plan = planned(tuned("{trials: 4, seeds: [10], sampler: latin, " + TUNE.partition("11], ")[2]))
-    assert plan.tuning is not None
-    rates = [[trial.values[RATE] for trial in cell.trials] for cell in plan.tuning.cells]
+def test_few_trials_of_a_hypercube_are_the_same_for_every_cell_with_that_space(
+    planned: Planned, tmp_path: Path
+) -> None:
+    plan = planned(study("{trials: 4, seeds: [10], sampler: latin, " + TUNE.partition("11], ")[2]))
+    trials = tuned(plan, Results(tmp_path)).trials
+    rates = [[trial.values[RATE] for trial in of_cell] for of_cell in trials.values()]
     assert rates[0] == rates[1]
     assert [int(3 * math.log10(rate / 1e-3)) for rate in sorted(rates[0][1:])] == [0, 1, 2]
     with refused("only 2 combinations"):
-        planned(tuned("{trials: 3, seeds: [10], sampler: latin, space: {finetune.steps: {choices: [12, 24]}}}"))
+        planned(study("{trials: 3, seeds: [10], sampler: latin, space: {finetune.steps: {choices: [12, 24]}}}"))

@@ -17,7 +17,8 @@ from ruamel.yaml import YAML
 
 from realm_lab.records.run import StageRun
 from realm_lab.records.state import StageStates
-from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.plan import plan_study
+from realm_lab.runner.planned import PlannedRun, StudyPlan
 from realm_lab.runner.schedule import Launcher, launcher_of
 from realm_lab.runner.sweep import Request, sweep
 from realm_lab.runner.tasks import Task, tasks_of

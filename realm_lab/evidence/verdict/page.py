@@ -1,7 +1,7 @@
 """A verdict as one static page: a CSV is dropped there and judged in the browser, with the digits of `verdict`.
 
-The tests are in `evidence/report/templates/verdict.js`. Words, bounds and levels that are defined in Python are put into the
-page, with the state of the generator and the simulated part of the power, so that both draw and count alike.
+The tests are in `evidence/report/templates/verdict.js`. Words, bounds and levels that are defined in Python are put
+into the page, with the state of the generator and the simulated part of the power, so that both draw and count alike.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from realm_lab.evidence.statistics.paired import EXACT_SEEDS, FEWEST_SEEDS
-from realm_lab.records.plugins import Choice, Kind
+from realm_lab.records.plugins import Choice, Chosen, Kind
 from realm_lab.runner.launchers import Part
 
+SeedCounts = Callable[..., Mapping[str, int]]
 SeedList = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
 MOST_SEEDS = EXACT_SEEDS  # for a rule: all signs of this many are counted
 
@@ -40,9 +41,9 @@ class SeedRule(Part):
         return None
 
 
-SEED_RULES: Kind[Callable[..., Mapping[str, int]]] = Kind("rule for seeds", "function", "study, results")
+SEED_RULES: Kind[SeedCounts] = Kind("rule for seeds", "function", "study, results")
 SEED_RULES.declare(
-    "decided", "realm_lab.runner.until_decided:until_decided", "realm_lab.runner.until_decided:UntilDecided"
+    "decided", "realm_lab.runner.rules.until_decided:until_decided", "realm_lab.runner.rules.until_decided:UntilDecided"
 )
 register_seed_rule = SEED_RULES.register  # makes a rule selectable as `seeds: {until: NAME}`
 
@@ -62,3 +63,9 @@ SeedsOrRule = Annotated[
     | Annotated[Choice, BeforeValidator(_rule), PlainSerializer(Choice.plain), Tag(RULE)],
     Discriminator(lambda given: RULE if isinstance(given, dict | Choice) else LIST),
 ]
+
+
+def options_of(rule: Chosen[SeedCounts]) -> SeedRule:
+    """Return the options of a rule, which planning has checked."""
+    assert isinstance(rule.options, SeedRule)
+    return rule.options

@@ -15,7 +15,7 @@ from realm_lab.params.corpus import Corpus
 from realm_lab.records.metrics import CURVES, chosen_by
 from realm_lab.records.parameters import show
 from realm_lab.runner.launchers import Part
-from realm_lab.runner.seeds import SeedList
+from realm_lab.runner.rules.seeds import SeedList
 
 EDGE_SHARE = 0.05  # of a range, at each end
 

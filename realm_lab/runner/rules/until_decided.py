@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from realm_lab.runner.seeds import SeedRule
+from realm_lab.runner.rules.seeds import SeedRule
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,1 @@
+"""Which runs a study wants: a rule a file."""
