@@ -80,7 +80,7 @@ def _losses(
     params = parameters(arguments, "bfloat16", changes)
     for stage in ("prepare", "warm_start", "pretrain"):
         run_stage(stage, "realm", params, 0, root)
-    found = open_stage(root / "runs", plan_run(params, "realm", 0), "pretrain", params).metrics.rows()
+    found = open_stage(root / "runs", plan_run(params, "realm", 0), "pretrain").metrics.rows()
     return [row for row in found if "step_seconds" in row]
 
 

@@ -88,7 +88,7 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
     run, several with that name, or one that has not finished."""
     from realm_lab.core.process import limit_threads
     from realm_lab.systems.context import Context
-    from realm_lab.systems.identity import Plan
+    from realm_lab.systems.identity import Run as PlannedRun
 
     runs, record = Path(root) / "runs", load_record(name, root)
     try:
@@ -107,9 +107,9 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
     system = record.system
     if study is not None:  # which has `package.module:Class` for a user's own system; a run knows its name only
         system = next(study.cell(run.cell).system for run in study.runs if run.run == record.name)
-    plan = Plan(system, record.seed, record.inputs["corpus"], record.keys)
+    run = PlannedRun(system, record.seed, params, record.inputs["corpus"], record.keys)
     limit_threads(params.launch.threads)
-    return Run(record.name, record, Context(params, plan, Path(root)))
+    return Run(record.name, record, Context(run, Path(root)))
 
 
 def load_record(name: PathLike, root: PathLike = ".") -> RunRecord:

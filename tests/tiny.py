@@ -77,7 +77,7 @@ def steps_done(task: type, killed_at: int | None = None) -> Iterator[list[int]]:
 
 def stage_run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int = 0) -> StageRun:
     """The folder of one stage."""
-    return open_stage(root / "runs", plan_run(chosen, label, seed), stage, chosen)
+    return open_stage(root / "runs", plan_run(chosen, label, seed), stage)
 
 
 def metrics(run: StageRun) -> list[dict[str, Any]]:

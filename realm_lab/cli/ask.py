@@ -157,7 +157,7 @@ def is_near_uniform(candidates: Sequence[ReadPassage]) -> bool:
 
 def reply_fields(context: Context, reply: Reply) -> dict[str, Any]:
     """Return an answer as `ask --json` and `serve` write it."""
-    fields: dict[str, Any] = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
+    fields: dict[str, Any] = {"system": context.run.system, "question": reply.question, "answer": reply.answer}
     fields["near_uniform"] = is_near_uniform(reply.candidates)
     return {**fields, "candidates": [vars(candidate) for candidate in reply.candidates]}
 
@@ -197,8 +197,8 @@ def _show(
     console = Console()
     for name, answer, more in words:
         console.print(Text.assemble((name, "dim"), (answer, "bold"), more))
-    plan = context.plan
-    console.print(Text(f"by {plan.system}, seed {plan.seed} ({plan.run_name})", "dim"))
+    run = context.run
+    console.print(Text(f"by {run.system}, seed {run.seed} ({run.name})", "dim"))
     if not candidates:
         return
     table = Table(box=None, pad_edge=False, header_style="dim")

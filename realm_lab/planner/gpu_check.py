@@ -206,7 +206,7 @@ class _Training:
         if not root.exists():
             shutil.copytree(self._folder / "begun", root)
         run_stage("pretrain", "realm", params, 0, root)
-        rows = open_stage(root / "runs", plan_run(params, "realm", 0), "pretrain", params).metrics.rows()
+        rows = open_stage(root / "runs", plan_run(params, "realm", 0), "pretrain").metrics.rows()
         return [row["loss"] for row in rows if "loss" in row]
 
     def _models(self, name: str) -> dict[str, bytes]:

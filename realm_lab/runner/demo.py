@@ -43,7 +43,7 @@ def install(root: Path) -> str:
         raise UserError("another study has the name of the demo", path=path, remedy="run the demo in another folder")
     record_study(plan, root)
     for run in plan.runs:
-        for folder in stage_folders(Path(root) / "runs", run.plan).values():
+        for folder in stage_folders(Path(root) / "runs", run).values():
             source = FOLDER / "stages" / folder.name
             if source.is_dir() and not folder.exists():
                 with atomic_directory(folder) as scratch:
@@ -51,8 +51,8 @@ def install(root: Path) -> str:
             elif not folder.exists() and not folder.name.startswith("prepare"):
                 raise UserError("no such stage", "the demo was made by another version of the engine", path=source)
     first = plan.runs[0]
-    if not (kept_corpus_folder(root, first.plan) / "manifest.json").exists():
-        run_stage("prepare", first.plan.system, first.params, first.seed, root)
+    if not (kept_corpus_folder(root, first) / "manifest.json").exists():
+        run_stage("prepare", first.system, first.params, first.seed, root)
     return f"{plan.name}/{first.cell}-s{first.seed}"
 
 
@@ -70,7 +70,7 @@ def collect(root: Path) -> None:
     target = FOLDER / "stages"
     shutil.rmtree(target, ignore_errors=True)
     for run in planned(root).runs:
-        for stage, folder in stage_folders(Path(root) / "runs", run.plan).items():
+        for stage, folder in stage_folders(Path(root) / "runs", run).items():
             copy = target / folder.name
             if stage != "prepare" and not copy.exists():
                 StageRun(folder, stage).check()

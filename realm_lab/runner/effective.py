@@ -92,7 +92,7 @@ def study_digests(path: Path, root: Path) -> dict[str, Any]:
     named += [metric.choice["name"] for metric in plan.described.get("own_metrics", ()) if metric.choice]
     roots = {*AFTER["report"], *(name.partition(":")[0] for name in named if ":" in name)}
     for run in runs:
-        roots |= {one for modules in code_roots(run.params, run.plan.system).values() for one in modules}
+        roots |= {one for modules in code_roots(run.params, run.system).values() for one in modules}
     changes = {change for one in other_code(wanted(plan, Results(root)), root) for change in one.found.changes}
     keys, code = [run.run_key for run in runs], reader.reached(sorted(roots))
     reader.save()

@@ -13,8 +13,8 @@ from realm_lab.errors import UserError
 from realm_lab.records.code_record import CodeStates, StageCode, changes_line
 from realm_lab.records.files import remove_directory
 from realm_lab.records.run_lease import writing
-from realm_lab.runner.planned import PlannedRun
 from realm_lab.systems.identity import (
+    Run,
     code_roots,
     exported_corpus_folder,
     kept_corpus_folder,
@@ -28,18 +28,18 @@ class OtherCode(NamedTuple):
     """A stage that other code computed, and the runs that would use it."""
 
     found: StageCode
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[Run, ...]
 
 
-def other_code(runs: Iterable[PlannedRun], root: Path, until: str = "") -> list[OtherCode]:
+def other_code(runs: Iterable[Run], root: Path, until: str = "") -> list[OtherCode]:
     """Return stages of planned runs that other code computed and that would be used again, as far as stage `until`, or
     each run's last."""
     states = CodeStates(Path(root) / "runs")
     found: dict[Path, StageCode] = {}
-    owners: dict[Path, list[PlannedRun]] = {}
+    owners: dict[Path, list[Run]] = {}
     for run in runs:
-        folders = stage_folders(Path(root) / "runs", run.plan, until or run.last_stage)
-        kept = states.of_run(folders, code_roots(run.params, run.plan.system))
+        folders = stage_folders(Path(root) / "runs", run, until or run.last_stage)
+        kept = states.of_run(folders, code_roots(run.params, run.system))
         for stage in kept:
             if stage.changes:
                 found[stage.folder] = stage
@@ -52,9 +52,7 @@ def described(found: Sequence[OtherCode]) -> str:
     return changes_line([one.found for one in found], len({run.name for one in found for run in one.runs}))
 
 
-def settle_code(
-    runs: Sequence[PlannedRun], root: Path, until: str = "", check: Callable[[], None] = lambda: None
-) -> None:
+def settle_code(runs: Sequence[Run], root: Path, until: str = "", check: Callable[[], None] = lambda: None) -> None:
     """Treat results of other code by `launch.other_code`: stop, delete them, or accept them. `check` is called before
     anything is written. UserError: the setting is `stop`, or a process works on such a stage."""
     found = other_code(runs, root, until)
@@ -69,11 +67,11 @@ def settle_code(
     for one in found:
         if policy == "accept":
             run, stage = one.runs[0], one.found.stage
-            folders, roots = stage_folders(runs_folder, run.plan), code_roots(run.params, run.plan.system)
+            folders, roots = stage_folders(runs_folder, run), code_roots(run.params, run.system)
             states.accept(stage, folders, roots[stage])
             continue
         for run in one.runs:
-            folders = stage_folders(runs_folder, run.plan, until or run.last_stage)
+            folders = stage_folders(runs_folder, run, until or run.last_stage)
             way = list(folders)
             for stage in way[way.index(one.found.stage) :]:  # and the stages computed from it
                 _empty(folders[stage])
@@ -81,9 +79,9 @@ def settle_code(
                     _remove_corpus(run, root)
 
 
-def _remove_corpus(run: PlannedRun, root: Path) -> None:
-    kept = kept_corpus_folder(root, run.plan)
-    for folder in (kept, exported_corpus_folder(root, run.plan)):
+def _remove_corpus(run: Run, root: Path) -> None:
+    kept = kept_corpus_folder(root, run)
+    for folder in (kept, exported_corpus_folder(root, run)):
         remove_directory(folder)
     for cuts in kept.parent.glob(f".{kept.name}.*.cuts"):
         shutil.rmtree(cuts)

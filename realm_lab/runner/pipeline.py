@@ -25,14 +25,14 @@ from realm_lab.records.study import DEFAULT, SCRATCH, check_study_name, study_fo
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.other_code import settle_code
 from realm_lab.runner.plan import default_plan
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.progress import drive, say
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.runner.wanted import record_study
-from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
+from realm_lab.systems.identity import Run, exported_corpus_folder, kept_corpus_folder
 from realm_lab.systems.registry import system_of
 
 
@@ -103,7 +103,7 @@ def show(stage: str, plan: StudyPlan, root: Path) -> None:
 
 def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:
     """Return the runs that have the stage; a run without it waits for the command of a stage that it has."""
-    return replace(plan, runs=tuple(run for run in plan.runs if stage == "prepare" or stage in run.plan.stages))
+    return replace(plan, runs=tuple(run for run in plan.runs if stage == "prepare" or stage in run.stages))
 
 
 def restore(plan: StudyPlan, root: Path) -> None:
@@ -176,9 +176,9 @@ def _publish(stage: str, plan: StudyPlan, root: Path) -> None:
 def _export_corpora(plan: StudyPlan, root: Path) -> None:
     wanted = set()
     for run in plan.runs:
-        folder = exported_corpus_folder(root, run.plan)
+        folder = exported_corpus_folder(root, run)
         if folder.name not in wanted and not (folder / "manifest.json").exists():
-            link_directory(kept_corpus_folder(root, run.plan), folder)
+            link_directory(kept_corpus_folder(root, run), folder)
         wanted.add(folder.name)
     _remove_others(root / "data" / "prepared", wanted)
 
@@ -186,15 +186,15 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
 def _export_models(stage: str, plan: StudyPlan, root: Path) -> None:
     """Copy the models of a finished stage: a folder `<system>-s<seed>` each, or `s<seed>` if all systems share it."""
     wanted: set[str] = set()
-    runs = [run for run in plan.runs if stage in run.plan.stages]
+    runs = [run for run in plan.runs if stage in run.stages]
     target = root / "models" / stage
-    shared = {run.seed: {other.plan.key(stage) for other in runs if other.seed == run.seed} for run in runs}
+    shared = {run.seed: {other.key(stage) for other in runs if other.seed == run.seed} for run in runs}
     for run in runs:
         if not _keeps_model(stage, run):
             continue
         source = _model(stage, run, root)
         is_shared = len(shared[run.seed]) == 1 < sum(other.seed == run.seed for other in runs)
-        folder = target / (f"s{run.seed}" if is_shared else f"{run.plan.system}-s{run.seed}")
+        folder = target / (f"s{run.seed}" if is_shared else f"{run.system}-s{run.seed}")
         wanted.add(folder.name)
         if not source.exists():
             remedy = f"delete {source.parent} and run again"
@@ -205,21 +205,21 @@ def _export_models(stage: str, plan: StudyPlan, root: Path) -> None:
     _remove_others(target, wanted)
 
 
-def _keeps_model(stage: str, run: PlannedRun) -> bool:
-    return system_of(run.plan.system).stage(stage).keeps == "model"
+def _keeps_model(stage: str, run: Run) -> bool:
+    return system_of(run.system).stage(stage).keeps == "model"
 
 
-def _model(stage: str, run: PlannedRun, root: Path) -> Path:
+def _model(stage: str, run: Run, root: Path) -> Path:
     """Return the folder with the models of a stage."""
-    return stage_folder(root / "runs", stage, run.plan.key(stage)) / "model"
+    return stage_folder(root / "runs", stage, run.key(stage)) / "model"
 
 
 def _export_records(stage: str, plan: StudyPlan, root: Path) -> None:
     """Copy the records of a finished stage (metrics, results, code): they hold times, and are not inputs of a later
     stage."""
     records, kept = root / "data" / "records" / stage, set()
-    for run in (run for run in plan.runs if stage == "prepare" or stage in run.plan.stages):
-        source = stage_folder(root / "runs", stage, run.plan.key(stage))
+    for run in (run for run in plan.runs if stage == "prepare" or stage in run.stages):
+        source = stage_folder(root / "runs", stage, run.key(stage))
         kept.add(source.name)
         if not _is_copy(records / source.name, source, CODE_NAME):
             with atomic_directory(records / source.name) as scratch:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from realm_lab.records.study import DEFAULT
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LocalOptions
-from realm_lab.runner.planned import CellSpace, PlannedRun, StudyPlan
+from realm_lab.runner.planned import CellSpace, StudyPlan
 from realm_lab.runner.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
 from realm_lab.runner.rules.space import check_dimension, check_metric, last_stage_for
 from realm_lab.runner.rules.tune import check_space
@@ -39,7 +40,7 @@ from realm_lab.runner.study import (
     read_study_file,
     value_in_name,
 )
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run, plan_runs
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, Run, plan_run, plan_runs
 from realm_lab.systems.registry import system_of, with_options
 
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
@@ -108,17 +109,18 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
     flat = with_options(flatten(base), search.space)
     own = {name: flat[name] for name in search.space}
 
-    def make(values_of_trial: Mapping[str, Any]) -> tuple[PlannedRun, ...]:
+    def make(values_of_trial: Mapping[str, Any]) -> tuple[Run, ...]:
         tried = laid_over(values, {name: values_of_trial[name] for name in written_space if name in values_of_trial})
         with placed(written_space, tried):
             params = resolve(tried)
             check_parts(params)
         changes = {key: value for key, value in flatten(params).items() if value != flat[key]}
-        plans = plan_runs(params, DEFAULT_SYSTEM, search.seeds)
-        return tuple(PlannedRun("", plan.seed, params, plan, changes, last_stage=last) for plan in plans)
+        return tuple(
+            replace(run, values=changes, last_stage=last) for run in plan_runs(params, DEFAULT_SYSTEM, search.seeds)
+        )
 
     def key(values_of_trial: Mapping[str, Any]) -> str:
-        return make(values_of_trial)[0].plan.key(last)
+        return make(values_of_trial)[0].key(last)
 
     for name, dimension in search.space.items():
         with placed(search.reach("space", name)):
@@ -151,7 +153,7 @@ def _runs(
     common: Mapping[str, Any],
     seeds: Sequence[int],
     choices: Mapping[str, Any],
-) -> tuple[tuple[Cell, ...], tuple[PlannedRun, ...], dict[str, Any], Params]:
+) -> tuple[tuple[Cell, ...], tuple[Run, ...], dict[str, Any], Params]:
     """Return the cells with the values that were chosen for them, every run, the changes of the preset in all cells,
     and the parameters of the baseline. UserError: a cell's parameters are wrong, or two cells are one run."""
     cells, resolved, plans = [], dict[str, Params](), []
@@ -171,12 +173,12 @@ def _runs(
     }
     runs = []
     owners: dict[str, Cell] = {}  # run key -> its cell
-    for cell, params, planned in zip(cells, resolved.values(), plans, strict=True):
-        for seed, plan in zip(seeds, planned, strict=True):
-            other = owners.setdefault(plan.run_key, cell)
+    for cell, planned in zip(cells, plans, strict=True):
+        for run in planned:
+            other = owners.setdefault(run.run_key, cell)
             if other != cell:
                 raise _overlap(study, other, cell, of_baseline, everywhere)
-            runs.append(PlannedRun(cell.name, seed, params, plan, choices.get(cell.name, {})))
+            runs.append(replace(run, cell=cell.name, values=choices.get(cell.name, {})))
     return tuple(cells), tuple(runs), everywhere, resolved[cells[0].name]
 
 
@@ -267,9 +269,9 @@ def _trial_runs(
     before: Mapping[str, Any],
     names: Iterable[str],
     last_stage: str,
-    made: dict[str, tuple[PlannedRun, ...]],
+    made: dict[str, tuple[Run, ...]],
     values: Mapping[str, Any],
-) -> tuple[PlannedRun, ...]:
+) -> tuple[Run, ...]:
     """Return the run for each seed of a trial of a cell with these values, `made` once. UserError: no valid
     combination."""
     text = json.dumps(values, sort_keys=True)
@@ -279,8 +281,10 @@ def _trial_runs(
         with _in_cell(study, cell, tried):
             params = resolve(tried)
             check_parts(params)
-        plans = plan_runs(params, cell.system, study.tune.seeds)
-        made[text] = tuple(PlannedRun(cell.name, plan.seed, params, plan, last_stage=last_stage) for plan in plans)
+        made[text] = tuple(
+            replace(run, cell=cell.name, last_stage=last_stage)
+            for run in plan_runs(params, cell.system, study.tune.seeds)
+        )
     return made[text]
 
 
@@ -352,11 +356,7 @@ def default_plan(params: Params) -> StudyPlan:
     """Return the default pipeline as a study: REALM and its warm start."""
     check_parts(params)
     cells = tuple(Cell(name, system_of(name).title, name, {}, {}) for name in DEFAULT_SYSTEMS)
-    runs = [
-        PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed))
-        for cell in cells
-        for seed in params.seeds
-    ]
+    runs = [replace(plan_run(params, cell.system, seed), cell=cell.name) for cell in cells for seed in params.seeds]
     question = "What does REALM pre-training add to its own warm start?"
     described = {"figures": DEFAULT_FIGURES}
     return StudyPlan(DEFAULT, question, cells, tuple(params.seeds), tuple(runs), described, beyond_preset(params))

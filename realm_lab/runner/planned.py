@@ -1,4 +1,4 @@
-"""A planned run, and a study before its results."""
+"""A study before its results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from realm_lab.params.parameters import Params
 from realm_lab.records.plugins import Chosen
 from realm_lab.records.study import StudyCell, StudyRecord, StudyRun
 from realm_lab.runner.launchers import LauncherSettings
@@ -15,44 +14,9 @@ from realm_lab.runner.rules.seeds import SeedCounts
 from realm_lab.runner.rules.space import Dimension, Tuning
 from realm_lab.runner.search_file import Search
 from realm_lab.runner.study import Cell
-from realm_lab.systems.identity import Plan
+from realm_lab.systems.identity import Run
 
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """One cell at one seed. `values`: what tuning chose for the cell, or tries in trial number `trial`. `last_stage`:
-    where it ends, if that is before the last stage of its system."""
-
-    cell: str
-    seed: int
-    params: Params
-    plan: Plan
-    values: dict[str, Any] = field(default_factory=dict)
-    trial: int | None = None
-    last_stage: str = ""
-
-    @property
-    def label(self) -> str:
-        """Its cell, as people read it."""
-        return self.cell if self.trial is None else f"{self.cell}, trial {self.trial}"
-
-    @property
-    def run_key(self) -> str:
-        return self.plan.run_key
-
-    @property
-    def name(self) -> str:
-        """Its folder under runs/."""
-        return self.plan.run_name
-
-    def keys(self, until: str = "") -> dict[str, str]:
-        """Return stage -> key, as far as the stage `until`, or where it ends."""
-        names, last = list(self.plan.stages), until or self.last_stage
-        names = names[: names.index(last) + 1] if last in names else names
-        return {name: self.plan.stages[name] for name in names}
-
-
-Make = Callable[[Mapping[str, Any]], tuple[PlannedRun, ...]]
+Make = Callable[[Mapping[str, Any]], tuple[Run, ...]]
 """Values of a space -> the run of a trial for each seed. UserError: no valid combination."""
 
 
@@ -78,7 +42,7 @@ class StudyPlan:
     question: str
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[Run, ...]
     described: dict[str, Any]
     common: dict[str, Any] = field(default_factory=dict)
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
@@ -95,11 +59,11 @@ class StudyPlan:
         """The cell that all others are compared with."""
         return self.cells[0]
 
-    def of(self, cell: str) -> list[PlannedRun]:
+    def of(self, cell: str) -> list[Run]:
         return [run for run in self.runs if run.cell == cell]
 
     def record(
-        self, runs: Iterable[PlannedRun], trials: Iterable[PlannedRun] = (), tuning: Mapping[str, Any] | None = None
+        self, runs: Iterable[Run], trials: Iterable[Run] = (), tuning: Mapping[str, Any] | None = None
     ) -> StudyRecord:
         """Return its study.json with these runs; nothing is written."""
         runs = [*runs]
@@ -129,5 +93,5 @@ class StudyPlan:
         )
 
 
-def _recorded(runs: Iterable[PlannedRun]) -> tuple[StudyRun, ...]:
+def _recorded(runs: Iterable[Run]) -> tuple[StudyRun, ...]:
     return tuple(StudyRun(run.cell, run.seed, run.run_key, run.name, run.trial) for run in runs)

@@ -18,18 +18,19 @@ from realm_lab.records.parameters import show
 from realm_lab.records.state import StageStates
 from realm_lab.records.study import study_folder
 from realm_lab.runner.other_code import described, other_code
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.rules.tune import Tuned
 from realm_lab.runner.schedule import Launcher, share_out
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell, changes_title
 from realm_lab.runner.tasks import stages_left, state_of_run, tasks_of
+from realm_lab.systems.identity import Run
 
 POLICY = "pretrain.refresh.policy"
 REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]
 
 
-def plan_as_json(plan: StudyPlan, runs: Sequence[PlannedRun], root: Path) -> list[dict[str, Any]]:
+def plan_as_json(plan: StudyPlan, runs: Sequence[Run], root: Path) -> list[dict[str, Any]]:
     """Output of `--dry-run --json`: one entry per run with its state and the parameters that its cell sets."""
     states = StageStates(Path(root) / "runs")
     overrides = {cell.name: cell.overrides for cell in plan.cells}
@@ -48,7 +49,7 @@ def plan_as_json(plan: StudyPlan, runs: Sequence[PlannedRun], root: Path) -> lis
 
 
 def show_plan(
-    plan: StudyPlan, runs: Sequence[PlannedRun], root: Path, until: str = "", launcher: Launcher | None = None
+    plan: StudyPlan, runs: Sequence[Run], root: Path, until: str = "", launcher: Launcher | None = None
 ) -> None:
     """Print a row for each cell or trial with its `runs`, and how much there is to do up to the stage `until`: with
     one, each task; and how a launcher would start it. UserError: it could not."""
@@ -97,7 +98,7 @@ def show_search(plan: StudyPlan, root: Path, *, as_json: bool) -> None:
     print(f"{how}, each with seeds {show(search.seeds)}; there are: {there}")
 
 
-def expected_time(plan: StudyPlan, runs: Sequence[PlannedRun], root: Path, most: int | None = None) -> str:
+def expected_time(plan: StudyPlan, runs: Sequence[Run], root: Path, most: int | None = None) -> str:
     """Estimate the time of unfinished stages, shared ones once, from reference runs of the same cells; "" if nothing is
     left or was measured. It is about that of a machine as fast as the reference's."""
     hours, states = reference_hours(plan, root), StageStates(Path(root) / "runs")
@@ -148,9 +149,9 @@ def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def in_stages(hours: float, run: PlannedRun, minutes: Mapping[str, float]) -> dict[str, float]:
+def in_stages(hours: float, run: Run, minutes: Mapping[str, float]) -> dict[str, float]:
     """Divide the hours of a run over its stages as these minutes are, or equally if they are not known."""
-    known = {stage: minutes.get(stage, 0.0) for stage in run.plan.stages}
+    known = {stage: minutes.get(stage, 0.0) for stage in run.stages}
     whole = sum(known.values())
     return {stage: hours * (value / whole if whole else 1 / len(known)) for stage, value in known.items()}
 

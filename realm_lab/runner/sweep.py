@@ -26,7 +26,7 @@ from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.on_finish import call, message
 from realm_lab.runner.other_code import described, other_code, settle_code
 from realm_lab.runner.plan import plan_study
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.preview import after_tuning, in_every_cell, plan_as_json, show_plan, show_search
 from realm_lab.runner.progress import POLL_SECONDS, drive, say
 from realm_lab.runner.results import Results
@@ -37,7 +37,7 @@ from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, nodes_of, tasks_of
 from realm_lab.runner.wanted import record_study, settled, study_record, wanted
-from realm_lab.systems.identity import corpus_folder
+from realm_lab.systems.identity import Run, corpus_folder
 
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
 EXIT_INCOMPLETE = 1
@@ -133,8 +133,8 @@ class Sweep:
             study = replace(study, search=search)
         self._study, self._launcher, self._request = study, launcher, request
         self._root, self._results = Path(request.root), Results(request.root, retry_failed=request.retry_failed)
-        self._runs: list[PlannedRun] | None = None  # wanted ones, of the cells and seeds that are asked for
-        self._seen: dict[str, PlannedRun] = {}  # all that were wanted so far
+        self._runs: list[Run] | None = None  # wanted ones, of the cells and seeds that are asked for
+        self._seen: dict[str, Run] = {}  # all that were wanted so far
         self._tasks: dict[str, Task] = {}  # all that the launcher got
         self._going: set[str] = set()  # of these
 
@@ -286,7 +286,7 @@ class Sweep:
     def _without_corpus(self) -> int:
         """Count the complete runs whose prepared corpus is gone."""
         return sum(
-            not (corpus_folder(self._root, run.plan) / "manifest.json").exists()
+            not (corpus_folder(self._root, run) / "manifest.json").exists()
             and self._results.state(run).state == "COMPLETE"
             for run in self._runs or ()
         )
@@ -350,9 +350,7 @@ class Sweep:
             print_json(plan_as_json(settled(self._study, self._results), self._runs or [], self._root))
 
 
-def part_of(
-    study: StudyPlan, runs: Sequence[PlannedRun], named: Sequence[str], seeds: int | None = None
-) -> list[PlannedRun]:
+def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: int | None = None) -> list[Run]:
     """Return the runs of some cells, several in a text with commas, which names of cells may have, too; default: all.
     `seeds`: only those of the first ones, except for trials. UserError: no such cell, or fewer seeds than that."""
     if seeds is not None and not any(run.trial is not None for run in runs):

@@ -10,7 +10,7 @@ from typing import Any
 from realm_lab.params.parameters import Params
 from realm_lab.records.run import KEY_LENGTH, StageRun, stage_folder
 from realm_lab.records.state import RunState, StageStates
-from realm_lab.runner.planned import PlannedRun
+from realm_lab.systems.identity import Run
 from realm_lab.systems.registry import system_of
 
 Node = tuple[str, str]  # stage, key
@@ -66,18 +66,18 @@ class Task:
         }
 
 
-def state_of_run(run: PlannedRun, states: StageStates, until: str = "") -> RunState:
+def state_of_run(run: Run, states: StageStates, until: str = "") -> RunState:
     """Return the state of a planned run, as far as the stage `until` or its own last one."""
-    return states.run(run.keys(until), run.plan.corpus_key)
+    return states.run(run.keys(until), run.corpus_key)
 
 
-def nodes_of(run: PlannedRun) -> set[Node]:
+def nodes_of(run: Run) -> set[Node]:
     """Return all that a run needs."""
-    return {("prepare", run.plan.corpus_key), *run.keys().items()}
+    return {("prepare", run.corpus_key), *run.keys().items()}
 
 
 def tasks_of(
-    runs: Iterable[PlannedRun],
+    runs: Iterable[Run],
     states: StageStates,
     *,
     retry_failed: bool = False,
@@ -93,7 +93,7 @@ def tasks_of(
             continue
         stages: list[str] = []
         for stage in ("prepare", *(run.keys(until) if until != "prepare" else ())):
-            state = states.stage(stage, run.plan.key(stage)).state
+            state = states.stage(stage, run.key(stage)).state
             if state == "FAILED" and not retry_failed:
                 break
             if state != "COMPLETE":
@@ -102,23 +102,23 @@ def tasks_of(
     return chains(work, each_stage_alone)
 
 
-def stages_left(runs: Iterable[PlannedRun], states: StageStates) -> Iterator[tuple[Node, PlannedRun]]:
+def stages_left(runs: Iterable[Run], states: StageStates) -> Iterator[tuple[Node, Run]]:
     """Yield unfinished stages, each with every run that has it, for estimates of their time."""
     for run in runs:
         for stage in ("prepare", *run.keys()):
-            if states.stage(stage, run.plan.key(stage)).state != "COMPLETE":
-                yield (stage, run.plan.key(stage)), run
+            if states.stage(stage, run.key(stage)).state != "COMPLETE":
+                yield (stage, run.key(stage)), run
 
 
-def chains(work: Iterable[tuple[PlannedRun, list[str]]], each_stage_alone: bool = False) -> list[Task]:
+def chains(work: Iterable[tuple[Run, list[str]]], each_stage_alone: bool = False) -> list[Task]:
     """Return tasks of runs with their unfinished stages, in order: shared stages first, then seed by seed."""
-    owners: dict[Node, list[PlannedRun]] = {}
+    owners: dict[Node, list[Run]] = {}
     above: dict[Node, Node | None] = {}
     below: dict[Node, list[Node]] = {}
     for run, stages in work:
         before: Node | None = None
         for stage in stages:
-            node = (stage, run.plan.key(stage))
+            node = (stage, run.key(stage))
             owners.setdefault(node, []).append(run)
             above[node] = before
             if before is not None and node not in below.setdefault(before, []):
@@ -140,12 +140,12 @@ def chains(work: Iterable[tuple[PlannedRun, list[str]]], each_stage_alone: bool 
     return sorted(found, key=lambda task: (task.name not in shared, depth[task.name], task.seed))
 
 
-def _task(chain: list[Node], runs: list[PlannedRun], run: PlannedRun, over: Node | None) -> Task:
+def _task(chain: list[Node], runs: list[Run], run: Run, over: Node | None) -> Task:
     """Make a task of stages that `runs` share; `run` is one that has all of them."""
     return Task(
         name=_name(chain[-1]),
         stages=tuple(stage for stage, _ in chain),
-        system=run.plan.system,
+        system=run.system,
         seed=run.seed,
         params=run.params,
         keys=dict(chain),

@@ -22,7 +22,7 @@ from realm_lab.records.parameters import CHANGES, OPTIONS
 from realm_lab.records.run import StageRun, stage_folder
 from realm_lab.records.state import StageStates
 from realm_lab.runner.plan import plan_study
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.preview import runs_at_once
 from realm_lab.runner.progress import say
 from realm_lab.runner.results import Results
@@ -30,6 +30,7 @@ from realm_lab.runner.study import Cell, early_changes
 from realm_lab.runner.sweep import Request, part_of, sweep
 from realm_lab.runner.tasks import stages_left
 from realm_lab.runner.wanted import settled, wanted
+from realm_lab.systems.identity import Run
 from realm_lab.systems.registry import options_of, system_of
 
 STEPS = 4
@@ -127,22 +128,22 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
     return copied
 
 
-def _sizes(run: PlannedRun) -> dict[str, int]:
+def _sizes(run: Run) -> dict[str, int]:
     """Return parameters that decide the length of a run -> value; all questions are very many."""
     values = flatten(run.params)
     found = {name: MANY if values[name] is None else values[name] for name in SMALL}
-    options = options_of(run.params, run.plan.system)
-    own = {f"{OPTIONS}.{run.plan.system}.{name}": value for name, value in options if name.endswith("steps")}
+    options = options_of(run.params, run.system)
+    own = {f"{OPTIONS}.{run.system}.{name}": value for name, value in options if name.endswith("steps")}
     return found | {name: value for name, value in own.items() if value}
 
 
-def _steps_of(stage: str, run: PlannedRun) -> list[str]:
+def _steps_of(stage: str, run: Run) -> list[str]:
     """Return the parameters that decide the number of steps of a stage: those of its section, else options of the
     system that no stage before depends on."""
     sizes = [name for name in _sizes(run) if name.endswith("steps")]
     options = [name for name in sizes if name.startswith(OPTIONS)]
     left = options
-    for one in system_of(run.plan.system).stages:
+    for one in system_of(run.system).stages:
         of_section = [name for name in sizes if name.endswith(".steps") and name not in options and one.declares(name)]
         own = [name for name in left if one.declares(f"{OPTIONS}.{name.rpartition('.')[2]}")]
         left = [name for name in left if name not in own]
@@ -163,7 +164,7 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most
     lines, todo = [], dict[tuple[str, str], float]()
     for run in whole.runs:
         small_run = next(other for other in small.runs if other.cell == run.cell)
-        found = {stage: _seconds(stage, run, small_run, folder / "runs") for stage in ("prepare", *run.plan.stages)}
+        found = {stage: _seconds(stage, run, small_run, folder / "runs") for stage in ("prepare", *run.stages)}
         known = {stage: value for stage, value in found.items() if value is not None}
         if len(known) == len(found):
             seconds[run.cell, run.seed] = known
@@ -180,18 +181,18 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most
     return [*lines, f"{what}, {duration(work / at_once)} at {at_once} at a time on this machine"]
 
 
-def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> float | None:
+def _seconds(stage: str, run: Run, tried: Run, runs: Path) -> float | None:
     """Estimate the time of a stage of a whole run from the small one; None if that has not finished.
 
     A training takes its start and end, its steps (the quickest one of pre-training has no refresh), its
     evaluations and its refreshes. The estimate is about right, or too long.
     """
-    found = StageRun(stage_folder(runs, stage, tried.plan.key(stage)), stage)
+    found = StageRun(stage_folder(runs, stage, tried.key(stage)), stage)
     if not found.is_complete():
         return None
     wall, sizes, small = found.status().wall_seconds, _sizes(run), _sizes(tried)
     if stage == "evaluate":
-        prepared = StageRun(stage_folder(runs, "prepare", tried.plan.corpus_key), "prepare").results()["counts"]
+        prepared = StageRun(stage_folder(runs, "prepare", tried.corpus_key), "prepare").results()["counts"]
         return wall + _more_evaluation([row["time"] for row in found.metrics.rows()], sizes, small, prepared)
     rows = list(found.metrics.rows())
     trained = [row for row in rows if "loss" in row]

@@ -11,15 +11,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from realm_lab.records.study import StudyRecord, write_study_record
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.results import Results
 from realm_lab.runner.rules import search
 from realm_lab.runner.rules.seeds import options_of
 from realm_lab.runner.rules.tune import tuned
-from realm_lab.systems.identity import record_run
+from realm_lab.systems.identity import Run, record_run
 
 
-def wanted(study: StudyPlan, results: Results) -> list[PlannedRun]:
+def wanted(study: StudyPlan, results: Results) -> list[Run]:
     """Return the runs that a study wants now, done or not."""
     if study.search is not None:
         return search.open_trials(study, results)
@@ -30,7 +30,7 @@ def wanted(study: StudyPlan, results: Results) -> list[PlannedRun]:
     return _taken(settled(study, results), results)
 
 
-def _taken(study: StudyPlan, results: Results) -> list[PlannedRun]:
+def _taken(study: StudyPlan, results: Results) -> list[Run]:
     """Return the runs of a study at all of its seeds, or at those that its rule takes by the results so far."""
     if study.rule is None:
         return [*study.runs]
@@ -68,7 +68,7 @@ def record_study(study: StudyPlan, root: Path, results: Results | None = None) -
     """Write run.json of every run that is wanted, and the study's study.json."""
     results, runs = results or Results(root), Path(root) / "runs"
     for run in (*(tuned(study, results).runs if study.tuning else ()), *wanted(study, results)):
-        record_run(runs, run.plan, run.params)
+        record_run(runs, run)
     record = study_record(study, root, results)
     write_study_record(runs, record)
     return record

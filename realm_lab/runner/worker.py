@@ -37,7 +37,7 @@ from realm_lab.records.plugins import own_code
 from realm_lab.records.run import StageRun
 from realm_lab.records.run_lease import TAKEN_CODE, writing
 from realm_lab.systems.context import Context
-from realm_lab.systems.identity import Plan, code_roots, plan_run, stage_folders
+from realm_lab.systems.identity import Run, code_roots, plan_run, stage_folders
 from realm_lab.systems.registry import system_of
 
 
@@ -47,15 +47,15 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
     divided while the others wait."""
     limit_threads(params.launch.threads)
     connect(pick_device(params.launch.device))
-    plan = plan_run(params, system, seed)
-    context = Context(params, plan, root, stage)
+    owner = plan_run(params, system, seed)
+    context = Context(owner, root, stage)
     run = context.stage(stage)
     run.at_end = lambda: CodeStates(context.runs).end(run.path)
     declared = system_of(system).stage(stage)
     work = own_code("system", declared.work)
     first = ranks().rank == 0
     with ExitStack() as claims:
-        if not on_first_rank(lambda: _claim(params, plan, stage, run, claims)):
+        if not on_first_rank(lambda: _claim(owner, stage, run, claims)):
             return
         try:
             with room_for(run.path):
@@ -92,7 +92,7 @@ def _note_failure(run: StageRun, error: BaseException) -> None:
         run.fail(str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
 
 
-def _claim(params: Params, plan: Plan, stage: str, run: StageRun, claims: ExitStack) -> bool:
+def _claim(owner: Run, stage: str, run: StageRun, claims: ExitStack) -> bool:
     """True if the stage must run; holds its lease until `claims` closes. Removes leftovers of a killed process and
     records the code. UserError: another process works on it, or other code computed the inputs or checkpoint."""
     if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
@@ -104,18 +104,18 @@ def _claim(params: Params, plan: Plan, stage: str, run: StageRun, claims: ExitSt
         for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
             if not left.name.startswith(".config.yaml."):  # written without a lease, perhaps at this moment
                 shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
-    _record_code(params, plan, stage, run.path.parents[1])
+    _record_code(owner, stage, run.path.parents[1])
     return True
 
 
-def _record_code(params: Params, plan: Plan, stage: str, runs: Path) -> None:
+def _record_code(owner: Run, stage: str, runs: Path) -> None:
     """Write code.json of a stage that starts from nothing. UserError: the code has changed since the stages before it,
     or its checkpoint, were computed, and `launch.other_code` does not accept that; or since this process started."""
-    states, roots = CodeStates(runs), code_roots(params, plan.system)
-    folders = stage_folders(runs, plan, stage)
+    states, roots = CodeStates(runs), code_roots(owner.params, owner.system)
+    folders = stage_folders(runs, owner, stage)
     states.check_unedited(roots[stage])
     for found in states.of_run(folders, roots):
-        if found.changes and params.launch.other_code == "accept":
+        if found.changes and owner.params.launch.other_code == "accept":
             states.accept(found.stage, folders, roots[found.stage])
         elif found.changes:
             raise UserError(

@@ -52,10 +52,10 @@ class Context(CorpusContext):
     @cached_property
     def system(self) -> System:
         """Return the finished run's system. UserError: the stage does not declare that it depends on it."""
-        if self._stage and not system_of(self.plan.system).stage(self._stage).calls_system:
+        if self._stage and not system_of(self.run.system).stage(self._stage).calls_system:
             remedy = "add 'system' to depends_on of the stage, so that it is part of the key"
             raise UserError(f"stage '{self._stage}' calls the system, which it does not declare", remedy)
-        return system_of(self.plan.system)(self)
+        return system_of(self.run.system)(self)
 
     @cached_property
     def bm25(self) -> Bm25:
@@ -76,7 +76,7 @@ class Context(CorpusContext):
     def model_folder(self, stage: str) -> Path:
         """Return the folder of a finished stage's models: in its run folder, or DVC's copy in models/. UserError: there
         is none, or its files are not those that were written."""
-        key = self.plan.key(stage)
+        key = self.run.key(stage)
         folder = stage_folder(self.runs, stage, key) / "model"
         copies = sorted((self.root / "models" / stage).glob("*/manifest.json"))
         same = [manifest.parent for manifest in copies if read_json(manifest).get("key") == key]
@@ -93,10 +93,10 @@ class Context(CorpusContext):
 
     def _nearest_finished(self, stage: str) -> str:
         """Describe the differences of the most similar finished run of this system; "" if there is none."""
-        found, given = [], {"seed": self.plan.seed, **flatten(self.params)}
+        found, given = [], {"seed": self.run.seed, **flatten(self.params)}
         for record in read_run_records(self.runs):
             folder = self.runs / record.stages.get(stage, "") / "model" / "manifest.json"
-            if record.system == self.plan.system and folder.exists():
+            if record.system == self.run.system and folder.exists():
                 theirs = {"seed": record.seed, **flatten(record.params)}
                 mine = with_options(given, theirs)
                 differs = [key for key, value in theirs.items() if mine.get(key, value) != value and key != "preset"]
@@ -105,7 +105,7 @@ class Context(CorpusContext):
 
     def trained(self) -> str:
         """Return the last stage before fine-tuning that keeps models."""
-        stages = system_of(self.plan.system).stages
+        stages = system_of(self.run.system).stages
         return ["warm_start", *(s.name for s in stages if s.keeps == "model" and s.name != "finetune")][-1]
 
     def load_reader(self, stage: str) -> Reader:
@@ -174,4 +174,4 @@ def open_run(params: Params, root: Path, seed: int | None, system: str | None) -
     """Open a run by its system and seed, by default REALM and the first seed of the parameters."""
     limit_threads(params.launch.threads)
     seed = params.seeds[0] if seed is None else seed
-    return Context(params, plan_run(params, system or DEFAULT_SYSTEMS[-1], seed), root)
+    return Context(plan_run(params, system or DEFAULT_SYSTEMS[-1], seed), root)

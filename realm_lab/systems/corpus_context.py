@@ -27,10 +27,9 @@ from realm_lab.corpus.vocabulary import (
     special_ids,
 )
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Section
 from realm_lab.records.run import StageRun, stage_folder
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, corpus_folder, open_stage
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, Run, corpus_folder, open_stage
 from realm_lab.systems.registry import fixed_params, options_of, system_of, view_of
 
 BLANK = "[MASK]"  # in a question
@@ -41,26 +40,27 @@ class CorpusContext:
     """One run at one stage, limited to its corpus. A stage that needs no more, as its type shows, is not computed
     again if the code of retrieval changes."""
 
-    def __init__(self, params: Params, plan: Plan, root: Path, stage: str = ""):
+    def __init__(self, run: Run, root: Path, stage: str = ""):
         """Open a run; with `stage`, for the work of that stage, which can read only the parameters that it declares."""
-        self.params = view_of(params, plan.system, stage) if stage else fixed_params(params, plan.system).at_end()
-        self.plan, self.root, self._stage, self._seeds = plan, root, stage, params.seeds
+        params = run.params
+        self.params = view_of(params, run.system, stage) if stage else fixed_params(params, run.system).at_end()
+        self.run, self.root, self._stage, self._seeds = run, root, stage, params.seeds
         self.runs = root / "runs"
         self.device = pick_device(params.launch.device)
 
     @property
     def initial_seed(self) -> int:
         """Return the seed of new weights: the run's, unless `streams.initialisation` asks for another draw."""
-        return stream_seed(self.plan.seed, "initialisation", self.params.streams.initialisation)
+        return stream_seed(self.run.seed, "initialisation", self.params.streams.initialisation)
 
     def order_seed(self, stage: str) -> int:
         """Return the seed of a stage's order of data, masks and dropout: the run's, unless `streams.order` has the
         stage."""
-        return stream_seed(self.plan.seed, "order", self.params.streams.order.get(stage, 0))
+        return stream_seed(self.run.seed, "order", self.params.streams.order.get(stage, 0))
 
     def options(self, kind: type[Options]) -> Options:
         """Return `system_options` of the run's system, which are of this kind."""
-        options = options_of(self.params, self.plan.system)
+        options = options_of(self.params, self.run.system)
         assert isinstance(options, kind)
         return options
 
@@ -68,15 +68,15 @@ class CorpusContext:
     def corpus(self) -> PreparedCorpus:
         """Return the prepared corpus; one of other parameters is refused by its key. UserError: there is none, or it
         has pictures, and the model or the system reads none."""
-        folder = corpus_folder(self.root, self.plan)
-        if self.plan.seed not in self._seeds and not folder.exists():
+        folder = corpus_folder(self.root, self.run)
+        if self.run.seed not in self._seeds and not folder.exists():
             known = ", ".join(map(str, self._seeds))
             raise UserError(
-                f"seed {self.plan.seed}: no corpus is prepared for it; the parameters have the seeds {known}"
+                f"seed {self.run.seed}: no corpus is prepared for it; the parameters have the seeds {known}"
             )
         if not (folder / "manifest.json").exists():
-            last = list(self.plan.stages)[-1]
-            run = StageRun(stage_folder(self.runs, last, self.plan.key(last)), last)
+            last = list(self.run.stages)[-1]
+            run = StageRun(stage_folder(self.runs, last, self.run.key(last)), last)
             if run.is_complete():
                 remedy = "run `realm-lab prepare` with its parameters (--params, --preset, --set)"
                 raise UserError("the prepared corpus of this run is gone", remedy, path=folder)
@@ -84,16 +84,16 @@ class CorpusContext:
         corpus = PreparedCorpus(folder)
         if corpus.pictures is not None and not self.params.model.pictures:
             raise UserError("the knowledge corpus has pictures; set model.pictures to true")
-        if corpus.pictures is not None and not system_of(self.plan.system).reads_pictures:
-            raise UserError(f"system {self.plan.system} reads text alone, and the knowledge corpus has pictures")
+        if corpus.pictures is not None and not system_of(self.run.system).reads_pictures:
+            raise UserError(f"system {self.run.system} reads text alone, and the knowledge corpus has pictures")
         return corpus
 
     @property
     def to_finish(self) -> str:
         """Return the remedy for a missing stage: the stage commands run only the default systems."""
-        if self.plan.system in DEFAULT_SYSTEMS:
+        if self.run.system in DEFAULT_SYSTEMS:
             return "run `realm-lab evaluate` with the same --params, --preset and --set"
-        return f"run a study with a cell `system: {self.plan.system}`"
+        return f"run a study with a cell `system: {self.run.system}`"
 
     @property
     def vocabulary_size(self) -> int:
@@ -150,6 +150,6 @@ class CorpusContext:
 
     def stage(self, name: str) -> StageRun:
         """Return the folder of a stage of this run."""
-        run = open_stage(self.runs, self.plan, name, self.params)
-        run.launch["device"] = self.device.type
-        return run
+        found = open_stage(self.runs, self.run, name)
+        found.launch["device"] = self.device.type
+        return found

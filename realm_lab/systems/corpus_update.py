@@ -75,17 +75,17 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     run has not finished, a file is of no known format, or nothing is asked.
     """
     started = time.monotonic()
-    params, plan = context.params, context.plan
+    params, run = context.params, context.run
     name = update.name or re.sub(r"\W+", "-", update.new[0].name.partition(".")[0]).strip("-") or "corpus"
     check_name(name, "--name")
     for group in update.clozes:
         check_name(group, "--cloze")
     _ = context.corpus  # a run that has none is refused before it is recorded
-    folder = context.runs / record_run(context.runs, plan, params).name / "corpus_updates" / name
+    folder = context.runs / record_run(context.runs, run).name / "corpus_updates" / name
     corpora = {side: _knowledge(context, update, side, folder) for side in ("old", "new")}
     results: dict[str, Any] = {
         "name": name,
-        "run": {"system": system_of(plan.system).name, "seed": plan.seed, "run_key": plan.run_key},
+        "run": {"system": system_of(run.system).name, "seed": run.seed, "run_key": run.run_key},
         "settings": {"candidates": params.pretrain.candidates, "passages_read": params.finetune.candidates},
         "corpora": {
             side: {"source": source, "passages": len(knowledge.passages), "digest": knowledge.digest, "embedded": 0}

@@ -29,7 +29,7 @@ DEEPEST = max(DEPTHS)
 def evaluate(context: Context, run: StageRun) -> None:
     """Measure one run on the test split. Anything that a system cannot do is left out, and
     `not_measured` in the results has the reason."""
-    system = system_of(context.plan.system)(context)
+    system = system_of(context.run.system)(context)
     test = AskedQuestions.of_split(context, "test")
     if not len(test):
         raise UserError("no test questions in the prepared corpus; name them in corpus.files.questions_test")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,37 +62,55 @@ NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One run: a system and a seed with the key of each of its stages, in order."""
+class Run:
+    """A system with its parameters at one seed, and the key of each of its stages, in order; in a study, one cell at
+    one seed. `values`: what tuning chose for the cell, or tries in trial number `trial`. `last_stage`: where it ends,
+    if that is before the last stage of its system."""
 
     system: str
     seed: int
+    params: Params
     corpus_key: str
     stages: dict[str, str]
+    cell: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    trial: int | None = None
+    last_stage: str = ""
 
     @property
     def run_key(self) -> str:
-        """Key of the last stage, which names the run."""
+        """Key of the last stage of its system, which names the run."""
         return list(self.stages.values())[-1]
 
     @property
-    def run_name(self) -> str:
-        """Name of the run's folder under runs/."""
+    def name(self) -> str:
+        """Its folder under runs/."""
         return f"{system_of(self.system).name}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
+
+    @property
+    def label(self) -> str:
+        """Its cell, as people read it."""
+        return self.cell if self.trial is None else f"{self.cell}, trial {self.trial}"
 
     def key(self, stage: str) -> str:
         """Return the key of a stage; for prepare it is the corpus's."""
         return self.corpus_key if stage == "prepare" else self.stages[stage]
 
+    def keys(self, until: str = "") -> dict[str, str]:
+        """Return stage -> key, as far as the stage `until`, or where it ends."""
+        names, last = list(self.stages), until or self.last_stage
+        names = names[: names.index(last) + 1] if last in names else names
+        return {name: self.stages[name] for name in names}
 
-def plan_run(params: Params, system: str, seed: int) -> Plan:
-    """Return the stages and keys of one run of a system."""
+
+def plan_run(params: Params, system: str, seed: int) -> Run:
+    """Return one run of a system."""
     return plan_runs(params, system, [seed])[0]
 
 
-def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Plan]:
-    """Return the stages and keys of the runs of a system with these seeds."""
-    params = fixed_params(params, system)
+def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Run]:
+    """Return the runs of a system with these seeds."""
+    given, params = params, fixed_params(params, system)
     _check_order(params, system)
     _check_checkpoints(params, system)
     identities = [_stage_identity(params, system, stage) for stage in system_of(system).stages]
@@ -103,7 +121,7 @@ def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Plan]:
         above = corpus_key
         for identity in identities:
             above = keys[identity["stage"]] = digest(identity | {"seed": seed, "before": above})
-        found.append(Plan(system, seed, corpus_key, keys))
+        found.append(Run(system, seed, given, corpus_key, keys))
     return found
 
 
@@ -180,11 +198,11 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def stage_folders(runs: Path, plan: Plan, until: str = "") -> dict[str, Path]:
+def stage_folders(runs: Path, run: Run, until: str = "") -> dict[str, Path]:
     """Return stage -> its folder, in order, from `prepare` on, as far as the stage `until` if there is such a one."""
-    names = ["prepare", *plan.stages]
+    names = ["prepare", *run.stages]
     names = names[: names.index(until) + 1] if until in names else names
-    return {stage: stage_folder(runs, stage, plan.key(stage)) for stage in names}
+    return {stage: stage_folder(runs, stage, run.key(stage)) for stage in names}
 
 
 def _system_identity(system: str) -> str | dict[str, Any]:
@@ -221,66 +239,66 @@ def _of_this_run(params: Params, system: str) -> dict[str, Any]:
     return values | {"system_options": {system: own} if own else {}}
 
 
-def exported_corpus_folder(root: Path, plan: Plan) -> Path:
+def exported_corpus_folder(root: Path, run: Run) -> Path:
     """Return the copy of a run's corpus that DVC versions: it may vanish at any time."""
-    return root / "data" / "prepared" / plan.corpus_key[:KEY_LENGTH]
+    return root / "data" / "prepared" / run.corpus_key[:KEY_LENGTH]
 
 
-def kept_corpus_folder(root: Path, plan: Plan) -> Path:
+def kept_corpus_folder(root: Path, run: Run) -> Path:
     """Return the folder for the corpus of a run, prepared once for all studies and independent of DVC."""
-    return root / "runs" / "corpora" / plan.corpus_key[:KEY_LENGTH]
+    return root / "runs" / "corpora" / run.corpus_key[:KEY_LENGTH]
 
 
-def corpus_folder(root: Path, plan: Plan) -> Path:
+def corpus_folder(root: Path, run: Run) -> Path:
     """Return the folder to read the prepared corpus of a run from."""
-    kept = kept_corpus_folder(root, plan)
-    return kept if (kept / "manifest.json").exists() else exported_corpus_folder(root, plan)
+    kept = kept_corpus_folder(root, run)
+    return kept if (kept / "manifest.json").exists() else exported_corpus_folder(root, run)
 
 
-def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
+def open_stage(runs: Path, run: Run, stage: str) -> StageRun:
     """Return the folder of one stage of a run. Its config.yaml has the parameters that its work may read."""
     config: dict[str, Any] = {}
-    if not (stage_folder(runs, stage, plan.key(stage)) / "config.yaml").exists():
-        view = view_of(params, plan.system, stage)
+    if not (stage_folder(runs, stage, run.key(stage)) / "config.yaml").exists():
+        view = view_of(run.params, run.system, stage)
         values = {name: part for name, part in view.model_dump(mode="json").items() if part and name != "launch"}
-        config = {"seed": plan.seed, "engine_version": ENGINE_VERSION, "params": values}
-    run = StageRun.open(runs, stage, plan.key(stage), config)
-    run.launch = {name: getattr(params.launch, name) for name in ROUNDING}
-    return run
+        config = {"seed": run.seed, "engine_version": ENGINE_VERSION, "params": values}
+    found = StageRun.open(runs, stage, run.key(stage), config)
+    found.launch = {name: getattr(run.params.launch, name) for name in ROUNDING}
+    return found
 
 
-def check_measured(runs: Path, plan: Plan, stage: str, params: Params) -> None:
+def check_measured(runs: Path, run: Run, stage: str) -> None:
     """Check that the curves of a stage, which choose among trials, were measured with these parameters, which are not
     in its key. UserError: they were not."""
-    path = stage_folder(runs, stage, plan.key(stage)) / "config.yaml"
+    path = stage_folder(runs, stage, run.key(stage)) / "config.yaml"
     known = read_yaml(path)["params"].get("evaluate", {}) if path.exists() else {}
     for name in ("cloze_sentences", "questions"):
-        value = getattr(params.evaluate, name)
+        value = getattr(run.params.evaluate, name)
         if known.get(name, value) != value:
             problem = f"was measured with evaluate.{name} = {show(known[name])}, not {show(value)}"
             raise UserError(f"{path.parent.name} {problem}", "set it to that, or delete this folder", path=path.parent)
 
 
-def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
+def record_run(runs: Path, run: Run) -> RunRecord:
     """Write run.json of a run."""
-    path = runs / plan.run_name / "run.json"
+    path = runs / run.name / "run.json"
     if path.exists():  # the same run under a preset or with parameters that do not concern it
         return read_run_record(path)
-    params = fixed_params(params, plan.system)
-    inputs = corpus_inputs(params, plan.seed)
+    params = fixed_params(run.params, run.system)
+    inputs = corpus_inputs(params, run.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
-    stages = [_stage_identity(params, plan.system, stage) for stage in system_of(plan.system).stages]
-    cell = {"stages": stages, "inputs": inputs, "system": _system_identity(plan.system)}
+    stages = [_stage_identity(params, run.system, stage) for stage in system_of(run.system).stages]
+    cell = {"stages": stages, "inputs": inputs, "system": _system_identity(run.system)}
     record = RunRecord(
-        system=system_of(plan.system).name,
-        seed=plan.seed,
-        run_key=plan.run_key,
+        system=system_of(run.system).name,
+        seed=run.seed,
+        run_key=run.run_key,
         cell_key=digest(cell),
         preset=params.preset,
         engine_version=ENGINE_VERSION,
-        params=_of_this_run(params, plan.system),
-        inputs={"corpus": plan.corpus_key},
-        stages={name: f"stages/{name}-{key[:KEY_LENGTH]}" for name, key in plan.stages.items()},
+        params=_of_this_run(params, run.system),
+        inputs={"corpus": run.corpus_key},
+        stages={name: f"stages/{name}-{key[:KEY_LENGTH]}" for name, key in run.stages.items()},
     )
     write_run_record(runs, record)
     return record

@@ -16,9 +16,9 @@ from realm_lab.systems.registry import system_of
 def build(context: Context, stage: str | None) -> Embeddings:
     """Embed the knowledge corpus with the models of a finished stage (the last before fine-tuning), unless done."""
     chosen = stage.replace("-", "_") if stage else context.trained()
-    known = [stage.name for stage in system_of(context.plan.system).stages if stage.keeps == "model"]
+    known = [stage.name for stage in system_of(context.run.system).stages if stage.keeps == "model"]
     if chosen not in known:
-        raise UserError(f"--stage {stage}: a {context.plan.system} run has {', '.join(known)}")
+        raise UserError(f"--stage {stage}: a {context.run.system} run has {', '.join(known)}")
     embedder, _ = context.load_embedder(chosen)
     return context.embeddings(embedder.to(context.device))
 

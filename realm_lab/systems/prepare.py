@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def prepare(context: CorpusContext, run: StageRun) -> None:
     """Prepare the corpus of a run under runs/; one that DVC versions in data/prepared is linked, not made again."""
-    folder = kept_corpus_folder(context.root, context.plan)
-    exported = exported_corpus_folder(context.root, context.plan)
+    folder = kept_corpus_folder(context.root, context.run)
+    exported = exported_corpus_folder(context.root, context.run)
     if (folder / "manifest.json").exists():
         return
     if run.is_complete() and (exported / "manifest.json").exists():
@@ -36,7 +36,7 @@ def prepare(context: CorpusContext, run: StageRun) -> None:
         run.heartbeat(sum(written.values()))
 
     workers = params.launch.threads or cores()
-    manifest = prepare_corpus(params, folder, context.plan.seed, progress, workers=workers)
+    manifest = prepare_corpus(params, folder, context.run.seed, progress, workers=workers)
     lines = summary(manifest)
     print(f"corpus {folder.name}: {'; '.join(lines)}", file=sys.stderr)
     write_text(run.path / "summary.md", "\n".join(["# Prepared corpus", "", *(f"- {line}" for line in lines)]) + "\n")

@@ -206,7 +206,7 @@ class DenseRetriever(SpanReader):
 
         end = start = measured(self.before_finetuning())
         results["cloze_sentences"] = len(end.masked)
-        if "pretrain" in context.plan.stages:
+        if "pretrain" in context.run.stages:
             begun = type(self)(context, initial_state(context, "pretrain"))
             words = wordpieces_by_id(context.tokenizer)
             seed = context.order_seed("pretrain")

@@ -27,7 +27,7 @@ def write_run_file(context: Context, path: Path) -> int:
     if not len(test):
         raise UserError("no test questions in the prepared corpus; name them in corpus.files.questions_test")
     rows_QK, scores_QK = context.system.retrieve(test.texts, DEPTH)
-    passages, tag = context.passages, context.plan.run_name
+    passages, tag = context.passages, context.run.name
     with atomic_write(path) as file:
         for identity, rows, scores in zip(test.ids, rows_QK, scores_QK, strict=True):
             below = np.float32(np.inf)

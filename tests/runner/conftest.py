@@ -11,8 +11,8 @@ import pytest
 from realm_lab.records.code_record import CodeStates
 from realm_lab.records.run import stage_folder
 from realm_lab.runner.plan import plan_study
-from realm_lab.runner.planned import PlannedRun, StudyPlan
-from realm_lab.systems.identity import code_roots, kept_corpus_folder, stage_folders
+from realm_lab.runner.planned import StudyPlan
+from realm_lab.systems.identity import Run, code_roots, kept_corpus_folder, stage_folders
 from tests import tiny
 from tests.evidence.report.opened_page import browser
 from tests.factories.finished import finished
@@ -66,17 +66,17 @@ def planned(write: Callable[..., Path], tmp_path: Path) -> Callable[..., StudyPl
     return made
 
 
-def leave(root: Path, run: PlannedRun, stage: str, state: str, results: Any = None, **more: Any) -> Path:
+def leave(root: Path, run: Run, stage: str, state: str, results: Any = None, **more: Any) -> Path:
     """Write the files of a stage in this state: status.json and code.json, and its results if it has finished."""
     if stage == "prepare" and state == "COMPLETE":
-        kept = kept_corpus_folder(root, run.plan)
+        kept = kept_corpus_folder(root, run)
         kept.mkdir(parents=True, exist_ok=True)
         (kept / "manifest.json").write_text("{}")
-    folder = stage_folder(root / "runs", stage, run.plan.key(stage))
+    folder = stage_folder(root / "runs", stage, run.key(stage))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "status.json").write_text(json.dumps({"state": state, "attempt": 1, **more}))
-    roots = code_roots(run.params, run.plan.system)[stage]
-    CodeStates(root / "runs").write(stage, stage_folders(root / "runs", run.plan), roots)
+    roots = code_roots(run.params, run.system)[stage]
+    CodeStates(root / "runs").write(stage, stage_folders(root / "runs", run), roots)
     if state == "COMPLETE":
         finished(folder, results or {})
     return folder

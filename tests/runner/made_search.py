@@ -104,7 +104,7 @@ class FakeLauncher:
             if stage == "prepare":
                 write_json(kept_corpus_folder(self.root, plan) / "manifest.json", {})
                 continue
-            run = open_stage(self.root / "runs", plan, stage, task.params)
+            run = open_stage(self.root / "runs", plan, stage)
             if run.status().state == "PENDING" or run.status().state == "FAILED":
                 run.start(STEPS[-1])
             if stage == "pretrain":

@@ -118,7 +118,7 @@ def test_a_verb_that_reads_writes_nothing_into_runs(
     assert {name.split("/")[1] for name in new} <= {"embeddings", "bm25"}, "what `ask` computes for the next question"
     printed = capsys.readouterr().out
     if command[:1] == ["ask"]:
-        assert plan_run(tiny.params(), "realm", 0).run_name in printed
+        assert plan_run(tiny.params(), "realm", 0).name in printed
     if command[-1] == "--json" and command[0] == "status":
         assert [run["run_key"] for run in json.loads(printed)["runs"]] == keys_of(tiny.params())
 

@@ -13,15 +13,16 @@ from realm_lab.records.run import RunRecord, Status, read_run_record
 from realm_lab.records.state import JobState, StageStates
 from realm_lab.runner import progress
 from realm_lab.runner.logs import show_log
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.status import pace
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.runner.wanted import record_study
+from realm_lab.systems.identity import Run
 from tests.runner.conftest import leave
 
 
 @pytest.fixture
-def run(planned: Callable[..., StudyPlan], tmp_path: Path) -> PlannedRun:
+def run(planned: Callable[..., StudyPlan], tmp_path: Path) -> Run:
     """A recorded run whose warm start is complete."""
     plan = planned("baseline: realm\ncells: {realm: }\n")
     record_study(plan, tmp_path)
@@ -30,17 +31,17 @@ def run(planned: Callable[..., StudyPlan], tmp_path: Path) -> PlannedRun:
     return plan.runs[0]
 
 
-def record(run: PlannedRun, root: Path) -> RunRecord:
+def record(run: Run, root: Path) -> RunRecord:
     return read_run_record(root / "runs" / run.name / "run.json")
 
 
-def told(run: PlannedRun, root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def told(run: Run, root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     show_log(root, record(run, root), follow=False)
     return [line[21:] for line in capsys.readouterr().out.splitlines()]
 
 
 def test_a_log_tells_steps_losses_refreshes_evaluations_and_flags(
-    run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = [{"name": "collapsed", "text": "collapsed: it retrieves nothing"}]
     folder = leave(tmp_path, run, "pretrain", "FAILED", total_steps=40, error="ValueError: why", flags=flags)
@@ -67,9 +68,7 @@ def test_a_log_tells_steps_losses_refreshes_evaluations_and_flags(
     assert lines[-1].startswith("evaluate: pending")
 
 
-def test_what_a_failed_process_printed_comes_last(
-    run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_failed_process_printed_comes_last(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = leave(tmp_path, run, "pretrain", "FAILED", error="ValueError: why")
     printed = tmp_path / "runs" / "studies" / "study" / "logs" / f"{folder.name}.txt"
     printed.parent.mkdir()
@@ -86,7 +85,7 @@ def test_what_a_failed_process_printed_comes_last(
 
 
 def test_a_log_that_is_followed_says_each_line_once_until_the_run_has_ended(
-    run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = leave(tmp_path, run, "pretrain", "RUNNING", total_steps=2, attempt=1)
     steps = iter((1, 2))
@@ -110,7 +109,7 @@ def test_a_log_that_is_followed_says_each_line_once_until_the_run_has_ended(
 
 
 def test_a_trial_that_ends_with_pretraining_is_not_followed_further(
-    planned: Callable[..., StudyPlan], run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planned: Callable[..., StudyPlan], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned("baseline: realm\ncells: {realm: }\n")
     record_study(replace(plan, described=plan.described | {"last_stage": "pretrain"}), tmp_path)

@@ -56,7 +56,7 @@ def test_a_study_that_wants_more_seeds_has_not_ended(
     first = wanted(plan, Results(tmp_path))
     for run in first:
         value = 0.5 if run.cell == "a" else scores[run.seed]
-        for stage in ("prepare", *run.plan.stages):
+        for stage in ("prepare", *run.stages):
             leave(tmp_path, run, stage, "COMPLETE", {"recall_at_5": value})
     assert len(first) == 6
     record_study(plan, tmp_path)

@@ -34,7 +34,7 @@ def end(root: Path, plan: StudyPlan) -> None:
     record_study(plan, root)
     for run in wanted(plan, Results(root)):
         value = 0.5 if run.cell == "a" else 0.5 + 0.1 * (-1) ** run.seed
-        for stage in ("prepare", *run.plan.stages):
+        for stage in ("prepare", *run.stages):
             minutes = 360.0 if stage == "evaluate" else 0.0
             leave(root, run, stage, "COMPLETE", {"recall_at_5": value}, wall_seconds=minutes)
 

@@ -16,11 +16,11 @@ from realm_lab.errors import UserError
 from realm_lab.evidence.ledger import note_plan, read_ledger
 from realm_lab.records.run_lease import writing
 from realm_lab.runner.plan import plan_study
-from realm_lab.runner.planned import PlannedRun
 from realm_lab.runner.slurm_queue import Queued, SubmittedJob, jobs_of_stages, record_jobs
 from realm_lab.runner.status import study_status
 from realm_lab.runner.stopping import sweeping
 from realm_lab.runner.wanted import record_study, study_record
+from realm_lab.systems.identity import Run
 from tests.runner.conftest import leave
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,14 +50,14 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def runs(root: Path) -> dict[str, PlannedRun]:
+def runs(root: Path) -> dict[str, Run]:
     plan = plan_study(root / "experiments" / "far.yaml", root)
     record_study(plan, root)
     return {run.cell: run for run in plan.runs}
 
 
 @pytest.fixture
-def put(root: Path, runs: dict[str, PlannedRun]) -> Put:
+def put(root: Path, runs: dict[str, Run]) -> Put:
     """Writes the status of a stage of a cell's run."""
 
     def write(cell: str, stage: str, state: str, **status: Any) -> Path:
@@ -128,7 +128,7 @@ def test_a_shared_failure_is_that_of_every_run_that_needs_it(
 
 
 def test_jobs_that_wait_in_a_queue_are_told_from_those_that_do_not(
-    root: Path, runs: dict[str, PlannedRun], put: Put, monkeypatch: pytest.MonkeyPatch
+    root: Path, runs: dict[str, Run], put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {
         "17_0": Queued("PENDING", "Priority"),
@@ -140,7 +140,7 @@ def test_jobs_that_wait_in_a_queue_are_told_from_those_that_do_not(
     put("a", "prepare", "COMPLETE")
     put("a", "warm_start", "COMPLETE")
     for number, cell in enumerate("bcde"):
-        keys = {stage: runs[cell].plan.stages[stage] for stage in ("pretrain", "finetune", "evaluate")}
+        keys = {stage: runs[cell].stages[stage] for stage in ("pretrain", "finetune", "evaluate")}
         record_jobs(root, "far", [SubmittedJob(f"t{number}", keys, f"17_{number}")])
     put("e", "pretrain", "PREEMPTED", step=3, total_steps=12)
     found = {run["cell"]: run for run in study_status("far", root)["runs"]}
@@ -158,7 +158,7 @@ def test_jobs_that_wait_in_a_queue_are_told_from_those_that_do_not(
 
 def test_a_queue_is_asked_about_what_is_left_and_stops_who_submits_when_it_does_not_answer(
     root: Path,
-    runs: dict[str, PlannedRun],
+    runs: dict[str, Run],
     put: Put,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -169,7 +169,7 @@ def test_a_queue_is_asked_about_what_is_left_and_stops_who_submits_when_it_does_
         return {}
 
     monkeypatch.setattr("realm_lab.runner.slurm_queue.look_up", silent)
-    record_jobs(root, "far", [SubmittedJob("t", {"pretrain": runs["b"].plan.stages["pretrain"]}, "17")])
+    record_jobs(root, "far", [SubmittedJob("t", {"pretrain": runs["b"].stages["pretrain"]}, "17")])
     assert jobs_of_stages(root) == {}
     assert "squeue: no answer" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"study far: squeue: no answer; .*delete "):
@@ -215,7 +215,7 @@ def test_fewer_seeds_are_a_part_of_the_study(root: Path) -> None:
     plan, sweep = plan_study(path, root), ["sweep", "far", "--root", str(root), "--launcher", "inline", "--seeds", "1"]
     record_study(plan, root)
     for run in plan.runs:
-        for stage in ("prepare", *run.plan.stages) if run.seed == 0 else ():
+        for stage in ("prepare", *run.stages) if run.seed == 0 else ():
             leave(root, run, stage, "COMPLETE", {"recall_at_5": 0.25})
     assert main(sweep) == 0
     assert len(study_status("far", root)["runs"]) == 12

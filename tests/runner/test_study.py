@@ -303,8 +303,8 @@ def test_a_run_is_what_the_same_parameters_are_without_a_study(planned: Planned)
     plan = planned(CELLS)
     assert [(run.cell, run.seed) for run in plan.runs[:4]] == [("realm", 0), ("realm", 1), ("warm", 0), ("warm", 1)]
     changed = tiny.params({"pretrain.masking": "random_token", "pretrain.refresh.policy": "never"})
-    assert plan.of("token")[1].plan == plan_run(changed, "realm", 1)
-    assert plan.of("warm")[0].plan == plan_run(tiny.params(), "warm_start", 0)
+    assert plan.of("token")[1].stages == plan_run(changed, "realm", 1).stages
+    assert plan.of("warm")[0].stages == plan_run(tiny.params(), "warm_start", 0).stages
     assert [cell.title for cell in plan.cells[:2]] == ["REALM", "warm start only"]
 
 
@@ -429,7 +429,7 @@ def test_a_record_and_its_runs_are_plain(planned: Planned, tmp_path: Path) -> No
 def test_the_default_pipeline_is_a_study_of_its_systems() -> None:
     plan = default_plan(tiny.params({"seeds": [3, 5]}))
     assert [cell.name for cell in plan.cells] == list(DEFAULT_SYSTEMS)
-    assert [(run.cell, run.plan.system, run.seed) for run in plan.runs] == [
+    assert [(run.cell, run.system, run.seed) for run in plan.runs] == [
         (name, name, seed) for name in DEFAULT_SYSTEMS for seed in (3, 5)
     ]
     with refused("'salient'", parameter="pretrain.masking"):

@@ -14,11 +14,11 @@ from realm_lab.params.parameters import Params
 from realm_lab.records.files import digest
 from realm_lab.records.state import StageStates
 from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.schedule import launcher_of
 from realm_lab.runner.sweep import Request, Sweep
 from realm_lab.runner.tasks import Task, chains, tasks_of
-from realm_lab.systems.identity import Plan, kept_corpus_folder
+from realm_lab.systems.identity import Run, kept_corpus_folder
 from tests import tiny
 from tests.runner.conftest import leave
 
@@ -69,13 +69,13 @@ def test_complete_runs_without_their_corpora_stay_complete_and_are_named(
 ) -> None:
     plan, launcher = planned(STUDY), launcher_of("study", tmp_path, LauncherSettings(), "inline")
     for run in plan.runs:
-        for stage in ("prepare", *run.plan.stages):
+        for stage in ("prepare", *run.stages):
             leave(tmp_path, run, stage, "COMPLETE")
     said = []
     for seed in (None, 0, 1):  # whose corpus is deleted
         for run in plan.runs:
             if run.seed == seed:
-                shutil.rmtree(kept_corpus_folder(tmp_path, run.plan), ignore_errors=True)
+                shutil.rmtree(kept_corpus_folder(tmp_path, run), ignore_errors=True)
         assert left(plan, tmp_path) == []
         assert Sweep(plan, launcher, Request(tmp_path / "study.yaml", tmp_path)).begin() == []
         said.append(capsys.readouterr().err.splitlines())
@@ -94,7 +94,7 @@ def test_what_is_complete_is_left_out_and_names_stay(planned: Callable[..., Stud
     assert not any(task.after for task in todo if task.cells in (("token",), ("warm",), ("realm", "reset")))
     assert [(task.name, task.stages) for task in todo if task.cells == ("token",)] == [(name, TUNE)]
     for run in plan.runs:
-        for stage in run.plan.stages:
+        for stage in run.stages:
             leave(tmp_path, run, stage, "COMPLETE")
     assert left(plan, tmp_path) == []
 
@@ -128,21 +128,21 @@ def test_a_job_is_what_the_worker_reads(planned: Callable[..., StudyPlan], tmp_p
     assert Params(**job.pop("params")) == plan.of("token")[0].params
     stages = ["pretrain", *TUNE]
     assert job == {"stages": stages, "system": "realm", "seed": 0, "root": str(tmp_path)}
-    assert task.keys == {stage: plan.of("token")[0].plan.key(stage) for stage in stages}
+    assert task.keys == {stage: plan.of("token")[0].key(stage) for stage in stages}
 
 
 PARAMS = tiny.params()
 NAMES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
 
 
-def made_run(choices: tuple[int, ...]) -> PlannedRun:
+def made_run(choices: tuple[int, ...]) -> Run:
     """A run whose stages are distinguished by the stages before, as keys are; choice 9 of pretrain: there is none."""
     names = [name for name, choice in zip(NAMES, choices, strict=True) if choice != 9]
     path = [str(choice) for choice in choices if choice != 9]
     keys = {name: digest([name, *path[: place + 1]]) for place, name in enumerate(names)}
     corpus = keys.pop("prepare")
     system = "warm_start" if 9 in choices else "realm"
-    return PlannedRun("-".join(path), choices[0], PARAMS, Plan(system, choices[0], corpus, keys), {})
+    return Run(system, choices[0], PARAMS, corpus, keys, "-".join(path))
 
 
 CHOICES = st.tuples(
@@ -155,15 +155,15 @@ def test_tasks_cover_what_is_left_exactly_once_in_an_order_that_works(
     choices: set[tuple[int, ...]], data: st.DataObject
 ) -> None:
     runs = [made_run(choice) for choice in sorted(choices)]
-    everything = {(stage, run.plan.key(stage)): run for run in runs for stage in ("prepare", *run.plan.stages)}
+    everything = {(stage, run.key(stage)): run for run in runs for stage in ("prepare", *run.stages)}
     complete = data.draw(st.sets(st.sampled_from(sorted(everything)))) if everything else set()
     work = []
     for run in runs:
-        left = ["prepare", *run.plan.stages]
-        while left and (left[0], run.plan.key(left[0])) in complete:
+        left = ["prepare", *run.stages]
+        while left and (left[0], run.key(left[0])) in complete:
             del left[0]
         work.append((run, left))
-    wanted = {(stage, run.plan.key(stage)) for run, left in work for stage in left}
+    wanted = {(stage, run.key(stage)) for run, left in work for stage in left}
 
     tasks = chains(work)
 
@@ -176,7 +176,7 @@ def test_tasks_cover_what_is_left_exactly_once_in_an_order_that_works(
     after: dict[str, set[str]] = {name: set() for name in order}
     ends: dict[str, int] = dict.fromkeys(order, 0)
     for run, left in work:
-        names = [where[stage, run.plan.key(stage)] for stage in left]
+        names = [where[stage, run.key(stage)] for stage in left]
         for one, two in itertools.pairwise(names):
             assert order.index(one) <= order.index(two)
             after[two] |= {one} - {two}

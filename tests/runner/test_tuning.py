@@ -20,14 +20,14 @@ from realm_lab.records.study import Studies, read_study_record
 from realm_lab.records.yaml_file import parse_yaml
 from realm_lab.runner.housekeeping import unneeded
 from realm_lab.runner.plan import plan_study
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.reproduce import _take_choices
 from realm_lab.runner.results import Results
 from realm_lab.runner.rules.space import Dimension, hypercube
 from realm_lab.runner.rules.tune import tuned
 from realm_lab.runner.sweep import part_of
 from realm_lab.runner.wanted import record_study, wanted
-from realm_lab.systems.identity import open_stage
+from realm_lab.systems.identity import Run, open_stage
 from realm_lab.tracking.views import read_groups
 from tests.factories.errors import refused
 from tests.runner.conftest import leave
@@ -103,21 +103,21 @@ def test_cells_are_tuned_and_then_compared(tmp_path: Path, capsys: pytest.Captur
     assert len(verify(root)[0]) == len(lines)
 
 
-def end(root: Path, run: PlannedRun) -> None:
+def end(root: Path, run: Run) -> None:
     """Write the results of a trial's run: the best rate is 4e-3, and seeds differ; none above 9e-3."""
     rate = flatten(run.params)[RATE]
-    for stage in run.plan.stages:
+    for stage in run.stages:
         results = {"exact_match_dev": 1 - abs(rate - 4e-3) + 0.1 * run.seed} if stage == "evaluate" else {}
         leave(root, run, stage, "FAILED" if results and rate > 9e-3 else "COMPLETE", results)
 
 
-def pending(plan: StudyPlan, root: Path) -> list[PlannedRun]:
+def pending(plan: StudyPlan, root: Path) -> list[Run]:
     """The runs of trials that have not ended."""
     results = Results(root)
     return [run for run in wanted(plan, results) if run.trial is not None and results.outcome(run) is None]
 
 
-def outcome(planned: Planned, root: Path, in_order: Callable[[list[PlannedRun]], list[PlannedRun]]) -> dict[str, Any]:
+def outcome(planned: Planned, root: Path, in_order: Callable[[list[Run]], list[Run]]) -> dict[str, Any]:
     plan = planned(study())
     while left := pending(plan, root):
         for run in in_order(left):
@@ -193,7 +193,7 @@ def test_trials_are_not_chosen_by_curves_over_other_sentences(planned: Planned, 
         "baseline: realm\ncells: {realm: {}}\n",
     )
     for run in pending(planned(text), tmp_path):
-        open_stage(tmp_path / "runs", run.plan, "pretrain", run.params)
+        open_stage(tmp_path / "runs", run, "pretrain")
         for stage in ("prepare", "warm_start", "pretrain"):
             leave(tmp_path, run, stage, "COMPLETE")
     wanted(planned(text), Results(tmp_path))

@@ -18,11 +18,12 @@ from ruamel.yaml import YAML
 from realm_lab.records.run import StageRun
 from realm_lab.records.state import StageStates
 from realm_lab.runner.plan import plan_study
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.schedule import Launcher, launcher_of
 from realm_lab.runner.sweep import Request, sweep
 from realm_lab.runner.tasks import Task, tasks_of
 from realm_lab.runner.worker import run_stage
+from realm_lab.systems.identity import Run
 from tests import tiny
 from tests.slurm_cluster.cluster import Cluster
 
@@ -110,17 +111,17 @@ class Project:
         """From now on jobs do not sleep."""
         (self.root / "slow").unlink()
 
-    def stage(self, run: PlannedRun, stage: str) -> StageRun:
+    def stage(self, run: Run, stage: str) -> StageRun:
         """The folder of a stage."""
-        return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.plan.key(stage)[:12]}", stage)
+        return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.key(stage)[:12]}", stage)
 
 
 def uninterrupted(place: Path, study: dict[str, Any]) -> Project:
     """The same project, done in this process; nothing stops it."""
     inline = Project(place, study)
     for run in inline.plan().runs:
-        for stage in ("prepare", *run.plan.stages):
-            run_stage(stage, run.plan.system, run.params, run.seed, inline.root)
+        for stage in ("prepare", *run.stages):
+            run_stage(stage, run.system, run.params, run.seed, inline.root)
     return inline
 
 
@@ -128,7 +129,7 @@ def assert_as_uninterrupted(project: Project, inline: Project) -> None:
     """Nothing is left to do; metrics and weights are to the bit those of runs that nothing stopped."""
     assert tasks_of(project.plan().runs, StageStates(project.root / "runs")) == []
     for run in inline.plan().runs:
-        for stage in run.plan.stages:
+        for stage in run.stages:
             one, other = project.stage(run, stage), inline.stage(run, stage)
             tiny.by_name(tiny.metrics(one))  # nothing is logged twice
             assert tiny.outcome(one) == tiny.outcome(other), (run.cell, stage)

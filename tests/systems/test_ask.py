@@ -115,11 +115,11 @@ def test_a_run_is_asked_by_its_name(
     line: Path, corpus: PreparedCorpus, said: Verb, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = plan_run(PARAMS, "realm", 0)
-    record_run(line / "runs", plan, PARAMS)
+    record_run(line / "runs", plan)
     question = question_of(corpus)
     assert cli.main(["ask", question, "--run", "realm-s0", "--root", str(line)]) == 2, "it is not finished"
     assert "not finished" in capsys.readouterr().err
-    open_stage(line / "runs", plan, "evaluate", PARAMS).finish({})
+    open_stage(line / "runs", plan, "evaluate").finish({})
     answer = said(ask, question)["answer"]
     assert cli.main(["ask", question, "--run", "realm-s0", "--json", "--root", str(line)]) == 0
     assert json.loads(capsys.readouterr().out)["answer"] == answer

@@ -142,9 +142,9 @@ def test_later_stages_read_the_last_settings(tmp_path: Path, system: str) -> Non
     views = [view_of(params, system, stage) for stage in ("finetune", "evaluate")]
     assert views[1].pretrain.null_document == "off"
     assert view_of(params, "realm", "pretrain").pretrain.null_document == "encoded"
-    assert Context(params, plan_run(params, system, 0), tmp_path).params.pretrain.null_document == "off"
+    assert Context(plan_run(params, system, 0), tmp_path).params.pretrain.null_document == "off"
     if system == "warm_start":  # it has no pre-training: only how its utility is measured changes
-        assert plan_run(params, system, 0) == plan_run(plain, system, 0)
+        assert plan_run(params, system, 0).stages == plan_run(plain, system, 0).stages
 
 
 @pytest.mark.parametrize(

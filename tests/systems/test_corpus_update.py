@@ -44,7 +44,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Line:
 
 @pytest.fixture(scope="module")
 def context(line: Line) -> Context:
-    return Context(line.params, plan_run(line.params, "realm", 0), line.root)
+    return Context(plan_run(line.params, "realm", 0), line.root)
 
 
 def write_documents(path: Path, passages: Any, change: dict[int, str] | None = None) -> Path:

@@ -88,7 +88,7 @@ def test_the_start_is_step_0_of_the_curve_and_the_end_its_last(
     params, tiny = project.tiny.params(short), project.tiny
     tiny.run("warm_start", params, project.root)
     curve = tiny.by_name(tiny.metrics(tiny.run("pretrain", params, project.root)))
-    found, _ = system_of("realm")(Context(params, plan_run(params, "realm", 0), project.root)).measure()
+    found, _ = system_of("realm")(Context(plan_run(params, "realm", 0), project.root)).measure()
     names = [name.removesuffix("_start") for name in found if name.endswith("_start")]
     assert {"retrieval_utility", "cloze_null_probability", "cloze_gold_rank"} <= set(names)
     for name in names:
@@ -145,7 +145,7 @@ def test_a_reader_that_was_never_fine_tuned_answers_nothing(tmp_path: Path) -> N
         assert results[name] == pytest.approx(sum(row[name] for row in rows) / len(rows)), name
     assert "prediction" not in rows[0]
     with pytest.raises(UserError, match=reason):
-        system_of("realm")(Context(params, plan_run(params, "realm", 0), tmp_path)).answer(["who ?"])
+        system_of("realm")(Context(plan_run(params, "realm", 0), tmp_path)).answer(["who ?"])
 
 
 def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_two() -> None:
@@ -175,7 +175,7 @@ def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_tw
 
 
 def test_an_answer_with_an_unknown_word_is_looked_for_in_no_passage(project: Project) -> None:
-    context = Context(project.params, plan_run(project.params, "realm", 0), project.root)
+    context = Context(plan_run(project.params, "realm", 0), project.root)
     questions: Any = SimpleNamespace(answers=[["a", "\u6771"], ["a \u6771 b"]])
     first, second = context.answer_wordpieces(questions)
     assert [pieces.tolist() for pieces in first] == [list(context.wordpieces(["a"])[0])]

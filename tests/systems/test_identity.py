@@ -189,7 +189,7 @@ def test_options_that_are_wrong_are_one_line(options: dict[str, Any], message: s
 
 def test_launch_settings_that_move_rounding_are_recorded_with_a_stage(tmp_path: Path) -> None:
     params = load(TINY, {"launch.micro_batch": 2, "launch.threads": 3})
-    run = open_stage(tmp_path, plan_run(params, "realm", 0), "pretrain", params)
+    run = open_stage(tmp_path, plan_run(params, "realm", 0), "pretrain")
     run.start(1)
     launch = read_json(run.path / "env.json")["launch"]
     assert launch == {
@@ -256,7 +256,7 @@ def test_the_baseline_shares_the_warm_start_and_skips_pretraining() -> None:
 
 def test_seeds_share_the_cell_and_systems_do_not(tmp_path: Path) -> None:
     records = {
-        (system, seed): record_run(tmp_path, plan_run(BASE, system, seed), BASE)
+        (system, seed): record_run(tmp_path, plan_run(BASE, system, seed))
         for system in DEFAULT_SYSTEMS
         for seed in (0, 1)
     }
@@ -264,31 +264,31 @@ def test_seeds_share_the_cell_and_systems_do_not(tmp_path: Path) -> None:
     assert records["realm", 0].run_key != records["realm", 1].run_key
     assert records["realm", 0].cell_key != records["warm_start", 0].cell_key
     other = load(TINY, {"pretrain.steps": 3})
-    assert record_run(tmp_path, plan_run(other, "realm", 0), other).cell_key != records["realm", 0].cell_key
+    assert record_run(tmp_path, plan_run(other, "realm", 0)).cell_key != records["realm", 0].cell_key
 
 
 def test_recording_twice_changes_nothing_and_launch_is_not_recorded(tmp_path: Path) -> None:
-    record = record_run(tmp_path, plan_run(BASE, "realm", 0), BASE)
+    record = record_run(tmp_path, plan_run(BASE, "realm", 0))
     path = tmp_path / record.name / "run.json"
     before = (path.read_bytes(), path.stat().st_mtime_ns)
     launched = load(TINY, {"launch.processes": 4, "seeds": [0, 9]})
-    assert record_run(tmp_path, plan_run(launched, "realm", 0), launched) == record
+    assert record_run(tmp_path, plan_run(launched, "realm", 0)) == record
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     assert not {"launch", "seeds"} & read_json(path)["params"].keys()
 
 
 def test_a_run_records_the_parameters_that_its_system_fixes(tmp_path: Path) -> None:
     assert BASE.finetune.softmax != "joint"
-    recorded = record_run(tmp_path, plan_run(BASE, "orqa", 0), BASE).params
+    recorded = record_run(tmp_path, plan_run(BASE, "orqa", 0)).params
     assert recorded["finetune"]["softmax"] == "joint"
 
 
 @pytest.mark.parametrize("change", [{"corpus.files.max_articles": 7}, {"preset": "toy"}])
 def test_parameters_that_concern_nothing_do_not_forbid_the_run(tmp_path: Path, change: dict[str, Any]) -> None:
-    record_run(tmp_path, plan_run(BASE, "realm", 0), BASE)
+    record_run(tmp_path, plan_run(BASE, "realm", 0))
     other = BASE.model_copy(update={"preset": "toy"}) if "preset" in change else load(TINY, change)
     assert keys(other) == keys(BASE)
-    record_run(tmp_path, plan_run(other, "realm", 0), other)
+    record_run(tmp_path, plan_run(other, "realm", 0))
 
 
 def made_checkpoint(folder: Path) -> Path:
@@ -315,7 +315,7 @@ def test_the_content_of_what_a_stage_begins_with_is_in_its_key(
 ) -> None:
     folder = made_checkpoint(tmp_path / "one")
     params = load(TINY, {name: str(folder)})
-    before, cell = keys(params), record_run(tmp_path, plan_run(params, "realm", 0), params).cell_key
+    before, cell = keys(params), record_run(tmp_path, plan_run(params, "realm", 0)).cell_key
     shutil.copytree(folder, tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "notes.txt").write_text("no model")
     moved = load(TINY, {name: str(tmp_path / "elsewhere")})
@@ -324,7 +324,7 @@ def test_the_content_of_what_a_stage_begins_with_is_in_its_key(
     after = keys(params)
     unchanged = ORDER[: ORDER.index(first)]
     assert [stage for stage in ORDER if before[stage] == after[stage]] == list(unchanged)
-    assert record_run(tmp_path, plan_run(params, "realm", 0), params).cell_key != cell
+    assert record_run(tmp_path, plan_run(params, "realm", 0)).cell_key != cell
     if first == "pretrain":  # not of the baseline
         assert keys(params, "warm_start") == keys(BASE, "warm_start")
 

@@ -40,7 +40,7 @@ def context(line: Path) -> Make:
 
     def make(label: str = "realm", **changes: Any) -> Context:
         params = tiny.params({name.replace("__", "."): value for name, value in changes.items()})
-        return Context(params, plan_run(params, label, 0), line)
+        return Context(plan_run(params, label, 0), line)
 
     return make
 
@@ -139,8 +139,8 @@ def test_only_a_learned_null_document_has_a_vector_from_pretraining_on(line: Pat
     assert not vector.any()
     assert initial_state(context("realm"), "pretrain").embedder.null_vector is None
     baseline = context("warm_start", **changes)
-    assert learned.plan.stages["warm_start"] == baseline.plan.stages["warm_start"]
-    assert baseline.plan.stages["finetune"] == context("warm_start").plan.stages["finetune"]
+    assert learned.run.stages["warm_start"] == baseline.run.stages["warm_start"]
+    assert baseline.run.stages["finetune"] == context("warm_start").run.stages["finetune"]
     system = system_of("warm_start")(baseline)
     assert isinstance(system, DenseRetriever)
     untuned = system.before_finetuning()
@@ -197,4 +197,4 @@ def test_a_folder_of_another_size_or_without_a_model_is_refused(line: Path, cont
         shutil.move(tmp_path / "away", tmp_path / "reader" / name)
     wider = tiny.params({"model.hidden_size": 24, "finetune.initial_reader": str(tmp_path / "reader")})
     with pytest.raises(UserError, match="24"):
-        initial_state(Context(wider, plan_run(wider, "warm_start", 0), line), "finetune")
+        initial_state(Context(plan_run(wider, "warm_start", 0), line), "finetune")

@@ -78,6 +78,6 @@ def test_the_stage_tells_what_it_prepared(tmp_path: Path, capsys: pytest.Capture
     run_stage("prepare", "realm", params, 0, tmp_path)
     [said] = capsys.readouterr().err.splitlines()
     assert "passages 50" in said
-    stage = Context(params, plan_run(params, "realm", 0), tmp_path).stage("prepare")
+    stage = Context(plan_run(params, "realm", 0), tmp_path).stage("prepare")
     assert "passages 50" in (stage.path / "summary.md").read_text()
     assert stage.status().step == 50

@@ -54,7 +54,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(root: Path) -> Path:
     params = tiny.params(QUICK)
     tiny.prepare(params, root)
-    texts = Context(params, plan_run(params, "realm", 0), root).passages.text.column("body")
+    texts = Context(plan_run(params, "realm", 0), root).passages.text.column("body")
     return write_sentence_folder(root / "bert", list(texts))
 
 

@@ -110,7 +110,7 @@ def test_the_table_goes_with_the_runs_that_read_it(line: Path) -> None:
 
     table, report = next(line.glob(PAIRS)).parent, line / "reports" / "mine" / "results.csv"
     assert table in unneeded(line)
-    record = record_run(line / "runs", plan_run(chosen(line), "realm", 0), chosen(line))
+    record = record_run(line / "runs", plan_run(chosen(line), "realm", 0))
     report.parent.mkdir(parents=True)
     report.write_text(f"run_key\n{record.run_key}\n")
     assert table not in unneeded(line)

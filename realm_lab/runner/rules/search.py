@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from realm_lab.errors import UserError
 from realm_lab.records.study import StudyRecord
-from realm_lab.runner.planned import PlannedRun, StudyPlan
+from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.results import Results
 from realm_lab.runner.search_file import CELL, Search
 from realm_lab.runner.study import Cell, changes_title
+from realm_lab.systems.identity import Run
 
 if TYPE_CHECKING:
     from realm_lab.runner.rules.trials import Journal
@@ -33,13 +34,13 @@ def journal_of(study: StudyPlan, results: Results) -> Journal:
     return found
 
 
-def runs_of(study: StudyPlan, number: int, values: Mapping[str, Any]) -> list[PlannedRun]:
+def runs_of(study: StudyPlan, number: int, values: Mapping[str, Any]) -> list[Run]:
     """Return the runs of a trial, one for every seed. UserError: this combination of values is invalid."""
     (space,) = study.spaces
     return [replace(run, cell=CELL.format(number)) for run in space.make(values)]
 
 
-def open_trials(study: StudyPlan, results: Results) -> list[PlannedRun]:
+def open_trials(study: StudyPlan, results: Results) -> list[Run]:
     """Return the runs of the trials that are open, after the journal is told which have ended, and asked for others.
     A trial that somebody stopped stays open, but is nobody's work."""
     journal, search = journal_of(study, results), study.search
@@ -64,7 +65,7 @@ def open_trials(study: StudyPlan, results: Results) -> list[PlannedRun]:
         journal.ask()
 
 
-def _has_ended(journal: Journal, search: Search, results: Results, number: int, runs: Sequence[PlannedRun]) -> bool:
+def _has_ended(journal: Journal, search: Search, results: Results, number: int, runs: Sequence[Run]) -> bool:
     """Tell the journal that a trial has ended, or is not worth continuing; False: it goes on."""
     failed = next((results.state(run) for run in runs if results.has_failed(run)), None)
     if all(results.state(run).state == "COMPLETE" for run in runs):
@@ -87,7 +88,7 @@ def _has_ended(journal: Journal, search: Search, results: Results, number: int, 
     return behind is not None
 
 
-def ended(study: StudyPlan, results: Results) -> list[PlannedRun]:
+def ended(study: StudyPlan, results: Results) -> list[Run]:
     """Return the runs of complete trials, which later ones were chosen by. UserError: they were measured over other
     sentences or questions."""
     trials = [trial for trial in journal_of(study, results).trials() if trial["state"] == "complete"]
@@ -99,7 +100,7 @@ def ended(study: StudyPlan, results: Results) -> list[PlannedRun]:
 
 def record(study: StudyPlan, results: Results) -> StudyRecord:
     """Return the study.json of a search: its trials are cells, the baseline first, equal ones once."""
-    cells, runs, seen = list[Cell](), list[PlannedRun](), set[str]()
+    cells, runs, seen = list[Cell](), list[Run](), set[str]()
     own = study.spaces[0].own
     for trial in sorted(journal_of(study, results).trials(), key=lambda one: (one["values"] != own, one["number"])):
         try:
@@ -110,7 +111,7 @@ def record(study: StudyPlan, results: Results) -> StudyRecord:
             seen.add(found[0].run_key)
             changes = found[0].values
             title = changes_title(changes) if changes else "parameters as they are"
-            cells.append(Cell(found[0].cell, title, found[0].plan.system, {}, changes))
+            cells.append(Cell(found[0].cell, title, found[0].system, {}, changes))
             runs += found
     return replace(study, cells=tuple(cells)).record(runs)
 

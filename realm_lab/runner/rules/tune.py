@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 from realm_lab.errors import UserError
 from realm_lab.params.load import placed
-from realm_lab.runner.planned import CellSpace, PlannedRun, StudyPlan
+from realm_lab.runner.planned import CellSpace, StudyPlan
 from realm_lab.runner.results import Results
 from realm_lab.runner.rules.space import Dimension, Tuning, check_dimension, grid, hypercube, last_stage_for
+from realm_lab.systems.identity import Run
 
 OPERATIONS = "training_teraflop"
 MOST_HYPERCUBES = 50
@@ -31,7 +32,7 @@ class Trial:
     one."""
 
     values: dict[str, Any]
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[Run, ...]
     state: TrialState
     by_seed: tuple[float | None, ...]
     teraflop: float | None  # a run's operations of training, mean over the seeds
@@ -74,9 +75,9 @@ class Tuned:
         return {cell: self.trials[cell][number].values for cell, number in best.items()}
 
     @property
-    def runs(self) -> list[PlannedRun]:
+    def runs(self) -> list[Run]:
         """The runs of all trials; of trials that are the same run, those of the first."""
-        found = dict[str, PlannedRun]()
+        found = dict[str, Run]()
         for run in (run for trials in self.trials.values() for trial in trials for run in trial.runs):
             found.setdefault(run.run_key, run)
         return [*found.values()]
@@ -110,7 +111,7 @@ def check_space(cell: CellSpace, tuning: Tuning, system: str) -> None:
     """UserError: the space does not fit its cell, or does not have enough trials."""
     last = last_stage_for(tuning.metric)
     with _errors(cell):
-        if last not in cell.make(cell.own)[0].plan.stages:
+        if last not in cell.make(cell.own)[0].stages:
             problem = f"the system '{system}' has no stage '{last}', where '{tuning.metric}' is measured"
             raise UserError(f"metric: {problem}")
         for name, dimension in cell.space.items():
@@ -132,7 +133,7 @@ def tuned(study: StudyPlan, results: Results) -> Tuned:
     tuning = study.tuning
     assert tuning is not None
 
-    def trial(values: dict[str, Any], runs: tuple[PlannedRun, ...]) -> Trial:
+    def trial(values: dict[str, Any], runs: tuple[Run, ...]) -> Trial:
         found = [results.outcome(run) for run in runs]
         by_seed = tuple(None if one is None else one.get(tuning.metric) for one in found)
         work = [one[OPERATIONS] for one in found if one and OPERATIONS in one]
@@ -147,7 +148,7 @@ def tuned(study: StudyPlan, results: Results) -> Tuned:
 
 
 def trials_of_cell(
-    cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, Any], tuple[PlannedRun, ...]], Trial]
+    cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, Any], tuple[Run, ...]], Trial]
 ) -> tuple[Trial, ...]:
     """Return the trials of a cell: those that have ended, and those that follow from them. UserError: there are not
     enough."""

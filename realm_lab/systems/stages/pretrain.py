@@ -63,7 +63,7 @@ def pretrain_task(
 ) -> tuple[PretrainTask, Reader]:
     """Return pre-training as a task of the loop, and its reader. Its builder, if it has one, is closed with `stack`.
     `null_from`: the step at which its null document replaces another one."""
-    params, seed = context.params, context.plan.seed
+    params, seed = context.params, context.run.seed
     reader, embedder, null_offset = initial_state(context, "pretrain")
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     retriever = Retriever(
@@ -91,7 +91,7 @@ def pretrain_task(
     measure = development_metrics(context)
     builder = None
     if refreshes and params.launch.builder != "inline":
-        folder = corpus_folder(context.root, context.plan)
+        folder = corpus_folder(context.root, context.run)
         builder = ProcessBuilder(run.path / "index", params.launch, folder, context.inputs, context.device)
         stack.enter_context(closing(builder))
     task = PretrainTask(

@@ -123,7 +123,7 @@ def test_it_finds_what_is_said_in_other_words_where_bm25_finds_nothing(tmp_path:
     params = tiny.params(settings | {"system_options.dpr": {"steps": 300, "batch_size": 16, "negatives": 1}})
     tiny.run("warm_start", params, tiny.prepare(params, tmp_path), "dpr")
     tiny.run("dpr", params, tmp_path, "dpr")
-    context = Context(params, plan_run(params, "dpr", 0), tmp_path)
+    context = Context(plan_run(params, "dpr", 0), tmp_path)
     wanted = context.corpus.questions("test")
     by_words = Bm25.of_texts(*texts_of(context.passages)).search(wanted.texts, 5)
     learned = context.system.before_finetuning().retrieve(wanted.texts, 5)

@@ -31,7 +31,7 @@ QUICK = TWO_HOPS | {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2
 
 def context_of(root: Path, system: str, changes: dict[str, Any]) -> Context:
     chosen = tiny.params(changes)
-    return Context(chosen, plan_run(chosen, system, 0), root)
+    return Context(plan_run(chosen, system, 0), root)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_both_find_the_second_passage_that_a_single_hop_does_not(small: tuple[Pa
     """One seed of a small world."""
     folder, params = small
     tiny.run("retriever", params, folder, name)
-    context = Context(params, plan_run(params, name, 0), folder)
+    context = Context(plan_run(params, name, 0), folder)
     asked = AskedQuestions.of_split(context, "test")
     found, single = (
         asked.recalls(rows_QK)[0]
