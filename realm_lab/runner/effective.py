@@ -15,6 +15,7 @@ from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
 from realm_lab.records.code_record import CodeStates, code_reader
 from realm_lab.records.files import digest, write_json
+from realm_lab.records.plugins import Choice
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.runner.other_code import other_code
 from realm_lab.runner.plan import check_parts, plan_study
@@ -88,8 +89,8 @@ def study_digests(path: Path, root: Path) -> dict[str, Any]:
     plan, reader = plan_study(path, root), code_reader(root / "runs")
     least = len(plan.seeds) if plan.rule is None else seed_options(plan.rule).at_least
     runs = [run for run in plan.runs if run.seed in plan.seeds[:least]]
-    named = [choice.name for choice in plan.described.get("figures", ())]
-    named += [metric.choice["name"] for metric in plan.described.get("own_metrics", ()) if metric.choice]
+    named = [choice.name for choice in plan.design.figures]
+    named += [Choice.read(metric.choice).name for metric in plan.design.own_metrics if metric.choice]
     roots = {*AFTER["report"], *(name.partition(":")[0] for name in named if ":" in name)}
     for run in runs:
         roots |= {one for modules in code_roots(run.params, run.system).values() for one in modules}

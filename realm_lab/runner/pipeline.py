@@ -44,7 +44,7 @@ def check_corpus(params: Params) -> None:
 
 def planned(params: Params, name: str = DEFAULT) -> StudyPlan:
     """Plan the default pipeline."""
-    return replace(default_plan(params), name=name)
+    return default_plan(params, name)
 
 
 def run(stage: str, plan: StudyPlan, root: Path) -> None:
@@ -156,7 +156,7 @@ def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
     if (project / "experiments" / f"{name}.yaml").exists() or name in (DEFAULT, SCRATCH):
         raise UserError(f"DVC experiment '{name}': a study has this name; {remedy}")
     check_study_name(name, f"DVC experiment '{name}'", remedy)
-    record_study(replace(plan, name=name), project)
+    record_study(replace(plan, design=replace(plan.design, name=name)), project)
 
 
 def _publish(stage: str, plan: StudyPlan, root: Path) -> None:

@@ -22,11 +22,11 @@ from realm_lab.records.computed import COMPUTED, definition
 from realm_lab.records.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
 from realm_lab.records.parameters import measuring, show
 from realm_lab.records.plugins import Choice, Chosen, import_plugins, load_object
-from realm_lab.records.study import DEFAULT
+from realm_lab.records.study import DEFAULT, StudyRecord
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LocalOptions
-from realm_lab.runner.planned import CellSpace, StudyPlan
+from realm_lab.runner.planned import CellSpace, StudyPlan, recorded_cell
 from realm_lab.runner.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
 from realm_lab.runner.rules.space import check_dimension, check_metric, last_stage_for
 from realm_lab.runner.rules.tune import check_space
@@ -74,15 +74,10 @@ def plan_study(
         choices = json.loads(chosen)
         cells, runs, everywhere, of_baseline = _runs(study, given, base, common, seeds, choices)
         return StudyPlan(
-            study.name,
-            study.question,
+            _design(study, cells, seeds, rule, of_baseline, everywhere, root),
             cells,
-            seeds,
             runs,
-            _described(study, rule, of_baseline),
-            everywhere,
             study.launcher,
-            os.path.relpath(path, root),
             study.on_finish,
             rule,
             study.tune,
@@ -132,18 +127,19 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
     if settings.local.processes is None:  # no more processes than trials at a time need
         local = LocalOptions(processes=search.parallel * len(search.seeds))
         settings = settings.model_copy(update={"local": local})
-    return StudyPlan(
-        search.name,
-        search.question,
-        (Cell("", "", DEFAULT_SYSTEM, {}, {}),),
-        tuple(search.seeds),
-        make({}),
-        {"metrics": [search.metric], "last_stage": "" if last == "evaluate" else last},
-        launcher=settings,
+    design = StudyRecord(
+        name=search.name,
+        question=search.question,
+        baseline="",
+        cells=(),
+        seeds=tuple(search.seeds),
+        runs=(),
+        metrics=(search.metric,),
+        last_stage="" if last == "evaluate" else last,
         source=os.path.relpath(search.path, root),
-        spaces=(CellSpace("", search.space, own, make, written_space),),
-        search=search,
     )
+    cells, spaces = (Cell("", "", DEFAULT_SYSTEM, {}, {}),), (CellSpace("", search.space, own, make, written_space),)
+    return StudyPlan(design, cells, make({}), settings, spaces=spaces, search=search)
 
 
 def _runs(
@@ -182,23 +178,36 @@ def _runs(
     return tuple(cells), tuple(runs), everywhere, resolved[cells[0].name]
 
 
-def _described(study: Study, rule: Chosen[SeedCounts] | None, of_baseline: Params) -> dict[str, Any]:
-    """Return the fields of a study's record that its file has, or that follow from it."""
+def _design(
+    study: Study,
+    cells: Sequence[Cell],
+    seeds: tuple[int, ...],
+    rule: Chosen[SeedCounts] | None,
+    of_baseline: Params,
+    everywhere: Mapping[str, Any],
+    root: Path,
+) -> StudyRecord:
+    """Return the record of a study without its runs."""
     metrics = _metrics_of(study)
-    described = study.model_dump(include={"not_run", "note", "tags"}) | {
-        "figures": _figures_of(study),
-        "observes": measuring(flatten(of_baseline)),
-        "metrics": list(dict.fromkeys(metric.name for metric in metrics.values())),
-        "delta": {metrics[text].name: value for text, value in study.delta.items()},
-        "own_metrics": tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
-    }
-    if len(study.axes) > 1:
-        described["axes"] = {
-            axis: [value_in_name(show(point)) for point in points] for axis, points in study.axes.items()
-        }
-    if rule and (looks := options_of(rule).looks):
-        described["until"] = looks
-    return described
+    axes = study.axes if len(study.axes) > 1 else {}
+    return StudyRecord(
+        name=study.name,
+        question=study.question,
+        baseline=cells[0].name,
+        cells=tuple(recorded_cell(cell if axes else cell._replace(points={})) for cell in cells),
+        seeds=seeds,
+        runs=(),
+        metrics=tuple(dict.fromkeys(metric.name for metric in metrics.values())),
+        axes={axis: tuple(value_in_name(show(point)) for point in points) for axis, points in axes.items()},
+        source=os.path.relpath(study.path, root),
+        figures=_figures_of(study),
+        until=options_of(rule).looks if rule else None,
+        delta={metrics[text].name: value for text, value in study.delta.items()},
+        own_metrics=tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
+        common=json.loads(json.dumps(everywhere)),
+        observes=measuring(flatten(of_baseline)),
+        **study.model_dump(include={"not_run", "note", "tags"}),
+    )
 
 
 def _compared(cells: Sequence[Cell], flat: Sequence[dict[str, Any]]) -> tuple[list[Cell], dict[str, Any]]:
@@ -352,14 +361,22 @@ def _seeds_of(study: Study) -> tuple[tuple[int, ...], Chosen[SeedCounts] | None]
 DEFAULT_FIGURES = tuple(Choice(FIGURES[name].target) for name in OF_TRAINING)
 
 
-def default_plan(params: Params) -> StudyPlan:
+def default_plan(params: Params, name: str = DEFAULT) -> StudyPlan:
     """Return the default pipeline as a study: REALM and its warm start."""
     check_parts(params)
-    cells = tuple(Cell(name, system_of(name).title, name, {}, {}) for name in DEFAULT_SYSTEMS)
-    runs = [replace(plan_run(params, cell.system, seed), cell=cell.name) for cell in cells for seed in params.seeds]
-    question = "What does REALM pre-training add to its own warm start?"
-    described = {"figures": DEFAULT_FIGURES}
-    return StudyPlan(DEFAULT, question, cells, tuple(params.seeds), tuple(runs), described, beyond_preset(params))
+    cells = tuple(Cell(system, system_of(system).title, system, {}, {}) for system in DEFAULT_SYSTEMS)
+    design = StudyRecord(
+        name=name,
+        question="What does REALM pre-training add to its own warm start?",
+        baseline=cells[0].name,
+        cells=tuple(map(recorded_cell, cells)),
+        seeds=tuple(params.seeds),
+        runs=(),
+        figures=DEFAULT_FIGURES,
+        common=json.loads(json.dumps(beyond_preset(params))),
+    )
+    runs = (replace(plan_run(params, cell.system, seed), cell=cell.name) for cell in cells for seed in params.seeds)
+    return StudyPlan(design, cells, tuple(runs))
 
 
 def check_parts(params: Params) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from realm_lab.records.plugins import Chosen
@@ -34,25 +34,29 @@ class CellSpace:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study before its results: its cells, the baseline first, and a run of every cell at each seed that it may take,
-    with the parameters as they are, or as tuning chose them. `wanted` (wanted.py) picks from them. `common`: changes of
-    the preset by params.yaml and --set for every cell. `described`: further fields of its record (StudyRecord)."""
+    """A study before its results: `design` is its record without runs. Its cells, the baseline first, and a run of
+    every cell at each seed that it may take, with the parameters as they are, or as tuning chose them. `wanted`
+    (wanted.py) picks from these."""
 
-    name: str
-    question: str
+    design: StudyRecord
     cells: tuple[Cell, ...]
-    seeds: tuple[int, ...]
     runs: tuple[Run, ...]
-    described: dict[str, Any]
-    common: dict[str, Any] = field(default_factory=dict)
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
-    source: str = ""  # its file, relative to the project
     on_finish: str = ""
     rule: Chosen[SeedCounts] | None = None  # for its seeds; None: all
     tuning: Tuning | None = None  # trials come before its own runs
     spaces: tuple[CellSpace, ...] = ()  # of the cells that are tuned or searched
     search: Search | None = None  # its runs are the trials of one cell
     choose: Callable[[Mapping[str, Any]], StudyPlan] | None = None  # cell -> chosen values -> the study with these
+
+    @property
+    def name(self) -> str:
+        return self.design.name
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds that it may take."""
+        return self.design.seeds
 
     @property
     def baseline(self) -> Cell:
@@ -68,30 +72,17 @@ class StudyPlan:
         """Return its study.json with these runs; nothing is written."""
         runs = [*runs]
         taken = {run.seed for run in runs}
-        return StudyRecord(
-            name=self.name,
-            question=self.question,
-            baseline=self.baseline.name,
-            cells=tuple(
-                StudyCell(
-                    c.name,
-                    c.title,
-                    c.system,
-                    json.loads(json.dumps(c.changes)),
-                    c.paper,
-                    {**c.points} if "axes" in self.described else {},
-                )
-                for c in self.cells
-            ),
-            seeds=tuple(seed for seed in self.seeds if not self.rule or not taken or seed in taken),
-            runs=_recorded(runs),
-            trials=_recorded(trials),
-            tuning=dict(tuning or {}),
-            source=self.source,
-            common=json.loads(json.dumps(self.common)),
-            **self.described,
+        seeds = tuple(seed for seed in self.seeds if not self.rule or not taken or seed in taken)
+        return replace(
+            self.design, seeds=seeds, runs=_recorded(runs), trials=_recorded(trials), tuning=dict(tuning or {})
         )
 
 
 def _recorded(runs: Iterable[Run]) -> tuple[StudyRun, ...]:
     return tuple(StudyRun(run.cell, run.seed, run.run_key, run.name, run.trial) for run in runs)
+
+
+def recorded_cell(cell: Cell) -> StudyCell:
+    """Return a cell as study.json has it."""
+    changes = json.loads(json.dumps(cell.changes))
+    return StudyCell(cell.name, cell.title, cell.system, changes, cell.paper, {**cell.points})

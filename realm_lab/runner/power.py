@@ -86,7 +86,7 @@ def show_power(request: Request) -> int:
     trials = tuned(plan, results) if plan.tuning else None
     plan = settled(plan, results)
     pilot = find_pilot(plan, root, request.pilot)
-    until = plan.described.get("until")
+    until = plan.design.until
     rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, request.seeds or len(plan.seeds)})]
     planned = plan_power(plan, pilot, rules)
     shown = {run.cell for run in part_of(plan, plan.runs, request.cells)}
@@ -169,8 +169,8 @@ def _metrics(plan: StudyPlan) -> list[str]:
     from realm_lab.evidence.report.comparison import is_tested
     from realm_lab.evidence.report.report_data import DEFAULT_METRICS
 
-    names = plan.described["metrics"] or DEFAULT_METRICS
-    return [name for name in names if is_tested(name, names[0], plan.described["delta"])]
+    names = plan.design.metrics or DEFAULT_METRICS
+    return [name for name in names if is_tested(name, names[0], plan.design.delta)]
 
 
 def _base(plan: StudyPlan, pilot: Pilot) -> str:
@@ -196,7 +196,7 @@ def plan_power(plan: StudyPlan, pilot: Pilot, rules: Sequence[Rule]) -> list[Pla
     A cell that the pilot lacks has the root mean square of the other cells' spreads. A metric that it lacks has none,
     but counts in the family. Cells whose system was not measured in a metric are no tests.
     """
-    base, metrics, delta = _base(plan, pilot), _metrics(plan), plan.described["delta"]
+    base, metrics, delta = _base(plan, pilot), _metrics(plan), plan.design.delta
     everything = _deltas(pilot.results, base, metrics)
     is_same = base == plan.baseline.name
     measured = set(pilot.results["cell"][pilot.results["status"] == "COMPLETE"])
@@ -327,7 +327,8 @@ def _print_counts(
 
 def _print_rule(plan: StudyPlan, pilot: Pilot, tests: int, planned: Sequence[Planned], cost: dict[str, Any]) -> None:
     """One row of numbers for each comparison."""
-    least, most = plan.described["until"]
+    assert plan.design.until is not None
+    least, most = plan.design.until
     rows = []
     for one in planned:
         found = one.detectable[most]

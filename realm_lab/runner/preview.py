@@ -67,11 +67,11 @@ def show_plan(
     tasks = tasks_of(runs, states, retry_failed=True, until=until)
     how = launcher.preview(tasks) if launcher else ()
     columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
-    print_table(f"{plan.name}: {plan.question}", columns, rows)
+    print_table(f"{plan.name}: {plan.design.question}", columns, rows)
     print(f"{len(runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
     for task in tasks if until else ():
         print(f"to do: {task.title}")
-    if plan.common:
+    if plan.design.common:
         print(in_every_cell(plan))
     if found := other_code(runs, root, until):
         print(described(found))
@@ -142,7 +142,8 @@ def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
         runs = plan.of(cell.name)
         keys = {run.run_key for run in runs}
         same = [row for row in rows if row["run_key"] in keys]
-        same = same or [row for row in rows if plan.source and (row["study"], row["cell"]) == (plan.name, cell.name)]
+        if not same and plan.design.source:
+            same = [row for row in rows if (row["study"], row["cell"]) == (plan.name, cell.name)]
         if same and runs:
             mean = sum(float(row["device_hours"]) for row in same) / len(same)
             found[cell.name] = in_stages(mean, runs[0], minutes.get((same[0]["study"], same[0]["cell"]), {}))
@@ -166,8 +167,8 @@ def after_tuning(plan: StudyPlan, trials: Tuned, root: Path, at_once: int | None
 
 def in_every_cell(plan: StudyPlan) -> str:
     """Describe the changes of the preset by params.yaml and --set for every cell; a warning if cells vary it too."""
-    changed = ", ".join(f"{name} = {show(value)}" for name, value in plan.common.items())
-    varied = sorted({name for cell in plan.cells for name in cell.changes} & set(plan.common))
+    changed = ", ".join(f"{name} = {show(value)}" for name, value in plan.design.common.items())
+    varied = sorted({name for cell in plan.cells for name in cell.changes} & set(plan.design.common))
     warning = (
         f"\nWARNING: cells of this study vary {', '.join(varied)}: its baseline has the changed value" if varied else ""
     )

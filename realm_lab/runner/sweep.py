@@ -273,7 +273,7 @@ class Sweep:
             say(f"left alone: {why}")
         if not is_first:
             return
-        if study.common:
+        if study.design.common:
             say(in_every_cell(study))
         if gone := self._without_corpus():
             again = "`realm-lab prepare` with its parameters makes one again, and so does a new run that needs it"

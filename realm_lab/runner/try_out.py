@@ -115,14 +115,16 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
                 small[cell][name] = min(sizes[name], SMALL.get(name, STEPS) + more)
     common = {key: value for key, value in cells[0].overrides.items() if key.startswith("launch.")}
     document = {
-        "question": plan.question,
+        "question": plan.design.question,
         "preset": plan.runs[0].params.preset,
         "plugins": plan.runs[0].params.plugins,
         "seeds": [plan.seeds[0]],
         "set": common | {"launch.log_interval_steps": 1},
         "baseline": cells[0].name,
         "cells": {cell.name: _entry(cell, small[cell.name]) for cell in cells},
-    } | {key: plan.described[key] for key in ("metrics", "delta") if plan.described.get(key)}
+        "metrics": [*plan.design.metrics],
+        "delta": plan.design.delta,
+    }
     copied: dict[str, Any] = json.loads(json.dumps(document))
     early_changes(copied)
     return copied

@@ -112,7 +112,7 @@ def test_a_trial_that_ends_with_pretraining_is_not_followed_further(
     planned: Callable[..., StudyPlan], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned("baseline: realm\ncells: {realm: }\n")
-    record_study(replace(plan, described=plan.described | {"last_stage": "pretrain"}), tmp_path)
+    record_study(replace(plan, design=replace(plan.design, last_stage="pretrain")), tmp_path)
     leave(tmp_path, run, "pretrain", "COMPLETE")
     monkeypatch.setattr("time.sleep", pytest.fail)
     show_log(tmp_path, record(run, tmp_path), follow=True)

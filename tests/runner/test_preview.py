@@ -44,7 +44,7 @@ def plan(planned: Callable[..., StudyPlan], tmp_path: Path) -> StudyPlan:
 
 
 def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["sweep", str(tmp_path / plan.source), "--params", str(PARAMETERS), "--root", str(tmp_path)]
+    command = ["sweep", str(tmp_path / plan.design.source), "--params", str(PARAMETERS), "--root", str(tmp_path)]
     assert main([*command, "--seeds", "2", "--dry-run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(entry["cell"], entry["seed"], entry["state"]) for entry in found[:3]] == [

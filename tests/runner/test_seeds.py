@@ -84,7 +84,7 @@ def test_a_custom_rule_takes_seeds(with_seeds: Planned, tmp_path: Path, monkeypa
     rule = "{{until: 'own_seeds:until_narrow', width: {}, at_most: 9}}".format
     assert rounds(tmp_path, with_seeds, rule(0.18)) == [4, 5, 6]
     assert rounds(tmp_path, with_seeds, rule(0.1)) == [7, 8, 9]
-    assert "until" not in with_seeds(rule(0.1)).described, "no p is corrected for looks"
+    assert with_seeds(rule(0.1)).design.until is None, "no p is corrected for looks"
     with refused("'width'"):
         with_seeds("{until: 'own_seeds:until_narrow', wide: 0.1}")
     with refused("realm_lab.SeedRule"):

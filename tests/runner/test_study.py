@@ -361,7 +361,9 @@ def test_what_params_yaml_changes_in_every_cell_is_told(write: Write, tmp_path: 
     (tmp_path / "params.yaml").write_text("preset: smoke\npretrain: {masking: random_span, batch_size: 5}\n")
     plan = plan_study(write("set: {pretrain.batch_size: 6}\n" + GOOD), tmp_path, overrides={"pretrain.steps": 7})
     assert (
-        plan.common == record_study(plan, tmp_path).common == {"pretrain.masking": "random_span", "pretrain.steps": 7}
+        plan.design.common
+        == record_study(plan, tmp_path).common
+        == {"pretrain.masking": "random_span", "pretrain.steps": 7}
     )
     assert in_every_cell(plan).endswith("pretrain.masking = random_span, pretrain.steps = 7")
     varying = plan_study(write(B + "{set: {pretrain.masking: random_token}}\n"), tmp_path)
@@ -423,7 +425,7 @@ def test_a_record_and_its_runs_are_plain(planned: Planned, tmp_path: Path) -> No
     text = "set: {pretrain.steps: 9}\ndelta: {exact_match: 0.1}\n"
     plan = planned(text + BASE + AXES, overrides={"finetune.steps": 3})
     assert not plain([cell.overrides for cell in plan.cells]), "errors about them name the line"
-    assert plain([record_study(plan, tmp_path), plan.common, plan.runs])
+    assert plain([record_study(plan, tmp_path), plan.design.common, plan.runs])
 
 
 def test_the_default_pipeline_is_a_study_of_its_systems() -> None:
@@ -440,7 +442,7 @@ def test_the_default_pipeline_is_a_study_of_its_systems() -> None:
 def test_a_study_of_the_project_can_be_planned(name: str, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("preset: toy\n", encoding="utf-8")
     plan = plan_study(SHIPPED[name], tmp_path)
-    assert plan.question.endswith("?")
+    assert plan.design.question.endswith("?")
     assert len({cell.title for cell in plan.cells}) == len(plan.cells)
     assert len(plan.seeds) >= {"quick": 2, "smoke": 2, "own_text": 1, "learning_rates": 1, "gate_threshold": 2}.get(
         name, 3

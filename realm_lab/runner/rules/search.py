@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from realm_lab.errors import UserError
-from realm_lab.records.study import StudyRecord
+from realm_lab.records.study import StudyCell, StudyRecord
 from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.results import Results
 from realm_lab.runner.search_file import CELL, Search
-from realm_lab.runner.study import Cell, changes_title
+from realm_lab.runner.study import changes_title
 from realm_lab.systems.identity import Run
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def ended(study: StudyPlan, results: Results) -> list[Run]:
 
 def record(study: StudyPlan, results: Results) -> StudyRecord:
     """Return the study.json of a search: its trials are cells, the baseline first, equal ones once."""
-    cells, runs, seen = list[Cell](), list[Run](), set[str]()
+    cells, runs, seen = list[StudyCell](), list[Run](), set[str]()
     own = study.spaces[0].own
     for trial in sorted(journal_of(study, results).trials(), key=lambda one: (one["values"] != own, one["number"])):
         try:
@@ -111,9 +111,9 @@ def record(study: StudyPlan, results: Results) -> StudyRecord:
             seen.add(found[0].run_key)
             changes = found[0].values
             title = changes_title(changes) if changes else "parameters as they are"
-            cells.append(Cell(found[0].cell, title, found[0].system, {}, changes))
+            cells.append(StudyCell(found[0].cell, title, found[0].system, changes))
             runs += found
-    return replace(study, cells=tuple(cells)).record(runs)
+    return replace(study.record(runs), baseline=cells[0].name if cells else "", cells=tuple(cells))
 
 
 def is_well(study: StudyPlan, results: Results) -> bool:
