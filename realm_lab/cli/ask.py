@@ -98,9 +98,9 @@ def _show_gradients(context: Context, found: Gradients) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    plan, console = context.plan, Console()
+    console = Console()
     console.print(
-        f"{found.sentences} sentences, {found.passages} passages, weights after {found.stage} of {plan.run_name}; "
+        f"{found.sentences} sentences, {found.passages} passages, weights after {found.stage} of {context.run.name}; "
         f"the exact gradient takes {found.exact_gflop:.4g} GFLOP"
     )
     table = Table(box=None, pad_edge=False, header_style="dim")

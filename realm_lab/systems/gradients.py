@@ -55,7 +55,7 @@ def compare_gradients(
     reader = context.load_reader(stage).to(device)
     embedder, null_offset = context.load_embedder(stage)
     retriever = context.retriever(embedder.to(device), null_offset)
-    sentences, special, seed = context.sentences(), context.special, context.plan.seed
+    sentences, special, seed = context.sentences(), context.special, context.run.seed
     stream = QueryStream(params.pretrain, sentences, special.mask, seed, wordpieces_by_id(context.tokenizer))
     rows = stream.rows(0, min(count, len(stream)))
     masked = [stream.masked(int(row), numpy_generator(seed, "gradients", int(row))) for row in rows]

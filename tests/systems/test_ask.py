@@ -324,9 +324,9 @@ def test_a_blank_in_a_question_is_what_pretraining_masks_with(tmp_path: Path) ->
 def test_gradients_of_a_run_are_compared_with_the_exact_one(
     line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = plan_run(PARAMS, "realm", 0)
-    record_run(line / "runs", plan, PARAMS)
-    open_stage(line / "runs", plan, "evaluate", PARAMS).finish({})
+    run = plan_run(PARAMS, "realm", 0)
+    record_run(line / "runs", run)
+    open_stage(line / "runs", run, "evaluate").finish({})
     asked = ["gradients", "--run", "realm-s0", "--root", str(line), "--sentences", "3", "--draws", "2"]
     passages = 320
     numbers = ["--candidates", "2", str(passages + 1), "--figure", str(tmp_path / "cosines.png"), "--json"]
