@@ -8,6 +8,7 @@ batch's. All ranks call the same functions in the same order. Work that must hap
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -29,6 +30,9 @@ from torch.distributed.rendezvous import rendezvous
 from realm_lab.errors import UserError
 from realm_lab.records.launched import STOP_SIGNALS, cores, launched
 
+# Options of glibc's mallopt. By default it gives large freed blocks back to the kernel, so every step of training gets
+# its memory anew, page by page; with these the process keeps them for the next step.
+KEEPING = {"M_TRIM_THRESHOLD": (-1, 1 << 30), "M_MMAP_THRESHOLD": (-3, 1 << 25)}  # name -> number, bytes
 TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
 POLL_SECONDS = 0.05
 
@@ -50,6 +54,17 @@ class _Group:
     store: Store | None = None
     messages = 0
     alone = False
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory in this process, where the C library is glibc and the user has set nothing else."""
+    change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    for name, (option, size) in KEEPING.items():
+        if change is not None and f"{name.replace('M_', 'MALLOC_', 1)}_" not in os.environ:
+            change(option, size)
+
+
+keep_freed_memory()  # on import: torch, which allocates, is loaded here
 
 
 def pick_device(name: str) -> torch.device:

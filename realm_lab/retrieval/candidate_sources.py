@@ -39,7 +39,7 @@ SPARE = 64  # random rows beyond four times those wanted: some may be forbidden
 Rows = Annotated[int, Field(ge=0, le=1000)]
 
 
-class Search(NamedTuple):
+class PassageSearch(NamedTuple):
     """A search for the passages of some queries."""
 
     retriever: Retriever
@@ -77,11 +77,11 @@ class CandidateSource:
     def __init__(self, settings: Pretrain):
         self._chosen = CANDIDATE_SOURCES.choose(PARAMETER, settings.candidate_source)
 
-    def of(self, batch: QueryBatch) -> Callable[[Search], np.ndarray]:
+    def of(self, batch: QueryBatch) -> Callable[[PassageSearch], np.ndarray]:
         """Return the source of the candidates of some sentences."""
         return index if self._chosen.name == "index" else partial(self._checked, batch)
 
-    def _checked(self, batch: QueryBatch, search: Search) -> np.ndarray:
+    def _checked(self, batch: QueryBatch, search: PassageSearch) -> np.ndarray:
         """Return the rows of each query, int64 [B, search.wanted]; ABSENT for those that are forbidden or missing.
         UserError: custom code returned something else."""
         rows_BL = np.asarray(self._chosen(search, batch))
@@ -97,14 +97,14 @@ class CandidateSource:
 
 
 @register_candidate_source("index")
-def index(search: Search, batch: QueryBatch | None = None) -> np.ndarray:
+def index(search: PassageSearch, batch: QueryBatch | None = None) -> np.ndarray:
     """The passages of largest inner product in the index, which may be stale (section 3.3)."""
     search_BD = search.retriever.search_queries(search.queries, search.query_BD)
     return search.retriever.find(search_BD, search.wanted, search.exclude)
 
 
 @register_candidate_source("batch")
-def batch(search: Search, batch: QueryBatch) -> np.ndarray:
+def batch(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
     """The best of the batch's passages by the current weights: no index is needed (as in-batch negatives)."""
     if not len(batch.passages_U):
         problem = f"parameter '{PARAMETER}': batch: no sentence of this step has a passage of the knowledge corpus"
@@ -114,7 +114,7 @@ def batch(search: Search, batch: QueryBatch) -> np.ndarray:
 
 
 @register_candidate_source("random")
-def random(search: Search, batch: QueryBatch) -> np.ndarray:
+def random(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
     """Passages drawn at random: the control of retrieval."""
     passages = len(search.retriever.passages)
     size = min(passages, 4 * search.wanted + SPARE)
@@ -123,7 +123,7 @@ def random(search: Search, batch: QueryBatch) -> np.ndarray:
 
 
 @register_candidate_source("oracle")
-def oracle(search: Search, batch: QueryBatch) -> np.ndarray:
+def oracle(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
     """The gold passage, if it is known, and random ones: the ceiling of retrieval."""
     random_BK, gold_B1 = random(search, batch), np.asarray(batch.gold_B, np.int64)[:, None]
     others_BK = np.where(random_BK == gold_B1, ABSENT, random_BK)
@@ -131,7 +131,7 @@ def oracle(search: Search, batch: QueryBatch) -> np.ndarray:
 
 
 @register_candidate_source("empty")
-def empty(search: Search, batch: QueryBatch) -> np.ndarray:
+def empty(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
     """No passage: the null document is the only candidate."""
     return np.empty((len(search.queries), 0), np.int64)
 
@@ -148,7 +148,7 @@ class Shares(Section):
 
 
 @register_candidate_source("mixed")
-def mixed(search: Search, batch: QueryBatch, options: Shares) -> np.ndarray:
+def mixed(search: PassageSearch, batch: QueryBatch, options: Shares) -> np.ndarray:
     """Passages of several sources, in this order; one that a source repeats is replaced by its next."""
     found_BK = np.empty((len(search.queries), 0), np.int64)
     for name, count in options:
@@ -160,7 +160,7 @@ def mixed(search: Search, batch: QueryBatch, options: Shares) -> np.ndarray:
     return found_BK
 
 
-def ranked(search: Search, rows_BL: np.ndarray) -> np.ndarray:
+def ranked(search: PassageSearch, rows_BL: np.ndarray) -> np.ndarray:
     """Return the best rows by the current weights without dropout, best first, [B, at most search.wanted]; among equal
     scores the lower row comes first, and ABSENT last."""
     import torch
@@ -174,7 +174,7 @@ def ranked(search: Search, rows_BL: np.ndarray) -> np.ndarray:
     return np.take_along_axis(rows_BL, order_BL, axis=1)
 
 
-def _first_allowed(search: Search, rows_BL: np.ndarray) -> np.ndarray:
+def _first_allowed(search: PassageSearch, rows_BL: np.ndarray) -> np.ndarray:
     """Return the first search.wanted rows that are allowed, ABSENT after the last, [B, search.wanted]."""
     allowed_BL = search.allowed(rows_BL)
     order_BL = np.argsort(~allowed_BL, axis=1, kind="stable")[:, : search.wanted]

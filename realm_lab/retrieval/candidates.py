@@ -22,7 +22,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.encoder import evaluating
 from realm_lab.models.realm import candidate_log_probs
 from realm_lab.params.parameters import Pretrain
-from realm_lab.retrieval.candidate_sources import Search, index, ranked
+from realm_lab.retrieval.candidate_sources import PassageSearch, index, ranked
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.retrieval.search import Exclusion
@@ -95,7 +95,7 @@ class CandidatePolicy:
         *,
         compare_null: bool = False,
         forbidden: Sequence[Sequence[int]] | None = None,
-        source: Callable[[Search], np.ndarray] = index,
+        source: Callable[[PassageSearch], np.ndarray] = index,
     ) -> Candidates:
         """Search with the index or another source, rank and score with the current weights; differentiable in both
         towers.
@@ -106,7 +106,7 @@ class CandidatePolicy:
         # As many passages as are read, or more of them to rank again.
         wanted = max(self.passages, self.over_retrieve)
         most = max((len(rows) for rows in forbidden), default=0) if forbidden else 0
-        search = Search(retriever, queries, retriever.embed_queries(queries), wanted + most, exclude)
+        search = PassageSearch(retriever, queries, retriever.embed_queries(queries), wanted + most, exclude)
         rows_BL = source(search)
         if forbidden:
             rows_BL = np.stack([_without(rows, own, wanted) for rows, own in zip(rows_BL, forbidden, strict=True)])

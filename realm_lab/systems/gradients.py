@@ -17,7 +17,7 @@ from realm_lab.models.candidate_reader import RewardReader
 from realm_lab.models.objectives import COMPARES_NULL, OBJECTIVES, training_objective
 from realm_lab.models.rewards import training_reward
 from realm_lab.records.plugins import Choice
-from realm_lab.retrieval.candidate_sources import CANDIDATE_SOURCES, QueryBatch, Search
+from realm_lab.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSearch, QueryBatch
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.systems.context import Context
 from realm_lab.systems.initial import initial_state
@@ -108,7 +108,7 @@ def compare_gradients(
     with torch.no_grad():
         queries = [one.query for one in masked]
         query_SD = retriever.embed_queries(queries)
-        search = Search(retriever, queries, query_SD, policy.passages, policy.exclusion(retriever, origins))
+        search = PassageSearch(retriever, queries, query_SD, policy.passages, policy.exclusion(retriever, origins))
     found = []
     for estimate in estimates():
         note(f"{estimate.name}: {estimate.draws} draw{'s' * (estimate.draws > 1)}")

@@ -25,7 +25,7 @@ from realm_lab.models.likelihoods import AnyReader, passage_reader
 from realm_lab.models.objectives import Objective, marginal
 from realm_lab.models.realm import candidate_log_probs
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.candidate_sources import QueryBatch, Search
+from realm_lab.retrieval.candidate_sources import PassageSearch, QueryBatch
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
@@ -95,7 +95,7 @@ def scores_of(
             read[number] = torch.cat(pieces).double().cpu().numpy()
             note(f"sentence {number + 1} of {len(masked)}: read {count} passages")
     exclude = policy.exclusion(retriever, origins_S)
-    search = Search(retriever, [sentence.query for sentence in masked], query_SD, 0, exclude)
+    search = PassageSearch(retriever, [sentence.query for sentence in masked], query_SD, 0, exclude)
     forbidden_SC = ~search.allowed(np.tile(columns, (len(masked), 1)))
     forbidden_SC[:, 0] = not policy.null
     score_SC[torch.from_numpy(forbidden_SC)] = NO_SCORE
@@ -135,7 +135,10 @@ def top_k(scores: Scores, k: int, null: bool, found_SN: Tensor | None = None) ->
 
 
 def drawn_from(
-    source: Callable[[Search, QueryBatch], np.ndarray], search: Search, batch: Callable[[int], QueryBatch], null: bool
+    source: Callable[[PassageSearch, QueryBatch], np.ndarray],
+    search: PassageSearch,
+    batch: Callable[[int], QueryBatch],
+    null: bool,
 ) -> Find:
     """Return the rows of a candidate source for each draw, after the null document if `null`."""
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -294,3 +295,33 @@ def test_how_threads_wait_is_the_users_choice_and_moves_no_bit() -> None:
     assert set(policy) == {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
     assert computed({"OMP_WAIT_POLICY": "passive"}) == ({"OMP_WAIT_POLICY": "passive"}, bits)
     assert computed({"GOMP_SPINCOUNT": "7"}) == (policy | {"GOMP_SPINCOUNT": "7"}, bits)
+
+
+REUSED = """
+import resource
+import torch
+import realm_lab.core.process
+
+def faults():
+    for _ in range(20):
+        torch.empty(6 << 20, dtype=torch.uint8).fill_(1)
+        torch.empty(3 << 20, dtype=torch.uint8).fill_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+first = faults()
+print(faults() - first)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="an option of glibc")
+def test_freed_memory_is_used_again() -> None:
+    """A fault for each page of 4 KiB that the kernel gives; a process that asks for the opposite gets it."""
+
+    def faults(**environment: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", REUSED], env=os.environ | environment, capture_output=True, check=True
+        )
+        return int(done.stdout)
+
+    assert faults() < 1000
+    assert faults(MALLOC_TRIM_THRESHOLD_="0", MALLOC_MMAP_THRESHOLD_="65536") > 20 * (9 << 20) / 4096 / 2

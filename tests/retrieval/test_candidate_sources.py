@@ -11,7 +11,7 @@ import torch
 
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.params.parameters import Pretrain
-from realm_lab.retrieval.candidate_sources import CandidateSource, QueryBatch, Search
+from realm_lab.retrieval.candidate_sources import CandidateSource, PassageSearch, QueryBatch
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import ABSENT
@@ -34,7 +34,7 @@ def found(
     settings = Pretrain(candidate_source=source, candidates=count + 1)
     exclude = CandidatePolicy(count).exclusion(retriever, np.full(len(queries), origin))
     with torch.no_grad():
-        search = Search(retriever, queries, retriever.embed_queries(queries), count, exclude)
+        search = PassageSearch(retriever, queries, retriever.embed_queries(queries), count, exclude)
         return CandidateSource(settings).of(batch)(search)
 
 
@@ -91,11 +91,11 @@ def test_mixed_sources_repeat_no_passage(
         assert len({*row_K}) == 5
 
 
-def forbidden_too(search: Search, batch: QueryBatch) -> np.ndarray:
+def forbidden_too(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
     return np.tile(np.arange(3), (len(search.queries), 1))
 
 
-def flat(search: Search, batch: QueryBatch) -> np.ndarray:
+def flat(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
     return np.arange(3)
 
 

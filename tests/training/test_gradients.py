@@ -14,7 +14,7 @@ from realm_lab.masking import MaskedSentence, mask
 from realm_lab.models.objectives import OBJECTIVES, Draws, jsa, reinforce, training_objective
 from realm_lab.models.realm import candidate_log_probs
 from realm_lab.records.plugins import Choice
-from realm_lab.retrieval.candidate_sources import CANDIDATE_SOURCES, QueryBatch, Search
+from realm_lab.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSearch, QueryBatch
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.training.gradients import (
@@ -142,7 +142,7 @@ def test_the_candidates_of_the_batch_give_the_sum_over_them(case: Case) -> None:
     passages_U = np.array([5, 8, 13, 21])
     queries = [sentence.query for sentence in case.masked]
     with torch.no_grad():
-        search = Search(case.retriever, queries, case.retriever.embed_queries(queries), len(passages_U), None)
+        search = PassageSearch(case.retriever, queries, case.retriever.embed_queries(queries), len(passages_U), None)
     unknown_S = np.full(SENTENCES, -1)
     rows = drawn_from(
         CANDIDATE_SOURCES["batch"].load(),
