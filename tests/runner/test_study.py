@@ -9,6 +9,7 @@ import pytest
 from realm_lab.records.metrics import METRICS, chosen_by
 from realm_lab.records.run import read_run_record
 from realm_lab.records.study import read_study_record
+from realm_lab.runner.effective import study_digests
 from realm_lab.runner.plan import default_plan, plan_study
 from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.preview import in_every_cell
@@ -235,6 +236,22 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
     finally:
         METRICS.pop("brevity", None)
         sys.modules.pop("own_metrics", None)
+
+
+@pytest.mark.slow
+def test_the_code_of_a_custom_metric_is_in_the_digests_that_dvc_compares(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "params.yaml").write_bytes(tiny.PARAMETERS.read_bytes())
+    (tmp_path / "letters.py").write_text("def letters(predictions):\n    return 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        without = study_digests(write(GOOD), tmp_path)
+        found = study_digests(write(GOOD + "metrics: [letters:letters]\n"), tmp_path)
+        assert (found["keys"], found["code"] == without["code"]) == (without["keys"], False)
+    finally:
+        METRICS.pop("letters", None)
+        sys.modules.pop("letters", None)
 
 
 @pytest.mark.parametrize(
