@@ -77,6 +77,7 @@ class StudyRecord:
     source: str = ""  # the study's file, relative to the project
     last_stage: str = ""  # the last stage of its runs, if that is before evaluate: a search may need no fine-tuning
     figures: tuple[ChoiceField, ...] = ()  # more figures, by their code, see evidence/report/study_figures.py
+    sections: tuple[ChoiceField, ...] = ()  # more sections of the report, by their code
     exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
     until: tuple[int, int] | None = None  # seeds until decided: at least, at most; `seeds` has those taken so far
     tuning: dict[str, Any] = field(default_factory=dict)  # the trials of each cell and its choice (runner/tuning.py)

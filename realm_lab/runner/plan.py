@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.errors import UserError, suggestion
-from realm_lab.evidence.report.own_figures import FIGURES, OF_TRAINING, known_anywhere
+from realm_lab.evidence.report.own_figures import FIGURES, OF_TRAINING, REPORT_SECTIONS, known_anywhere
 from realm_lab.masking import check_masking
 from realm_lab.params.changes import phases
 from realm_lab.params.load import beyond_preset, flatten, laid_over, placed, resolve, setting
@@ -21,7 +21,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.records.computed import COMPUTED, definition
 from realm_lab.records.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
 from realm_lab.records.parameters import measuring, show
-from realm_lab.records.plugins import Choice, Chosen, import_plugins, load_object
+from realm_lab.records.plugins import Choice, Chosen, Kind, import_plugins, load_object
 from realm_lab.records.study import DEFAULT, StudyRecord
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.retrieval.refresh import check_refresh
@@ -200,7 +200,8 @@ def _design(
         metrics=tuple(dict.fromkeys(metric.name for metric in metrics.values())),
         axes={axis: tuple(value_in_name(show(point)) for point in points) for axis, points in axes.items()},
         source=os.path.relpath(study.path, root),
-        figures=_figures_of(study),
+        figures=_parts_of(study, "figures", FIGURES),
+        sections=_parts_of(study, "sections", REPORT_SECTIONS),
         until=options_of(rule).looks if rule else None,
         delta={metrics[text].name: value for text, value in study.delta.items()},
         own_metrics=tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
@@ -297,12 +298,12 @@ def _trial_runs(
     return made[text]
 
 
-def _figures_of(study: Study) -> tuple[Choice, ...]:
-    """Return the extra figures of a study. UserError: an unknown one."""
+def _parts_of(study: Study, name: str, kind: Kind[Any]) -> tuple[Choice, ...]:
+    """Return the extra figures or sections of a study's report. UserError: an unknown one."""
     found = []
-    for place, choice in enumerate(study.figures):
-        with placed(study.reach("figures", place)):
-            found.append(known_anywhere("figures", choice))
+    for place, choice in enumerate(getattr(study, name)):
+        with placed(study.reach(name, place)):
+            found.append(known_anywhere(kind, name, choice))
     return tuple(found)
 
 

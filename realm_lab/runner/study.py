@@ -185,6 +185,8 @@ class Study(StudyFile):
     figures: list[ChoiceField] = []
     """More figures: the name of one, or `package.module:function`, which is called with the StudyFrames of the study
     and its options, and returns a figure of matplotlib."""
+    sections: list[ChoiceField] = []
+    """More sections of the report: the name of one, or `package.module:Class`, a subclass of ReportSection."""
 
 
 File = TypeVar("File", bound=StudyFile)

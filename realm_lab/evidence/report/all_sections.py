@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from realm_lab.evidence.report.section import Section
+from realm_lab.errors import UserError
+from realm_lab.evidence.report.own_figures import REPORT_SECTIONS
+from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.report.sections.axes import Axes
 from realm_lab.evidence.report.sections.cells import Cells
 from realm_lab.evidence.report.sections.collapse import CollapsedRuns
@@ -19,11 +21,12 @@ from realm_lab.evidence.report.sections.step_changes import StepChanges
 from realm_lab.evidence.report.sections.tuning import Tuning
 from realm_lab.evidence.report.sections.utility import Utility
 from realm_lab.evidence.report.sections.worked import Worked
+from realm_lab.records.plugins import Choice
 
 if TYPE_CHECKING:
     from realm_lab.evidence.report.report_data import Report
 
-SECTIONS: tuple[type[Section], ...] = (
+SECTIONS: tuple[type[ReportSection], ...] = (
     Axes,
     Interactions,
     Noise,
@@ -41,6 +44,28 @@ SECTIONS: tuple[type[Section], ...] = (
 )
 
 
-def sections_of(report: Report) -> dict[str, Section]:
-    """Return the sections of a report by name. Each computes what it has once."""
-    return {section.name: section(report) for section in SECTIONS}
+def sections_of(report: Report) -> dict[str, ReportSection]:
+    """Return the sections of a report by name, those that the study names last. Each computes what it has once. One of
+    the study that fails is a warning of the report."""
+    found = {section.name: section(report) for section in SECTIONS}
+    for choice in report.record.sections:
+        try:
+            section = _custom(choice, report)
+            if section.name in found:
+                raise UserError(f"section '{choice.name}': another one is called {section.name}; rename it")
+            found[section.name] = section
+        except UserError as error:
+            if str(error) not in report.data["warnings"]:
+                report.data["warnings"].append(str(error))
+    return found
+
+
+def _custom(choice: Choice, report: Report) -> ReportSection:
+    """Return a section that a study names. UserError: its code cannot be imported, or fails."""
+    chosen = REPORT_SECTIONS.choose("sections", choice)
+    found = chosen(report)
+    if not isinstance(found, ReportSection):
+        raise UserError(f"section '{choice.name}': not a subclass of realm_lab.ReportSection")
+    with chosen.running():  # all that a report asks for, so that an error names the line of the custom code
+        found.data(), found.figures(), found.applies and found.text
+    return found

@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.frames import read_summary
+from realm_lab.evidence.report.interactions import interactions
 from realm_lab.evidence.report.rendering import page, picture, title_of
 from realm_lab.evidence.report.report_data import Report, load_report
 from realm_lab.evidence.report.sections.axes import Axes
-from realm_lab.evidence.report.sections.interaction import Interactions, interactions
+from realm_lab.evidence.report.sections.interaction import Interactions
 from realm_lab.evidence.report.tables import result_rows, unfinished
 from realm_lab.evidence.statistics.wording import signed
 from realm_lab.records.files import write_text

@@ -1,4 +1,4 @@
-"""The kind of plug-in for figures of a study. No matplotlib."""
+"""The kinds of plug-ins for figures and sections of a report. No matplotlib."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from realm_lab.records.plugins import Choice, Kind
 
 FIGURES: Kind[Callable[..., Any]] = Kind("figure", "function", "study")
 register_figure = FIGURES.register  # makes a figure selectable in the `figures` of a study
+REPORT_SECTIONS: Kind[Callable[..., Any]] = Kind("section of a report", "class", "report")
+register_section = REPORT_SECTIONS.register  # makes a section selectable in the `sections` of a study
 OF_TRAINING = "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
 for _name in (*OF_TRAINING, "quality_over_drift", "step_of_change"):
     FIGURES.declare(_name, f"realm_lab.evidence.report.figures_training:{_name}")
 
 
-def known_anywhere(parameter: str, choice: Choice) -> Choice:
-    """A figure that `parameter` names, by its code: its name is known only where its plug-in is imported. UserError:
-    there is none, it cannot be called, or a wrong option."""
-    return Choice(FIGURES.choose(parameter, choice).target, choice.options)
+def known_anywhere(kind: Kind[Callable[..., Any]], parameter: str, choice: Choice) -> Choice:
+    """Return a part of a report that `parameter` names, by its code: its name is known only where its plug-in is
+    imported. UserError: there is none, it cannot be called, or a wrong option."""
+    return Choice(kind.choose(parameter, choice).target, choice.options)

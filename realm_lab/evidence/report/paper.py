@@ -15,7 +15,7 @@ from pathlib import Path
 from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.rendering import is_number
 from realm_lab.evidence.report.report_data import Report
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.tables import detail_rows, result_rows
 from realm_lab.evidence.statistics.family import ALPHA, Kind
 from realm_lab.records.files import write_text
@@ -94,7 +94,7 @@ def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool
 
 
 def write_tables(
-    folder: Path, report: Report, sections: Mapping[str, Section], figures: Sequence[Mapping[str, str]]
+    folder: Path, report: Report, sections: Mapping[str, ReportSection], figures: Sequence[Mapping[str, str]]
 ) -> None:
     """tables/NAME.tex for each metric, NAME_details.tex, each of the other tables, and all.tex: the report in
     its order."""

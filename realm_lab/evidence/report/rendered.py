@@ -20,7 +20,7 @@ from realm_lab.evidence.report.frames import metric_columns, read_summary, summa
 from realm_lab.evidence.report.paper import write_tables
 from realm_lab.evidence.report.rendering import render, seeds_text
 from realm_lab.evidence.report.report_data import KEYS, Report, load_report, plain
-from realm_lab.evidence.report.section import Section
+from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.report.study_figures import sketches
 from realm_lab.evidence.reproduce import expected_rows
 from realm_lab.evidence.statistics.wording import false_alarms
@@ -85,7 +85,7 @@ def _differences(path: Path, fresh: str) -> list[str]:
     return [f"{path.name}: {line}" for line in changed[:MOST_DIFFERENCES]] + more
 
 
-def texts(report: Report, sections: Mapping[str, Section], summary: dict[str, Any]) -> dict[str, str]:
+def texts(report: Report, sections: Mapping[str, ReportSection], summary: dict[str, Any]) -> dict[str, str]:
     """The text of each file."""
     return {"summary.json": _json(summary), "report.md": markdown(report, sections, summary)}
 
@@ -94,7 +94,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def summary_of(report: Report, sections: Mapping[str, Section], sketched: Sequence[Sketch]) -> dict[str, Any]:
+def summary_of(report: Report, sections: Mapping[str, ReportSection], sketched: Sequence[Sketch]) -> dict[str, Any]:
     """Return the content of summary.json: the findings, then the data from the runs. Per cell there are n, mean, sd
     (ddof = 1), min and max of each metric over the seeds."""
     record, results, cells = report.record, report.results, {}
@@ -148,7 +148,7 @@ def terminal_text(folder: Path, metrics: int) -> str:
 
 def markdown(
     report: Report,
-    sections: Mapping[str, Section],
+    sections: Mapping[str, ReportSection],
     summary: dict[str, Any],
     template: str = "study.md.j2",
     metrics: int | None = None,

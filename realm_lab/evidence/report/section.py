@@ -17,7 +17,7 @@ Rows = list[dict[str, str]]
 """A table: finished strings, a dict for each row."""
 
 
-class Section:
+class ReportSection:
     """A part of a report that its data decides about. A section overrides what it has.
 
     `name` names its table in LaTeX and, unless there is a `field`, its field in summary.json; `heading` is the title of

@@ -34,7 +34,7 @@ from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.own_figures import FIGURES
 from realm_lab.evidence.report.rendering import seeds_text
 from realm_lab.evidence.report.report_data import Report
-from realm_lab.evidence.report.section import Section
+from realm_lab.evidence.report.section import ReportSection
 from realm_lab.records.metrics import curve
 from realm_lab.records.plugins import Choice, option_suffix
 from realm_lab.records.study import StudyRecord
@@ -47,7 +47,7 @@ NAMES = " Names stand for titles that the font cannot write or that several cell
 OVER_TIME = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood", "index_staleness_steps")
 
 
-def sketches(report: Report, sections: Mapping[str, Section]) -> list[Sketch]:
+def sketches(report: Report, sections: Mapping[str, ReportSection]) -> list[Sketch]:
     """The figures that are drawn from the data of a report, in its order: before and after those of the study's own.
 
     Those without data are left out.
@@ -84,7 +84,7 @@ def sketches(report: Report, sections: Mapping[str, Section]) -> list[Sketch]:
     return [sketch._replace(caption=sketch.caption + note) for sketch in (*found, *_at("end", sections))]
 
 
-def _at(place: str, sections: Mapping[str, Section]) -> list[Sketch]:
+def _at(place: str, sections: Mapping[str, ReportSection]) -> list[Sketch]:
     """Return the figures of the sections in one group."""
     return [sketch for section in sections.values() if section.place == place for sketch in section.figures()]
 

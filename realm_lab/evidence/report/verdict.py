@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from realm_lab.evidence.report.comparison import AxisEffect, CellResult, Gap, MetricResult, axis_effects
+from realm_lab.evidence.report.interactions import Interaction, interactions
 from realm_lab.evidence.report.rendering import render, words
-from realm_lab.evidence.report.sections.interaction import Interaction, interactions
 from realm_lab.evidence.statistics.family import Finding, Kind
 from realm_lab.evidence.statistics.wording import bound, number, percent, signed
 from realm_lab.records.study import StudyRecord

@@ -1,5 +1,6 @@
 """A report with its figures, drawn: its parts, the figures of a study's own, and those of the default run."""
 
+import functools
 import json
 import re
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.rendered import stale
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.records.files import read_json
 from realm_lab.records.plugins import Choice
 from realm_lab.records.study import StudyRecord, write_study_record
@@ -70,6 +72,45 @@ def toy_figure(study: StudyFrames) -> Any:
 def broken_figure(study: StudyFrames) -> Any:
     """It fails."""
     raise RuntimeError("no such luck")
+
+
+class Best(ReportSection):
+    """The best run."""
+
+    name = "best"
+    heading = "Best run"
+    template = "**The best run**\n\n{{ table(rows) }}\n"
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        best = self.report.results.sort_values("exact_match").iloc[-1]
+        return [{"cell": str(best["cell"]), "exact match": f"{best['exact_match']:.2f}"}]
+
+    def data(self) -> Rows:
+        return self.rows
+
+
+class BrokenSection(ReportSection):
+    """It fails."""
+
+    name = "broken"
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        raise RuntimeError("no such luck")
+
+
+def test_a_study_may_have_sections_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
+    names = ("Best", "BrokenSection", "missing", "broken_figure")
+    own = tuple(Choice(f"tests.evidence.report.test_drawn_reports:{name}") for name in names)
+    write_study_record(tmp_path / "runs", replace(study, sections=own))
+    text = report(tmp_path)
+    assert "**The best run**\n\n| cell | exact match |" in text
+    assert "failed with RuntimeError in test_drawn_reports.py" in text.replace("\\_", "_")
+    assert "no function or class 'missing'" in text.replace("\\_", "_")
+    folder = tmp_path / "reports" / "table"
+    assert read_json(folder / "summary.json")["best"][0]["cell"] in text
+    assert stale(folder) == []
 
 
 @pytest.mark.slow

@@ -30,9 +30,9 @@ from realm_lab.evidence.report.figures import (
 from realm_lab.evidence.report.figures_differences import other_differences_figure
 from realm_lab.evidence.report.figures_training import quality_over_drift
 from realm_lab.evidence.report.frames import StudyFrames, column
+from realm_lab.evidence.report.interactions import interactions
 from realm_lab.evidence.report.rendering import MOST_COLUMNS, html, pipe_table
 from realm_lab.evidence.report.report_data import Report
-from realm_lab.evidence.report.sections.interaction import interactions
 from realm_lab.evidence.report.study_figures import sketches, styles_of
 from realm_lab.evidence.report.verdict import verdict
 from realm_lab.evidence.statistics.family import Kind

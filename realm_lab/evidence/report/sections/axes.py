@@ -10,10 +10,10 @@ from realm_lab.evidence.report.comparison import axis_effects
 from realm_lab.evidence.report.figures import Sketch, axes_figure
 from realm_lab.evidence.report.frames import summarise
 from realm_lab.evidence.report.rendering import mean_sd, words
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 
 
-class Axes(Section):
+class Axes(ReportSection):
     """The first metric by two axes; in summary.json the effect of each point of any number of axes."""
 
     name = "axes"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.records.parameters import show
 
 
-class Cells(Section):
+class Cells(ReportSection):
     """Each cell's changes of the baseline."""
 
     name = "cells"

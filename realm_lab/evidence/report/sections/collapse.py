@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.statistics.paired import holm
 from realm_lab.evidence.statistics.robust import Collapse, compare_collapse
 from realm_lab.evidence.statistics.wording import interval, number, signed
 
 
-class CollapsedRuns(Section):
+class CollapsedRuns(ReportSection):
     """Each cell with the baseline, if any run collapsed."""
 
     name = "collapse"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.tables import group_rows
 
 CORPUS_UPDATE = {
@@ -16,7 +16,7 @@ CORPUS_UPDATE = {
 }
 
 
-class CorpusUpdate(Section):
+class CorpusUpdate(ReportSection):
     """Answers after the corpus was replaced, as every evaluation measures them."""
 
     name = "corpus_update"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from realm_lab.evidence.report.frames import SIDES, UPDATES, column
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.tables import mean_of
 from realm_lab.evidence.statistics.paired import compare, step_down_max_t
 from realm_lab.evidence.statistics.wording import interval, number, signed
@@ -28,7 +28,7 @@ UPDATED = {  # measure of a corpus update: its title and digits
 }
 
 
-class CorpusUpdates(Section):
+class CorpusUpdates(ReportSection):
     """Each measure with both corpora."""
 
     name = "corpus_updates"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from realm_lab.evidence.report.figures import Sketch, plane_figure
 from realm_lab.evidence.report.frames import column
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.sections.step_changes import lines_of
 from realm_lab.evidence.report.sections.tuning import OPERATIONS
 from realm_lab.evidence.report.tables import coverage, mean_of
@@ -33,7 +33,7 @@ OF_PRETRAINING = (  # curve whose end is shown, its title, its scale, its digits
 )
 
 
-class Cost(Section):
+class Cost(ReportSection):
     """Time, memory and operations, and quality against them."""
 
     name = "cost"

@@ -1,72 +1,19 @@
-"""Interactions of the two axes of a study: differences of differences, paired by seed."""
+"""The interactions of the two axes of a study in its report."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
-from realm_lab.evidence.report.comparison import MetricResult
+from realm_lab.evidence.report.interactions import Interaction, interactions
 from realm_lab.evidence.report.rendering import words
-from realm_lab.evidence.report.section import Rows, Section
-from realm_lab.evidence.statistics.family import Finding, judge
-from realm_lab.evidence.statistics.paired import Comparison, compare
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.statistics.wording import difference, in_short, number
-from realm_lab.records.metrics import Metric
-from realm_lab.records.study import StudyRecord
 
 
-class Interaction(NamedTuple):
-    """The effect of a point of the first axis, against the baseline's, at a point of the second axis, minus its
-    effect at the baseline's point of the second axis."""
-
-    metric: Metric
-    first: str  # points
-    second: str
-    here: float  # mean of what `first` changes at `second`
-    at_base: float  # the same at the baseline's point
-    finding: Finding  # among all interactions of the study, separate from the family of its cells
-
-    def as_json(self) -> dict[str, Any]:
-        """The interaction for summary.json."""
-        named = {"metric": self.metric.name, "first": self.first, "second": self.second}
-        return named | {"here": self.here, "at_base": self.at_base} | self.finding.as_json()
-
-
-def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[Interaction]:
-    """Return the interactions of each declared measure of quality and each pair of points besides the baseline's;
-    empty without two axes, and for seeds until decided."""
-    base = study.cell(study.baseline).points
-    if len(study.axes) != 2 or not base or study.until:
-        return []
-    first, second = study.axes
-    found: dict[tuple[str, str, str], tuple[Metric, Comparison]] = {}
-    effects: dict[tuple[str, str, str], tuple[float, float]] = {}
-    for result in results:
-        if result.is_cost or result.metric.name in study.exploratory:
-            continue
-        at = {tuple(p.values()): cell.values for cell in result.cells if (p := cell.cell.points)}
-        for one in (point for point in study.axes[first] if point != base[first]):
-            for other in (point for point in study.axes[second] if point != base[second]):
-                corners = [at.get((a, b), {}) for a in (one, base[first]) for b in (other, base[second])]
-                seeds = sorted(set.intersection(*map(set, corners)))
-                here = {seed: corners[0][seed] - corners[2][seed] for seed in seeds}
-                at_base = {seed: corners[1][seed] - corners[3][seed] for seed in seeds}
-                if compared := compare(here, at_base):
-                    levels = (sum(corner[seed] for seed in seeds) / len(seeds) for corner in corners)
-                    compared = compared._replace(means=tuple(levels))
-                    key = result.metric.name, one, other
-                    found[key] = result.metric, compared
-                    effects[key] = sum(here.values()) / len(seeds), sum(at_base.values()) / len(seeds)
-    return [
-        Interaction(finding.metric, *key[1:], *effects[key], finding)
-        for key, finding in judge(found, study.delta, spans=2).items()
-    ]
-
-
-class Interactions(Section):
+class Interactions(ReportSection):
     """The interactions of two axes."""
 
     name = "interactions"

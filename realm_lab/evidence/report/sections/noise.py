@@ -10,7 +10,7 @@ import numpy as np
 
 from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.rendering import words
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.statistics.components import Component, components
 from realm_lab.evidence.statistics.wording import MINUS, number, percent
 from realm_lab.records.metrics import Metric
@@ -55,7 +55,7 @@ def sources(study: StudyRecord, results: list[MetricResult]) -> list[Sources]:
     return found
 
 
-class Noise(Section):
+class Noise(ReportSection):
     """The sources of the variance between seeds."""
 
     name = "sources"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import Rows, ReportSection
 
 
-class NotRun(Section):
+class NotRun(ReportSection):
     """Missing cells and runs, and why."""
 
     name = "not_run"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.tables import group_rows
 
 OVERLAPS = {
@@ -16,7 +16,7 @@ OVERLAPS = {
 }  # fmt: skip
 
 
-class Overlap(Section):
+class Overlap(ReportSection):
     """Exact match by the overlap of a question with training questions."""
 
     name = "overlap"

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from realm_lab.evidence.report.rendering import words
-from realm_lab.evidence.report.section import Section
+from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.statistics.wording import number
 from realm_lab.records.metrics import metric
 from realm_lab.records.parameters import CHANGES, show
@@ -85,7 +85,7 @@ def _sentence(spread: dict[str, dict[int, float]], name: str, results: pd.DataFr
     )
 
 
-class StepChanges(Section):
+class StepChanges(ReportSection):
     """The pairing of runs, by the step at which they change."""
 
     name = "step_changes"

@@ -10,7 +10,7 @@ from typing import Any
 
 from realm_lab.evidence.report.figures import COLOURS, DASHES, Sketch, canvas, legend, wrapped
 from realm_lab.evidence.report.rendering import seeds_text
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.statistics.tuning import expected_best
 from realm_lab.evidence.statistics.wording import NOTHING, number
 from realm_lab.records.metrics import CURVES, Metric, metric
@@ -100,7 +100,7 @@ def tuning_figure(cells: Sequence[TunedCell], title: str, seeds: int) -> Any:
     return figure
 
 
-class Tuning(Section):
+class Tuning(ReportSection):
     """Budgets, choices and the expected best value."""
 
     name = "tuning"

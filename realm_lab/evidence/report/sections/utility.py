@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from realm_lab.evidence.report.section import Rows, Section
+from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.tables import group_rows
 
 UTILITY = {
@@ -18,7 +18,7 @@ UTILITY = {
 }
 
 
-class Utility(Section):
+class Utility(ReportSection):
     """Retrieval utility by its parts, before and after pre-training."""
 
     name = "utility"

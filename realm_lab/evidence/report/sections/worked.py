@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from realm_lab.evidence.report.section import Section
+from realm_lab.evidence.report.section import ReportSection
 
 
-class Worked(Section):
+class Worked(ReportSection):
     """Three examples from the runs (examples.py chooses them)."""
 
     name = "worked"
