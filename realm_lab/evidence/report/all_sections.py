@@ -13,10 +13,13 @@ from realm_lab.evidence.report.sections.collapse import CollapsedRuns
 from realm_lab.evidence.report.sections.corpus_update import CorpusUpdate
 from realm_lab.evidence.report.sections.corpus_updates import CorpusUpdates
 from realm_lab.evidence.report.sections.cost import Cost
+from realm_lab.evidence.report.sections.curves import Curves
 from realm_lab.evidence.report.sections.interaction import Interactions
+from realm_lab.evidence.report.sections.looks import Looks
 from realm_lab.evidence.report.sections.noise import Noise
 from realm_lab.evidence.report.sections.not_run import NotRun
 from realm_lab.evidence.report.sections.overlap import Overlap
+from realm_lab.evidence.report.sections.plan import Plan
 from realm_lab.evidence.report.sections.step_changes import StepChanges
 from realm_lab.evidence.report.sections.tuning import Tuning
 from realm_lab.evidence.report.sections.utility import Utility
@@ -30,8 +33,10 @@ SECTIONS: tuple[type[ReportSection], ...] = (
     Axes,
     Interactions,
     Noise,
+    Looks,
     Tuning,
     StepChanges,
+    Plan,
     CollapsedRuns,
     Utility,
     Overlap,
@@ -39,6 +44,7 @@ SECTIONS: tuple[type[ReportSection], ...] = (
     CorpusUpdates,
     Worked,
     NotRun,
+    Curves,
     Cells,
     Cost,
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from realm_lab.evidence.report.figures import Panel, curves_figure, plane_figure, shares_figure
 from realm_lab.evidence.report.frames import StudyFrames, column, frame
+from realm_lab.evidence.report.sections.curves import panel_of
 from realm_lab.evidence.report.sections.step_changes import families, lines_of
-from realm_lab.evidence.report.study_figures import panel_of
 from realm_lab.records.bounds import BOUNDS
 from realm_lab.records.metrics import metric
 

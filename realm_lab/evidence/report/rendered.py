@@ -13,7 +13,7 @@ from typing import Any
 
 from realm_lab.evidence.report import tables
 from realm_lab.evidence.report.all_sections import sections_of
-from realm_lab.evidence.report.comparison import decisions, gaps_as_json
+from realm_lab.evidence.report.comparison import gaps_as_json
 from realm_lab.evidence.report.default_run import metrics_of
 from realm_lab.evidence.report.figures import Drawing, Sketch, draw
 from realm_lab.evidence.report.frames import metric_columns, read_summary, summarise
@@ -124,16 +124,10 @@ def summary_of(report: Report, sections: Mapping[str, ReportSection], sketched: 
         "gaps": gaps_as_json(report.compared),
         "flags": report.flags,
     }
-    if record.until:
-        at_looks, (at_least, at_most) = decisions(record, results, record.metrics), record.until
-        answered["looks"] = {"at_least": at_least, "at_most": at_most, "last": at_looks.seeds}
-        answered["looks"]["stopped"] = at_looks.stopped
     if report.verdict.missing:
         answered["missing"] = report.verdict.missing
     found = {section.field or section.name: section.data() for section in sections.values()}
     answered |= {name: data for name, data in found.items() if data is not None}
-    if report.data["plan"]:  # reports of runs from before the ledger have none
-        answered["plan"] = report.data["plan"]
     known = [*FIELDS, *(name for name in answered if name not in FIELDS)]
     ordered = {name: answered[name] for name in known if name in answered}
     return dict(plain(ordered | {key: report.data[key] for key in KEYS}))

@@ -12,20 +12,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.all_sections import sections_of
 from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.figures import (
-    COLOURS,
-    DASHES,
     Drawing,
-    Panel,
     Sketch,
-    Styles,
     bands,
-    bands_figure,
     draw,
     drawable,
 )
@@ -35,7 +30,7 @@ from realm_lab.evidence.report.own_figures import FIGURES
 from realm_lab.evidence.report.rendering import seeds_text
 from realm_lab.evidence.report.report_data import Report
 from realm_lab.evidence.report.section import ReportSection
-from realm_lab.records.metrics import curve
+from realm_lab.evidence.report.sections.curves import OVER_TIME
 from realm_lab.records.plugins import Choice, option_suffix
 from realm_lab.records.study import StudyRecord
 
@@ -44,7 +39,6 @@ if TYPE_CHECKING:
 
 MOST_PANELS = 3  # of other metrics
 NAMES = " Names stand for titles that the font cannot write or that several cells have."
-OVER_TIME = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood", "index_staleness_steps")
 
 
 def sketches(report: Report, sections: Mapping[str, ReportSection]) -> list[Sketch]:
@@ -57,30 +51,11 @@ def sketches(report: Report, sections: Mapping[str, ReportSection]) -> list[Sket
     if note:
         report = replace(report, record=record)
         sections = sections_of(report)
-    cells = report.cells
-    seeds, styles = seeds_text(record.seeds), styles_of(record)
+    seeds = seeds_text(record.seeds)
     shown = [result for result in report.compared if any(cell.finding for cell in result.cells)]
     found = _at("top", sections) + _differences(record, shown[:1], "deltas", seeds)
     found += _differences(record, shown[1 : 1 + MOST_PANELS], "other_metrics", seeds)
     found += _at("folded", sections)
-    if not report.curves.empty:
-        known = set(report.curves["metric"])
-        panels = [panel_of(name) for name in OVER_TIME if name in known]
-        text = f"Over pre-training: mean over the seeds, with a band from the lowest to the highest ({seeds})."
-        if "recall_at_5" in known:
-            text += " Recall is of development questions."
-        if "index_staleness_steps" in known:
-            text += " The age of the index is the mean over all steps since the point before."
-        alt = f"Curves of {', '.join(curve(panel.metric).title for panel in panels)} over the steps of pre-training"
-        columns = 3 if len(panels) == 3 else 2
-        found.append(
-            Sketch(
-                "curves",
-                text,
-                alt,
-                lambda: bands_figure(report.curves, panels, cells, columns=columns, styles=styles),
-            )
-        )
     return [sketch._replace(caption=sketch.caption + note) for sketch in (*found, *_at("end", sections))]
 
 
@@ -121,26 +96,6 @@ def study_curves(study: StudyFrames) -> pd.DataFrame:
     """The data of the figure `curves`: curves.csv. Empty if no cell was pre-trained."""
     points = study.curves_once
     return bands(points[points["metric"].isin(OVER_TIME)])
-
-
-def styles_of(record: StudyRecord) -> Styles:
-    """Styles for a study of two axes: colours are the points of the first, dashes those of the second."""
-    if len(record.axes) != 2:
-        return {}
-    first, second = (list(points) for points in record.axes.values())
-    found = {}
-    for cell in record.cells:
-        if points := cell.points:
-            one, other = points.values()
-            found[cell.name] = first.index(one) % len(COLOURS), second.index(other) % len(DASHES)
-    return found
-
-
-def panel_of(name: str, **given: Any) -> Panel:
-    """A panel of a registered curve, within the bounds of its values."""
-    known = curve(name)
-    high = None if known.high is None else known.high + 0.03 * known.span
-    return Panel(name, **{"low": known.low, "high": high} | given)
 
 
 def _differences(record: StudyRecord, shown: Sequence[MetricResult], name: str, seeds: str) -> list[Sketch]:

@@ -33,7 +33,8 @@ from realm_lab.evidence.report.frames import StudyFrames, column
 from realm_lab.evidence.report.interactions import interactions
 from realm_lab.evidence.report.rendering import MOST_COLUMNS, html, pipe_table
 from realm_lab.evidence.report.report_data import Report
-from realm_lab.evidence.report.study_figures import sketches, styles_of
+from realm_lab.evidence.report.sections.curves import styles_of
+from realm_lab.evidence.report.study_figures import sketches
 from realm_lab.evidence.report.verdict import verdict
 from realm_lab.evidence.statistics.family import Kind
 from realm_lab.records.metrics import METRICS

@@ -1,0 +1,41 @@
+"""Seeds until decided: the looks of a study that took its seeds by results."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from realm_lab.evidence.report.comparison import decisions
+from realm_lab.evidence.report.section import ReportSection
+
+
+class Looks(ReportSection):
+    """The looks and the cells that they decided."""
+
+    name = "looks"
+
+    @functools.cached_property
+    def found(self) -> dict[str, Any]:
+        """Fewest and most seeds, those at the last look, and the decided cells; empty for other studies."""
+        record = self.report.record
+        if not record.until:
+            return {}
+        at_looks, (at_least, at_most) = decisions(record, self.report.results, record.metrics), record.until
+        return {"at_least": at_least, "at_most": at_most, "last": at_looks.seeds, "stopped": at_looks.stopped}
+
+    def data(self) -> dict[str, Any] | None:
+        """Return the looks."""
+        return self.found or None
+
+    @functools.cached_property
+    def sentence(self) -> str:
+        """Return the looks in words."""
+        if not self.found:
+            return ""
+        stopped = ", ".join(f"{cell} after {seeds}" for cell, seeds in self.found["stopped"].items())
+        decided = f"Decided: {stopped} seeds. " if stopped else ""
+        return (
+            f"Seeds until decided by the first metric: a look after each seed from {self.found['at_least']} to "
+            f"{self.found['at_most']}, the last one after {self.found['last']}. {decided}p is corrected for the looks, "
+            "too; intervals are not."
+        )

@@ -1,0 +1,31 @@
+"""The plan of a study in the ledger, and its deviations."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from realm_lab.evidence.report.section import ReportSection
+
+
+class Plan(ReportSection):
+    """When the design was noted, and changes since. Reports of runs from before the ledger have none."""
+
+    name = "plan"
+
+    def data(self) -> dict[str, Any] | None:
+        """Return what the ledger has of the plan."""
+        return self.report.data["plan"] or None
+
+    @functools.cached_property
+    def sentence(self) -> str:
+        """Return the plan in words."""
+        plan = self.report.data["plan"]
+        if not plan:
+            return ""
+        if not plan["line"]:
+            return "Plan: none was noted in a ledger, so nothing shows that the design was chosen before the results."
+        complete, deviations = plan["complete"], "; ".join(plan["deviations"])
+        noted = f"when {complete} runs had results already" if complete else "before the first run"
+        kept = f"deviates after results were seen: {deviations}" if deviations else "as planned"
+        return f"Plan: line {plan['line']} of the ledger ({plan['hash']}), noted {noted}; {kept}."
