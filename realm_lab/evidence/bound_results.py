@@ -92,11 +92,15 @@ class BoundResults:
         self._root = root
         self._read: dict[str, Study] = {}
 
+    def has(self, name: str) -> bool:
+        """True for a study with results."""
+        return (expected_folder(self._root, name) / "results.csv").is_file()
+
     def study(self, name: str) -> Study:
         """Return the results of a report. UserError: no such report, or its files were edited."""
         if name not in self._read:
             folder = expected_folder(self._root, name)
-            if not (folder / "results.csv").is_file():
+            if not self.has(name):
                 known = sorted({path.parent.name for path in (self._root / "reports").glob("**/results.csv")})
                 raise UserError(f"no report of study '{name}'", remedy=suggestion(name, known))
             report = load_report(folder)

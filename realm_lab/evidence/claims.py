@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from realm_lab.evidence.bound_results import SOURCES, BoundResults, agrees, fits
 from realm_lab.records.yaml_file import reach, read_yaml
 
 CLAIMS = "claims.yaml"
+PART = ", "  # between a file and the heading of a section, if only this section is checked
 COUNTS = "two three four five six seven eight nine ten eleven twelve".split()
 NUMBER = r"(?:(?<![\w.])[−+-])?(?<![\w@.])(?>(?>\d+(?:,\d+)*(?:\.\d+)?|\.\d+)(?:e[−+-]?\d+)?)(?:x\b|(?![\w@]))(?: ?%)?"
 COUNT = rf"\b(?:{'|'.join(['one', *COUNTS])})\b"
@@ -30,9 +32,16 @@ VERDICTS = (
 TOKEN = re.compile(rf"(?P<number>{NUMBER}|{COUNTED})|(?P<verdict>{VERDICTS})", re.IGNORECASE)
 AROUND = 80  # characters in which a negation of a verdict is looked for
 SLOT = re.compile(r"\{([^{}]*)\}")
-# Words that a reader takes for an outcome: a text that has one is quoted, so that nobody changes it in passing.
-QUOTED = re.compile(r"\b(?:declared|toy world|confirm(?:s|ed)?|criteri(?:on|a)|missed|met)\b", re.IGNORECASE)
-BOLD = re.compile(r"\*\*(\S.*?)\*\*", re.DOTALL)
+# A sentence with one of these is an outcome to a reader: a verdict, what was planned, how far it holds, the answer to a
+# question. It is quoted whole, and so is emphasised text, so that nobody changes it in passing, by a negation either.
+OUTCOME = re.compile(
+    rf"{VERDICTS}|\b(?:declar\w+|criteri(?:on|a)|met|missed|confirm\w*|toys?|synthetic|real|scale|GPUs?|papers?|open"
+    r"|shown?|shows|prove\w*|established|above|below|more|less|fewer|gains?|loss|loses?|costs?|harms?|helps?)\b"
+    r"|\?[*)]*\s+\S",
+    re.IGNORECASE,
+)
+EMPHASISED = re.compile(r"\*\*\S.*?\*\*|(?<![\w*])\*[^\s*]+(?:\s+[^\s*]+){3,}(?<=[.?!])\*", re.DOTALL)
+SENTENCE_END = re.compile(r"[.!?][*)\"”]*(?=\s)|\n(?=\s*(?:\n|[-*|#>]|\d+\. ))")
 HEADER = re.compile(r"^\|([^\n]*)\|\n(?=\|[-:| ]+\|$)", re.MULTILINE)
 INCLUDED = re.compile(
     r"\\(?:input|include|subfile)\s*\{(?P<file>[^{}]+)\}|\\(?:sub)?import\*?\s*\{(?P<folder>[^{}]*)\}\s*\{(?P<name>[^{}]+)\}"
@@ -108,7 +117,9 @@ def check(root: Path, files: list[str], results: BoundResults | None = None, sou
     while waiting:
         name = waiting.pop(0)
         checked.append(name)
-        mine = _Text(name, _read(source.parent, name, source), source.name, results)
+        page, _, heading = name.partition(PART)
+        text = _read(source.parent, page, source)
+        mine = _Text(page, _part(text, heading, source, page) if heading else text, source.name, results)
         for claim in bound_to.get(name, []):
             mine.bind(claim)
         if Path(name).suffix == ".tex":
@@ -117,8 +128,41 @@ def check(root: Path, files: list[str], results: BoundResults | None = None, sou
             waiting = [*(one for one in more if one not in (*checked, *waiting)), *waiting]
         mine.find_unbound()
         bound += mine.bound
-        problems += sorted(mine.problems, key=lambda one: (one.path != name, one.line))
+        problems += sorted(mine.problems, key=lambda one: (one.path != page, one.line))
+    if not files:
+        problems += _unlisted(bound_to, source, results)
     return Checked(checked, bound, problems)
+
+
+def _unlisted(bound_to: Iterable[str], source: Path, results: BoundResults) -> Iterator[Problem]:
+    """Name other pages of the folders that have a section with a number of three decimals and a link to a report."""
+    for folder in sorted({source.parent / Path(name.partition(PART)[0]).parent for name in bound_to}):
+        for path in sorted(folder.glob("*.md")):
+            name = path.relative_to(source.parent).as_posix()
+            text = _read(source.parent, name, source)
+            prose = _blanked(text, MARKDOWN_REST)
+            for heading, start, end in _sections(text) if name not in bound_to else ():
+                studies = [one for one in re.findall(r"/(\w+)/report\.md\)", text[start:end]) if results.has(one)]
+                number = re.compile(r"\.\d{3}").search(prose, start, end)
+                if studies and number and f"{name}{PART}{heading}" not in bound_to:
+                    line, remedy = text.count("\n", 0, number.start()) + 1, f"add '{name}{PART}{heading}' to {source}"
+                    yield Problem(name, line, number[0], f"a number beside the report of {studies[0]}", remedy)
+
+
+def _sections(text: str) -> list[tuple[str, int, int]]:
+    """Heading, start and end of each section, up to the next heading of any level."""
+    headings = [*re.finditer(r"^#+ +(.*)$", _blanked(text, MARKDOWN_REST[:1]), re.MULTILINE)]  # none in code
+    ends = [*(one.start() for one in headings[1:]), len(text)]
+    return [(one[1].strip(), one.start(), end) for one, end in zip(headings, ends, strict=True)]
+
+
+def _part(text: str, heading: str, source: Path, name: str) -> str:
+    """The text with blanks outside of the section of this heading. UserError: there is none."""
+    found = {title: (start, end) for title, start, end in _sections(text)}
+    if heading not in found:
+        raise UserError(f"{name} has no heading '{heading}'", path=source, remedy=suggestion(heading, found))
+    start, end = found[heading]
+    return re.sub(r"[^\n]", " ", text[:start]) + text[start:end] + re.sub(r"[^\n]", " ", text[end:])
 
 
 def _read(folder: Path, name: str, source: Path) -> str:
@@ -177,6 +221,7 @@ class _Text:
         self.problems: list[Problem] = []
         self._spans: list[tuple[int, int]] = []
         self._quoted = bytearray(len(text))  # 1: a character that a claim quotes
+        self._verdicts: list[int] = []  # starts of those that claims bind
         self.bound = 0
 
     @functools.cached_property
@@ -239,12 +284,14 @@ class _Text:
             self.problems.append(Problem(self._claims, claim.line, ", ".join(claim.rows), found, remedy))
             return
         for label, cell in claim.rows.items():
+            self._quote(rows[label][0][1], rows[label][0][1] + len(label))
             for (header, query), (shown, offset) in zip(claim.columns, rows[label][1:], strict=False):
                 if shown in ("", "–") or not query:
                     continue
                 whole = query if "{" in query else f"{{{query}}}"
                 template = SLOT.sub(lambda slot, cell=cell: f"{{{cell} {slot[1]}}}", whole)  # type: ignore[misc]
                 if match := _pattern(template, "").fullmatch(shown):
+                    self._quote(offset, offset + len(shown))
                     self._check_match(claim, template, match, offset)
                 else:
                     self._add(offset, shown, f"column '{header}' is bound to {whole}", "bind this row as text")
@@ -304,6 +351,7 @@ class _Text:
                         self._add(slot.start, said, f"{name} is {value:.6g}", "write that number, or correct the claim")
             else:
                 self.bound += 1
+                self._verdicts.append(slot.start)
                 around = self.text[max(0, slot.start - AROUND) : slot.start], self.text[slot.end : slot.end + AROUND]
                 if found := fits(self._results, slot.query, study, said, *around):
                     self._add(slot.start, said, found, "write what the result says, or correct the claim")
@@ -332,14 +380,18 @@ class _Text:
         self._quoted[start:end] = b"\1" * (end - start)
 
     def _find_unquoted(self) -> None:
-        """Report every bold text, header of a table and word of an outcome that no claim quotes."""
-        spans = [bold.span(1) for bold in BOLD.finditer(self.prose)]
-        spans += [header.span(1) for header in HEADER.finditer(self.text)]
-        spans += [word.span() for word in QUOTED.finditer(self.prose)]
+        """Report every sentence of an outcome, and header of a table, that claims do not quote whole."""
+        ends = [0, *(end.end() for end in SENTENCE_END.finditer(self.prose)), len(self.prose)]
+        words = [word.end() - 1 for word in OUTCOME.finditer(self.prose)] + self._verdicts
+        places = {bisect_right(ends, place) for place in words if place < ends[-1]}
+        spans = [(ends[n - 1], ends[n]) for n in places]
+        spans += [one.span() for pattern in (EMPHASISED, HEADER) for one in pattern.finditer(self.prose)]
         for start, end in sorted(spans):
-            if any(not self._quoted[n] and self.text[n] not in " \n|" for n in range(start, end)):
-                remedy = f"quote it in {self._claims}: a change of it then needs a second look"
-                self._add(start, self.text[start:end], "not quoted by a claim", remedy)
+            missing = (n for n in range(start, end) if self.prose[n].isalnum() and not self._quoted[n])
+            if (first := next(missing, None)) is not None:
+                says = " ".join(self.prose[first:end].split()[:6]).strip("*|")
+                remedy = f"quote the whole sentence in {self._claims}: a change of it then needs a second look"
+                self._add(first, says, "not quoted by a claim", remedy)
 
     def _studies_near(self, position: int) -> list[str]:
         """The studies whose reports the section of the text links."""

@@ -52,7 +52,7 @@ text.md:
   columns: [{accuracy: exact_match}, {"p": exact_match p}]
 - study: one
   claims:
-  - up is {better = up exact_match} by {up exact_match difference} (p = {up exact_match p}, {up seeds} seeds)
+  - 'So up is {better = up exact_match} by {up exact_match difference} (p = {up exact_match p}, {up seeds} seeds)'
   - '{no difference = same exact_match} of same'
 - source: measured
   where: log.md, First
@@ -164,7 +164,7 @@ def test_results_are_those_of_the_last_look(project: Path) -> None:
 
 def test_worse_needs_significance_and_not_the_same_sign_on_each_seed(project: Path) -> None:
     (project / "text.md").write_text("down is worse.")
-    (project / "claims.yaml").write_text("text.md:\n- claims: ['is {worse = one/down exact_match}']\n")
+    (project / "claims.yaml").write_text("text.md:\n- claims: ['down is {worse = one/down exact_match}']\n")
     assert check(project, []).problems == []
     (project / "text.md").write_text("down is better.")
     assert check(project, []).problems
@@ -229,15 +229,45 @@ def test_a_verdict_beside_other_negations_holds(project: Path, text: str) -> Non
         ("So up", "**So** up"),
         ("So up", "As declared, up"),
         ("So up", "The criterion is met: up"),
+        ("So up", "On real text up"),
+        ("So up", "On GPUs up"),
+        ("So up", "Does it help? No. So up"),
+        ("So up", "No run shows that up"),
     ],
 )
 def test_what_a_reader_takes_for_an_outcome_is_quoted(project: Path, old: str, new: str) -> None:
     edit(project / "text.md", old, new)
     assert check(project, []).problems
     if new.endswith(" up"):
-        with (project / "claims.yaml").open("a") as file:
-            file.write(f"- claims: ['{new}']\n")
+        edit(project / "claims.yaml", "'So up", f"'{new}")
         assert check(project, []).problems == []
+
+
+@pytest.mark.parametrize(
+    "lie",
+    ["So *nobody* found that up is **", "By now up is no longer **", "It is doubtful if up is **", "Up is ** not"],
+)
+def test_no_word_of_a_sentence_with_a_verdict_is_free(project: Path, lie: str) -> None:
+    """Any negation in it, of any form, is another sentence than the one that is bound."""
+    edit(project / "text.md", "So up is **", lie)
+    assert check(project, []).problems
+
+
+def test_another_page_with_a_number_of_a_study_is_named(project: Path) -> None:
+    page = project / "other.md"
+    page.write_text("# Title\n## Part\nIt is .751 ([one](reports/reference/one/report.md)).\n## End\nIt is .800.\n")
+    [problem] = check(project, []).problems
+    assert (problem.path, problem.line, problem.says) == ("other.md", 3, ".751")
+    assert check(project, ["text.md"]).problems == []
+    with (project / "claims.yaml").open("a") as file:
+        file.write("other.md, Part:\n- claims: ['It is {one/up exact_match}']\n")
+    [problem] = check(project, []).problems
+    assert (problem.line, problem.found) == (3, "one/up exact_match mean is 0.75")
+    edit(page, ".751", ".750")
+    assert check(project, []).problems == []
+    edit(page, "## Part", "## Parts")
+    with refused("no heading 'Part'"):
+        check(project, [])
 
 
 def test_skipped_words_are_not_quoted(project: Path) -> None:
@@ -430,6 +460,15 @@ LIES = [
     (FINDINGS, r"which was not declared", "which was declared"),
     (FINDINGS, r"\| REALM with questions \| its own start \|", "| its own start | REALM with questions |"),
     (FINDINGS, r"stale query tower \| p \| current query tower", "current query tower | p | stale query tower"),
+    (README, r"Most findings are about a synthetic world", "Most findings are about real text"),
+    (FINDINGS, r"need not be large at the paper's size", "is large at the paper's size"),
+    (FINDINGS, r"the declared gain does not fit these runs", "the declared gain fits these runs"),
+    (FINDINGS, r"Is it only more training\? No\.", "Is it only more training? Yes."),
+    (FINDINGS, r"\*The measure is loose\.\*", "*The measure is strict.*"),
+    (FINDINGS, r"With salient spans they do, after a detour", "With salient spans they do not, after a detour"),
+    (FINDINGS, r"BM25, a reference without a test, is far above", "BM25, tested as well, is far above"),
+    (FINDINGS, r"order of its Table 2 is not confirmed either", "order of its Table 2 is confirmed"),
+    (FINDINGS, r"\*Open:\* whether pre-training learns wherever", "It is known that pre-training learns wherever"),
 ]
 
 
