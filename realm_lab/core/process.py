@@ -31,7 +31,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.launched import STOP_SIGNALS, cores, launched
 
 # Options of glibc's mallopt. By default it gives large freed blocks back to the kernel, so every step of training gets
-# its memory anew, page by page; with these the process keeps them for the next step.
+# new pages, one fault for each; with these the process keeps them for the next step.
 KEEPING = {"M_TRIM_THRESHOLD": (-1, 1 << 30), "M_MMAP_THRESHOLD": (-3, 1 << 25)}  # name -> number, bytes
 TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
 POLL_SECONDS = 0.05

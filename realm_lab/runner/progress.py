@@ -165,7 +165,7 @@ def drive(
     more: Callable[[Mapping[str, JobState]], Sequence[Task]] = lambda states: (),
 ) -> dict[str, JobState]:
     """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
-    work on is left to them. `study`: whose verdict a terminal shows meanwhile. `more` begins further tasks when some
+    work on is left to them. `study`: whose verdict a terminal shows meanwhile. `more` starts further tasks when some
     have ended, and returns them."""
     before: dict[str, JobState] = {}
     progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)

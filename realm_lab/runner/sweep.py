@@ -87,7 +87,7 @@ def sweep(request: Request) -> int:
     is_search = study.search is not None
     asked, stop = Sweep(study, launcher, request), Stop()
     if is_search:
-        launcher.check([])  # the rest needs the journal, which is ours alone
+        launcher.check([])  # the rest needs the journal, which only this sweep has
     else:
         asked.begin()
     alone = sweeping(root, study.name, alone=is_search)
@@ -125,7 +125,7 @@ def _preview(study: StudyPlan, launcher: Launcher, request: Request) -> None:
 
 
 class Sweep:
-    """One sweep of a study: it begins what is wanted and not done, and asks again whenever a run ends."""
+    """One sweep of a study: it starts the runs that are wanted and not done, and asks again whenever a run ends."""
 
     def __init__(self, study: StudyPlan, launcher: Launcher, request: Request):
         if study.search is not None and launcher.name == "inline":  # one after another, so that each is proposed in
@@ -144,7 +144,7 @@ class Sweep:
         return self._runs is not None
 
     def begin(self) -> list[Task]:
-        """Give the launcher what is wanted and neither done nor begun, after its plan is noted; returns the tasks."""
+        """Give the launcher what is wanted and neither done nor started, after its plan is noted; returns the tasks."""
         is_first = not self.has_begun
         if is_first:
             self._settle_choices()
@@ -189,7 +189,7 @@ class Sweep:
             self._results.look_again()
 
     def carry_on(self) -> int:
-        """Begin what is wanted until nothing is, with a report when all of it has ended; or leave it to a queue.
+        """Start the wanted runs until there are none, with a report when all of it has ended; or leave it to a queue.
         Returns the exit code."""
         before, code = self._coverage(), 0
         while not self._is_left_to_a_queue():
@@ -207,7 +207,7 @@ class Sweep:
         return code
 
     def _is_left_to_a_queue(self) -> bool:
-        """Wait until all that was begun has ended, unless a queue works on it and nobody follows; True if so."""
+        """Wait until all tasks that started have ended, unless a queue works on it and nobody follows; True if so."""
         if self._launcher.detached and not self._request.follow and self._study.search is None:
             counts = self._counts()
             return counts["COMPLETE"] + counts["FAILED"] * self._is_tuning < len(self._runs or ())
@@ -223,8 +223,8 @@ class Sweep:
         return False
 
     def _look_again(self, states: Mapping[str, JobState]) -> list[Task]:
-        """Begin what is wanted since a trial ended, and stop what no run needs any more. More seeds wait for the report
-        of those before."""
+        """Start the runs that are wanted since a trial ended, and stop what no run needs any more. More seeds wait for
+        the report of those before."""
         going = {name for name, state in states.items() if name in self._tasks and state.state in UNFINISHED}
         is_news = going != self._going or (self._study.search is not None and self._study.search.pruning is not None)
         if not is_news or not (self._is_tuning or self._study.search is not None):
@@ -248,7 +248,7 @@ class Sweep:
         return any(run.trial is not None for run in self._runs or ())
 
     def _left(self) -> list[Task]:
-        """Return tasks of the runs that are not done and were not begun."""
+        """Return tasks of the runs that are not done and have not started."""
         found = tasks_of(
             self._runs or (),
             StageStates(self._root / "runs"),

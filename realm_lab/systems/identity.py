@@ -64,8 +64,8 @@ NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 @dataclass(frozen=True)
 class Run:
     """A system with its parameters at one seed, and the key of each of its stages, in order; in a study, one cell at
-    one seed. `values`: what tuning chose for the cell, or tries in trial number `trial`. `last_stage`: where it ends,
-    if that is before the last stage of its system."""
+    one seed. `values`: those that tuning chose for the cell, or tries in trial number `trial`. `last_stage`: the
+    stage at which it ends, if that is before the last one of its system."""
 
     system: str
     seed: int

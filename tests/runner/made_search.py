@@ -129,7 +129,7 @@ def write_search(root: Path, text: str = SPACE, name: str = "search-mine") -> Pa
 
 @dataclass(frozen=True)
 class Asked(Request):
-    """What a command line asks for, done by this launcher."""
+    """The wishes of a command line, with this launcher."""
 
     fake: Launcher | None = None
 

@@ -1,1 +1,1 @@
-"""Which runs a study wants: a rule a file."""
+"""Rules for the runs that a study wants, each in a file."""

@@ -41,8 +41,8 @@ def runs_of(study: StudyPlan, number: int, values: Mapping[str, Any]) -> list[Ru
 
 
 def open_trials(study: StudyPlan, results: Results) -> list[Run]:
-    """Return the runs of the trials that are open, after the journal is told which have ended, and asked for others.
-    A trial that somebody stopped stays open, but is nobody's work."""
+    """Return the runs of the trials that are open, after the journal has noted those that have ended and proposed
+    others. A trial that somebody stopped stays open, but is nobody's work."""
     journal, search = journal_of(study, results), study.search
     assert search is not None
     while True:

@@ -120,7 +120,7 @@ def check_space(cell: CellSpace, tuning: Tuning, system: str) -> None:
 
 
 def _errors(cell: CellSpace) -> AbstractContextManager[None]:
-    """Attach the place of a space to errors that are raised inside."""
+    """Attach the file and line of a space to errors that are raised inside."""
     return placed(cell.place, prefix=f"cell '{cell.cell}': ")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from realm_lab.evidence.report.section import Rows, ReportSection
+from realm_lab.evidence.report.section import ReportSection, Rows
 
 
 class NotRun(ReportSection):

@@ -9,7 +9,7 @@ from realm_lab.evidence.report.section import ReportSection
 
 
 class Plan(ReportSection):
-    """When the design was noted, and changes since. Reports of runs from before the ledger have none."""
+    """The time at which the design was noted, and changes since. Reports of runs from before the ledger have none."""
 
     name = "plan"
 
