@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.own_figures import REPORT_SECTIONS
+from realm_lab.evidence.report.report_data import FIELDS, KEYS
 from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.report.sections.axes import Axes
 from realm_lab.evidence.report.sections.cells import Cells
@@ -57,8 +58,8 @@ def sections_of(report: Report) -> dict[str, ReportSection]:
     for choice in report.record.sections:
         try:
             section = _custom(choice, report)
-            if section.name in found:
-                raise UserError(f"section '{choice.name}': another one is called {section.name}; rename it")
+            if {section.name, section.field} & {*found, *FIELDS, *KEYS}:
+                raise UserError(f"section '{choice.name}': summary.json has another {section.name}; rename it")
             found[section.name] = section
         except UserError as error:
             if str(error) not in report.data["warnings"]:

@@ -19,7 +19,7 @@ from realm_lab.evidence.report.figures import Drawing, Sketch, draw
 from realm_lab.evidence.report.frames import metric_columns, read_summary, summarise
 from realm_lab.evidence.report.paper import write_tables
 from realm_lab.evidence.report.rendering import render, seeds_text
-from realm_lab.evidence.report.report_data import KEYS, Report, load_report, plain
+from realm_lab.evidence.report.report_data import FIELDS, KEYS, Report, load_report, plain
 from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.report.study_figures import sketches
 from realm_lab.evidence.reproduce import expected_rows
@@ -30,10 +30,6 @@ from realm_lab.records.parameters import show
 from realm_lab.records.study import DEFAULT
 
 LAST = ("cost", "operations", "staleness")  # figures that come after those of the study's own
-FIELDS = (  # the order of summary.json, as committed reports have it
-    "study", "question", "lead", "verdict", "coverage", "figures", "cells", "comparisons", "calibration", "collapse",
-    "gaps", "flags", "axis_effects", "interactions", "looks", "missing", "tuning", "step_changes", "sources", "plan",
-)  # fmt: skip
 MOST_DIFFERENCES = 5  # of a file, in what `stale` returns
 
 

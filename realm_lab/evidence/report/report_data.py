@@ -57,6 +57,11 @@ KEYS = (
 )  # fmt: skip
 """Fields of summary.json from the runs; its other fields are computed from them and results.csv."""
 
+FIELDS = (  # the order of summary.json, as committed reports have it
+    "study", "question", "lead", "verdict", "coverage", "figures", "cells", "comparisons", "calibration", "collapse",
+    "gaps", "flags", "axis_effects", "interactions", "looks", "missing", "tuning", "step_changes", "sources", "plan",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Report:

@@ -90,6 +90,12 @@ class Best(ReportSection):
         return self.rows
 
 
+class TakenName(Best):
+    """It would replace a field of summary.json."""
+
+    name = "coverage"
+
+
 class BrokenSection(ReportSection):
     """It fails."""
 
@@ -101,13 +107,14 @@ class BrokenSection(ReportSection):
 
 
 def test_a_study_may_have_sections_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
-    names = ("Best", "BrokenSection", "missing", "broken_figure")
+    names = ("Best", "TakenName", "BrokenSection", "missing", "broken_figure")
     own = tuple(Choice(f"tests.evidence.report.test_drawn_reports:{name}") for name in names)
     write_study_record(tmp_path / "runs", replace(study, sections=own))
     text = report(tmp_path)
     assert "**The best run**\n\n| cell | exact match |" in text
     assert "failed with RuntimeError in test_drawn_reports.py" in text.replace("\\_", "_")
     assert "no function or class 'missing'" in text.replace("\\_", "_")
+    assert "summary.json has another coverage" in text
     folder = tmp_path / "reports" / "table"
     assert read_json(folder / "summary.json")["best"][0]["cell"] in text
     assert stale(folder) == []
