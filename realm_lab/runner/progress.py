@@ -104,7 +104,7 @@ class SweepProgress:
                     self.bars.remove_task(self._of_task.pop(name))
                 self._say_end(self.tasks[name], state)
         self._states = dict(states)
-        done = sum(state.state not in UNFINISHED for state in states.values())
+        done = sum(state.state not in UNFINISHED for name, state in states.items() if name in self.tasks)
         self.bars.update(self._whole, completed=done)
         if self._study and self.console.is_terminal:
             complete = sum(state.state == "COMPLETE" for state in states.values())
@@ -182,7 +182,7 @@ def drive(
             if states == before:
                 if not (counts["RUNNING"] or counts["QUEUED"] or wait_for_others):
                     for name, state in states.items():
-                        if state.state == "PENDING":
+                        if state.state == "PENDING" and name in progress.tasks:
                             say(f"left alone: {progress.tasks[name].title}: {state.error}")
                     return states
                 time.sleep(pause_seconds)

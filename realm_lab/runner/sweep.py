@@ -191,13 +191,13 @@ class Sweep:
     def carry_on(self) -> int:
         """Start the wanted runs until there are none, with a report when all of it has ended; or leave it to a queue.
         Returns the exit code."""
-        before, code = self._coverage(), 0
-        while not self._is_left_to_a_queue():
+        before, code, tasks = self._coverage(), 0, [*self._tasks.values()]
+        while not self._is_left_to_a_queue(tasks):
             self._results.look_again()
             if self._is_tuning or self._study.search is not None:  # how they ended
                 record_study(self._study, self._root, self._results)
             code, seen = self.report(), len(self._seen)
-            self.begin()
+            tasks = self.begin()
             if len(self._seen) == seen:
                 self._finish(is_news=bool(self._tasks) or before != self._coverage())
                 return code
@@ -206,14 +206,14 @@ class Sweep:
         self._print_json()
         return code
 
-    def _is_left_to_a_queue(self) -> bool:
-        """Wait until all tasks that started have ended, unless a queue works on it and nobody follows; True if so."""
+    def _is_left_to_a_queue(self, tasks: Sequence[Task]) -> bool:
+        """Wait until all has ended, and show these tasks, unless a queue works on it and nobody follows; True if so."""
         if self._launcher.detached and not self._request.follow and self._study.search is None:
             counts = self._counts()
             return counts["COMPLETE"] + counts["FAILED"] * self._is_tuning < len(self._runs or ())
         drive(
             self._launcher,
-            [*self._tasks.values()],
+            tasks,
             self._root,
             FOLLOW_SECONDS if self._launcher.detached else POLL_SECONDS,
             wait_for_others=self._request.follow or self._study.search is not None,

@@ -234,10 +234,12 @@ def test_results_are_those_of_the_runs(done: Path) -> None:
 
 
 @pytest.mark.slow
-def test_seeds_are_taken_until_each_cell_is_decided(tmp_path: Path) -> None:
+def test_seeds_are_taken_until_each_cell_is_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = make_project(tmp_path, GROWING)
     arguments = ["sweep", "mini", "--root", str(root), "--launcher", "inline"]
     assert main(arguments) == 0
+    ends = [line.partition(": done in ")[0] for line in capsys.readouterr().err.splitlines() if ": done in " in line]
+    assert len(ends) == len({*ends}) > 0, "each task is told once"
     record = read_study_record(root / "runs" / "studies" / "mini" / "study.json")
     assert [run.seed for run in record.of("encoder_reset")] == [40, 41, 42], "equal, as two cannot show"
     assert {run.seed for run in record.of("realm")} == {run.seed for run in record.of("warm_start")}
