@@ -104,9 +104,9 @@ def _show_gradients(context: Context, found: Gradients) -> None:
         f"the exact gradient takes {found.exact_gflop:.4g} GFLOP"
     )
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("estimate")
-    for name in ("cosine", "bias²", "variance", "in weights: cosine", "bias²", "GFLOP"):
-        table.add_column(name, justify="right")
+    table.add_column("estimate", no_wrap=True)
+    for name in ("cosine", "bias²", "variance", "weights: cosine", "bias²", "GFLOP"):
+        table.add_column(name, justify="right", overflow="fold")
     for one in found.estimates:
         numbers = one.cosine, one.bias, one.variance, one.weights_cosine, one.weights_bias
         table.add_row(one.name, *(f"{number:.3f}" for number in numbers), f"{one.gflop:.3g}")
