@@ -192,13 +192,15 @@ class Refresh(Section):
     """Refresh of the MIPS index while the weights move, and its delay."""
 
     policy: Annotated[ChoiceField, off("never")] = Choice("interval")
-    """Refresh policy: `interval`, `schedule`, `drift`, `budget` or `never`. `interval`: every `interval_steps` (Guu,
-    section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`:
-    pairs [from_step, interval], each valid until the next. A refresh is made at each from_step above 0, then in its
-    interval; the interval 0 makes none. `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh
-    when the index finds a smaller share of the fresh top k of some fixed queries; that share is estimated, from above,
-    on a sample of the passages and those that the index finds. `{name: budget, fraction: 0.1}`: whenever refreshing has
-    taken a smaller share of all floating-point operations so far. `never`. Or custom code, `package.module:Class`, with
+    """Refresh policy: `interval`, `schedule`, `drift`, `budget`, `map` or `never`. `interval`: every `interval_steps`
+    (Guu, section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`: pairs [from_step, interval], each valid
+    until the next. A refresh is made at each from_step above 0, then in its interval; the interval 0 makes none.
+    `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh when the index finds a smaller share of
+    the fresh top k of some fixed queries; that share is estimated, from above, on a sample of the passages and those
+    that the index finds. `{name: budget, fraction: 0.1}`: whenever refreshing has taken a smaller share of all
+    floating-point operations so far. `{name: map, sample: 0.02, kind: orthogonal, rebuild_every: 10}`: every
+    `interval_steps` a map from the index's vectors to the current ones is fitted on a sample of the passages, and the
+    queries are mapped; every tenth time the index is rebuilt. `never`. Or custom code, `package.module:Class`, with
     its options."""
     interval_steps: Positive = 500
     """Steps between two refreshes (Guu, section 4.5: about 500); for policy drift, between two checks."""

@@ -16,7 +16,7 @@ The delay until a new index is used (`delay_steps`) is the same for every policy
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 from pydantic import Field, field_validator
 
@@ -145,6 +145,33 @@ class Drift:
     def wants_refresh(self, now: Progress) -> bool:
         """True if the index has drifted; nothing is checked while a refresh is under way."""
         return now.step % self._interval == 0 and not now.under_way and now.overlap() < self._least
+
+
+class Mapped(Section):
+    """Options of policy map."""
+
+    sample: Annotated[float, Field(gt=0.0, le=1.0)] = 0.02
+    """The share of the passages that is embedded to fit a map."""
+    kind: Literal["orthogonal", "affine"] = "orthogonal"
+    """The map from old to current vectors: a rotation, or any linear map and a shift."""
+    rebuild_every: Annotated[int, Field(ge=1)] = 10
+    """After this many intervals the index is rebuilt in place of a map."""
+
+
+@register_refresh("map")
+class Map:
+    """Maps the queries to the vectors of the index every `interval_steps` (index_map.py), and seldom rebuilds it."""
+
+    def __init__(self, settings: Refresh, options: Mapped):
+        self.options, self._interval = options, settings.interval_steps
+
+    def wants_refresh(self, now: Progress) -> bool:
+        """True at each `rebuild_every`-th interval."""
+        return now.step % (self._interval * self.options.rebuild_every) == 0
+
+    def wants_map(self, now: Progress) -> bool:
+        """True at the other intervals."""
+        return now.step % self._interval == 0 and not self.wants_refresh(now)
 
 
 class Fraction(Section):

@@ -46,6 +46,7 @@ class Retriever:
         self.articles_N = to_device(np.array(passages.articles, np.int64), self.device)
         self.index: IndexGeneration | None = None
         self.snapshot: Embedder | None = None  # the weights behind the index, where queries are stale
+        self.query_map_DD: Tensor | None = None  # from current query vectors to those of the index (index_map.py)
         self.null_offset = 0.0  # added to the null document's score (calibration)
         self._search: SearchBackend | None = None
         self._exact: ExactSearch | None = None  # the same where the backend is exact
@@ -55,6 +56,7 @@ class Retriever:
         other = copy.copy(self)
         other.stale_queries, other._approximate = False, None
         other.index, other.snapshot, other._search, other._exact = None, None, None, None
+        other.query_map_DD = None
         return other
 
     # The index
@@ -73,7 +75,7 @@ class Retriever:
             else:
                 self._exact = ExactSearch(index.embeddings_ND, torch.float32)  # it only measures: no second copy
                 self._search = self._approximate(index.embeddings_ND, self._exact)
-        self.index = index
+        self.index, self.query_map_DD = index, None
         self.snapshot = snapshot.requires_grad_(False).eval() if snapshot is not None else None
 
     @property
@@ -91,8 +93,10 @@ class Retriever:
 
     @torch.no_grad()
     def search_queries(self, queries: Sequence[np.ndarray], current_BD: Tensor | None = None) -> Tensor:
-        """Return query vectors to search with, [B, D]: by the index's query tower if queries are stale, else by the
-        current one (`current_BD`, if they are known)."""
+        """Return query vectors to search with, [B, D]: by the current query tower (`current_BD`, if they are known),
+        mapped to the index if there is a map; else by the index's query tower if queries are stale."""
+        if self.query_map_DD is not None:
+            return (self.embed_queries(queries) if current_BD is None else current_BD.detach()) @ self.query_map_DD
         if self.snapshot is None and current_BD is not None:
             return current_BD.detach()
         return self.embed_queries(queries, self.snapshot)

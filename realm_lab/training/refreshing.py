@@ -17,7 +17,8 @@ from realm_lab.core.flop import uncounted
 from realm_lab.core.process import on_first_rank
 from realm_lab.models.embedder import Embedder
 from realm_lab.params.sections import Refresh
-from realm_lab.retrieval.refresh import Progress, refresh_policy
+from realm_lab.retrieval.index_map import fitted
+from realm_lab.retrieval.refresh import Map, Mapped, Progress, refresh_policy
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.retrieval.staleness import Drift
@@ -71,6 +72,8 @@ class RefreshedIndex:
                 now = Progress(step, len(self._pending), self._training_flops, self.refresh_flops, self._overlap)
                 if self._policy.wants_refresh(now):
                     self._ask(step)
+                elif isinstance(self._policy, Map) and self._policy.wants_map(now):
+                    self._map(self._policy.options)
             due = [asked for asked in self._pending if asked + self._delay_steps <= step]
             if due:
                 self._use(due[-1], step)
@@ -93,6 +96,18 @@ class RefreshedIndex:
         overlap, flops = on_first_rank(check)
         self.refresh_flops += flops
         return float(overlap)
+
+    def _map(self, options: Mapped) -> None:
+        """Map the queries to the index, by the current vectors of evenly spaced passages."""
+        index, count = self._retriever.index, len(self._cost_N)
+        assert index is not None
+        if not self._moves:
+            return
+        rows_S = np.unique(np.linspace(0, count - 1, max(1, round(options.sample * count))).round().astype(np.int64))
+        new_SD = self._retriever.embed_passages(rows_S)
+        old_SD = torch.as_tensor(index.embeddings_ND[torch.from_numpy(rows_S)]).to(new_SD)
+        self._retriever.query_map_DD = fitted(old_SD, new_SD, options.kind)
+        self.refresh_flops += float(self._cost_N[rows_S].sum())
 
     def _ask(self, step: int) -> None:
         """Note a refresh, with a copy of the current weights if they are needed after this step."""
@@ -178,6 +193,8 @@ class RefreshedIndex:
         }
         if snapshot is not None:
             state |= module_tensors("snapshot", snapshot)
+        if self._retriever.query_map_DD is not None:
+            state["index.query_map"] = self._retriever.query_map_DD
         for step, kept in self._pending.items():
             if kept.embedder is not None:
                 state |= module_tensors(f"pending.{step}", kept.embedder)
@@ -189,6 +206,7 @@ class RefreshedIndex:
         self._steps, self._refreshes, self._made_at = int(steps), int(refreshes), np.nan
         index = IndexGeneration(tensors["index.embeddings"], int(tensors["index.step"]))
         self._retriever.adopt(index, self._loaded("snapshot", tensors))
+        self._retriever.query_map_DD = tensors.get("index.query_map")
         for step in tensors["refresh.pending"].tolist():
             embedder = self._loaded(f"pending.{step}", tensors)
             self._pending[step] = Pending(embedder, np.nan)

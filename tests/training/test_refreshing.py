@@ -40,6 +40,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "drift": {"policy": {"name": "drift", "overlap": 0.9}, "interval_steps": 2},
     "drift, delayed": {"policy": {"name": "drift", "overlap": 1.0}, "interval_steps": 2, "delay_steps": 3},
     "budget": {"policy": {"name": "budget", "fraction": 0.6}},
+    "map": {"policy": {"name": "map", "sample": 0.3, "rebuild_every": 3}, "interval_steps": 2},
 }
 # Ages of the index that the steps 0 to 11 search.
 AGES = {
@@ -48,6 +49,7 @@ AGES = {
     "delayed": [0, 1, 2, 3, 4, 2, 3, 4, 2, 3, 4, 2],
     "exactly two behind": [0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2],
     "delayed beyond the next": [0, 1, 2, 3, 4, 5, 6, 5, 6, 5, 6, 5],
+    "map": [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5],
     "schedule": [0, 0, 0, 0, 1, 2, 3, 0, 1, 2, 3, 4],
     "schedule, delayed": [0, 1, 1, 1, 1, 2, 3, 4, 1, 2, 3, 4],
 }
