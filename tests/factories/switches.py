@@ -100,6 +100,7 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.query_form": Switch("question"),
     "pretrain.candidates": Switch(5),
     "pretrain.over_retrieve": Switch(40, base=RESTLESS),
+    "pretrain.candidate_source": Switch("random"),
     "pretrain.null_document": Switch("off"),
     "pretrain.calibrate_null": Switch(True),
     "pretrain.exclude_trivial": Switch("off", base=SAME),
@@ -150,16 +151,39 @@ def of_part(parameter: str, part: str, option: str, value: Any, other: Any, base
 
 
 BACKEND, POLICY = "pretrain.search.backend", "pretrain.refresh.policy"
+SOURCE = "pretrain.candidate_source"
+
+
+def mixed(**shares: int) -> dict[str, Any]:
+    """A candidate source with numbers of passages."""
+    return {"name": "mixed", **shares}
+
+
 DRIFTING = RESTLESS | {"pretrain.refresh.interval_steps": 3}
 OPTIONS = {
     **of_part("pretrain.masking", "tests.tiny_masks:first_words", "share", 0.5, 0.9, {}),
     **of_part("pretrain.objective", "perplexity_distillation", "temperature", 1.0, 0.1, {}),
     **of_part("pretrain.objective", "leave_one_out", "temperature", 1.0, 0.1, {}),
     **of_part("pretrain.objective", "gated", "threshold", 0.0, 1000.0, {}),
+    **of_part("pretrain.objective", "reinforce", "draws", 1, 4, {}),
+    **of_part("pretrain.objective", "jsa", "draws", 1, 4, {}),
+    **of_part("finetune.objective", "reinforce", "draws", 1, 4, {}),
+    **of_part("finetune.objective", "jsa", "draws", 1, 4, {}),
+    **{
+        f"pretrain.candidate_source: mixed.{option}": Switch(mixed(**shares), base={SOURCE: mixed(index=3, batch=2)})
+        for option, shares in {
+            "index": {"index": 5},
+            "batch": {"index": 1, "batch": 4},
+            "random": {"index": 3, "random": 2},
+        }.items()
+    },
     **of_part("finetune.objective", "perplexity_distillation", "temperature", 1.0, 0.1, {}),
     **of_part("finetune.objective", "leave_one_out", "temperature", 1.0, 0.1, {}),
     **of_part(POLICY, "schedule", "intervals", [[0, 3]], [[0, 1], [3, 2]], RESTLESS),
     **of_part(POLICY, "drift", "overlap", 0.01, 1.0, DRIFTING),
+    **of_part(POLICY, "map", "sample", 0.02, 1.0, RESTLESS),
+    **of_part(POLICY, "map", "kind", "orthogonal", "affine", RESTLESS),
+    **of_part(POLICY, "map", "rebuild_every", 1, 10, RESTLESS),
     **of_part(POLICY, "budget", "fraction", 0.1, 0.9, RESTLESS),
     **of_part(BACKEND, "ivf_flat", "nprobe", 1, 4, {}),
     **of_part(BACKEND, "ivf_pq", "nbits", 1, 2, {}),

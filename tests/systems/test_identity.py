@@ -58,7 +58,6 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "warm_start.embedder.initial_encoder": "scratch",
     "pretrain.causal_checkpoint": None,  # tests/training/test_causal_reader.py
     "pretrain.reward": None,  # the same
-    "pretrain.candidate_source": "random",
     "evaluate.questions": 11,
     "streams.order": {"warm_start": 1},
 }
