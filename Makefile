@@ -107,7 +107,7 @@ $(OLDEST_STAMP): pyproject.toml constraints-oldest.txt
 # A part of the quick tests, without those that start studies: 7 minutes of one core.
 test-oldest: setup-oldest  ## run a quick part of the tests with the lowest versions that pyproject.toml allows, in .venv-oldest
 	@PATH=$(CURDIR)/$(OLDEST)/bin:$$PATH $(OLDEST)/bin/python -m pytest -q -n auto --dist loadfile -m "not slow" \
-	  tests/test_proofs.py tests/test_environments.py tests/params tests/statistics tests/corpus tests/models \
+	  tests/test_proofs.py tests/test_environments.py tests/params tests/evidence/statistics tests/corpus tests/models \
 	  tests/evaluation tests/tracking $(ARGS)
 
 # The numbers must not depend on the processor: the same tests with the vector instructions that it has beside those that
