@@ -22,6 +22,11 @@ class Cells(ReportSection):
 </details>
 """
 
+    @property
+    def tables(self) -> dict[str, tuple[str, Rows]]:
+        """Its table, as changes.tex."""
+        return {"changes": (self.heading, self.rows)}
+
     @functools.cached_property
     def rows(self) -> Rows:
         """A row for each cell, the baseline first."""
