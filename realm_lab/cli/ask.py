@@ -58,14 +58,16 @@ def add_asking(add: Add) -> None:
 
 
 def _run_gradients(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
     context = opened(options, options.system)
     from realm_lab.systems.gradients import compare_gradients
 
-    def note(text: str) -> None:
-        print(f"\r{text:<70}", end="", file=sys.stderr, flush=True)
-
-    found = compare_gradients(context, options.stage, options.sentences, options.draws, options.candidates, note)
-    print(file=sys.stderr)
+    if options.figure and options.figure.suffix != ".png":
+        raise UserError(f"--figure {options.figure}: no name of a picture", remedy="write a name that ends in .png")
+    with Console(stderr=True).status("reading every passage") as status:
+        asked = options.stage, options.sentences, options.draws, options.candidates
+        found = compare_gradients(context, *asked, status.update)
     if options.figure:
         _draw(found, options.figure)
     if options.json:
@@ -82,9 +84,8 @@ def _draw(found: Gradients, path: Path) -> None:
     from realm_lab.records.files import atomic_write
 
     cells = [(one.name, one.name) for one in found.estimates]
-    spots = pd.DataFrame(
-        [(one.name, one.gflop, one.weights_cosine) for one in found.estimates], columns=["cell", *"xy"]
-    )
+    points = [(one.name, one.gflop, one.weights_cosine) for one in found.estimates]
+    spots = pd.DataFrame(points, columns=["cell", "x", "y"])
     axes = "operations of a step, GFLOP", "cosine with the exact gradient in the retriever's weights"
     drawn = draw(Sketch("gradients", "", "", lambda: plane_figure(spots, cells, axes, is_log=True)))
     if drawn is None:
@@ -112,6 +113,8 @@ def _show_gradients(context: Context, found: Gradients) -> None:
         table.add_row(one.name, *(f"{number:.3f}" for number in numbers), f"{one.gflop:.3g}")
     console.print(table)
     console.print("bias² and variance: shares of the square of the exact gradient in the query vectors", style="dim")
+    for name, why in found.left_out.items():
+        console.print(f"left out: {name} ({why})")
 
 
 def _run_ask(options: argparse.Namespace) -> None:

@@ -47,8 +47,8 @@ JSON_FIELDS = {
         "`candidates` as of `ask`"
     ),
     "gradients": (
-        "`stage`, `sentences`, `passages`, `exact_gflop` and `estimates`: `name`, `cosine`, `bias`, `variance`, "
-        "`error`, `weights_cosine`, `weights_bias` and `gflop`"
+        "`stage`, `sentences`, `passages`, `exact_gflop`, `left_out` (estimate -> why) and `estimates`: `name`, "
+        "`cosine`, `bias`, `variance`, `error`, `weights_cosine`, `weights_bias` and `gflop`"
     ),
     "runs": "a list of `run`, `state` and `studies` (STUDY/CELL)",
     "logs": "stage -> `state`, `error`, `flags` and `metrics`, the rows of its metrics.jsonl",

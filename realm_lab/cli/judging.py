@@ -109,8 +109,11 @@ def _run_verdict(options: argparse.Namespace) -> int:
     if options.page:
         from realm_lab.evidence.verdict.page import write_page
 
-        if options.source or options.metric or options.baseline is not None:
+        others = "source metric baseline cluster control state delta name part experiment out gate json".split()
+        if any(getattr(options, name) for name in others) or (options.cell, options.pair) != ("cell", "seed"):
             raise UserError("--page: the page has no runs in it", remedy="leave out the other arguments")
+        if options.page.suffix != ".html":
+            raise UserError(f"--page {options.page}: no name of a page", remedy="write a name that ends in .html")
         write_page(options.page)
         print(f"{options.page}: open it in a browser, and drop a CSV there")
         return 0

@@ -17,7 +17,10 @@ from realm_lab.cli.json_fields import EXIT_CODES, JSON_FIELDS
 from realm_lab.cli.parser import PROGRAM, build_parser
 from realm_lab.corpus.sources import CORPUS_SOURCES
 from realm_lab.params import reference_page
-from realm_lab.records.files import write_text
+from realm_lab.params.load import flatten
+from realm_lab.params.parameters import Params
+from realm_lab.records.defaults import DEFAULTS
+from realm_lab.records.files import write_json, write_text
 from realm_lab.records.metrics import BUILT_IN, BY_KIND, CURVES, METRICS, Metric
 from realm_lab.records.yaml_file import parse_yaml
 
@@ -168,6 +171,7 @@ def _first_sentence(page: str) -> str:
 def write(root: Path) -> None:
     """Write every generated page of a checkout, and params.yaml."""
     reference_page.write(root, options_of_sources())
+    write_json(root / "realm_lab" / "records" / DEFAULTS.name, flatten(Params()))
     write_text(root / "docs" / "cli.md", render_cli())
     write_text(root / "docs" / "metrics.md", render_metrics())
     write_text(root / "docs" / "llms.txt", render_llms(root))

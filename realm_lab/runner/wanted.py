@@ -1,7 +1,7 @@
 """The runs that a study wants by the results so far. A sweep does those that are not done, and asks again whenever one
 ends, until nothing is left.
 
-Which runs, is a function of only the study and its results, so that a sweep that was killed goes on alike. Each rule
+They are a function of only the study and its results, so that a sweep that was killed goes on alike. Each rule
 has a file in rules/: trials of a tuning come first (tune.py), then all seeds, or as many as a rule for them takes
 (until_decided.py is one). A search (search.py) has a memory, since it is asked while runs go on: its journal.
 """

@@ -21,7 +21,7 @@ from realm_lab.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSear
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.systems.context import Context
 from realm_lab.systems.initial import initial_state
-from realm_lab.training.gradients import Comparison, Estimate, Quality, drawn_from, scores_of, top_k
+from realm_lab.training.gradients import Estimate, ExactGradient, Quality, drawn_from, scores_of, top_k
 from realm_lab.training.query_stream import QueryStream
 
 RANDOM = {"reinforce": {"draws": 1}, "jsa": {"draws": 16}}  # objectives that draw passages, with their options
@@ -36,6 +36,7 @@ class Gradients(NamedTuple):
     passages: int
     exact_gflop: float
     estimates: list[Quality]
+    left_out: dict[str, str]  # estimate -> why
 
 
 def compare_gradients(
@@ -50,6 +51,8 @@ def compare_gradients(
     has `draws` draws; `ks` are numbers of candidates, the null document included. UserError: the run was not trained so
     far, or a causal language model reads."""
     params, device = context.params, context.device
+    if stage not in context.run.stages:
+        raise UserError(f"--stage {stage}: a {context.run.system} run has {', '.join(context.run.stages)}")
     if params.pretrain.causal_checkpoint is not None:
         raise UserError("gradients needs a reader with weights; this run reads with a causal language model")
     reader = context.load_reader(stage).to(device)
@@ -61,8 +64,8 @@ def compare_gradients(
     masked = [stream.masked(int(row), numpy_generator(seed, "gradients", int(row))) for row in rows]
     origins, golds = np.asarray(sentences.origins[rows]), np.asarray(sentences.gold[rows])
     scores = scores_of(params, retriever, reader, masked, origins, note)
-    comparison = Comparison(params, retriever, reader, scores, seed)
-    policy = CandidatePolicy.of(params.pretrain)
+    exact_gradient = ExactGradient(params, retriever, reader, scores, seed)
+    policy, left_out = CandidatePolicy.of(params.pretrain), dict[str, str]()
 
     def estimates() -> Iterator[Estimate]:
         for k in ks:
@@ -81,14 +84,20 @@ def compare_gradients(
                 partial(_always, top_k(scores, policy.count, policy.null, query_SD @ document_ND.T)),
             )
         for name in OBJECTIVES:
-            if name == "marginal" or (name in COMPARES_NULL and not policy.null):
+            if name == "marginal":
+                continue
+            if name in COMPARES_NULL and not policy.null:
+                left_out[name] = "it needs the null document among the candidates"
                 continue
             choice = Choice(name, RANDOM.get(name, {}))
             objective = training_objective("pretrain.objective", choice)
             title = " ".join([name, *(f"{option} {value}" for option, value in choice.options.items())])
             yield Estimate(title, partial(_always, standard), objective, draws if name in RANDOM else 1)
         passages_U = np.unique(np.where(origins >= 0, origins, golds))
-        for name in SOURCES if (passages_U >= 0).any() else ("random",):
+        for name in SOURCES:
+            if name != "random" and not (passages_U >= 0).any():
+                left_out[name] = "no sentence has a known passage"
+                continue
             yield Estimate(
                 name,
                 drawn_from(
@@ -112,8 +121,8 @@ def compare_gradients(
     found = []
     for estimate in estimates():
         note(f"{estimate.name}: {estimate.draws} draw{'s' * (estimate.draws > 1)}")
-        found.append(comparison.quality(estimate))
-    return Gradients(stage, len(masked), len(retriever.passages), comparison.exact_gflop, found)
+        found.append(exact_gradient.quality(estimate))
+    return Gradients(stage, len(masked), len(retriever.passages), exact_gradient.exact_gflop, found, left_out)
 
 
 def _always(rows_SK: np.ndarray, draw: int) -> np.ndarray:

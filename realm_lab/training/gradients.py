@@ -33,7 +33,6 @@ from realm_lab.training.flops import PretrainingFlops
 
 PASSAGES_AT_ONCE = 256  # read for a sentence, or carried back to the weights
 Find = Callable[[int], np.ndarray]  # draw -> rows of each sentence, [S, K], NULL and ABSENT included
-Values = Callable[[Tensor], Tensor]
 
 
 class Scores(NamedTuple):
@@ -106,12 +105,10 @@ def exact(scores: Scores) -> Tensor:
     """Return r(z) over every passage, [S, C]."""
     rows_SC = np.tile(np.arange(-1, scores.score_SC.shape[1] - 1), (len(scores.masked), 1))
     rows_SC[(scores.score_SC <= NO_SCORE).numpy()] = ABSENT
-    return weights_of(scores, rows_SC, marginal)
+    return in_scores(scores, rows_SC, marginal)
 
 
-def weights_of(
-    scores: Scores, rows_SK: np.ndarray, objective: Objective, log_reader_SC: Tensor | None = None
-) -> Tensor:
+def in_scores(scores: Scores, rows_SK: np.ndarray, objective: Objective, log_reader_SC: Tensor | None = None) -> Tensor:
     """Return the gradient of an objective over the candidates `rows_SK` in the score of every passage, [S, C]."""
     absent_SK = torch.from_numpy(rows_SK == ABSENT)
     column_SK = torch.from_numpy(np.where(rows_SK == ABSENT, NULL, rows_SK) + 1)
@@ -151,8 +148,8 @@ def drawn_from(
     return rows
 
 
-class Comparison:
-    """Compares estimates with the exact gradient of some sentences, at the weights of a retriever."""
+class ExactGradient:
+    """The exact gradient of some sentences at the weights of a retriever, which estimates are compared with."""
 
     def __init__(self, params: Params, retriever: Retriever, reader: AnyReader, scores: Scores, seed: int):
         shape = getattr(getattr(reader, "encoder", None), "shape", None)
@@ -176,7 +173,7 @@ class Comparison:
         for draw in range(estimate.draws):
             rows_SK = estimate.rows(draw)
             torch.manual_seed(derive_seed(self._seed, "gradients", estimate.name, draw))
-            r_SC = weights_of(self._scores, rows_SK, estimate.objective, estimate.log_reader_SC)
+            r_SC = in_scores(self._scores, rows_SK, estimate.objective, estimate.log_reader_SC)
             queries.append(r_SC @ self._scores.document_CD)
             weights.append(self.in_weights(r_SC))
             operations += 1e-9 * self._flops.step(self._scores.masked, rows_SK) / estimate.draws

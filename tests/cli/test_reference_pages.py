@@ -11,7 +11,10 @@ from realm_lab import __all__ as public
 from realm_lab.cli import build_parser, main
 from realm_lab.cli.json_fields import JSON_FIELDS
 from realm_lab.cli.reference_pages import options_of_sources, render_cli, render_llms, render_metrics
+from realm_lab.params.load import flatten
+from realm_lab.params.parameters import Params
 from realm_lab.params.reference_page import render_reference
+from realm_lab.records.defaults import defaults
 from realm_lab.records.metrics import BUILT_IN, CURVES
 
 
@@ -20,6 +23,7 @@ def test_the_pages_are_up_to_date(repository: Path) -> None:
     assert (repository / "docs" / "metrics.md").read_text(encoding="utf-8") == render_metrics(), "run `make pages`"
     parameters = (repository / "docs" / "parameters.md").read_text(encoding="utf-8")
     assert parameters == render_reference(options_of_sources()), "run `make pages`"
+    assert defaults() == flatten(Params()), "run `make pages`"
 
 
 def test_the_index_for_programs_is_up_to_date(repository: Path) -> None:

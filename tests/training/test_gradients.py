@@ -18,16 +18,16 @@ from realm_lab.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSear
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.training.gradients import (
-    Comparison,
     Estimate,
+    ExactGradient,
     Scores,
     cosine,
     drawn_from,
     exact,
+    in_scores,
     parts_of_error,
     scores_of,
     top_k,
-    weights_of,
 )
 from tests.tiny_system import Reference, TinySystem
 
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     retriever: Retriever
     masked: list[MaskedSentence]
     scores: Scores
-    comparison: Comparison
+    exact_gradient: ExactGradient
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def case(system: TinySystem) -> Case:
         masked.append(mask(sentences.tokens[row], np.arange(first, end), system.special.mask))
     origins = np.array([3, -1, -1, -1, -1])  # the first sentence is taken to come from passage 3
     scores = scores_of(system.params, retriever, system.reader, masked, origins)
-    return Case(retriever, masked, scores, Comparison(system.params, retriever, system.reader, scores, 0))
+    return Case(retriever, masked, scores, ExactGradient(system.params, retriever, system.reader, scores, 0))
 
 
 def candidates(count: int) -> np.ndarray:
@@ -98,7 +98,7 @@ def test_the_gradient_in_the_weights_is_that_of_the_whole_objective(case: Case, 
             for each, found in zip(trained, expected, strict=True)
         ]
     )
-    found_W = case.comparison.in_weights(exact(case.scores))
+    found_W = case.exact_gradient.in_weights(exact(case.scores))
     assert cosine(found_W, whole_W) == pytest.approx(1, abs=1e-6)
     assert found_W.norm().item() == pytest.approx(whole_W.norm().item(), rel=1e-4)
 
@@ -109,21 +109,21 @@ def test_all_passages_as_candidates_give_the_exact_gradient(case: Case) -> None:
     shuffled = Estimate("all", lambda draw: candidates(everyone))
     forbidden = case.scores.score_SC[0] <= NO_SCORE
     for estimate in (in_index, shuffled):
-        r_SC = weights_of(case.scores, estimate.rows(0), estimate.objective)
+        r_SC = in_scores(case.scores, estimate.rows(0), estimate.objective)
         r_SC[0, forbidden] = 0
-        found = case.comparison.quality(estimate)
+        found = case.exact_gradient.quality(estimate)
         assert (found.cosine, found.weights_cosine) == pytest.approx((1, 1), abs=1e-9)
         assert (found.bias, found.variance, found.error, found.weights_bias) == pytest.approx((0,) * 4, abs=1e-9)
-        assert found.gflop == pytest.approx(case.comparison.exact_gflop, rel=0.01)
+        assert found.gflop == pytest.approx(case.exact_gradient.exact_gflop, rel=0.01)
 
 
 def test_more_candidates_are_closer_to_the_exact_gradient(case: Case) -> None:
     found = [
-        case.comparison.quality(Estimate("top k", {0: top_k(case.scores, k, null=True)}.__getitem__))
+        case.exact_gradient.quality(Estimate("top k", {0: top_k(case.scores, k, null=True)}.__getitem__))
         for k in (2, 20, 160)
     ]
     assert found[0].bias > found[1].bias > found[2].bias > 0
-    assert found[0].gflop < found[1].gflop < found[2].gflop < case.comparison.exact_gflop
+    assert found[0].gflop < found[1].gflop < found[2].gflop < case.exact_gradient.exact_gflop
     assert [one.variance for one in found] == [0, 0, 0]
 
 
@@ -150,7 +150,7 @@ def test_the_candidates_of_the_batch_give_the_sum_over_them(case: Case) -> None:
         lambda draw: QueryBatch(passages_U, unknown_S, lambda number: numpy_generator(draw, "batch", number)),
         null=False,
     )
-    found_SC = weights_of(case.scores, rows(0), OBJECTIVES["marginal"].load())
+    found_SC = in_scores(case.scores, rows(0), OBJECTIVES["marginal"].load())
     score_SU = case.scores.score_SC[:, passages_U + 1].clone().requires_grad_()
     log_prior_SU = score_SU - score_SU.exp().sum(1, keepdim=True).log()
     (log_prior_SU.exp() * case.scores.log_reader_SC[:, passages_U + 1].exp()).sum(1).log().sum().backward()
@@ -164,7 +164,7 @@ def test_bias_and_variance_add_up_to_the_error(case: Case) -> None:
     def rows(draw: int) -> np.ndarray:
         return np.random.default_rng(draw).integers(0, 300, (SENTENCES, 4))
 
-    found = case.comparison.quality(Estimate("four by chance", rows, draws=6))
+    found = case.exact_gradient.quality(Estimate("four by chance", rows, draws=6))
     assert found.bias > 0
     assert found.variance > 0
     assert found.bias + found.variance == pytest.approx(found.error, abs=1e-9)

@@ -8,6 +8,7 @@ from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.frames import Run, StudyFrames, relative
+from realm_lab.records.defaults import defaults
 from realm_lab.records.parameters import ROUNDING, flat, is_system_option, measuring, show
 from realm_lab.records.run import RunRecord
 from realm_lab.records.study import StudyCell
@@ -124,14 +125,14 @@ def _rounding(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def parameters_of(record: RunRecord) -> dict[str, Any]:
-    """Return a run's parameters by dotted name: those of the method, and none of other systems, which older records
-    have."""
+    """Return a run's parameters by dotted name: those of the method, with the defaults of those that came later, and
+    none of other systems, which older records have."""
 
     def is_own(name: str) -> bool:
         system = name.partition(".")[2].rpartition(".")[0]
         return not is_system_option(name) or system == record.system or ":" in system
 
-    found = flat(record.params)
+    found = defaults() | flat(record.params)
     return {
         name: value for name, value in found.items()
         if is_own(name) and name not in NO_METHOD and not name.startswith("launch.")
@@ -139,11 +140,5 @@ def parameters_of(record: RunRecord) -> dict[str, Any]:
 
 
 def differing_parameters(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> set[str]:
-    """Return the names of parameters that two runs differ in. One that a record lacks came later and changes no result
-    by default, so it is not among them, unless it is an option: a record has those that were given."""
-
-    def has(values: Mapping[str, Any], name: str) -> bool:
-        return name in values or name.rpartition(".")[0] in values or is_system_option(name)
-
-    names = {*ours, *theirs}
-    return {key for key in names if ours.get(key) != theirs.get(key) and has(ours, key) and has(theirs, key)}
+    """Return the names of parameters that two runs differ in."""
+    return {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}

@@ -3,7 +3,7 @@ but the last."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from realm_lab.evidence.report.figures import Panel, curves_figure, plane_figure, shares_figure
 from realm_lab.evidence.report.frames import StudyFrames, column, frame
@@ -11,9 +11,6 @@ from realm_lab.evidence.report.sections.curves import panel_of
 from realm_lab.evidence.report.sections.step_changes import families, lines_of
 from realm_lab.records.bounds import BOUNDS
 from realm_lab.records.metrics import metric
-
-if TYPE_CHECKING:
-    pass
 
 
 def retrieval_utility(study: StudyFrames) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from realm_lab.evidence.report.figures import Sketch, draw, history_figure
 from realm_lab.evidence.report.frames import frame, results_text
@@ -16,9 +16,6 @@ from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.records.metrics import CURVES, metric
 from realm_lab.records.parameters import show
 from realm_lab.records.study import study_folder
-
-if TYPE_CHECKING:
-    pass
 
 STATES = ("complete", "pruned", "failed", "running")
 

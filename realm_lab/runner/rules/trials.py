@@ -118,9 +118,8 @@ class Journal:
             )
         self._study.enqueue_trial(dict(self._own), skip_if_exists=True)
         for trial in self._counted():
-            is_half = (
-                trial.state is TrialState.RUNNING and trial.params.keys() != self._space.keys()
-            )  # killed meanwhile
+            is_open = trial.state is TrialState.RUNNING
+            is_half = is_open and trial.params.keys() != self._space.keys()  # its owner was killed meanwhile
             if is_half or (retry_failed and trial.state is TrialState.FAIL):
                 self._study.enqueue_trial(trial.params, user_attrs={CONTINUES: trial.number})
             if is_half:

@@ -58,6 +58,12 @@ def _run(root: Path, study: StudyRecord, seeds: tuple[int, ...], change: Callabl
         edit(run_json(root / "runs", study, "no_null", seed), change)
 
 
+def _older_baseline(root: Path, study: StudyRecord, name: str, value: Any) -> None:
+    """The baseline is older than a parameter that a cell has another value of."""
+    edit(run_json(root / "runs", study, "realm", 1), lambda f: f["params"]["pretrain"].pop(name))
+    _run(root, study, (1,), lambda f: f["params"]["pretrain"].update({name: value}))
+
+
 def _launch(root: Path, study: StudyRecord, name: str) -> None:
     _env(root, study, launch={name: 4})
     _env(root, study, "realm", launch={name: 8})
@@ -69,6 +75,8 @@ def _launch(root: Path, study: StudyRecord, name: str) -> None:
         (lambda r, s: None, None),
         # a parameter that an older record lacks has its default; options of other systems do not count
         (lambda r, s: _run(r, s, (1,), lambda f: f["params"]["pretrain"].pop("mask_rate")), None),
+        (lambda r, s: _older_baseline(r, s, "mask_rate", 0.9),
+         "no_null also differs from the baseline in pretrain.mask_rate."),
         (lambda r, s: _run(r, s, (1,), lambda f: f["params"].update(system_options={"dpr": {"steps": 5}})), None),
         (lambda r, s: _run(r, s, (1,), lambda f: f["params"].update(system_options={"realm": {"steps": 5}})),
          "no_null also differs from the baseline in system_options."),

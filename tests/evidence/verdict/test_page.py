@@ -191,7 +191,10 @@ def test_what_the_page_cannot_judge_is_one_line(opened: Opened, text: str, words
     assert not view.locator("#answer *").count()
 
 
-@pytest.mark.parametrize("given", [[], ["runs.csv"], ["runs.csv", "--page", "verdict.html"]])
+@pytest.mark.parametrize(
+    "given",
+    [[], ["runs.csv"], ["runs.csv", "--page", "a.html"], ["--page", "a.html", "--gate"], ["--page", "runs.csv"]],
+)
 def test_it_is_either_a_page_or_a_verdict(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verdict", *given]) == 2
     assert "--page" in capsys.readouterr().err

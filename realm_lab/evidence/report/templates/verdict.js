@@ -1,6 +1,6 @@
 "use strict";
 // The verdict of docs/verdict.md in a browser: the text that `realm-lab verdict` prints, computed by the same steps in the same order.
-// `constants` has what Python defines (other_runs/page.py). A test compares the texts of 500 random tables.
+// `constants` has what Python defines (evidence/verdict/page.py). A test compares the texts of 500 random tables.
 const constants = JSON.parse(document.getElementById("constants").textContent);
 const { alpha, tied, fewestSeeds, fewestForSpread, exactSeeds, resamples, studies } = constants;
 
