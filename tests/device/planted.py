@@ -63,7 +63,7 @@ def null_vector_left_on_the_host(patches: pytest.MonkeyPatch) -> None:
         encoded_UD = embed_rows(retriever.embedder, retriever.passages, rows_U[rows_U >= 0], retriever.inputs)
         return torch.cat([null_D.detach().cpu()[None], encoded_UD]) if rows_U[0] < 0 else encoded_UD
 
-    patches.setattr(Retriever, "_documents", vectors)
+    patches.setattr(Retriever, "embed_documents", vectors)
 
 
 @planted(**FAISS)
