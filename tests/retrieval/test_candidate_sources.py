@@ -143,6 +143,16 @@ def test_training_with_no_passage_is_training_without_retrieval(line: Path) -> N
     assert [row["loss"] for row in rows] == pytest.approx([-row["marginal_log_likelihood"] for row in rows])
 
 
+def test_places_for_passages_that_do_not_exist_change_no_bit(line: Path) -> None:
+    """With `empty` the number of candidates moves nothing: the weights are those of the null document alone."""
+    weights = []
+    for count in (2, 8):
+        chosen = {"pretrain.candidate_source": "empty", "pretrain.candidates": count, "pretrain.steps": 3}
+        weights.append(tiny.files(tiny.run("pretrain", tiny.params(chosen), line).path / "model"))
+    assert weights[0]["reader/model.safetensors"] == weights[1]["reader/model.safetensors"]
+    assert weights[0]["embedder/model.safetensors"] == weights[1]["embedder/model.safetensors"]
+
+
 def test_an_oracle_always_has_the_gold_passage_and_chance_seldom(line: Path) -> None:
     shares = {
         source: np.mean([row["gold_among_candidates"] for row in rows_of(line, source)])
