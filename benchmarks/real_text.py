@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,11 +88,20 @@ def parameters(arguments: argparse.Namespace, precision: str, changes: dict[str,
             if path is None or not path.exists():
                 raise UserError(f"--{name}: {path or 'not given'}; name an existing one, or use --tiny")
         values |= {"corpus.passage_length": PASSAGE_LENGTH, "corpus.sentence_length": QUERY_LENGTH}
-        values |= {f"corpus.files.{role}": [str(arguments.squad)] for role in ("knowledge", *QUESTIONS)}
-        values["corpus.files.max_articles"] = arguments.articles
+        squad = str(first_articles(arguments.squad, arguments.articles))
+        values |= {f"corpus.files.{role}": [squad] for role in ("knowledge", *QUESTIONS)}
         values |= dict.fromkeys(("tokenizer.checkpoint", "model.checkpoint"), str(arguments.checkpoint))
     values |= {"model.precision": precision, "model.train_word_embeddings": True, "launch.device": arguments.device}
     return resolve(values | flatten(changes))
+
+
+def first_articles(squad: Path, count: int) -> Path:
+    """Write the first articles of a SQuAD file to the folder of temporary files (`corpus.files.max_articles` keeps all
+    articles that test questions come from)."""
+    path = Path(tempfile.gettempdir()) / f"realm_lab-{squad.stem}-{count}.json"
+    squads = json.loads(squad.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({"version": "1.1", "data": squads["data"][:count]}), encoding="utf-8")
+    return path
 
 
 def generated(passages: int) -> Path:

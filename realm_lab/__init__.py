@@ -15,7 +15,7 @@ ENGINE_VERSION = 3
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "2000"  # GNU, as in the wheels of Linux
 if not {"OMP_WAIT_POLICY", "KMP_BLOCKTIME"} & os.environ.keys():
-    os.environ["KMP_BLOCKTIME"] = "0"  # milliseconds; Intel's and LLVM's
+    os.environ["KMP_BLOCKTIME"] = "1"  # milliseconds; Intel's and LLVM's
 
 # The public names and their modules. They are imported when they are first used: `import realm_lab` costs nothing.
 _PUBLIC = {
