@@ -40,8 +40,9 @@ class Progress(NamedTuple):
 class RefreshPolicy(Protocol):
     """Decides when to refresh. The decision must be a pure function of `now`, so that a resumed run decides alike."""
 
-    def wants_refresh(self, now: Progress) -> bool:
-        """True if the corpus must be embedded with the weights of this step."""
+    def wants_refresh(self, now: Progress) -> bool | Mapped:
+        """True if the corpus must be embedded with the weights of this step; `Mapped()` if only the queries are mapped
+        to the vectors of the index."""
 
 
 REFRESH_POLICIES: Kind[Callable[..., RefreshPolicy]] = Kind("refresh policy", "Class", "settings")
@@ -72,9 +73,10 @@ class OwnPolicy:
             raise UserError(problem, parameter=PARAMETER, remedy="add it")
         check_takes(PARAMETER, f"{chosen.name}.wants_refresh", decide, "now")
 
-    def wants_refresh(self, now: Progress) -> bool:
+    def wants_refresh(self, now: Progress) -> bool | Mapped:
         with calling(PARAMETER, self._chosen.name, self._chosen.target):
-            return bool(self._policy.wants_refresh(now))
+            wanted = self._policy.wants_refresh(now)
+            return wanted if isinstance(wanted, Mapped) else bool(wanted)
 
 
 @register_refresh("never")
@@ -163,15 +165,12 @@ class Map:
     """Maps the queries to the vectors of the index every `interval_steps` (index_map.py), and seldom rebuilds it."""
 
     def __init__(self, settings: Refresh, options: Mapped):
-        self.options, self._interval = options, settings.interval_steps
+        self._options, self._interval = options, settings.interval_steps
 
-    def wants_refresh(self, now: Progress) -> bool:
-        """True at each `rebuild_every`-th interval."""
-        return now.step % (self._interval * self.options.rebuild_every) == 0
-
-    def wants_map(self, now: Progress) -> bool:
-        """True at the other intervals."""
-        return now.step % self._interval == 0 and not self.wants_refresh(now)
+    def wants_refresh(self, now: Progress) -> bool | Mapped:
+        """True at each `rebuild_every`-th interval, a map at the others."""
+        interval, part = divmod(now.step, self._interval)
+        return not part and (interval % self._options.rebuild_every == 0 or self._options)
 
 
 class Fraction(Section):

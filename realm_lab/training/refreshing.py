@@ -18,7 +18,7 @@ from realm_lab.core.process import on_first_rank
 from realm_lab.models.embedder import Embedder
 from realm_lab.params.sections import Refresh
 from realm_lab.retrieval.index_map import fitted
-from realm_lab.retrieval.refresh import Map, Mapped, Progress, refresh_policy
+from realm_lab.retrieval.refresh import Mapped, Progress, refresh_policy
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.retrieval.staleness import Drift
@@ -70,10 +70,11 @@ class RefreshedIndex:
         with uncounted():  # `refresh_flops` has them, wherever the index is built
             if step > 0:
                 now = Progress(step, len(self._pending), self._training_flops, self.refresh_flops, self._overlap)
-                if self._policy.wants_refresh(now):
+                wanted = self._policy.wants_refresh(now)
+                if isinstance(wanted, Mapped):
+                    self._map(wanted)
+                elif wanted:
                     self._ask(step)
-                elif isinstance(self._policy, Map) and self._policy.wants_map(now):
-                    self._map(self._policy.options)
             due = [asked for asked in self._pending if asked + self._delay_steps <= step]
             if due:
                 self._use(due[-1], step)

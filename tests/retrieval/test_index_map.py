@@ -12,6 +12,7 @@ import torch
 from realm_lab.params.sections import Refresh
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.index_map import fitted
+from realm_lab.retrieval.refresh import Mapped, Progress
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training.probes import StalenessProbe
 from realm_lab.training.refreshing import RefreshedIndex
@@ -97,3 +98,18 @@ def test_a_map_costs_the_share_that_it_embeds(system: TinySystem) -> None:
     assert index.refresh_flops <= 0.05 * len(retriever.passages)
     index.before_step(20)
     assert index.refresh_flops == len(retriever.passages) + round(0.02 * len(retriever.passages))
+
+
+class MappedOnce:
+    def __init__(self, settings: Refresh):
+        pass
+
+    def wants_refresh(self, now: Progress) -> bool | Mapped:
+        return now.step == 1 and Mapped(sample=0.5)
+
+
+def test_a_custom_policy_can_ask_for_a_map(system: TinySystem) -> None:
+    retriever, index = moved(system, f"{__name__}:MappedOnce")
+    index.before_step(1)
+    assert retriever.query_map_DD is not None
+    assert index.refresh_flops == round(0.5 * len(retriever.passages))
