@@ -1,4 +1,4 @@
-# One command each on a machine with Python 3.11 to 3.13, pip, make and git. `make` alone prints this help.
+# One command each on a machine with Python 3.11 to 3.14, pip, make and git. `make` alone prints this help.
 
 VENV := .venv
 PORT ?= 5000
@@ -23,7 +23,7 @@ PROGRESS := awk '/^Collecting/ && ++found % 25 == 0 {print "  found " found " pa
 # $$python makes an environment; Debian's has no ensurepip, so that pip installs itself.
 make_venv = $$python -m venv $(1) >/dev/null 2>&1 || { \
   rm -rf $(1); $$python -m venv --without-pip $(1) && $$python -m pip --python $(1)/bin/python install --quiet pip; }
-SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev shell demo demo-study repro experiments reference test test-all test-numerics test-oldest setup-oldest ui lint pages docs pictures recording plots clean
@@ -38,10 +38,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -e $(STAMP) && $(VENV)/bin/python -c '$(SUPPORTED)' 2>/dev/null || rm -rf $(VENV)
 	@rm -f $(STAMP)
 	@test -d $(VENV) || { \
-	  for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
+	  for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3; do \
 	    $$python -c '$(SUPPORTED)' 2>/dev/null && break; python=; \
 	  done; \
-	  test -n "$$python" || { echo "make setup: no Python 3.11 to 3.13 found; name one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+	  test -n "$$python" || { echo "make setup: no Python 3.11 to 3.14 found; name one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
 	  echo "making $(VENV) with $$($$python --version), pinned dependencies (a few minutes)"; \
 	  $(call make_venv,$(VENV)); \
 	}
@@ -147,7 +147,8 @@ pages: setup  ## write params.yaml and the generated pages of docs/ again; the v
 	@$(VENV)/bin/python -m realm_lab.cli.reference_pages
 
 docs: setup-dev  ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	@$(VENV)/bin/python docs/site_pages.py
+	zensical build --strict
 
 plots: setup-dev  ## draw the curves (dvc plots show) in a page that needs no network
 	@$(VENV)/bin/python docs/offline_plots.py

@@ -1,0 +1,35 @@
+"""The site of the documentation in a real browser: no page is wider than a phone, and none needs another host."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evidence.report.opened_page import open_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+PHONE = 390
+PARTS = ("docs", "reports/LOG.md", "reports/reference", "realm_lab", "mkdocs.yml")
+
+
+def test_pages_fit_a_phone_and_need_no_network(browser: Any, tmp_path: Path, repository: Path) -> None:
+    builder = Path(sys.executable).with_name("zensical")
+    if not builder.exists():
+        pytest.skip("no zensical: make setup-dev")
+    (tmp_path / "reports").mkdir()
+    for part in PARTS:
+        copy = shutil.copytree if (repository / part).is_dir() else shutil.copyfile
+        copy(repository / part, tmp_path / part)
+    subprocess.run([sys.executable, tmp_path / "docs" / "site_pages.py"], check=True)
+    subprocess.run([builder, "build", "--strict"], cwd=tmp_path, check=True)
+    pages = sorted((tmp_path / "site").rglob("*.html"))
+    assert tmp_path / "site" / "reports" / "reference" / "table2" / "report" / "index.html" in pages
+    for page in pages:
+        with open_page(browser, page.as_uri(), "light", PHONE) as opened:
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= PHONE, page
+            assert not [sent for sent in opened.requests if not sent.startswith(("file:", "data:", "blob:"))], page
+            if page.parent.name == "concepts":
+                assert opened.page.locator("math").count() > 3
