@@ -174,9 +174,9 @@ def show(finding: Finding) -> None:
 
 def _python() -> Finding:
     found = f"{platform.python_version()} at {sys.executable}"
-    if (3, 11) <= sys.version_info[:2] < (3, 14):
+    if (3, 11) <= sys.version_info[:2] < (3, 15):
         return Finding("OK", "Python", found)
-    return Finding("note", "Python", found, "made for 3.11 to 3.13: make setup PYTHON=python3.11")
+    return Finding("note", "Python", found, "made for 3.11 to 3.14: make setup PYTHON=python3.11")
 
 
 def _packages() -> Iterator[Finding]:

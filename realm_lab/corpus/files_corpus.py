@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from farmhash import Fingerprint64
 
 from realm_lab.core.hub import is_dataset
 from realm_lab.corpus.cutting import OF_UPDATE
+from realm_lab.corpus.fingerprint import fingerprint64
 from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.corpus.readers import (
     Dropped,
@@ -196,7 +196,7 @@ def is_orqa_dev(question: str) -> bool:
 
     TensorFlow's `to_hash_bucket_fast(question, 100000)`, which is FarmHash's Fingerprint64 of the exact text,
     is 0 modulo 10."""
-    return bool(Fingerprint64(question.encode()) % 100_000 % 10 == 0)
+    return fingerprint64(question.encode()) % 100_000 % 10 == 0
 
 
 def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Counter[str]) -> list[Question]:

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import re
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from backports import zstd
-
 from realm_lab.errors import UserError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 HEAD_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20

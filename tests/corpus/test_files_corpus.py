@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from farmhash import Fingerprint64
 
 from realm_lab.corpus import text_source
 from realm_lab.corpus.files_corpus import FilesCorpus, is_orqa_dev
+from realm_lab.corpus.fingerprint import fingerprint64
 from realm_lab.corpus.records import SPLITS, Document, Question, Split
 from realm_lab.corpus.vocabulary import train_wordpiece
 from realm_lab.params.corpus import Corpus, Files
@@ -165,7 +165,7 @@ DATA = Path(os.environ.get("REALM_LAB_DATA", Path(__file__).parents[3] / "shared
 
 def test_buckets_are_those_of_tensorflow() -> None:
     # the example in the documentation of tf.strings.to_hash_bucket_fast with 3 buckets
-    assert [Fingerprint64(text.encode()) % 3 for text in ("Hello", "TensorFlow", "2.x")] == [0, 2, 2]
+    assert [fingerprint64(text.encode()) % 3 for text in ("Hello", "TensorFlow", "2.x")] == [0, 2, 2]
 
 
 def test_the_development_questions_of_web_questions_are_as_many_as_orqa_says() -> None:
@@ -190,7 +190,7 @@ def test_the_split_takes_dev_out_of_train(files: Files) -> None:
     corpus = FilesCorpus(asked_of(Corpus(files=files)))
     split = {name: [q.id for q in corpus.known_questions(name, set())] for name in SPLITS}
     assert sorted(split["train"] + split["dev"], key=int) == [str(n) for n in range(80)]
-    assert split["dev"] == [str(n) for n in range(80) if Fingerprint64(f"what is {n}".encode()) % 100_000 % 10 == 0]
+    assert split["dev"] == [str(n) for n in range(80) if fingerprint64(f"what is {n}".encode()) % 100_000 % 10 == 0]
     assert 0 < len(split["dev"]) < 40
     assert split["test"] == []
     assert sum(corpus.dropped.values()) == 1  # the question without an answer, once

@@ -144,7 +144,7 @@ def test_training_with_no_passage_is_training_without_retrieval(line: Path) -> N
 
 
 def test_places_for_passages_that_do_not_exist_change_no_bit(line: Path) -> None:
-    """With `empty` the number of candidates moves nothing: the weights are those of the null document alone."""
+    """With `empty` only the null document is read, however many candidates there may be."""
     weights = []
     for count in (2, 8):
         chosen = {"pretrain.candidate_source": "empty", "pretrain.candidates": count, "pretrain.steps": 3}

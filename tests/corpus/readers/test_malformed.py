@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from backports import zstd
 
 from realm_lab.corpus import text_files
 from realm_lab.corpus.readers import Dropped, input_files, json_records, read_documents, read_questions
 from realm_lab.corpus.readers import parquet as parquet_files
 from tests.factories.errors import refused
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 MB = 1 << 20
 
