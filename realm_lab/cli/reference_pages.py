@@ -117,9 +117,10 @@ def render_metrics() -> str:
 
 def _metrics(title: str, note: str, metrics: Iterable[Metric]) -> list[str]:
     rows = [
-        (f"`{one.name}`", _cell(one.title), one.split or "-", one.unit or "-", one.better or "-") for one in metrics
+        (f"`{one.name}`", _cell(f"{one.title} ({one.unit})" if one.unit else one.title), one.split or "", one.better)
+        for one in metrics
     ]
-    head = ("metric", "meaning", "data", "unit", "better")
+    head = ("metric", "meaning (unit)", "data", "better")
     return [f"## {title}\n", f"{note}\n", *_table(head, rows), ""] if rows else []
 
 

@@ -160,22 +160,26 @@ def render_reference(options: Mapping[str, type[BaseModel]]) -> str:
     sections: dict[str, Any] = {"": Params}
     sections |= {key: field.annotation for key, field in parameter_fields().items() if is_section(key)}
     parts = [_part(name, kind) for name, kind in options.items()]
-    return "\n".join([INTRODUCTION, *(_section(key, kind) for key, kind in sections.items()), *parts])
+    first = {kind: key for key, kind in reversed(sections.items())}
+    return "\n".join([INTRODUCTION, *(_section(key, kind, first[kind]) for key, kind in sections.items()), *parts])
 
 
-def _section(key: str, kind: type[BaseModel]) -> str:
-    """A heading, a table with a row per parameter, and longer explanations folded below it."""
+def _section(key: str, kind: type[BaseModel], first: str) -> str:
+    """A heading, a table with a row per parameter, and longer explanations folded below it. `first`: the first section
+    of this kind, which explains the parameters of all."""
     known = {name: f"{key}.{name}".removeprefix(".") for name in kind.model_fields}
     names = [name for name, full in known.items() if full in parameter_fields() and not is_section(full)]
-    lines = [f"## {key or 'Top level'}", "", *_wrapped(kind.__doc__ or ""), ""]
+    lines = [f"## {key or 'Top level'}", "", *([*_wrapped(kind.__doc__ or ""), ""] if key == first else [])]
     if not names:
         return "\n".join(lines)
     schemas = kind.model_json_schema()["properties"]
     rows, more = ["| parameter | meaning | values | default |", "| --- | --- | --- | --- |"], []
     for name in names:
         full = known[name]
-        first, rest = _sentences(kind.model_fields[name].description or "")
-        row = (f'<a id="{full}"></a>`{full}`', _cell(first), _cell(in_words(schemas[name])), _cell(_defaults(full)))
+        meaning, rest = _sentences(kind.model_fields[name].description or "")
+        if key != first:
+            meaning, rest = f"[`{first}.{name}`](#{first}.{name})", ""
+        row = (f'<a id="{full}"></a>`{full}`', _cell(meaning), _cell(in_words(schemas[name])), _cell(_defaults(full)))
         rows.append(f"| {' | '.join(row)} |")
         if rest:
             more += [*_wrapped(f"- `{full}`: {rest}", "  ")]

@@ -32,7 +32,11 @@ def test_every_parameter_has_a_row_with_an_anchor_its_meaning_and_its_values() -
         _, shown, meaning, values, default, _ = re.split(r"(?<!\\)\|", row)
         assert f"`{name}`" in shown
         assert values.strip()
-        more = re.findall(rf"- `{re.escape(name)}`: (.*?)(?= - `|$| </details>)", PAGE_TEXT)
+        if linked := re.fullmatch(r" \[`(.*)`\]\(#\1\) ", meaning):  # explained in the first section of its kind
+            meaning = re.split(r"(?<!\\)\|", rows[linked[1]])[2]
+            assert name.rpartition(".")[2] == linked[1].rpartition(".")[2]
+        explained = linked[1] if linked else name
+        more = re.findall(rf"- `{re.escape(explained)}`: (.*?)(?= - `|$| </details>)", PAGE_TEXT)
         assert " ".join([meaning.strip().replace("\\|", "|"), *more]) == description
         if name == "system_options":
             continue
