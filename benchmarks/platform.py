@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks.machine import description
 from realm_lab.evidence.ledger import note_plan
 from realm_lab.records.files import digest, read_json, write_json
-from realm_lab.records.run import KEY_LENGTH, RunRecord, read_run_record, run_record_paths, write_run_record
-from realm_lab.records.study import StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.records.run import KEY_LENGTH, Run, read_run, run_paths, stage_folder, write_run
+from realm_lab.records.study import StudyCell, StudyRecord, write_study_record
 
 STUDY = """
 question: What does a run cost beyond its own work?
@@ -100,15 +100,14 @@ def _many(cells: int) -> str:
 
 def _copied(runs: Path, count: int) -> int:
     """The study `copies`: the one run in twenty cells, each time with another key. Returns how many."""
-    [path] = run_record_paths(runs)
-    record = read_run_record(path)
+    [path] = run_paths(runs)
+    record = read_run(path)
     cells, seeds = min(20, count), max(1, count // 20)
     designs = [StudyCell(f"cell{n}", f"cell {n}", record.system, {} if n == 0 else {"seed": n}) for n in range(cells)]
     members = []
     for cell in designs:
         for seed in range(seeds):
-            mine = _copy(runs, record, cell.name, seed)
-            members.append(StudyRun(cell.name, seed, mine.run_key, mine.name))
+            members.append(_copy(runs, record, cell.name, seed))
     metrics = ("exact_match", "recall_at_5")
     seen = tuple(range(seeds))
     file = "one.yaml"
@@ -118,24 +117,26 @@ def _copied(runs: Path, count: int) -> int:
     return len(members)
 
 
-def _copy(runs: Path, record: RunRecord, cell: str, seed: int) -> RunRecord:
+def _copy(runs: Path, record: Run, cell: str, seed: int) -> Run:
     stages = {}
-    for stage, folder in record.stages.items():
-        key = digest([stage, cell, seed])
-        stages[stage] = f"stages/{stage}-{key[:KEY_LENGTH]}"
+    for stage in record.stages:
+        stages[stage] = digest([stage, cell, seed])
+        before, folder = (stage_folder(runs, stage, key) for key in (record.stages[stage], stages[stage]))
         for name in COPIED:
-            source, target = runs / folder / name, runs / stages[stage] / name
+            source, target = before / name, folder / name
             if source.is_dir():
                 shutil.copytree(source, target)
             elif source.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
-        results = runs / stages[stage] / "results.json"
+        results = folder / "results.json"
         values = json.loads(results.read_text())
         number = int(digest([cell, seed])[:4], 16) / 0xFFFF
         results.write_text(json.dumps({k: number if k == "exact_match" else v for k, v in values.items()}))
-    mine = replace(record, run_key=digest([cell, seed]), cell_key=digest(cell), seed=seed, stages=stages)
-    write_run_record(runs, mine)
+    key = digest([cell, seed])
+    name = f"{record.system}-s{seed}-{key[:KEY_LENGTH]}"
+    mine = replace(record, cell=cell, run_key=key, name=name, cell_key=digest(cell), seed=seed, stages=stages)
+    write_run(runs, mine)
     return mine
 
 

@@ -18,8 +18,8 @@ from realm_lab.evidence.compare import find_side
 from realm_lab.evidence.report.frames import load_runs, report_folder
 from realm_lab.evidence.report.report_data import load_report
 from realm_lab.params.parameters import Params
-from realm_lab.records.run import RunRecord, read_run_record
-from realm_lab.records.state import run_state
+from realm_lab.records.run import Run, read_run
+from realm_lab.records.state import StageStates
 from realm_lab.records.study import StudyRecord
 from realm_lab.records.validation import validation_line
 from realm_lab.runner.default_study import studies_of
@@ -44,11 +44,11 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run. Corpus and models are read at the first question, and kept for the next."""
+class FinishedRun:
+    """A finished run, to ask. Corpus and models are read at the first question, and kept for the next."""
 
     name: str
-    record: RunRecord = field(repr=False)
+    record: Run = field(repr=False)
     context: Context = field(repr=False, compare=False)
 
     def ask(self, question: str, k: int = 5, retriever: str = "run") -> Reply:
@@ -83,12 +83,11 @@ def retrieve(context: Context, questions: Sequence[str], k: int) -> list[list[Hi
     ]
 
 
-def load_run(name: PathLike, root: PathLike = ".") -> Run:
+def load_run(name: PathLike, root: PathLike = ".") -> FinishedRun:
     """Open a finished run by its folder, by its name or the start of it, or as STUDY/CELL-sSEED. UserError: no such
     run, several with that name, or one that has not finished."""
     from realm_lab.core.process import limit_threads
     from realm_lab.systems.context import Context
-    from realm_lab.systems.identity import Run as PlannedRun
 
     runs, record = Path(root) / "runs", load_record(name, root)
     try:
@@ -98,36 +97,34 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
             f"of another version of realm_lab ({validation_line(error)})", path=runs / record.name
         ) from None
     study = _study_of(record, str(name), root)
-    wanted = record if study is None else replace(record, stages=study.cut(record.stages))
-    state = run_state(runs, wanted)
-    if state.state != "COMPLETE":
+    found = StageStates(runs).look(record if study is None else replace(record, last_stage=study.last_stage))
+    if found.state != "COMPLETE":
         remedy = f"run `{study.command}`" if study else "no study has it; name another"
-        at = f" at {state.stage}" if state.stage else ""
-        raise UserError(f"'{name}': not finished ({state.state}{at}); {remedy}")
+        at = f" at {found.stage}" if found.stage else ""
+        raise UserError(f"'{name}': not finished ({found.state}{at}); {remedy}")
     system = record.system
     if study is not None:  # which has `package.module:Class` for a user's own system; a run knows its name only
-        system = next(study.cell(run.cell).system for run in study.runs if run.run == record.name)
-    run = PlannedRun(system, record.seed, params, record.inputs["corpus"], record.keys)
+        system = next(study.cell(run.cell).system for run in study.runs if run.name == record.name)
     limit_threads(params.launch.threads)
-    return Run(record.name, record, Context(run, Path(root)))
+    return FinishedRun(record.name, record, Context(replace(record, system=system, params=params), Path(root)))
 
 
-def load_record(name: PathLike, root: PathLike = ".") -> RunRecord:
+def load_record(name: PathLike, root: PathLike = ".") -> Run:
     """Read run.json of a run, named as in `load_run`; it need not be finished. UserError: as above."""
     runs = Path(root) / "runs"
     found = find_side(studies_of(Path(root)), str(name))
     if len(found.runs) > 1:
-        first = read_run_record(runs / found.runs[0] / "run.json").seed
+        first = read_run(runs / found.runs[0] / "run.json").seed
         raise UserError(f"'{name}' matches {len(found.runs)} runs (one per seed); add -s{first}: {name}-s{first}")
-    return read_run_record(runs / found.runs[0] / "run.json")
+    return read_run(runs / found.runs[0] / "run.json")
 
 
-def _study_of(record: RunRecord, name: str, root: PathLike) -> StudyRecord | None:
+def _study_of(record: Run, name: str, root: PathLike) -> StudyRecord | None:
     """Find the study of a run: the one that `name` names, else the first that has the run."""
     studies = studies_of(Path(root))
     named, known = name.partition("/")[0], studies.names()
     found = (part for one in ([named] if named in known else known) for part in studies.read(one).with_trials)
-    return next((study for study in found if any(run.run == record.name for run in study.runs)), None)
+    return next((study for study in found if any(run.name == record.name for run in study.runs)), None)
 
 
 def results(study: str, root: PathLike = ".") -> pd.DataFrame:

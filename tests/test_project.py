@@ -13,8 +13,8 @@ from realm_lab import cli
 from realm_lab.params.load import flatten, load
 from realm_lab.params.reference_page import render_params_yaml
 from realm_lab.records.files import write_json, write_text
-from realm_lab.records.run import RunRecord, StageRun, write_run_record
-from realm_lab.records.study import StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.records.run import Run, StageRun, write_run
+from realm_lab.records.study import StudyCell, StudyRecord, write_study_record
 from realm_lab.records.yaml_file import parse_yaml
 from tests import tiny
 
@@ -34,15 +34,14 @@ def test_a_project_is_made_once_and_its_parameters_are_the_preset(
     assert not (tmp_path / "other").exists()
 
 
-def recorded(runs: Path, key: str, study: str | None) -> RunRecord:
-    stages = {"evaluate": f"stages/evaluate-{key * 12}"}
-    record = RunRecord("realm", 0, key * 12, "c", "toy", 1, {}, {"corpus": key * 12}, stages)
-    write_run_record(runs, record)
-    StageRun.open(runs, "evaluate", key * 12, {})
+def recorded(runs: Path, key: str, study: str | None) -> Run:
+    key = key * 12
+    record = Run("realm", 0, key, f"realm-s0-{key}", None, "realm", {}, key, {"evaluate": key})
+    write_run(runs, record)
+    StageRun.open(runs, "evaluate", key, {})
     if study:
         cells = (StudyCell("realm", "REALM", "realm", {}),)
-        members = (StudyRun("realm", 0, record.run_key, record.name),)
-        write_study_record(runs, StudyRecord(study, "?", "realm", cells, (0,), members))
+        write_study_record(runs, StudyRecord(study, "?", "realm", cells, (0,), (record,)))
     return record
 
 
@@ -54,7 +53,7 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
         write_text(runs / "stages" / folder / "config.yaml", "stage: evaluate\nkey: ffffffffffff\n")
     reported = recorded(runs, "d", None)  # a report of reference results rests on it
     pending = recorded(runs, "e", None)  # nothing of it was started, so it can go, though a report has its key
-    shutil.rmtree(runs / next(iter(pending.stages.values())))
+    shutil.rmtree(pending.folders(runs)["evaluate"])
     old = tmp_path / "reports" / "reference" / "old" / "results.csv"
     write_text(old, f"run_key\n{reported.run_key}\n{pending.run_key}\n")
     write_json(tmp_path / "elsewhere" / "study.json", {})

@@ -27,8 +27,8 @@ from realm_lab.evidence.report.report_data import DEFAULT_METRICS
 from realm_lab.records.files import digest
 from realm_lab.records.metrics import METRICS, one_name
 from realm_lab.records.parameters import is_system_option
-from realm_lab.records.run import read_run_record, run_record_paths
-from realm_lab.records.study import DEFAULT, Studies, StudyCell, StudyRecord, StudyRun
+from realm_lab.records.run import Run, read_run, run_paths
+from realm_lab.records.study import DEFAULT, Studies, StudyCell, StudyRecord
 
 NAME_CHARACTERS = 80  # of the page's folder; longer ones are cut and get a digest
 PLAIN_WIDTH = 160  # columns without a terminal
@@ -77,13 +77,13 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     """The sides as the cells of a study, the first one its baseline."""
     titles = _titles(sides)
     cells: list[StudyCell] = []
-    members: list[StudyRun] = []
+    members: list[Run] = []
     base: dict[str, Any] = {}
     corpora: dict[str, dict[int, str]] = {}
     for side, title in zip(sides, titles, strict=True):
-        records = {run: read_run_record(runs / run / "run.json") for run in side.runs}
-        members += [StudyRun(title, found.seed, found.run_key, run) for run, found in records.items()]
-        corpora[title] = {found.seed: found.inputs["corpus"] for found in records.values()}
+        records = {run: read_run(runs / run / "run.json") for run in side.runs}
+        members += [replace(found, cell=title) for found in records.values()]
+        corpora[title] = {found.seed: found.corpus_key for found in records.values()}
         first = next(iter(records.values()))
         mine = parameters_of(first)
         base = base or mine
@@ -169,7 +169,7 @@ def find_side(studies: Studies, text: str) -> Side:
         return _of_study(studies, text, studies.read(study), cell)
     runs = studies.runs
     name = Path(text).name if Path(text).is_dir() else text
-    known = [found.parent.name for found in run_record_paths(runs)]
+    known = [found.parent.name for found in run_paths(runs)]
     matches = [name] if name in known else [run for run in known if name and run.startswith(name)]
     if len(matches) > 1:
         raise UserError(f"'{text}' is the beginning of {len(matches)} runs ({_some(matches)}); write more of the name")
@@ -182,8 +182,8 @@ def find_side(studies: Studies, text: str) -> Side:
 
 
 def _of_study(studies: Studies, text: str, record: StudyRecord, name: str) -> Side:
-    runs = {cell.name: tuple(run.run for run in record.of(cell.name)) for cell in record.cells}
-    runs |= {f"{run.cell}-s{run.seed}": (run.run,) for run in record.runs}
+    runs = {cell.name: tuple(run.name for run in record.of(cell.name)) for cell in record.cells}
+    runs |= {f"{run.cell}-s{run.seed}": (run.name,) for run in record.runs}
     if absent := [run for run in runs.get(name, ()) if not (studies.runs / run / "run.json").exists()]:
         now = " with params.yaml as it is now" if record.name == DEFAULT else ""
         raise UserError(f"'{text}': {absent[0]} has not run{now}; run `{record.command}`")

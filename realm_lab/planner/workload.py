@@ -18,7 +18,8 @@ from realm_lab.models.initial import embedder_shape, encoder_shape, frozen_names
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.records.files import digest
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, Run, corpus_folder
+from realm_lab.records.run import Run
+from realm_lab.systems.identity import corpus_folder
 from realm_lab.training.flops import SPECIALS, encoder_operations
 
 TITLE, SPAN = 4, 3  # wordpieces of a title, if there is no corpus, and of a salient span
@@ -61,7 +62,7 @@ def read_text(params: Params, root: Path) -> Text:
     folder = root
     with suppress(UserError):  # files that are not there yet are no obstacle
         key = digest(corpus_inputs(params, params.seeds[0]))
-        folder = corpus_folder(root, Run(DEFAULT_SYSTEMS[-1], params.seeds[0], params, key, {}))
+        folder = corpus_folder(root, Run("", params.seeds[0], "", "", corpus_key=key))
     if not (folder / "manifest.json").exists():
         body, sentence = params.corpus.passage_length - SPECIALS - TITLE, params.corpus.sentence_length - 2
         source = "every passage and sentence as long as the parameters allow"

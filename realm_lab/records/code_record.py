@@ -23,7 +23,7 @@ from realm_lab.records.digests import rewrite
 from realm_lab.records.environment import user
 from realm_lab.records.files import digest, digest_file
 from realm_lab.records.opened import opened_by
-from realm_lab.records.run import KEY_LENGTH, RunRecord, stage_folder
+from realm_lab.records.run import KEY_LENGTH
 from realm_lab.records.validation import read_record
 
 NAME = "code.json"
@@ -226,12 +226,6 @@ def read_code(folder: Path) -> CodeRecord | None:
     path = folder / NAME
     remedy = "delete it; the stage then counts as computed by other code"
     return read_record(path, RECORD, remedy) if path.exists() else None
-
-
-def stages_of_record(runs: Path, record: RunRecord) -> dict[str, Path]:
-    """Return stage -> folder of a recorded run, in order, from `prepare` on."""
-    corpus = stage_folder(runs, "prepare", record.inputs["corpus"])
-    return {"prepare": corpus, **{stage: Path(runs) / folder for stage, folder in record.stages.items()}}
 
 
 def is_kept(stage: str, folder: Path) -> bool:

@@ -5,6 +5,7 @@ These files are the truth about what ran; reports and MLflow only read them.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -15,9 +16,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 
@@ -36,10 +37,11 @@ from realm_lab.records.files import (
     write_text,
 )
 from realm_lab.records.metric_log import MetricLog
-from realm_lab.records.validation import read_record
+from realm_lab.records.validation import read_record, validated
 from realm_lab.records.yaml_file import read_yaml
 
-State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
+# Of a stage, a task or a run, explained in state.py; status.json has only those that its process knows.
+State = Literal["PENDING", "QUEUED", "RUNNING", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "COMPLETE"]
 KEY_LENGTH = 12
 KIB = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
 HEARTBEAT_INTERVAL_SECONDS = 2.0
@@ -91,7 +93,7 @@ STATUS = TypeAdapter(Status)
 
 def stage_folder(runs: Path, stage: str, key: str) -> Path:
     """Return the folder of a stage with this key; it need not exist."""
-    return Path(runs) / "stages" / f"{stage}-{key[:KEY_LENGTH]}"
+    return Path(runs, f"stages/{stage}-{key[:KEY_LENGTH]}")
 
 
 def is_stage_folder(path: Path) -> bool:
@@ -271,70 +273,147 @@ class StageRun:
             overwrite_json(path, asdict(status))  # record the end all the same
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class RunRecord:
-    """run.json: one system with its parameters at one seed. `stages`: stage -> folder relative to runs/, in order."""
+Value = TypeVar("Value")
+Unlisted = Annotated[Value, Field(exclude=True)]  # not in study.json
 
-    system: str
+
+@dataclasses.dataclass(frozen=True)  # one that is read is validated by `RUN`
+class Run:
+    """A system with its parameters at one seed; in a study, one cell at one seed. Planning makes it, study.json lists
+    it with its first fields, run.json has the others, and `StageStates.look` (state.py) adds the states of its stages.
+
+    `stages`: stage -> key, in order. A run that was read has the first KEY_LENGTH characters of each key.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", validate_by_name=True, serialize_by_alias=True)
+
+    cell: str
     seed: int
-    run_key: str
-    cell_key: str
-    preset: str
-    engine_version: int
-    params: dict[str, Any]
-    inputs: dict[str, str]
-    stages: dict[str, str]
+    run_key: str  # key of the last stage of its system
+    name: Annotated[str, Field(validation_alias="run", serialization_alias="run")]  # its folder under runs/
+    trial: int | None = None  # its number in the tuning of its cell
+    system: Unlisted[str] = ""
+    params: Unlisted[Any] = None  # planned: Params; read: as in run.json
+    corpus_key: Unlisted[str] = ""
+    stages: Unlisted[dict[str, str]] = dataclasses.field(default_factory=dict)
+    preset: Unlisted[str] = ""
+    engine_version: Unlisted[int] = 0
+    cell_key: Unlisted[str] = ""  # equal for runs that differ only in the seed
+    last_stage: Unlisted[str] = ""  # the last one that is done, if its system has more
+    chosen: Unlisted[dict[str, Any]] = dataclasses.field(default_factory=dict)  # by tuning, or tried in a trial
+    runs: Unlisted[Path] = Path()  # the folder that it was read from
+    states: Unlisted[dict[str, Any]] = dataclasses.field(default_factory=dict)  # stage -> its StageState (state.py)
+    environments: Unlisted[dict[str, dict[str, Any]]] = dataclasses.field(default_factory=dict)  # stage -> its env.json
+    values: Unlisted[dict[str, float]] = dataclasses.field(default_factory=dict)  # its numbers, once it is complete
+    # part of the evaluation, or metric -> why
+    not_measured: Unlisted[dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @property
-    def name(self) -> str:
-        """Name of the folder under runs/."""
-        return f"{self.system}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
+    def label(self) -> str:
+        """Its cell, as people read it."""
+        return self.cell if self.trial is None else f"{self.cell}, trial {self.trial}"
+
+    def key(self, stage: str) -> str:
+        """Return the key of a stage; for prepare it is the corpus's."""
+        return self.corpus_key if stage == "prepare" else self.stages[stage]
+
+    def keys(self, until: str = "") -> dict[str, str]:
+        """Return stage -> key, without prepare, as far as the stage `until`, or where it ends."""
+        names, last = ["prepare", *self.stages], until or self.last_stage
+        names = names[: names.index(last) + 1] if last in names else names
+        return {name: self.stages[name] for name in names[1:]}
+
+    def folders(self, runs: Path, until: str = "") -> dict[str, Path]:
+        """Return stage -> its folder, in order, from prepare on, as far as the stage `until`, or where it ends."""
+        return {stage: stage_folder(runs, stage, self.key(stage)) for stage in ("prepare", *self.keys(until))}
+
+    def folder(self, stage: str) -> StageRun:
+        """Return the folder of a stage of a run that was looked for."""
+        return StageRun(stage_folder(self.runs, stage, self.key(stage)), stage)
+
+    def begun(self) -> dict[str, StageRun]:
+        """Return the folders of its stages that exist."""
+        return {stage: one for stage in self.keys() if ((one := self.folder(stage)).path / "config.yaml").exists()}
 
     @property
-    def keys(self) -> dict[str, str]:
-        """Stage -> its key, as far as the folder's name has it."""
-        return {stage: folder.rpartition("-")[2] for stage, folder in self.stages.items()}
+    def stage(self) -> str | None:
+        """The stage that decides about its state: the first that is not complete; None if all are."""
+        return next((name for name, one in self.states.items() if one.state != "COMPLETE"), None)
+
+    @property
+    def state(self) -> State:
+        """COMPLETE if all stages are, else the state of the first that is not."""
+        whole: State = "COMPLETE" if self.states else "PENDING"
+        return next((one.state for one in self.states.values() if one.state != "COMPLETE"), whole)
+
+    @property
+    def error(self) -> str | None:
+        """The reason why the deciding stage does not run, `<stage>: <last line>`; None if nothing is wrong."""
+        found = self.states[self.stage].error if self.stage else None
+        return None if found is None else f"{self.stage}: {found}"
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every stage is complete and its numbers could be read."""
+        return self.state == "COMPLETE" and bool(self.values)
+
+    def environment(self, key: str) -> set[str]:
+        """Return the values under one key of the stages' env.json, as text."""
+        return {str(env[key]) for env in self.environments.values() if env.get(key) is not None}
+
+    @property
+    def has_collapsed(self) -> bool:
+        """True if one of its stages was flagged as collapsed."""
+        return any(flag.name == COLLAPSED for _, flag in self.flags)
+
+    @property
+    def flags(self) -> list[tuple[str, Flag]]:
+        """Each warning with its stage."""
+        return [(stage, flag) for stage, one in self.states.items() for flag in one.status.flags]
 
 
-RUN_RECORD = TypeAdapter(RunRecord)
+RUN = TypeAdapter(Run)
+FIELDS = ("system", "seed", "run_key", "cell_key", "preset", "engine_version", "params", "inputs", "stages")
 
 
-def write_run_record(runs: Path, record: RunRecord) -> Path:
+def write_run(runs: Path, run: Run) -> Path:
     """Write runs/<name>/run.json, once: the run's key is a digest of its contents. Returns its path. UserError: a
     system that cannot be a folder name."""
-    check_name(record.system, "system", "=,+")
-    path = Path(runs) / record.name / "run.json"
+    check_name(run.system, "system", "=,+")
+    path = Path(runs) / run.name / "run.json"
     if not path.exists():
-        write_last(path, asdict(record), names=(), name=record.name + record.run_key[KEY_LENGTH:])
+        stages = {stage: f"stages/{stage}-{key[:KEY_LENGTH]}" for stage, key in run.stages.items()}
+        more = {"inputs": {"corpus": run.corpus_key}, "stages": stages}
+        content = {name: more[name] if name in more else getattr(run, name) for name in FIELDS}
+        write_last(path, content, names=(), name=run.name + run.run_key[KEY_LENGTH:])
     return path
 
 
-def read_run_record(path: Path) -> RunRecord:
-    """Read one run.json; one that is broken or was edited is a UserError that names the file."""
-    record = read_record(path, RUN_RECORD)
+def read_run(path: Path) -> Run:
+    """Read one run.json, without a cell; one that is broken or was edited is a UserError that names the file."""
+    found = read_object(path)
+    try:
+        folders, corpus = found["stages"], found["inputs"]["corpus"]
+        keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}
+        own = {name: found[name] for name in FIELDS if name != "inputs"} | {"stages": keys, "corpus_key": corpus}
+        name = f"{found['system']}-s{found['seed']}-{found['run_key'][:KEY_LENGTH]}"
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"not a record of a run ({error})", "repair or delete the file", path=path) from None
+    run = validated(RUN, own | {"cell": "", "name": name}, path)
     check_file(path)
-    if path.parent.name != record.name:
-        raise UserError(f"the record is of {record.name}", "rename the folder back, or delete the copy", path=path)
-    return record
+    if path.parent.name != run.name:
+        raise UserError(f"the record is of {run.name}", "rename the folder back, or delete the copy", path=path)
+    return run
 
 
-def run_record_paths(runs: Path) -> list[Path]:
+def run_paths(runs: Path) -> list[Path]:
     """Return all run.json files under `runs`, sorted."""
     return sorted(Path(runs).glob("*/run.json"))
 
 
-def read_run_records(runs: Path) -> list[RunRecord]:
-    """Return all records, sorted by system and seed; a broken run.json is a UserError that names the file."""
-    records = [read_run_record(path) for path in run_record_paths(runs)]
-    return sorted(records, key=lambda record: (record.system, record.seed, record.run_key))
-
-
-def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:
-    """Return the folder of one of the run's stages; None if the run has no such stage or it does not exist yet."""
-    relative = record.stages.get(stage)
-    if relative is None or not (Path(runs) / relative / "config.yaml").exists():
-        return None
-    return StageRun(Path(runs) / relative, stage)
+def read_runs(runs: Path) -> list[Run]:
+    """Return all runs, sorted by system and seed; a broken run.json is a UserError that names the file."""
+    return sorted(map(read_run, run_paths(runs)), key=lambda run: (run.system, run.seed, run.run_key))
 
 
 def _plain(value: Any) -> tuple[Any, bool]:

@@ -13,17 +13,16 @@ A `Reason` has the cause of a state as fields. Its text is made only here, and n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from realm_lab.records.digests import is_whole
 from realm_lab.records.lease import Holder
-from realm_lab.records.run import COLLAPSED, KEY_LENGTH, Flag, RunRecord, StageRun, Status, stage_folder
+from realm_lab.records.run import KEY_LENGTH, Run, StageRun, State, Status, stage_folder
 from realm_lab.records.run_lease import writer_of
 
-State = Literal["PENDING", "QUEUED", "RUNNING", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "COMPLETE"]
 STATES: tuple[State, ...] = ("RUNNING", "QUEUED", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "PENDING", "COMPLETE")
 UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")  # of a job
 
@@ -76,63 +75,13 @@ class Reason:
 
 
 class StageState(NamedTuple):
-    """One stage: its state, its status.json, the scheduler's job, if it has one, and the reason."""
-
-    state: State
-    status: Status
-    job: str = ""
-    reason: Reason | None = None
-
-    @property
-    def error(self) -> str | None:
-        """The reason as text."""
-        return None if self.reason is None else str(self.reason)
-
-
-class RunState(NamedTuple):
-    """A run: the overall state, and the state of each of its stages in order."""
-
-    state: State
-    stages: dict[str, StageState]
-
-    @property
-    def stage(self) -> str | None:
-        """The stage that decides: the first that is not complete; None if all are."""
-        return next((name for name, stage in self.stages.items() if stage.state != "COMPLETE"), None)
-
-    @property
-    def reason(self) -> Reason | None:
-        """Why the deciding stage does not run; None if nothing is wrong."""
-        return None if self.stage is None else self.stages[self.stage].reason
-
-    @property
-    def error(self) -> str | None:
-        """The reason as text, with the stage: `<stage>: <last line>`."""
-        return None if self.reason is None else f"{self.stage}: {self.reason}"
-
-    @property
-    def flags(self) -> dict[str, tuple[Flag, ...]]:
-        """stage -> its warnings; stages without any are left out."""
-        return {name: stage.status.flags for name, stage in self.stages.items() if stage.status.flags}
-
-    @property
-    def has_collapsed(self) -> bool:
-        """True if one of its stages was flagged as collapsed."""
-        return any(flag.name == COLLAPSED for flags in self.flags.values() for flag in flags)
-
-    @property
-    def wall_seconds(self) -> float:
-        """Time spent on all its stages so far; a stage shared with another run counts in both."""
-        return sum(stage.status.wall_seconds for stage in self.stages.values())
-
-
-class JobState(NamedTuple):
-    """A launcher's view of a task or a stage: a state of its job, the job's id ("" before there is one), and why it
-    waits or how it failed."""
+    """The state of a stage, or of a launcher's task: with the id of its job ("" without one), why it waits or how it
+    failed, and a stage's status.json."""
 
     state: State
     job: str = ""
     reason: Reason | None = None
+    status: Status = Status()
 
     @property
     def error(self) -> str | None:
@@ -146,7 +95,7 @@ class StageStates:
     `jobs`: name of a stage's folder -> its job in a scheduler.
     """
 
-    def __init__(self, runs: Path, jobs: Mapping[str, JobState] | None = None) -> None:
+    def __init__(self, runs: Path, jobs: Mapping[str, StageState] | None = None) -> None:
         self._runs, self._jobs = Path(runs), jobs or {}
         self._known: dict[str, StageState] = {}
 
@@ -158,24 +107,25 @@ class StageStates:
             if stage == "prepare":
                 is_there = (self._runs / "corpora" / key[:KEY_LENGTH] / "manifest.json").exists()
                 if is_there or found.state == "COMPLETE":
-                    found = StageState("COMPLETE" if is_there else "PENDING", found.status)
+                    found = StageState("COMPLETE" if is_there else "PENDING", status=found.status)
             self._known[folder.name] = found
         return self._known[folder.name]
 
-    def run(self, keys: Mapping[str, str], corpus_key: str) -> RunState:
-        """Return a run with these stages, stage -> key, in order. If it waits for its corpus, `prepare` comes first."""
-        found = run_state_of({name: self.stage(name, key) for name, key in keys.items()})
-        if found.state != "PENDING":
-            return found
-        corpus = self.stage("prepare", corpus_key)
-        return found if corpus.state == "COMPLETE" else run_state_of({"prepare": corpus, **found.stages})
+    def look(self, run: Run, until: str = "") -> Run:
+        """Return a run with the states of its stages, in order, as far as the stage `until`, or where it ends. If it
+        waits for its corpus, `prepare` comes first."""
+        states = {stage: self.stage(stage, key) for stage, key in run.keys(until).items()}
+        waits = next((one.state for one in states.values() if one.state != "COMPLETE"), None) == "PENDING"
+        if waits and (corpus := self.stage("prepare", run.corpus_key)).state != "COMPLETE":
+            states = {"prepare": corpus, **states}
+        return replace(run, runs=self._runs, states=states)
 
 
-def stage_state(folder: Path, job: JobState | None = None) -> StageState:
+def stage_state(folder: Path, job: StageState | None = None) -> StageState:
     """Return the state of the stage in a folder, which need not exist."""
     status = StageRun(folder, folder.name.partition("-")[0]).status()
     state, reason = _state(folder, status, job)
-    return StageState(state, status, job.job if job else "", reason)
+    return StageState(state, job.job if job else "", reason, status)
 
 
 def error_of(status: Status) -> Reason:
@@ -183,20 +133,7 @@ def error_of(status: Status) -> Reason:
     return Reason(Cause.ERROR, detail=status.error or "unknown error")
 
 
-def run_state_of(stages: Mapping[str, StageState]) -> RunState:
-    """Combine these stages to a run: COMPLETE if all are, else the state of the first that is not."""
-    for stage in stages.values():
-        if stage.state != "COMPLETE":
-            return RunState(stage.state, dict(stages))
-    return RunState("COMPLETE", dict(stages))
-
-
-def run_state(runs: Path, record: RunRecord, jobs: Mapping[str, JobState] | None = None) -> RunState:
-    """Return the state of a recorded run; `jobs` as in StageStates."""
-    return StageStates(runs, jobs).run(record.keys, record.inputs.get("corpus", ""))
-
-
-def at_work(folder: Path, job: JobState | None) -> Holder | None:
+def at_work(folder: Path, job: StageState | None) -> Holder | None:
     """Return the process that seems to work on the stage in a folder; None for a job that has ended."""
     holder = writer_of(folder)
     if holder is None or job is None or job.state in UNFINISHED:
@@ -204,7 +141,7 @@ def at_work(folder: Path, job: JobState | None) -> Holder | None:
     return holder if holder.owner.job != job.job else None
 
 
-def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, Reason | None]:
+def _state(folder: Path, status: Status, job: StageState | None) -> tuple[State, Reason | None]:
     if status.state == "COMPLETE":
         # if something that it made is gone: to be done again
         return ("COMPLETE", None) if is_whole(folder) else ("PENDING", None)

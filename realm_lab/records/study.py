@@ -5,7 +5,7 @@ Run folders are independent of studies, so that one run may be in several. The d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from realm_lab.records.files import check_name, read_json
 from realm_lab.records.metrics import Metric, learn
 from realm_lab.records.parameters import CHANGES, show
 from realm_lab.records.plugins import ChoiceField
+from realm_lab.records.run import Run, read_run
 from realm_lab.records.validation import read_record
 
 STRICT = ConfigDict(extra="forbid")
@@ -52,17 +53,6 @@ class StudyCell:
 
 
 @dataclass(frozen=True, config=STRICT)
-class StudyRun:
-    """One cell at one seed; `run` is its folder under runs/. `trial`: the number of a trial of its tuning."""
-
-    cell: str
-    seed: int
-    run_key: str
-    run: str
-    trial: int | None = None
-
-
-@dataclass(frozen=True, config=STRICT)
 class StudyRecord:
     """study.json: the design of a study and its runs, baseline first."""
 
@@ -71,7 +61,7 @@ class StudyRecord:
     baseline: str
     cells: tuple[StudyCell, ...]
     seeds: tuple[int, ...]
-    runs: tuple[StudyRun, ...]
+    runs: tuple[Run, ...]
     metrics: tuple[str, ...] = ()  # those of interest, the most important first
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
     source: str = ""  # the study's file, relative to the project
@@ -81,7 +71,7 @@ class StudyRecord:
     exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
     until: tuple[int, int] | None = None  # seeds until decided: at least, at most; `seeds` has those taken so far
     tuning: dict[str, Any] = field(default_factory=dict)  # the trials of each cell and its choice (runner/tuning.py)
-    trials: tuple[StudyRun, ...] = ()  # the runs of the tuning
+    trials: tuple[Run, ...] = ()  # the runs of the tuning
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     not_run: dict[str, str] = field(default_factory=dict)  # variants deliberately left out -> the reason
     own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
@@ -95,7 +85,7 @@ class StudyRecord:
         """The cell of that name."""
         return next(cell for cell in self.cells if cell.name == name)
 
-    def of(self, cell: str) -> list[StudyRun]:
+    def of(self, cell: str) -> list[Run]:
         """Return the runs of a cell, by seed."""
         return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
 
@@ -140,11 +130,19 @@ class StudyRecord:
             SCRATCH: "realm-lab evaluate --preset ... --set ...",
         }.get(self.name, f"dvc exp run --name {self.name} ...")
 
-    def cut(self, stages: Mapping[str, str]) -> dict[str, str]:
-        """Return the stages of a run, in order, that this study asks for."""
-        names = list(stages)
-        last = names.index(self.last_stage) if self.last_stage in names else len(names) - 1
-        return {name: stages[name] for name in names[: last + 1]}
+    def read(self, runs: Path, run: Run) -> Run:
+        """Return one of its runs with the content of run.json, up to the last stage that it asks for. UserError: the
+        file is broken, or of another run."""
+        found = read_run(Path(runs) / run.name / "run.json")
+        if found.run_key != run.run_key:
+            problem = f"{run.cell} seed {run.seed} is listed with another run"
+            raise UserError(problem, f"run `{self.command}`", path=study_folder(runs, self.name) / "study.json")
+        return self.own(run, found)
+
+    def own(self, run: Run, found: Run) -> Run:
+        """Return a run as it was `found`, as the member `run` of this study."""
+        stages = found.keys(self.last_stage)
+        return replace(found, cell=run.cell, seed=run.seed, trial=run.trial, stages=stages)
 
 
 STUDY_RECORD = TypeAdapter(StudyRecord)

@@ -20,7 +20,7 @@ from realm_lab.runner.plan import plan_study
 from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.wanted import record_study
 from realm_lab.runner.worker import run_stage
-from realm_lab.systems.identity import kept_corpus_folder, stage_folders
+from realm_lab.systems.identity import kept_corpus_folder
 
 FOLDER = Path(__file__).parents[1] / "demo"
 QUESTION = "who is the president of vovzib ?"
@@ -43,7 +43,7 @@ def install(root: Path) -> str:
         raise UserError("another study has the name of the demo", path=path, remedy="run the demo in another folder")
     record_study(plan, root)
     for run in plan.runs:
-        for folder in stage_folders(Path(root) / "runs", run).values():
+        for folder in run.folders(Path(root) / "runs").values():
             source = FOLDER / "stages" / folder.name
             if source.is_dir() and not folder.exists():
                 with atomic_directory(folder) as scratch:
@@ -70,7 +70,7 @@ def collect(root: Path) -> None:
     target = FOLDER / "stages"
     shutil.rmtree(target, ignore_errors=True)
     for run in planned(root).runs:
-        for stage, folder in stage_folders(Path(root) / "runs", run).items():
+        for stage, folder in run.folders(Path(root) / "runs").items():
             copy = target / folder.name
             if stage != "prepare" and not copy.exists():
                 StageRun(folder, stage).check()

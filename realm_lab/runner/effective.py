@@ -22,7 +22,7 @@ from realm_lab.runner.plan import check_parts, plan_study
 from realm_lab.runner.results import Results
 from realm_lab.runner.rules.seeds import options_of as seed_options
 from realm_lab.runner.wanted import wanted
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, code_roots, plan_run, stage_folders
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, code_roots, plan_run
 from realm_lab.systems.registry import options_of
 
 AFTER = {"evaluate": ("realm_lab.evidence.report.default_run",), "report": ("realm_lab.evidence.report.report",)}
@@ -78,7 +78,7 @@ def _opened(params: Params, runs: Path) -> dict[str, dict[str, str]]:
     states, found = CodeStates(runs), dict[str, dict[str, str]]()
     for system in DEFAULT_SYSTEMS:
         for seed in params.seeds:
-            for stage, folder in stage_folders(runs, plan_run(params, system, seed)).items():
+            for stage, folder in plan_run(params, system, seed).folders(runs).items():
                 found.setdefault(stage, {}).update(states.files(folder))
     return found
 

@@ -13,9 +13,9 @@ from realm_lab.corpus.records import UPDATED
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import digest_causal
 from realm_lab.records.files import is_ours, read_json
-from realm_lab.records.run import KEY_LENGTH, RunRecord, is_stage_folder, read_run_records
+from realm_lab.records.run import KEY_LENGTH, Run, is_stage_folder, read_runs
 from realm_lab.records.run_lease import writer_of
-from realm_lab.records.state import UNFINISHED, run_state
+from realm_lab.records.state import UNFINISHED, StageStates
 from realm_lab.records.study import DEFAULT, Studies, study_folder
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
@@ -27,17 +27,14 @@ KEPT_SECONDS = 86_400.0  # a stage is kept this long after its process's last si
 def list_runs(root: Path) -> list[dict[str, Any]]:
     """List every run under ROOT/runs: its name, state, and the studies (STUDY/CELL) that it belongs to."""
     runs = Path(root) / "runs"
-    jobs, members, studies = jobs_of_stages(root), defaultdict(list), studies_of(root)
+    states, members, studies = StageStates(runs, jobs_of_stages(root)), defaultdict(list), studies_of(root)
     for record in (part for name in studies.names() for part in studies.read(name).with_trials):
         for run in record.runs:
-            members[run.run].append(f"{record.name}/{run.cell}")
-    return [
-        {"run": run.name, "state": run_state(runs, run, jobs).state, "studies": members[run.name]}
-        for run in read_run_records(runs)
-    ]
+            members[run.name].append(f"{record.name}/{run.cell}")
+    return [{"run": run.name, "state": states.look(run).state, "studies": members[run.name]} for run in read_runs(runs)]
 
 
-def process_logs(root: Path, run: RunRecord) -> list[Path]:
+def process_logs(root: Path, run: Run) -> list[Path]:
     """Return logs of the processes and SLURM jobs of a run's stages, the newest last."""
     runs, stages = Path(root) / "runs", _stages(run)
     submitted = [job for study in Studies(runs).names() for job in latest_jobs(root, study)]
@@ -63,17 +60,21 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
             raise UserError(f"--forget {study}: no such study in {runs / 'studies'}; see `realm-lab status`")
         if sweepers(root, study):
             raise UserError(f"--forget {study}: it is being swept; `realm-lab sweep {study} --cancel` first")
-    records = read_run_records(runs)
-    wanted = {run.run for record in studies if record.name not in forget for run in (*record.trials, *record.runs)}
+    records = read_runs(runs)
+    wanted = {run.name for record in studies if record.name not in forget for run in (*record.trials, *record.runs)}
     reported = _reported(Path(root) / "reports", forget)
     jobs = jobs_of_stages(root, must_answer=True)
     live = {path.name for path in (runs / "stages").glob("*") if writer_of(path, KEPT_SECONDS)}
     live |= {stage for stage, job in jobs.items() if job.state in UNFINISHED}
-    begun = [run for run in records if any((runs / folder).exists() for folder in run.stages.values())]
+    begun = [
+        run
+        for run in records
+        if any(folder.exists() for stage, folder in run.folders(runs).items() if stage != "prepare")
+    ]
     reported &= {run.run_key for run in begun}
     kept = [run for run in records if run.name in wanted or run.run_key in reported or live & _stages(run)]
     stages = live.union(*map(_stages, kept))
-    corpora = {run.inputs["corpus"][:KEY_LENGTH] for run in kept}
+    corpora = {run.corpus_key[:KEY_LENGTH] for run in kept}
     folders = [runs / run.name for run in records if run not in kept]
     others = [path for path in sorted(runs.glob("stages/*")) if path.name not in stages]
     folders += [path for path in others if is_stage_folder(path)]
@@ -103,11 +104,11 @@ def size_of(folder: Path) -> int:
     return 0 if folder.is_symlink() else sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _stages(run: RunRecord) -> set[str]:
-    return {Path(folder).name for folder in run.stages.values()} | {f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}"}
+def _stages(run: Run) -> set[str]:
+    return {folder.name for folder in run.folders(Path()).values()}
 
 
-def _unread_tables(root: Path, kept: Sequence[RunRecord]) -> list[Path]:
+def _unread_tables(root: Path, kept: Sequence[Run]) -> list[Path]:
     """Find tables of likelihoods by causal language models that no run has; none if the model of a run is gone, since
     its table is then not known."""
     named = {run.params["pretrain"].get("causal_checkpoint") for run in kept if "pretrain" in run.params}

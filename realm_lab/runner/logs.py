@@ -13,7 +13,7 @@ from typing import Any
 
 from realm_lab.core.durations import duration
 from realm_lab.records.metrics import CURVES, METRICS
-from realm_lab.records.run import RunRecord, StageRun, stage_folder
+from realm_lab.records.run import Run, StageRun
 from realm_lab.records.state import StageState, StageStates
 from realm_lab.records.study import Studies
 from realm_lab.runner.housekeeping import process_logs
@@ -24,13 +24,13 @@ LOOK_AGAIN_SECONDS = 2.0
 SHOWN = 6  # values of an evaluation in a line; metrics.jsonl has all
 
 
-def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
+def show_log(root: Path, run: Run, *, follow: bool) -> None:
     """Print the log; with `follow`, continue until the run is complete, as far as its studies ask, or failed."""
     said: set[str] = set()
     studies = Studies(Path(root) / "runs")
     known = [part for name in studies.names() for part in studies.read(name).with_trials]
-    own = [study for study in known if any(one.run == run.name for one in study.runs)]
-    wanted = {"prepare", *(stage for study in own for stage in study.cut(run.stages))} if own else {*run.stages}
+    own = [study for study in known if any(one.name == run.name for one in study.runs)]
+    wanted = {stage for study in own for stage in run.folders(Path(), study.last_stage)} if own else {*run.stages}
     while True:
         found = _stages(root, run)
         lines = [line for stage, state in found for line in stage_lines(stage, state)]
@@ -47,7 +47,7 @@ def show_log(root: Path, run: RunRecord, *, follow: bool) -> None:
         time.sleep(LOOK_AGAIN_SECONDS)
 
 
-def log_as_json(root: Path, run: RunRecord) -> dict[str, Any]:
+def log_as_json(root: Path, run: Run) -> dict[str, Any]:
     """Return each stage with its state, its error, its flags and every row of its metrics."""
     return {
         stage.stage: {
@@ -60,12 +60,11 @@ def log_as_json(root: Path, run: RunRecord) -> dict[str, Any]:
     }
 
 
-def _stages(root: Path, run: RunRecord) -> list[tuple[StageRun, StageState]]:
+def _stages(root: Path, run: Run) -> list[tuple[StageRun, StageState]]:
     """The folder and the state of each stage of a run. UserError: a file of a complete one was changed."""
     runs = Path(root) / "runs"
     states = StageStates(runs, jobs_of_stages(root))
-    keys = {"prepare": run.inputs["corpus"]} | run.keys
-    found = [(StageRun(stage_folder(runs, name, key), name), states.stage(name, key)) for name, key in keys.items()]
+    found = [(StageRun(path, name), states.stage(name, run.key(name))) for name, path in run.folders(runs).items()]
     for stage, _ in found:
         stage.check()
     return found

@@ -12,14 +12,9 @@ from typing import NamedTuple
 from realm_lab.errors import UserError
 from realm_lab.records.code_record import CodeStates, StageCode, changes_line
 from realm_lab.records.files import remove_directory
+from realm_lab.records.run import Run
 from realm_lab.records.run_lease import writing
-from realm_lab.systems.identity import (
-    Run,
-    code_roots,
-    exported_corpus_folder,
-    kept_corpus_folder,
-    stage_folders,
-)
+from realm_lab.systems.identity import code_roots, exported_corpus_folder, kept_corpus_folder
 
 KEPT = ("config.yaml", "lease")  # of a stage that is to start from nothing
 
@@ -38,7 +33,7 @@ def other_code(runs: Iterable[Run], root: Path, until: str = "") -> list[OtherCo
     found: dict[Path, StageCode] = {}
     owners: dict[Path, list[Run]] = {}
     for run in runs:
-        folders = stage_folders(Path(root) / "runs", run, until or run.last_stage)
+        folders = run.folders(Path(root) / "runs", until)
         kept = states.of_run(folders, code_roots(run.params, run.system))
         for stage in kept:
             if stage.changes:
@@ -67,11 +62,11 @@ def settle_code(runs: Sequence[Run], root: Path, until: str = "", check: Callabl
     for one in found:
         if policy == "accept":
             run, stage = one.runs[0], one.found.stage
-            folders, roots = stage_folders(runs_folder, run), code_roots(run.params, run.system)
+            folders, roots = run.folders(runs_folder), code_roots(run.params, run.system)
             states.accept(stage, folders, roots[stage])
             continue
         for run in one.runs:
-            folders = stage_folders(runs_folder, run, until or run.last_stage)
+            folders = run.folders(runs_folder, until)
             way = list(folders)
             for stage in way[way.index(one.found.stage) :]:  # and the stages computed from it
                 _empty(folders[stage])

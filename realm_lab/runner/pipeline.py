@@ -19,7 +19,7 @@ from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
 from realm_lab.records.code_record import NAME as CODE_NAME
 from realm_lab.records.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
-from realm_lab.records.run import stage_folder
+from realm_lab.records.run import Run, stage_folder
 from realm_lab.records.state import StageStates
 from realm_lab.records.study import DEFAULT, SCRATCH, check_study_name, study_folder
 from realm_lab.runner.launchers import LauncherSettings
@@ -32,7 +32,7 @@ from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.runner.wanted import record_study
-from realm_lab.systems.identity import Run, exported_corpus_folder, kept_corpus_folder
+from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.systems.registry import system_of
 
 

@@ -22,6 +22,7 @@ from realm_lab.records.computed import COMPUTED, definition
 from realm_lab.records.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
 from realm_lab.records.parameters import measuring, show
 from realm_lab.records.plugins import Choice, Chosen, Kind, import_plugins, load_object
+from realm_lab.records.run import Run
 from realm_lab.records.study import DEFAULT, StudyRecord
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.retrieval.refresh import check_refresh
@@ -40,7 +41,7 @@ from realm_lab.runner.study import (
     read_study_file,
     value_in_name,
 )
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, Run, plan_run, plan_runs
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run, plan_runs
 from realm_lab.systems.registry import system_of, with_options
 
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
@@ -111,7 +112,7 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
             check_parts(params)
         changes = {key: value for key, value in flatten(params).items() if value != flat[key]}
         return tuple(
-            replace(run, values=changes, last_stage=last) for run in plan_runs(params, DEFAULT_SYSTEM, search.seeds)
+            replace(run, chosen=changes, last_stage=last) for run in plan_runs(params, DEFAULT_SYSTEM, search.seeds)
         )
 
     def key(values_of_trial: Mapping[str, Any]) -> str:
@@ -174,7 +175,7 @@ def _runs(
             other = owners.setdefault(run.run_key, cell)
             if other != cell:
                 raise _overlap(study, other, cell, of_baseline, everywhere)
-            runs.append(replace(run, cell=cell.name, values=choices.get(cell.name, {})))
+            runs.append(replace(run, cell=cell.name, chosen=choices.get(cell.name, {})))
     return tuple(cells), tuple(runs), everywhere, resolved[cells[0].name]
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from realm_lab.records.plugins import Chosen
-from realm_lab.records.study import StudyCell, StudyRecord, StudyRun
+from realm_lab.records.run import Run
+from realm_lab.records.study import StudyCell, StudyRecord
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.rules.seeds import SeedCounts
 from realm_lab.runner.rules.space import Dimension, Tuning
 from realm_lab.runner.search_file import Search
 from realm_lab.runner.study import Cell
-from realm_lab.systems.identity import Run
 
 Make = Callable[[Mapping[str, Any]], tuple[Run, ...]]
 """Values of a space -> the run of a trial for each seed. UserError: no valid combination."""
@@ -73,13 +73,7 @@ class StudyPlan:
         runs = [*runs]
         taken = {run.seed for run in runs}
         seeds = tuple(seed for seed in self.seeds if not self.rule or not taken or seed in taken)
-        return replace(
-            self.design, seeds=seeds, runs=_recorded(runs), trials=_recorded(trials), tuning=dict(tuning or {})
-        )
-
-
-def _recorded(runs: Iterable[Run]) -> tuple[StudyRun, ...]:
-    return tuple(StudyRun(run.cell, run.seed, run.run_key, run.name, run.trial) for run in runs)
+        return replace(self.design, seeds=seeds, runs=tuple(runs), trials=tuple(trials), tuning=dict(tuning or {}))
 
 
 def recorded_cell(cell: Cell) -> StudyCell:

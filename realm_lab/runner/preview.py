@@ -15,6 +15,7 @@ from realm_lab.params.sections import Refresh
 from realm_lab.records.files import print_json, read_json
 from realm_lab.records.launched import cores, visible_gpus
 from realm_lab.records.parameters import show
+from realm_lab.records.run import Run
 from realm_lab.records.state import StageStates
 from realm_lab.records.study import study_folder
 from realm_lab.runner.other_code import described, other_code
@@ -23,8 +24,7 @@ from realm_lab.runner.rules.tune import Tuned
 from realm_lab.runner.schedule import Launcher, share_out
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.study import Cell, changes_title
-from realm_lab.runner.tasks import stages_left, state_of_run, tasks_of
-from realm_lab.systems.identity import Run
+from realm_lab.runner.tasks import stages_left, tasks_of
 
 POLICY = "pretrain.refresh.policy"
 REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]
@@ -40,8 +40,8 @@ def plan_as_json(plan: StudyPlan, runs: Sequence[Run], root: Path) -> list[dict[
             "cell": run.cell,
             "seed": run.seed,
             "run_key": run.run_key,
-            "state": state_of_run(run, states).state,
-            "overrides": overrides[run.cell] | run.values,
+            "state": states.look(run).state,
+            "overrides": overrides[run.cell] | run.chosen,
         }
         | ({} if run.trial is None else {"trial": run.trial})
         for run in runs
@@ -59,10 +59,10 @@ def show_plan(
         of_cell = [run for run in runs if run.cell == cell.name]  # none: the command of a stage that it does not have
         for trial in dict.fromkeys(run.trial for run in of_cell):
             mine = [run for run in of_cell if run.trial == trial]
-            counts = Counter(state_of_run(run, states).state for run in mine)
+            counts = Counter(states.look(run).state for run in mine)
             says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
             name = f"{cell.name}\n{cell.title}" if says_more and trial is None else mine[0].label
-            differs = _differs(plan, cell) if trial is None else changes_title(mine[0].values)
+            differs = _differs(plan, cell) if trial is None else changes_title(mine[0].chosen)
             rows.append((name, differs, ", ".join(str(run.seed) for run in mine), in_words(counts)))
     tasks = tasks_of(runs, states, retry_failed=True, until=until)
     how = launcher.preview(tasks) if launcher else ()

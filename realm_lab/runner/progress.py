@@ -18,7 +18,7 @@ from rich.text import Text
 
 from realm_lab.core.durations import duration
 from realm_lab.records.metric_log import MetricLog
-from realm_lab.records.state import UNFINISHED, Cause, JobState
+from realm_lab.records.state import UNFINISHED, Cause, StageState
 from realm_lab.runner.schedule import InlineLauncher, Launcher
 from realm_lab.runner.status import pace, verdict_so_far
 from realm_lab.runner.tasks import Task
@@ -50,7 +50,7 @@ class SweepProgress:
         self.console = Console(stderr=True, soft_wrap=True)
         self._root, self._say_failures, self._study = root, say_failures, study
         self.tasks: dict[str, Task] = {}
-        self._states: dict[str, JobState] = {}
+        self._states: dict[str, StageState] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.bars = _Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self._whole = self.bars.add_task("tasks", total=0)
@@ -84,12 +84,12 @@ class SweepProgress:
             ended.set()
             thread.join()
 
-    def update(self, states: Mapping[str, JobState]) -> None:
+    def update(self, states: Mapping[str, StageState]) -> None:
         """Show the states of all tasks."""
         with self._lock:
             self._update(states)
 
-    def _update(self, states: Mapping[str, JobState]) -> None:
+    def _update(self, states: Mapping[str, StageState]) -> None:
         now = time.monotonic()
         is_time = now - self._said_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
         for name in [name for name in states if name in self.tasks]:  # others are of an earlier submission
@@ -130,7 +130,7 @@ class SweepProgress:
                 return
         self._say(f"{task.title}: starting")
 
-    def _say_end(self, task: Task, state: JobState) -> None:
+    def _say_end(self, task: Task, state: StageState) -> None:
         if state.state == "COMPLETE":
             statuses = [run.status() for run in task.runs(self._root)]
             self._say(f"{task.title}: done in {duration(sum(status.wall_seconds for status in statuses))}")
@@ -162,12 +162,12 @@ def drive(
     wait_for_others: bool,
     say_failures: bool = True,
     study: str = "",
-    more: Callable[[Mapping[str, JobState]], Sequence[Task]] = lambda states: (),
-) -> dict[str, JobState]:
+    more: Callable[[Mapping[str, StageState]], Sequence[Task]] = lambda states: (),
+) -> dict[str, StageState]:
     """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
     work on is left to them. `study`: whose verdict a terminal shows meanwhile. `more` starts further tasks when some
     have ended, and returns them."""
-    before: dict[str, JobState] = {}
+    before: dict[str, StageState] = {}
     progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)
     with progress.bars, progress.watching(launcher):
         while True:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from realm_lab.records.metric_log import MetricLog
-from realm_lab.records.run import StageRun, stage_folder
+from realm_lab.records.run import Run, stage_folder
 from realm_lab.records.run_values import run_values
-from realm_lab.records.state import RunState, StageStates
+from realm_lab.records.state import StageStates
 from realm_lab.records.study import StudyRecord
-from realm_lab.runner.tasks import state_of_run
-from realm_lab.systems.identity import Run, check_measured
+from realm_lab.systems.identity import check_measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,18 +32,18 @@ class Results:
         """Read the state of every run again when it is asked for."""
         self.states = StageStates(self._runs)
 
-    def state(self, run: Run) -> RunState:
-        """Return the state of a run, as far as its last stage."""
-        return state_of_run(run, self.states)
+    def look(self, run: Run) -> Run:
+        """Return a run with the states of its stages."""
+        return self.states.look(run)
 
     def has_failed(self, run: Run) -> bool:
         """True if a run failed, and is not about to be tried again."""
         is_tried = not self.retry_failed or run.run_key in self.ended
-        return is_tried and self.state(run).state == "FAILED"
+        return is_tried and self.look(run).state == "FAILED"
 
     def is_stopped(self, run: Run) -> bool:
         """True if somebody stopped a run."""
-        return run.run_key in self.ended and self.state(run).state not in ("COMPLETE", "FAILED")
+        return run.run_key in self.ended and self.look(run).state not in ("COMPLETE", "FAILED")
 
     def curve(self, run: Run, name: str) -> dict[int, float]:
         """Return step -> value of a run's pre-training so far."""
@@ -54,14 +53,13 @@ class Results:
     def outcome(self, run: Run) -> dict[str, float] | None:
         """Return the values of a run that has ended, none if it failed; None: it has not. UserError: they were measured
         over other sentences or questions."""
-        state, keys = self.state(run).state, run.keys()
-        if state != "COMPLETE":
-            return {} if state == "FAILED" else None
+        found, keys = self.look(run), run.keys()
+        if found.state != "COMPLETE":
+            return {} if found.state == "FAILED" else None
         last = [*keys.items()][-1]
         if last not in self._values:
             check_measured(self._runs, run, last[0])
-            folders = {name: StageRun(stage_folder(self._runs, name, key), name) for name, key in keys.items()}
-            self._values[last] = run_values(folders)
+            self._values[last] = run_values({name: found.folder(name) for name in keys})
         return self._values[last]
 
     def table(self, record: StudyRecord) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from realm_lab.records.launched import cores, visible_gpus
 from realm_lab.records.lease import Taken
 from realm_lab.records.plugins import Kind
 from realm_lab.records.run_lease import LOST_CODE, TAKEN_CODE, writer_of
-from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason
+from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState
 from realm_lab.records.study import study_folder
 from realm_lab.runner.launchers import LauncherSettings, on_cluster
 from realm_lab.runner.tasks import Task
@@ -57,7 +57,7 @@ class Launcher(Protocol):
         """Accept tasks and return at once. A task's `after` names tasks of this or an earlier submission; a name that
         is in neither is complete already. PartlySubmitted: a queue took some, and refuses the others."""
 
-    def poll(self) -> dict[str, JobState]:
+    def poll(self) -> dict[str, StageState]:
         """Return the state of every accepted task, by name; without a daemon, also start the ready ones."""
 
     def cancel(self, names: Collection[str]) -> None:
@@ -112,7 +112,7 @@ class Schedule:
         self._root = Path(root)
         self._logs = study_folder(self._root / "runs", study) / "logs"
         self.tasks: dict[str, Task] = {}
-        self.states: dict[str, JobState] = {}
+        self.states: dict[str, StageState] = {}
         self._looked_at: dict[str, float] = {}
 
     def check(self, tasks: Sequence[Task]) -> None:
@@ -139,7 +139,7 @@ class Schedule:
             known = self.states.get(task.name)
             if known is None or known.state not in (*UNFINISHED, "COMPLETE"):
                 self.tasks[task.name] = task
-                self.states[task.name] = JobState("PENDING")
+                self.states[task.name] = StageState("PENDING")
 
     def next_ready(self) -> Task | None:
         """Return the first task that may start now. The others get a reason; tasks that cannot run end here."""
@@ -151,35 +151,35 @@ class Schedule:
                 self.states[name] = found
         return None
 
-    def _why_not(self, task: Task) -> JobState | None:
+    def _why_not(self, task: Task) -> StageState | None:
         """Return the state that keeps a task from starting; None if nothing does."""
         before = [(self.tasks[name], self.states[name]) for name in task.after if name in self.states]
         for needed, state in before:
             if state.state in UNFINISHED:
-                return JobState("PENDING", reason=Reason(Cause.WAITS, needed.title))
+                return StageState("PENDING", reason=Reason(Cause.WAITS, needed.title))
             if state.state == "COMPLETE":
                 continue
             if state.reason is not None and state.reason.cause is Cause.NEEDED:
-                return JobState(state.state, reason=state.reason)
+                return StageState(state.state, reason=state.reason)
             has_failed = state.state == "FAILED"
             why = Reason(Cause.NEEDED, needed.title, state.state, (state.error or "") * has_failed)
-            return JobState("FAILED" if has_failed else "CANCELLED", reason=why)
+            return StageState("FAILED" if has_failed else "CANCELLED", reason=why)
         now = time.monotonic()
         if now - self._looked_at.get(task.name, -LOOK_AGAIN_SECONDS) < LOOK_AGAIN_SECONDS:
             return self.states[task.name]
         if task.is_done(self._root):
-            return JobState("COMPLETE")
+            return StageState("COMPLETE")
         other = self.other_writer(task)
         if other is not None:
             self._looked_at[task.name] = now
-            return JobState("PENDING", reason=Reason(Cause.TAKEN, other))
+            return StageState("PENDING", reason=Reason(Cause.TAKEN, other))
         return None
 
     def put_off(self, task: Task) -> None:
         """Wait for another process that started it first; it may be between two stages now."""
         self._looked_at[task.name] = time.monotonic()
         other = self.other_writer(task) or "another process"
-        self.states[task.name] = JobState("PENDING", reason=Reason(Cause.TAKEN, other))
+        self.states[task.name] = StageState("PENDING", reason=Reason(Cause.TAKEN, other))
 
     def other_writer(self, task: Task) -> str | None:
         """Describe the other process that works on a stage of the task; None if there is none."""
@@ -193,7 +193,7 @@ class Schedule:
         """Drop waiting tasks."""
         for name, state in self.states.items():
             if name in names and state.state == "PENDING":
-                self.states[name] = JobState("CANCELLED", reason=Reason(Cause.CANCELLED))
+                self.states[name] = StageState("CANCELLED", reason=Reason(Cause.CANCELLED))
 
     def close(self) -> None:
         self.cancel(list(self.states))
@@ -210,7 +210,7 @@ class InlineLauncher(Schedule):
     name = "inline"
     at_once: int | None = 1
 
-    def poll(self) -> dict[str, JobState]:
+    def poll(self) -> dict[str, StageState]:
         """Run the next task to its end, and return the states of all. SystemExit, KeyboardInterrupt: a signal stopped
         the task, after a checkpoint if it was training."""
         task = self.next_ready()
@@ -222,24 +222,24 @@ class InlineLauncher(Schedule):
         from realm_lab.runner.worker import run_stage  # brings torch
 
         states, pid = self.states, str(os.getpid())
-        states[task.name] = JobState("RUNNING", pid)
+        states[task.name] = StageState("RUNNING", pid)
         try:
             for stage in task.stages:
                 run_stage(stage, task.system, task.params, task.seed, self._root)
         except (KeyboardInterrupt, SystemExit):
-            states[task.name] = JobState("PREEMPTED", pid, Reason(Cause.SIGNAL))
+            states[task.name] = StageState("PREEMPTED", pid, Reason(Cause.SIGNAL))
             raise
         except Taken:
             self.put_off(task)
         except UserError as error:
-            states[task.name] = JobState("FAILED", pid, Reason(Cause.ERROR, detail=" ".join(str(error).split())))
+            states[task.name] = StageState("FAILED", pid, Reason(Cause.ERROR, detail=" ".join(str(error).split())))
         except Exception as error:
             log = self._logs / f"{task.name}.txt"
             write_text(log, traceback.format_exc())
             line = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            states[task.name] = JobState("FAILED", pid, Reason(Cause.ERROR, detail=line, log=str(log)))
+            states[task.name] = StageState("FAILED", pid, Reason(Cause.ERROR, detail=line, log=str(log)))
         else:
-            states[task.name] = JobState("COMPLETE", pid)
+            states[task.name] = StageState("COMPLETE", pid)
 
 
 def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> tuple[int, int]:
@@ -284,7 +284,7 @@ class LocalLauncher(Schedule):
             launch.threads,
         )
 
-    def poll(self) -> dict[str, JobState]:
+    def poll(self) -> dict[str, StageState]:
         """Collect ended tasks, start ready ones."""
         for item in [item for item in self._running if item.workers.has_ended]:
             self._running.remove(item)
@@ -324,22 +324,22 @@ class LocalLauncher(Schedule):
             log=self._logs / f"{task.name}.txt",
         )
         self._running.append(_Running(task, workers, gpus))
-        self.states[task.name] = JobState("RUNNING", str(workers.pids[0]))
+        self.states[task.name] = StageState("RUNNING", str(workers.pids[0]))
 
     def _end(self, item: _Running, outcome: Outcome) -> None:
         task, job = item.task, str(item.workers.pids[0])
         for run in task.runs(self._root):
             item.workers.settle(run, outcome)
         if outcome.code == 0:
-            state = JobState("COMPLETE", job)
+            state = StageState("COMPLETE", job)
         elif outcome.was_stopped:
-            state = JobState("PREEMPTED", job, Reason(Cause.SIGNAL))
+            state = StageState("PREEMPTED", job, Reason(Cause.SIGNAL))
         elif task.is_done(self._root):  # by another process, which was quicker
-            state = JobState("COMPLETE", job)
+            state = StageState("COMPLETE", job)
         elif outcome.code in (TAKEN_CODE, LOST_CODE) or self.other_writer(task):  # the stage is another's
             self.put_off(task)
             return
         else:
             log = str(self._logs / f"{task.name}.txt") if outcome.code == 1 else ""
-            state = JobState("FAILED", job, Reason(Cause.ERROR, detail=outcome.line, log=log))
+            state = StageState("FAILED", job, Reason(Cause.ERROR, detail=outcome.line, log=log))
         self.states[task.name] = state

@@ -19,7 +19,7 @@ import realm_lab
 from realm_lab.errors import UserError, needs
 from realm_lab.records.files import atomic_directory, digest, digest_file
 from realm_lab.records.run import KEY_LENGTH
-from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason, at_work
+from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState, at_work
 from realm_lab.records.study import study_folder
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import PartlySubmitted
@@ -135,7 +135,7 @@ class SlurmLauncher:
                 # One after the other, so that array_parallelism bounds them together.
                 before = {ids[0].split("_")[0]}
 
-    def poll(self) -> dict[str, JobState]:
+    def poll(self) -> dict[str, StageState]:
         """Return the state of the last job of each task, of this or an earlier submission."""
         return job_states(self._root, self._study, latest_jobs(self._root, self._study))
 

@@ -20,7 +20,8 @@ from typing import Any
 from realm_lab.errors import UserError
 from realm_lab.records.files import becomes_true, write_json
 from realm_lab.records.launched import STOP_SIGNALS, exit_on_signals, slurm_job
-from realm_lab.records.state import Cause, Reason, StageStates, State
+from realm_lab.records.run import State
+from realm_lab.records.state import Cause, Reason, StageStates
 from realm_lab.runner.slurm_queue import run_program
 
 STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from realm_lab.errors import UserError
 from realm_lab.records.files import read_json_lines, room_for
 from realm_lab.records.run import StageRun, stage_folder
-from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason, error_of
+from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState, error_of
 from realm_lab.records.study import study_folder
 from realm_lab.records.validation import read_record, validated
 
@@ -92,11 +92,11 @@ def _jobs_path(root: Path, study: str) -> Path:
     return study_folder(Path(root) / "runs", study) / "jobs.jsonl"
 
 
-def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobState]:
+def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, StageState]:
     """Return folder of a stage -> its newest job, over all studies; one that waits or runs comes first. SLURM is asked
     only about stages that are not complete. If SLURM does not answer, a note goes to standard error, and its jobs are
     left out. UserError: it does not answer and `must_answer`, because jobs would otherwise be submitted twice."""
-    found: dict[str, JobState] = {}
+    found: dict[str, StageState] = {}
     for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
         study = path.parent.name
         jobs = [job for job in latest_jobs(root, study) if not all(run.is_complete() for run in job.runs(root))]
@@ -114,12 +114,12 @@ def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobSta
     return found
 
 
-def _rank(state: JobState) -> tuple[bool, int]:
+def _rank(state: StageState) -> tuple[bool, int]:
     """Rank the jobs of a stage: live ones last, newer ones after older ones."""
     return state.state in UNFINISHED, int(state.job.split("_")[0])
 
 
-def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[str, JobState]:
+def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[str, StageState]:
     """Return task -> state of its job: SLURM reports whether it waits or runs, the stages' files how it ended."""
     known = look_up({job.job for job in jobs})
     forgotten = [job for job in jobs if job.job not in known]
@@ -127,22 +127,22 @@ def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[s
     return {job.task: _job_state(root, study, job, known.get(job.job)) for job in jobs}
 
 
-def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None) -> JobState:
+def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None) -> StageState:
     if queued is not None and queued.is_live:
         if queued.state not in PENDING:
-            return JobState("RUNNING", job.job)
+            return StageState("RUNNING", job.job)
         why = None if queued.reason in NO_REASONS else Reason(Cause.QUEUE, queue=queued.reason)
-        return JobState("QUEUED", job.job, why)
+        return StageState("QUEUED", job.job, why)
     statuses = [run.status() for run in job.runs(root)]
     if all(status.state == "COMPLETE" for status in statuses):
-        return JobState("COMPLETE", job.job)
+        return StageState("COMPLETE", job.job)
     if queued is not None and queued.state == "CANCELLED":
-        return JobState("CANCELLED", job.job)
+        return StageState("CANCELLED", job.job)
     for status in statuses:
         if status.state == "FAILED":
-            return JobState("FAILED", job.job, error_of(status))
+            return StageState("FAILED", job.job, error_of(status))
         if status.state == "PREEMPTED":
-            return JobState("PREEMPTED", job.job)
+            return StageState("PREEMPTED", job.job)
     folder = study_folder(Path(root) / "runs", study)
     last = _last_words(folder / "slurm" / f"{job.job}_0_log.err") or ""
     why = Reason(Cause.QUEUE, queue=queued.state if queued else "")
@@ -155,7 +155,7 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
     elif last.startswith("slurmstepd"):  # killed in the middle of its work, with SLURM's reason
         why = replace(why, detail=last.partition("error: ")[2])
     may_go_on = why.cause is Cause.NEEDED and why.state != "FAILED"
-    return JobState("CANCELLED" if may_go_on else "FAILED", job.job, why)
+    return StageState("CANCELLED" if may_go_on else "FAILED", job.job, why)
 
 
 def _last_words(log: Path) -> str | None:

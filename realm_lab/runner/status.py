@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ from rich.text import Text
 
 from realm_lab.core.durations import duration
 from realm_lab.errors import UserError
-from realm_lab.records.code_record import CodeStates, StageCode, changes_line, stages_of_record
+from realm_lab.records.code_record import CodeStates, StageCode, changes_line
 from realm_lab.records.computed import computed_values
 from realm_lab.records.files import print_json
-from realm_lab.records.run import StageRun, Status, read_run_record
+from realm_lab.records.run import Run, State, Status
 from realm_lab.records.run_values import run_values
-from realm_lab.records.state import STATES, RunState, StageStates, State
+from realm_lab.records.state import STATES, StageStates
 from realm_lab.records.study import DEFAULT, StudyRecord
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.runner.default_study import studies_of
@@ -111,42 +111,36 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     changed: dict[str, list[StageCode]] = {}
     found = []
     for run in record.runs:
-        folders: dict[str, str] = {}
         others: list[StageCode] = []
-        state, headline = RunState("PENDING", {}), None
-        if (path := runs / run.run / "run.json").exists():  # else of the default pipeline, which has yet to run
-            described = read_run_record(path)
-            folders = record.cut(described.stages)
-            described = replace(described, stages=folders)
-            used = codes.of_run(stages_of_record(runs, described))
-            if others := [one for one in used if one.changes]:
-                changed[run.run] = others
-            state = states.run(described.keys, described.inputs["corpus"])
-        shown = ""
-        if state.state == "COMPLETE":
-            stages = {stage: StageRun(runs / at, stage) for stage, at in folders.items()}
+        headline, shown = None, ""
+        if (runs / run.name / "run.json").exists():  # else of the default pipeline, which has yet to run
+            run = states.look(record.read(runs, run))
+            if others := [one for one in codes.of_run(run.folders(runs)) if one.changes]:
+                changed[run.name] = others
+        if run.state == "COMPLETE":
+            stages = {stage: run.folder(stage) for stage in run.stages}
             computed, reasons = computed_values((one for one in record.own_metrics if one.name == metric), stages)
             headline = (run_values(stages) | computed).get(metric)
             why = reasons.get(metric, "no value")
             shown = f"{metric} not measured: {why}" if headline is None else f"{metric} {headline:.4g}"
-        deciding = state.stages.get(state.stage or "")
+        deciding = run.states.get(run.stage or "")
         found.append(
             {
                 "study": name,
                 "cell": run.cell,
                 "seed": run.seed,
                 "run_key": run.run_key,
-                "run": run.run,
-                "state": state.state,
-                "stage": state.stage,
+                "run": run.name,
+                "state": run.state,
+                "stage": run.stage,
                 "step": deciding.status.step if deciding else 0,
                 "total_steps": deciding.status.total_steps if deciding else 0,
                 "steps_per_second": deciding.status.steps_per_second if deciding else 0.0,
-                "left_seconds": left_seconds(deciding.status) if deciding and state.state == "RUNNING" else None,
+                "left_seconds": left_seconds(deciding.status) if deciding and run.state == "RUNNING" else None,
                 "error": deciding.error if deciding else None,
                 "why": asdict(deciding.reason) if deciding and deciding.reason else None,
-                "reason": shown if state.state == "COMPLETE" else _reason(state, record, sweeping),
-                "flags": [f"{stage}: {flag}" for stage, flags in state.flags.items() for flag in flags],
+                "reason": shown if run.state == "COMPLETE" else _reason(run, record, sweeping),
+                "flags": [f"{stage}: {flag}" for stage, flag in run.flags],
                 "job": deciding.job if deciding else "",
                 "other_code": {one.stage: list(one.changes) for one in others},
                 metric: headline,
@@ -157,13 +151,13 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     return {"study": name, "counts": Counter(str(run["state"]) for run in found), "other_code": line, "runs": found}
 
 
-def _reason(run: RunState, study: StudyRecord, sweeping: Sequence[str]) -> str:
+def _reason(run: Run, study: StudyRecord, sweeping: Sequence[str]) -> str:
     """Describe the activity of a run, or why it does not run and how to continue it. `sweeping`: the processes that
     sweep the study now."""
     again = f"`{study.command}`"
     if run.stage is None:
         return f"has not started: {again}"
-    found, stage = run.stages[run.stage], run.stage.replace("_", "-")
+    found, stage = run.states[run.stage], run.stage.replace("_", "-")
     status, job = found.status, f"job {found.job}" if found.job else ""
     steps = f"{stage} {status.step}/{status.total_steps}" if status.total_steps else stage
     if run.state == "RUNNING":

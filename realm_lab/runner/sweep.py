@@ -19,9 +19,9 @@ from realm_lab.errors import UserError, suggestion
 from realm_lab.evidence.ledger import note_plan
 from realm_lab.records.files import print_json, read_json, read_object
 from realm_lab.records.launched import own_package
-from realm_lab.records.run import read_run_record
-from realm_lab.records.state import UNFINISHED, JobState, StageStates, State, run_state
-from realm_lab.records.study import StudyRun, check_study_name, read_study_record, study_folder
+from realm_lab.records.run import Run, State, read_run
+from realm_lab.records.state import UNFINISHED, StageState, StageStates
+from realm_lab.records.study import check_study_name, read_study_record, study_folder
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.on_finish import call, message
 from realm_lab.runner.other_code import described, other_code, settle_code
@@ -37,7 +37,7 @@ from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, nodes_of, tasks_of
 from realm_lab.runner.wanted import record_study, settled, study_record, wanted
-from realm_lab.systems.identity import Run, corpus_folder
+from realm_lab.systems.identity import corpus_folder
 
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
 EXIT_INCOMPLETE = 1
@@ -222,7 +222,7 @@ class Sweep:
         )
         return False
 
-    def _look_again(self, states: Mapping[str, JobState]) -> list[Task]:
+    def _look_again(self, states: Mapping[str, StageState]) -> list[Task]:
         """Start the runs that are wanted since a trial ended, and stop what no run needs any more. More seeds wait for
         the report of those before."""
         going = {name for name, state in states.items() if name in self._tasks and state.state in UNFINISHED}
@@ -261,7 +261,7 @@ class Sweep:
         """Count the complete runs of the study: wanted ones, and others that it had when it was recorded last."""
         own = [run for run in wanted(self._study, self._results) if run.trial is None]
         others = [run for run in _recorded(self._study, self._root) if run.run_key not in {run.run_key for run in own}]
-        complete = sum(self._results.state(run).state == "COMPLETE" for run in own)
+        complete = sum(self._results.look(run).state == "COMPLETE" for run in own)
         return complete + sum(_is_complete(run, self._root) for run in others)
 
     def _say_beginning(self, tasks: Sequence[Task], left: Sequence[str], is_first: bool) -> None:
@@ -287,12 +287,12 @@ class Sweep:
         """Count the complete runs whose prepared corpus is gone."""
         return sum(
             not (corpus_folder(self._root, run) / "manifest.json").exists()
-            and self._results.state(run).state == "COMPLETE"
+            and self._results.look(run).state == "COMPLETE"
             for run in self._runs or ()
         )
 
     def _counts(self) -> Counter[State]:
-        return Counter(self._results.state(run).state for run in self._runs or ())
+        return Counter(self._results.look(run).state for run in self._runs or ())
 
     def _coverage(self) -> Any:
         from realm_lab.evidence.report.frames import read_summary  # brings pandas
@@ -372,7 +372,7 @@ def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: 
     return [run for run in runs if run.cell in chosen]
 
 
-def _recorded(plan: StudyPlan, root: Path) -> tuple[StudyRun, ...]:
+def _recorded(plan: StudyPlan, root: Path) -> tuple[Run, ...]:
     """Return the runs of the plan before; none of a record that cannot be read, which the plan replaces."""
     path = study_folder(root / "runs", plan.name) / "study.json"
     with suppress(UserError):
@@ -388,9 +388,9 @@ def check_file(path: Path, root: Path) -> None:
         raise UserError(f"study {path.stem} is that of {source}, with runs and a report", "rename the file", path=path)
 
 
-def _is_complete(run: StudyRun, root: Path) -> bool:
-    file = root / "runs" / run.run / "run.json"
-    return file.exists() and run_state(root / "runs", read_run_record(file)).state == "COMPLETE"
+def _is_complete(run: Run, root: Path) -> bool:
+    file = root / "runs" / run.name / "run.json"
+    return file.exists() and StageStates(root / "runs").look(read_run(file)).state == "COMPLETE"
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.params.parameters import Params
-from realm_lab.records.run import KEY_LENGTH, StageRun, stage_folder
-from realm_lab.records.state import RunState, StageStates
-from realm_lab.systems.identity import Run
+from realm_lab.records.run import KEY_LENGTH, Run, StageRun, stage_folder
+from realm_lab.records.state import StageStates
 from realm_lab.systems.registry import system_of
 
 Node = tuple[str, str]  # stage, key
@@ -66,11 +65,6 @@ class Task:
         }
 
 
-def state_of_run(run: Run, states: StageStates, until: str = "") -> RunState:
-    """Return the state of a planned run, as far as the stage `until` or its own last one."""
-    return states.run(run.keys(until), run.corpus_key)
-
-
 def nodes_of(run: Run) -> set[Node]:
     """Return all that a run needs."""
     return {("prepare", run.corpus_key), *run.keys().items()}
@@ -89,10 +83,10 @@ def tasks_of(
     waits for it. `each_stage_alone`: one task per stage, since later runs may share any of them."""
     work = []
     for run in runs:
-        if until != "prepare" and state_of_run(run, states, until).state == "COMPLETE":
+        if until != "prepare" and states.look(run, until).state == "COMPLETE":
             continue
         stages: list[str] = []
-        for stage in ("prepare", *(run.keys(until) if until != "prepare" else ())):
+        for stage in ("prepare", *run.keys(until)):
             state = states.stage(stage, run.key(stage)).state
             if state == "FAILED" and not retry_failed:
                 break

@@ -19,7 +19,7 @@ from realm_lab.params.load import flatten
 from realm_lab.records.files import write_text
 from realm_lab.records.metrics import Part
 from realm_lab.records.parameters import CHANGES, OPTIONS
-from realm_lab.records.run import StageRun, stage_folder
+from realm_lab.records.run import Run, StageRun, stage_folder
 from realm_lab.records.state import StageStates
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.planned import StudyPlan
@@ -30,7 +30,6 @@ from realm_lab.runner.study import Cell, early_changes
 from realm_lab.runner.sweep import Request, part_of, sweep
 from realm_lab.runner.tasks import stages_left
 from realm_lab.runner.wanted import settled, wanted
-from realm_lab.systems.identity import Run
 from realm_lab.systems.registry import options_of, system_of
 
 STEPS = 4

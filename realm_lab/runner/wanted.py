@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from realm_lab.records.study import StudyRecord, write_study_record
+from realm_lab.records.run import Run
+from realm_lab.records.study import StudyRecord, read_study_record, write_study_record
 from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.results import Results
 from realm_lab.runner.rules import search
 from realm_lab.runner.rules.seeds import options_of
 from realm_lab.runner.rules.tune import tuned
-from realm_lab.systems.identity import Run, record_run
+from realm_lab.systems.identity import record_run
 
 
 def wanted(study: StudyPlan, results: Results) -> list[Run]:
@@ -65,10 +66,8 @@ def study_record(study: StudyPlan, root: Path, results: Results | None = None) -
 
 
 def record_study(study: StudyPlan, root: Path, results: Results | None = None) -> StudyRecord:
-    """Write run.json of every run that is wanted, and the study's study.json."""
+    """Write run.json of every run that is wanted, and the study's study.json; returns that as it was read back."""
     results, runs = results or Results(root), Path(root) / "runs"
     for run in (*(tuned(study, results).runs if study.tuning else ()), *wanted(study, results)):
         record_run(runs, run)
-    record = study_record(study, root, results)
-    write_study_record(runs, record)
-    return record
+    return read_study_record(write_study_record(runs, study_record(study, root, results)))

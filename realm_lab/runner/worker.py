@@ -34,10 +34,10 @@ from realm_lab.records.files import DiskFull, room_for
 from realm_lab.records.launched import exit_on_signals
 from realm_lab.records.lease import Taken
 from realm_lab.records.plugins import own_code
-from realm_lab.records.run import StageRun
+from realm_lab.records.run import Run, StageRun
 from realm_lab.records.run_lease import TAKEN_CODE, writing
 from realm_lab.systems.context import Context
-from realm_lab.systems.identity import Run, code_roots, plan_run, stage_folders
+from realm_lab.systems.identity import code_roots, plan_run
 from realm_lab.systems.registry import system_of
 
 
@@ -112,7 +112,7 @@ def _record_code(owner: Run, stage: str, runs: Path) -> None:
     """Write code.json of a stage that starts from nothing. UserError: the code has changed since the stages before it,
     or its checkpoint, were computed, and `launch.other_code` does not accept that; or since this process started."""
     states, roots = CodeStates(runs), code_roots(owner.params, owner.system)
-    folders = stage_folders(runs, owner, stage)
+    folders = owner.folders(runs, stage)
     states.check_unedited(roots[stage])
     for found in states.of_run(folders, roots):
         if found.changes and owner.params.launch.other_code == "accept":

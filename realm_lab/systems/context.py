@@ -25,7 +25,7 @@ from realm_lab.records.code_record import code_reader
 from realm_lab.records.digests import check_folder
 from realm_lab.records.files import digest, read_json
 from realm_lab.records.parameters import show as shown
-from realm_lab.records.run import StageRun, read_run_records, stage_folder
+from realm_lab.records.run import StageRun, read_runs, stage_folder
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
@@ -94,8 +94,9 @@ class Context(CorpusContext):
     def _nearest_finished(self, stage: str) -> str:
         """Describe the differences of the most similar finished run of this system; "" if there is none."""
         found, given = [], {"seed": self.run.seed, **flatten(self.params)}
-        for record in read_run_records(self.runs):
-            folder = self.runs / record.stages.get(stage, "") / "model" / "manifest.json"
+        for record in read_runs(self.runs):
+            key = record.stages.get(stage, "")
+            folder = stage_folder(self.runs, stage, key) / "model" / "manifest.json"
             if record.system == self.run.system and folder.exists():
                 theirs = {"seed": record.seed, **flatten(record.params)}
                 mine = with_options(given, theirs)

@@ -28,8 +28,8 @@ from realm_lab.corpus.vocabulary import (
 )
 from realm_lab.errors import UserError
 from realm_lab.params.sections import Section
-from realm_lab.records.run import StageRun, stage_folder
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, Run, corpus_folder, open_stage
+from realm_lab.records.run import Run, StageRun, stage_folder
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, open_stage
 from realm_lab.systems.registry import fixed_params, options_of, system_of, view_of
 
 BLANK = "[MASK]"  # in a question

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,7 @@ from realm_lab.params.sections import identity_values
 from realm_lab.records.files import digest
 from realm_lab.records.parameters import CHANGES, OPTIONS, ROUNDING, show
 from realm_lab.records.plugins import Choice, Chosen, Kind, import_plugins, load_object, plugin_modules
-from realm_lab.records.run import (
-    KEY_LENGTH,
-    RunRecord,
-    StageRun,
-    read_run_record,
-    stage_folder,
-    write_run_record,
-)
+from realm_lab.records.run import KEY_LENGTH, Run, StageRun, read_run, stage_folder, write_run
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.systems.registry import (
     EVALUATE,
@@ -61,48 +54,6 @@ DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseli
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 
 
-@dataclass(frozen=True)
-class Run:
-    """A system with its parameters at one seed, and the key of each of its stages, in order; in a study, one cell at
-    one seed. `values`: those that tuning chose for the cell, or tries in trial number `trial`. `last_stage`: the
-    stage at which it ends, if that is before the last one of its system."""
-
-    system: str
-    seed: int
-    params: Params
-    corpus_key: str
-    stages: dict[str, str]
-    cell: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
-    trial: int | None = None
-    last_stage: str = ""
-
-    @property
-    def run_key(self) -> str:
-        """Key of the last stage of its system, which names the run."""
-        return list(self.stages.values())[-1]
-
-    @property
-    def name(self) -> str:
-        """Its folder under runs/."""
-        return f"{system_of(self.system).name}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
-
-    @property
-    def label(self) -> str:
-        """Its cell, as people read it."""
-        return self.cell if self.trial is None else f"{self.cell}, trial {self.trial}"
-
-    def key(self, stage: str) -> str:
-        """Return the key of a stage; for prepare it is the corpus's."""
-        return self.corpus_key if stage == "prepare" else self.stages[stage]
-
-    def keys(self, until: str = "") -> dict[str, str]:
-        """Return stage -> key, as far as the stage `until`, or where it ends."""
-        names, last = list(self.stages), until or self.last_stage
-        names = names[: names.index(last) + 1] if last in names else names
-        return {name: self.stages[name] for name in names}
-
-
 def plan_run(params: Params, system: str, seed: int) -> Run:
     """Return one run of a system."""
     return plan_runs(params, system, [seed])[0]
@@ -110,10 +61,10 @@ def plan_run(params: Params, system: str, seed: int) -> Run:
 
 def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Run]:
     """Return the runs of a system with these seeds."""
-    given, params = params, fixed_params(params, system)
+    given, params, declared = params, fixed_params(params, system), system_of(system)
     _check_order(params, system)
     _check_checkpoints(params, system)
-    identities = [_stage_identity(params, system, stage) for stage in system_of(system).stages]
+    identities = [_stage_identity(params, system, stage) for stage in declared.stages]
     found = []
     for seed in seeds:
         corpus_key = digest(corpus_inputs(params, seed))
@@ -121,7 +72,8 @@ def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Run]:
         above = corpus_key
         for identity in identities:
             above = keys[identity["stage"]] = digest(identity | {"seed": seed, "before": above})
-        found.append(Run(system, seed, given, corpus_key, keys))
+        name = f"{declared.name}-s{seed}-{above[:KEY_LENGTH]}"
+        found.append(Run("", seed, above, name, None, system, given, corpus_key, keys))
     return found
 
 
@@ -198,13 +150,6 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def stage_folders(runs: Path, run: Run, until: str = "") -> dict[str, Path]:
-    """Return stage -> its folder, in order, from `prepare` on, as far as the stage `until` if there is such a one."""
-    names = ["prepare", *run.stages]
-    names = names[: names.index(until) + 1] if until in names else names
-    return {stage: stage_folder(runs, stage, run.key(stage)) for stage in names}
-
-
 def _system_identity(system: str) -> str | dict[str, Any]:
     """Return a system's name; for custom code with the digest of its package."""
     source = system_source(system)
@@ -279,26 +224,22 @@ def check_measured(runs: Path, run: Run, stage: str) -> None:
             raise UserError(f"{path.parent.name} {problem}", "set it to that, or delete this folder", path=path.parent)
 
 
-def record_run(runs: Path, run: Run) -> RunRecord:
-    """Write run.json of a run."""
+def record_run(runs: Path, run: Run) -> Run:
+    """Write run.json of a run, and return it as it was read back."""
     path = runs / run.name / "run.json"
-    if path.exists():  # the same run under a preset or with parameters that do not concern it
-        return read_run_record(path)
-    params = fixed_params(run.params, run.system)
-    inputs = corpus_inputs(params, run.seed)
-    inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
-    stages = [_stage_identity(params, run.system, stage) for stage in system_of(run.system).stages]
-    cell = {"stages": stages, "inputs": inputs, "system": _system_identity(run.system)}
-    record = RunRecord(
-        system=system_of(run.system).name,
-        seed=run.seed,
-        run_key=run.run_key,
-        cell_key=digest(cell),
-        preset=params.preset,
-        engine_version=ENGINE_VERSION,
-        params=_of_this_run(params, run.system),
-        inputs={"corpus": run.corpus_key},
-        stages={name: f"stages/{name}-{key[:KEY_LENGTH]}" for name, key in run.stages.items()},
-    )
-    write_run_record(runs, record)
-    return record
+    if not path.exists():  # else the same run, perhaps under a preset or with parameters that do not concern it
+        params, declared = fixed_params(run.params, run.system), system_of(run.system)
+        inputs = corpus_inputs(params, run.seed)
+        inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
+        stages = [_stage_identity(params, run.system, stage) for stage in declared.stages]
+        cell = {"stages": stages, "inputs": inputs, "system": _system_identity(run.system)}
+        recorded = replace(
+            run,
+            system=declared.name,
+            cell_key=digest(cell),
+            preset=params.preset,
+            engine_version=ENGINE_VERSION,
+            params=_of_this_run(params, run.system),
+        )
+        write_run(runs, recorded)
+    return read_run(path)

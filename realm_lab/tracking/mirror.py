@@ -24,10 +24,10 @@ from realm_lab.records.code_record import CodeStates, code_reader
 from realm_lab.records.files import digest, read_json, write_json
 from realm_lab.records.lease import exclusive
 from realm_lab.records.plugins import Choice, Chosen, Kind, calling
-from realm_lab.records.run import stage_of
+from realm_lab.records.run import Run
 from realm_lab.records.study import Studies, StudyRecord
 from realm_lab.records.tracking_store import default_uri
-from realm_lab.tracking.views import UNPLANNED, Member, View, read_groups, read_run, read_study
+from realm_lab.tracking.views import UNPLANNED, View, read_groups, read_study, view_of
 
 FINAL = ("COMPLETE", "FAILED", "CANCELLED")
 PARAMETER = "--tracker"
@@ -203,7 +203,7 @@ class Mirror:
         with exclusive(self._lock):
             groups = read_groups(self._studies, problems)
             studies = len(groups.keys() - {UNPLANNED})
-            states = {member.record.name: member.state.state for _, members in groups.values() for member in members}
+            states = {member.name: member.state for _, members in groups.values() for member in members}
             with self._noted(problems):
                 groups = dict.fromkeys(self._tracker.studies(), (None, [])) | groups  # also those that are gone
             for name, (study, members) in groups.items():
@@ -222,7 +222,7 @@ class Mirror:
         )
         return self.summary
 
-    def _show_group(self, name: str, study: StudyRecord | None, members: list[Member], problems: list[str]) -> None:
+    def _show_group(self, name: str, study: StudyRecord | None, members: list[Run], problems: list[str]) -> None:
         """Show the study first, then its runs below it; runs that the study no longer has are deleted."""
         # Taken before reading: files written meanwhile are seen the next time.
         look = (study, [(member, self._look(member)) for member in members])
@@ -237,8 +237,8 @@ class Mirror:
                 keys.append(whole.key)
             for number, member in enumerate(members, 1):
                 self.say(f"{name}: run {number} of {len(members)}, {tracker.points:,} points sent")
-                with self._noted(problems, member.record.name):
-                    view = read_run(self.runs, member, codes)
+                with self._noted(problems, member.name):
+                    view = view_of(member, study, codes)
                     if view.started_ms is not None:
                         self._counts[tracker.show(name, view)] += 1
                         keys.append(view.key)
@@ -249,9 +249,9 @@ class Mirror:
         finally:
             tracker.close(name)
 
-    def _look(self, member: Member) -> object:
+    def _look(self, member: Run) -> object:
         """Return a cheap fingerprint that differs whenever the points or files of a run may have changed."""
-        stages = [run.path for stage in member.record.stages if (run := stage_of(self.runs, member.record, stage))]
+        stages = [stage.path for stage in member.begun().values()]
         paths = [path / name for path in stages for name in ("metrics.jsonl", "results.json", "checkpoints")]
         return [(path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.exists()]
 

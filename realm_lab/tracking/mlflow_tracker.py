@@ -14,13 +14,13 @@ from realm_lab.errors import UserError, needs, suggestion
 from realm_lab.records.files import write_text
 from realm_lab.records.lease import exclusive
 from realm_lab.records.metrics import chosen_by
-from realm_lab.records.run import stage_of
+from realm_lab.records.run import Run
 from realm_lab.records.run_values import last_values, run_values
 from realm_lab.records.study import Studies, StudyRecord
 from realm_lab.records.tracking_store import default_uri, one_line
 from realm_lab.tracking.mirror import Tracker, TrackerError
 from realm_lab.tracking.saved_view import link, saved_views
-from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, Member, View, read_groups, trained_model
+from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, View, read_groups, trained_model
 
 
 class MlflowTracker(Tracker):
@@ -117,7 +117,7 @@ def _source(runs: Path) -> str:
 class Best(NamedTuple):
     """A complete run, its value of the measure, and the folder of its trained model."""
 
-    member: Member
+    run: Run
     value: float
     model: Path
 
@@ -127,28 +127,28 @@ def register(studies: Studies, name: str, uri: str, by: str) -> str:
     a line. UserError: no such study, or no run to choose."""
     runs = Path(os.path.abspath(studies.runs))
     study = studies.read(name)
-    best = best_run(runs, study, read_groups(studies, [])[name][1], by)
-    key, model = best.member.record.run_key, f"realm_lab-{name}"
+    best = best_run(study, read_groups(studies, [])[name][1], by)
+    key, model = best.run.run_key, f"realm_lab-{name}"
     with exclusive(runs / ".mirror.lock"):
         tracker = MlflowTracker(runs, uri or default_uri(runs))
         shown, version = tracker.register(name, key, best.model, model, {f"realm.{by}": f"{best.value:.6g}"})
     return f"registered {shown} ({by} {best.value:.3f}): models:/{model}/{version}, also models:/{model}@best"
 
 
-def best_run(runs: Path, study: StudyRecord, members: Sequence[Member], metric: str) -> Best:
+def best_run(study: StudyRecord, runs: Sequence[Run], metric: str) -> Best:
     """Return the run with the largest value, of several the first. UserError: `metric` is not measured on development
     data, or no complete run has both a value and a model."""
     known = chosen_by()
     if metric not in known:
         raise UserError(f"--by {metric}: not measured on development data; {suggestion(metric, known)}")
     found = []
-    for member in (member for member in members if member.state.state == "COMPLETE"):
-        stages = {stage: run for stage in member.state.stages if (run := stage_of(runs, member.record, stage))}
+    for run in (run for run in runs if run.state == "COMPLETE"):
+        stages = run.begun()
         is_curve = known[metric].source == "curve"
         values = run_values(stages) if not is_curve else last_values(stages["pretrain"]) if "pretrain" in stages else {}
         model = trained_model(stages)
         if metric in values and model:
-            found.append(Best(member, values[metric], model))
+            found.append(Best(run, values[metric], model))
     if not found:
         raise UserError(f"study {study.name}: no complete run has a model and {metric}; run `{study.command}`")
     return max(found, key=lambda best: best.value)

@@ -8,30 +8,22 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError
 from realm_lab.params.load import flatten
-from realm_lab.records.code_record import CodeStates, accepted_lines, changes_line, stages_of_record
+from realm_lab.records.code_record import CodeStates, accepted_lines, changes_line
 from realm_lab.records.computed import computed_values
 from realm_lab.records.files import read_object
 from realm_lab.records.metric_log import RESERVED, scalars
 from realm_lab.records.metrics import METRICS
 from realm_lab.records.parameters import show
-from realm_lab.records.run import (
-    KEY_LENGTH,
-    RunRecord,
-    StageRun,
-    read_run_record,
-    run_record_paths,
-    stage_folder,
-    stage_of,
-)
+from realm_lab.records.run import KEY_LENGTH, Run, StageRun, read_run, run_paths
 from realm_lab.records.run_values import run_values
-from realm_lab.records.state import STATES, RunState, StageState, run_state
+from realm_lab.records.state import STATES, StageState, StageStates
 from realm_lab.records.study import DEFAULT, STUDY_RECORD, Studies, StudyCell, StudyRecord, study_folder
 from realm_lab.records.validation import cut
 from realm_lab.tracking.saved_view import HEADLINES, color, grouping
@@ -88,86 +80,73 @@ class View:
     study: StudyRecord | None = None  # of a study as a whole
 
 
-class Member(NamedTuple):
-    """A run with its state and its cell in a study; no cell if no study mentions the run."""
-
-    record: RunRecord
-    state: RunState
-    study: StudyRecord | None = None
-    cell: StudyCell | None = None
+Group = tuple[StudyRecord | None, list[Run]]  # a study, None for runs of no study, and its runs
 
 
-def read_groups(studies: Studies, problems: list[str]) -> dict[str, tuple[StudyRecord | None, list[Member]]]:
+def read_groups(studies: Studies, problems: list[str]) -> dict[str, Group]:
     """Return experiment -> study and its runs; unreadable ones are added to `problems`."""
     runs = studies.runs
-    records: dict[str, RunRecord] = {}
-    for path in run_record_paths(runs):
-        try:
-            records[path.parent.name] = read_run_record(path)
-        except UserError as error:
-            problems.append(str(error))
-    groups: dict[str, tuple[StudyRecord | None, list[Member]]] = {}
-    planned = set()
+    records: dict[str, Run] = {}
+    for path in run_paths(runs):
+        with noted(problems):
+            records[path.parent.name] = read_run(path)
+    groups: dict[str, Group] = {}
+    states, planned = StageStates(runs), set[str]()
     for name in studies.names():
-        try:
-            study = studies.read(name)
-        except UserError as error:
-            problems.append(str(error))
-            continue
-        for shown in study.with_trials:
-            planned |= {run.run for run in shown.runs}
-            members = groups.setdefault(shown.name, (shown, []))[1]
-            for run in shown.runs:
-                if run.run not in records:
-                    if name != DEFAULT:  # which is as params.yaml is now, and may not have run yet
-                        problems.append(f"{study_folder(runs, name)}: no run {run.run}; plan the study again")
-                    continue
-                record = replace(records[run.run], stages=shown.cut(records[run.run].stages))
-                members += _member(runs, record, problems, shown, shown.cell(run.cell))
-    left = [record for name, record in records.items() if name not in planned]
-    if left:
-        groups[UNPLANNED] = None, [member for record in left for member in _member(runs, record, problems)]
+        with noted(problems):
+            for shown in studies.read(name).with_trials:
+                planned |= {run.name for run in shown.runs}
+                members = groups.setdefault(shown.name, (shown, []))[1]
+                for run in shown.runs:
+                    if run.name in records:
+                        with noted(problems):
+                            members.append(states.look(shown.own(run, records[run.name])))
+                    elif name != DEFAULT:  # which is as params.yaml is now, and may not have run yet
+                        problems.append(f"{study_folder(runs, name)}: no run {run.name}; plan the study again")
+    if left := [run for name, run in records.items() if name not in planned]:
+        groups[UNPLANNED] = None, []
+        for run in left:
+            with noted(problems):
+                groups[UNPLANNED][1].append(states.look(replace(run, cell=run.system)))
     return groups
 
 
-def _member(
-    runs: Path, record: RunRecord, problems: list[str], study: StudyRecord | None = None, cell: StudyCell | None = None
-) -> list[Member]:
-    """Return the run with its state; None if a status cannot be read."""
+@contextlib.contextmanager
+def noted(problems: list[str]) -> Iterator[None]:
+    """Add a UserError inside to `problems`, and go on."""
     try:
-        return [Member(record, run_state(runs, record), study, cell)]
+        yield
     except UserError as error:
         problems.append(str(error))
-        return []
 
 
-def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> View:
+def view_of(run: Run, study: StudyRecord | None, codes: CodeStates | None = None) -> View:
     """Return the view of one run.
 
     UserError: a file of the run is broken; the message names it.
     """
-    record, state, study, cell = member
-    stages = {stage: run for stage in state.stages if (run := stage_of(runs, record, stage))}
-    flags = [f"{stage}: {flag}" for stage, found in state.flags.items() for flag in found]
-    environments = [run.environment() for run in stages.values()]
-    used = (codes or CodeStates(runs)).of_run(stages_of_record(runs, record))
+    runs, stages = run.runs, run.begun()
+    cell = study.cell(run.cell) if study else None
+    flags = [f"{stage}: {flag}" for stage, flag in run.flags]
+    environments = [stage.environment() for stage in stages.values()]
+    used = (codes or CodeStates(runs)).of_run(run.folders(runs))
     others = [one for one in used if one.changes]
     tags = {
         "realm.kind": "run",
-        "realm.run_key": record.run_key,
-        "realm.cell": cell.name if cell else record.system,
-        "realm.seed": str(record.seed),
-        "realm.system": record.system,
+        "realm.run_key": run.run_key,
+        "realm.cell": run.cell,
+        "realm.seed": str(run.seed),
+        "realm.system": run.system,
         "realm.study": study.name if study else "",
         "realm.changes": changes_of(cell, study) if study and cell else "",
         # Of the last stage that recorded them: the stages before it may be older and shared.
         "realm.git_commit": next((e["git_commit"] for e in reversed(environments) if e.get("git_commit")), ""),
         "mlflow.user": next((e["user"] for e in reversed(environments) if e.get("user")), ""),
-        "realm.state": state.state,
+        "realm.state": run.state,
         "realm.flags": "; ".join(flags),
         "realm.other_code": changes_line(others, 1) if others else "",
         "realm.accepted_code": " ".join(accepted_lines(used)),
-        "realm.error": state.error or "",
+        "realm.error": run.error or "",
         "mlflow.source.name": "realm_lab",
         "mlflow.loggedArtifacts": json.dumps([{"path": VALUES, "type": "table"}]),
     }
@@ -175,40 +154,39 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
         group = grouping(study)
         tags |= study.tags | ({group.name: cell.name} if group.mode == "tag" else {})
         tags["mlflow.runColor"] = color(group, cell.name)
-    mark = "COLLAPSED " if state.has_collapsed else "FLAGGED " if flags else ""
-    files = {"run.json": runs / record.name / "run.json"}
-    for stage, run in stages.items():
+    mark = "COLLAPSED " if run.has_collapsed else "FLAGGED " if flags else ""
+    files = {"run.json": runs / run.name / "run.json"}
+    for stage, one in stages.items():
         names = ("config.yaml", "env.json", "results.json", "eval/predictions.jsonl")
-        files |= {f"{stage}/{name}": run.path / name for name in names if (run.path / name).exists()}
-    everything = flatten({**record.params, "inputs": record.inputs})
-    params = flatten(record.params) | {"seed": record.seed, "system": record.system}
-    params["cell"] = cell.name if cell else record.system
-    points = {stage: _points(run, state.stages[stage]) for stage, run in stages.items()}
-    started_ms, ended_ms = _own_times(state)
+        files |= {f"{stage}/{name}": one.path / name for name in names if (one.path / name).exists()}
+    everything = flatten({**run.params, "inputs": {"corpus": run.corpus_key}})
+    params = flatten(run.params) | {"seed": run.seed, "system": run.system, "cell": run.cell}
+    points = {stage: _points(one, run.states[stage]) for stage, one in stages.items()}
+    started_ms, ended_ms = _own_times(run)
     model = None
-    if state.state == "COMPLETE":
+    if run.state == "COMPLETE":
         computed, reasons = computed_values(study.own_metrics, stages) if study else ({}, {})
         compared = study.metrics if study else ()
-        points = {HEADLINE: _headline(stages, computed, compared, _times([state])[1] or 0)} | points
+        points = {HEADLINE: _headline(stages, computed, compared, _times([run])[1] or 0)} | points
         tags["realm.problems"] = "; ".join(f"{name}: {why}" for name, why in reasons.items())
         model = trained_model(stages)
     if model and sum(path.stat().st_size for path in model.rglob("*")) > MODEL_BYTES:
         model = None
     return View(
-        key=record.run_key,
-        name=mark + (f"{cell.name}-s{record.seed}" if cell else record.name),
-        state=state.state,
-        started_ms=started_ms or (_planned(runs, record) if study else None),
-        ended_ms=ended_ms if state.state in ("COMPLETE", "FAILED") else None,
-        note=f"Record: `runs/{record.name}/run.json`",
+        key=run.run_key,
+        name=mark + (f"{run.cell}-s{run.seed}" if study else run.name),
+        state=run.state,
+        started_ms=started_ms or (_planned(run) if study else None),
+        ended_ms=ended_ms if run.state in ("COMPLETE", "FAILED") else None,
+        note=f"Record: `runs/{run.name}/run.json`",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
         params={metric_name(name): cut(show(value), MAX_PARAM) for name, value in params.items()},
-        inputs=data_inputs(runs, record),
+        inputs=data_inputs(run),
         points=points,
         files=files,
         texts={
             "params.yaml": "".join(f"{name}: {json.dumps(value)}\n" for name, value in everything.items()),
-            VALUES: _values(stages, state),
+            VALUES: _values(stages, run),
         },
         model=model,
     )
@@ -231,20 +209,20 @@ def _headline(
     return [Point(metric_name(shown), values[name], time_ms, 0) for name, shown in names.items() if name in values]
 
 
-def _values(stages: dict[str, StageRun], state: RunState) -> str:
+def _values(stages: dict[str, StageRun], run: Run) -> str:
     """Everything that the complete stages of a run measured once, as a table of MLflow."""
     rows: list[list[str | float]] = []
-    for stage, run in stages.items():
-        if state.stages[stage].state == "COMPLETE":
-            rows += [[stage, name, value] for name, value in scalars(run.results(), "/")]
-            rows.append([stage, "minutes", state.stages[stage].status.wall_seconds / 60])
+    for stage, one in stages.items():
+        if run.states[stage].state == "COMPLETE":
+            rows += [[stage, name, value] for name, value in scalars(one.results(), "/")]
+            rows.append([stage, "minutes", run.states[stage].status.wall_seconds / 60])
     return json.dumps({"columns": ["stage", "name", "value"], "data": rows})
 
 
-def _own_times(state: RunState) -> tuple[int | None, int | None]:
+def _own_times(run: Run) -> tuple[int | None, int | None]:
     """Return the start of the run's first unshared stage, and the end if its unshared stages had run without a pause.
     Before the first one has started, shared stages count, so that the run is visible from its start."""
-    begun = {name: stage.status for name, stage in state.stages.items() if stage.status.started_at}
+    begun = {name: stage.status for name, stage in run.states.items() if stage.status.started_at}
     own = [status for name, status in begun.items() if name not in BEGINNINGS] or list(begun.values())
     if not own:
         return None, None
@@ -252,14 +230,14 @@ def _own_times(state: RunState) -> tuple[int | None, int | None]:
     return milliseconds(started), milliseconds(started + sum(status.wall_seconds for status in own))
 
 
-def _planned(runs: Path, record: RunRecord) -> int:
+def _planned(run: Run) -> int:
     """Return the time when a run was recorded: its start until one of its stages has started."""
-    return milliseconds((runs / record.name / "run.json").stat().st_mtime)
+    return milliseconds((run.runs / run.name / "run.json").stat().st_mtime)
 
 
-def _times(states: Sequence[RunState]) -> tuple[int | None, int | None]:
+def _times(runs: Sequence[Run]) -> tuple[int | None, int | None]:
     """Return the start of the first stage of these runs, and the end of the last one, if there is one."""
-    known = [stage.status for state in states for stage in state.stages.values()]
+    known = [stage.status for run in runs for stage in run.states.values()]
     started = [status.started_at for status in known if status.started_at]
     ended = [status.finished_at for status in known if status.finished_at]
     return milliseconds(min(started)) if started else None, milliseconds(max(ended)) if ended else None
@@ -289,15 +267,14 @@ def _points(run: StageRun, state: StageState) -> list[Point]:
     return points
 
 
-def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> View:
+def read_study(runs: Path, study: StudyRecord, members: Sequence[Run]) -> View:
     """Return the view of a study, above its runs: its question, progress, the means of its cells, and its report."""
-    states = [member.state for member in members]
-    done = sum(state.state == "COMPLETE" for state in states)
+    done = sum(run.state == "COMPLETE" for run in members)
     is_complete = done == len(study.runs)
-    found = {state.state for state in states}
-    started_ms, ended_ms = _times(states)
+    found = {run.state for run in members}
+    started_ms, ended_ms = _times(members)
     if started_ms is None:
-        started_ms = min((_planned(runs, member.record) for member in members), default=None)
+        started_ms = min(map(_planned, members), default=None)
     tags = {
         "realm.kind": "study",
         "realm.study": study.name,
@@ -306,7 +283,7 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
         "realm.progress": f"{done} of {len(study.runs)} runs complete",
         "realm.state": "COMPLETE" if is_complete else next((s for s in STATES[:-1] if s in found), "PENDING"),
         "mlflow.source.name": "realm_lab",
-        "mlflow.user": _users(runs, members),
+        "mlflow.user": _users(members),
         **study.tags,
     }
     folder = runs.parent / "reports" / study.name
@@ -319,32 +296,30 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
         ended_ms=ended_ms if is_complete else None,
         note=f"**{study.question}**" + (f"\n\n{study.note}" if study.note else ""),
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
-        points={cell.name: _means(runs, study, cell.name, members) for cell in study.cells},
+        points={cell.name: _means(study, cell.name, members) for cell in study.cells},
         files={path.relative_to(folder).as_posix(): path for path in reported},
         texts={"study.json": STUDY_RECORD.dump_json(study, indent=2).decode()},
         study=study,
     )
 
 
-def _users(runs: Path, members: Sequence[Member]) -> str:
+def _users(members: Sequence[Run]) -> str:
     """Return the users that ran any of its stages."""
     users: set[str] = set()
     for member in members:
         with contextlib.suppress(UserError):  # a broken file is named where its run is read
-            stages = [stage_of(runs, member.record, name) for name in member.record.stages]
-            users |= {run.environment().get("user") or "" for run in stages if run}
+            users |= {stage.environment().get("user") or "" for stage in member.begun().values()}
     return ", ".join(sorted(users - {""}))
 
 
-def _means(runs: Path, study: StudyRecord, cell: str, members: Sequence[Member]) -> list[Point]:
+def _means(study: StudyRecord, cell: str, members: Sequence[Run]) -> list[Point]:
     """Return `CELL/exact_match` and the like, means over the seeds of a cell, once all its runs are complete."""
-    mine = [member for member in members if member.cell and member.cell.name == cell]
-    if not mine or len(mine) != len(study.of(cell)) or any(member.state.state != "COMPLETE" for member in mine):
+    mine = [member for member in members if member.cell == cell]
+    if not mine or len(mine) != len(study.of(cell)) or any(member.state != "COMPLETE" for member in mine):
         return []
-    time_ms = _times([member.state for member in mine])[1] or 0
-    last = [stage_of(runs, member.record, [*member.state.stages][-1]) for member in mine]
+    time_ms = _times(mine)[1] or 0
     try:
-        found = [dict(scalars(run.results())) for run in last if run]
+        found = [dict(scalars(member.folder([*member.keys()][-1]).results())) for member in mine]
     except UserError:  # a broken file is named where its run is read
         return []
     means = {name: [values[key] for values in found if (key := METRICS[name].key) in values] for name in HEADLINES}
@@ -378,14 +353,13 @@ class DataInput(NamedTuple):
     counts: dict[str, int]
 
 
-def data_inputs(runs: Path, record: RunRecord) -> tuple[DataInput, ...]:
+def data_inputs(run: Run) -> tuple[DataInput, ...]:
     """The corpus and the questions of a run, once they are prepared. UserError: a broken file; the message names it."""
-    key = record.inputs["corpus"]
-    path = stage_folder(runs, "prepare", key) / "results.json"
+    key, path = run.corpus_key, run.folder("prepare").path / "results.json"
     if not path.exists():
         return ()
     counts: dict[str, int] = read_object(path)["counts"]
-    corpus: dict[str, Any] = record.params["corpus"]
+    corpus: dict[str, Any] = run.params["corpus"]
     source = corpus["source"]["name"] if isinstance(corpus["source"], Mapping) else corpus["source"]
     found = []
     for part, (use, names, columns) in DATA_SETS.items():

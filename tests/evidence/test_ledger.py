@@ -11,7 +11,8 @@ from realm_lab import UserError
 from realm_lab.cli import parser as cli
 from realm_lab.evidence.ledger import NAME, deviations, digest_text, note_look, note_plan, plan_of, read_ledger, verify
 from realm_lab.records.code import CodeReader
-from realm_lab.records.study import StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.records.run import Run
+from realm_lab.records.study import StudyCell, StudyRecord, write_study_record
 
 FOUND = {"exact_match": {"a": "lower"}}
 
@@ -19,7 +20,7 @@ FOUND = {"exact_match": {"a": "lower"}}
 def record_of(seeds: int, cells: tuple[str, ...] = ("base", "a"), name: str = "s", change: str = "") -> StudyRecord:
     """A study; `change` is in the keys of its last cell."""
     runs = tuple(
-        StudyRun(cell, seed, f"{name}-{cell}-{seed}{change * (cell == cells[-1])}", f"{cell}-s{seed}")
+        Run(cell, seed, f"{name}-{cell}-{seed}{change * (cell == cells[-1])}", f"{cell}-s{seed}")
         for cell in cells
         for seed in range(seeds)
     )

@@ -16,11 +16,10 @@ from realm_lab.records import run as run_dir
 from realm_lab.records.files import DiskFull
 from realm_lab.records.run import (
     Flag,
-    RunRecord,
+    Run,
     StageRun,
-    read_run_records,
-    stage_of,
-    write_run_record,
+    read_runs,
+    write_run,
 )
 from tests.factories.errors import refused
 
@@ -33,17 +32,19 @@ def stage(runs: Path) -> StageRun:
     return StageRun.open(runs, "pretrain", KEY, CONFIG)
 
 
-def record_of(*stages: StageRun, **changes: Any) -> RunRecord:
-    record = RunRecord(
-        system="realm",
+def record_of(*stages: StageRun, **changes: Any) -> Run:
+    record = Run(
+        cell="",
         seed=0,
         run_key="cd" * 32,
+        name=f"{changes.get('system', 'realm')}-s0-{'cd' * 6}",
+        system="realm",
         cell_key="ef" * 32,
         preset="toy",
         engine_version=1,
         params={"pretrain": {"steps": 10}},
-        inputs={"corpus": "12" * 32},
-        stages={stage.stage: f"stages/{stage.path.name}" for stage in stages},
+        corpus_key="12" * 32,
+        stages={stage.stage: stage.key[:12] for stage in stages},
     )
     return replace(record, **changes)
 
@@ -224,39 +225,36 @@ def test_a_broken_status_names_file_and_field(stage: StageRun) -> None:
 
 def test_a_record_is_written_once_and_read_back(runs: Path, stage: StageRun) -> None:
     record = record_of(stage)
-    path = write_run_record(runs, record)
+    path = write_run(runs, record)
     assert path == runs / "realm-s0-cdcdcdcdcdcd" / "run.json"
     before = path.stat().st_mtime_ns
-    assert write_run_record(runs, record) == path
+    assert write_run(runs, record) == path
     assert path.stat().st_mtime_ns == before
-    assert read_run_records(runs) == [record]
+    assert read_runs(runs) == [record]
 
 
 @pytest.mark.parametrize("system", ["", "a/b", "../up", ".hidden", "two words"])
 def test_a_label_that_names_no_folder_is_refused(runs: Path, system: str) -> None:
     with refused("system"):
-        write_run_record(runs, record_of(system=system))
+        write_run(runs, record_of(system=system))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"system": "realm"}', ""])
 def test_a_broken_record_is_named(runs: Path, text: str) -> None:
-    path = write_run_record(runs, record_of())
+    path = write_run(runs, record_of())
     path.write_text(text)
     with refused(path=path):
-        read_run_records(runs)
+        read_runs(runs)
 
 
 def test_a_copied_record_is_refused(runs: Path) -> None:
-    path = write_run_record(runs, record_of())
+    path = write_run(runs, record_of())
     path.parent.rename(runs / "copy")
     with refused("realm-s0-cdcdcdcdcdcd", path=runs / "copy" / "run.json"):
-        read_run_records(runs)
+        read_runs(runs)
 
 
-def test_stage_of_is_none_until_the_folder_exists(runs: Path, stage: StageRun) -> None:
-    record = record_of(stage, stages={"pretrain": f"stages/{stage.path.name}", "finetune": "stages/finetune-00"})
-    found = stage_of(runs, record, "pretrain")
-    assert found is not None
-    assert (found.path, found.key) == (stage.path, KEY[:12])
-    assert stage_of(runs, record, "finetune") is None
-    assert stage_of(runs, record, "evaluate") is None
+def test_a_stage_has_begun_once_its_folder_exists(runs: Path, stage: StageRun) -> None:
+    run = record_of(stage, runs=runs)
+    begun = replace(run, stages=run.stages | {"finetune": "00"}).begun()
+    assert {name: (one.path, one.key) for name, one in begun.items()} == {"pretrain": (stage.path, KEY[:12])}

@@ -11,15 +11,15 @@ import pytest
 
 from realm_lab.records.files import write_json
 from realm_lab.records.lease import this_process
-from realm_lab.records.run import Flag, stage_folder
+from realm_lab.records.run import Flag, Run, State, stage_folder
 from realm_lab.records.run_lease import LIMIT_SECONDS
-from realm_lab.records.state import Cause, JobState, Reason, RunState, StageState, State, run_state, stage_state
+from realm_lab.records.state import Cause, Reason, StageState, StageStates, stage_state
 from tests.factories.finished import finished
 from tests.records.test_run_dir import record_of
 
 STAGES = ("warm_start", "pretrain", "finetune")
 KEY = "ab" * 32
-RECORD = record_of(inputs={"corpus": KEY}, stages={name: f"stages/{name}-{KEY[:12]}" for name in STAGES})
+RECORD = record_of(corpus_key=KEY, stages=dict.fromkeys(STAGES, KEY))
 
 
 def leave(runs: Path, stage: str, state: str, **more: Any) -> Path:
@@ -34,8 +34,8 @@ def leave(runs: Path, stage: str, state: str, **more: Any) -> Path:
     return folder
 
 
-def found(runs: Path, job: JobState | None = None) -> RunState:
-    return run_state(runs, RECORD, {f"pretrain-{KEY[:12]}": job} if job else None)
+def found(runs: Path, job: StageState | None = None) -> Run:
+    return StageStates(runs, {f"pretrain-{KEY[:12]}": job} if job else None).look(RECORD)
 
 
 @pytest.mark.parametrize(
@@ -67,31 +67,30 @@ def test_a_run_is_what_its_first_unfinished_stage_is(
     run = found(tmp_path)
     assert (run.state, run.error) == (state, error)
     assert run.stage == ("finetune" if pretrain == "COMPLETE" else "pretrain")
-    assert list(run.stages) == list(STAGES)
-    assert run.wall_seconds == (15.0 if pretrain else 10.0)
+    assert list(run.states) == list(STAGES)
     assert run.has_collapsed == bool(pretrain)
-    assert run.flags == ({"pretrain": (Flag("collapsed", "collapsed: no"),)} if pretrain else {})
+    assert run.flags == ([("pretrain", Flag("collapsed", "collapsed: no"))] if pretrain else [])
 
 
 @pytest.mark.parametrize(
     ("left", "job", "state"),
     [
-        (None, JobState("QUEUED", "7", Reason(Cause.QUEUE, queue="Priority")), "QUEUED"),
-        (None, JobState("CANCELLED", "7"), "CANCELLED"),
-        (None, JobState("FAILED", "7", Reason(Cause.QUEUE, queue="OUT_OF_MEMORY")), "LOST"),
-        ("PREEMPTED", JobState("RUNNING", "7"), "QUEUED"),
-        ("PREEMPTED", JobState("COMPLETE", "7"), "PREEMPTED"),
-        ("FAILED", JobState("FAILED", "7"), "FAILED"),
+        (None, StageState("QUEUED", "7", Reason(Cause.QUEUE, queue="Priority")), "QUEUED"),
+        (None, StageState("CANCELLED", "7"), "CANCELLED"),
+        (None, StageState("FAILED", "7", Reason(Cause.QUEUE, queue="OUT_OF_MEMORY")), "LOST"),
+        ("PREEMPTED", StageState("RUNNING", "7"), "QUEUED"),
+        ("PREEMPTED", StageState("COMPLETE", "7"), "PREEMPTED"),
+        ("FAILED", StageState("FAILED", "7"), "FAILED"),
     ],
 )
-def test_a_job_says_what_folders_cannot(tmp_path: Path, left: str | None, job: JobState, state: State) -> None:
+def test_a_job_says_what_folders_cannot(tmp_path: Path, left: str | None, job: StageState, state: State) -> None:
     for stage in ("prepare", "warm_start"):
         leave(tmp_path, stage, "COMPLETE")
     if left:
         leave(tmp_path, "pretrain", left, error="why")
     run = found(tmp_path, job)
     assert run.state == state
-    assert run.stages["pretrain"].job == "7"
+    assert run.states["pretrain"].job == "7"
 
 
 def test_of_a_job_its_scheduler_knows_more_than_the_age_of_its_lease(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_of_a_job_its_scheduler_knows_more_than_the_age_of_its_lease(tmp_path: P
             {"owner": owner, "token": str(silent_seconds), "heard": time.time() - silent_seconds},
         )
         return stage_state(
-            folder, JobState(state, job, Reason(Cause.QUEUE, queue="FAILED") if state == "FAILED" else None)
+            folder, StageState(state, job, Reason(Cause.QUEUE, queue="FAILED") if state == "FAILED" else None)
         )
 
     lost = "process 1 on far is gone or silent (SLURM: FAILED)"
@@ -125,7 +124,7 @@ def test_a_run_that_waits_for_its_corpus_says_so_and_a_finished_one_needs_it_no_
     leave(tmp_path, "prepare", "PREEMPTED")
     for stage in STAGES:
         leave(tmp_path, stage, "COMPLETE")
-    assert (found(tmp_path).state, list(found(tmp_path).stages)) == ("COMPLETE", list(STAGES))
+    assert (found(tmp_path).state, list(found(tmp_path).states)) == ("COMPLETE", list(STAGES))
     (leave(tmp_path, "finetune", "COMPLETE") / "results.json").unlink()
     assert (found(tmp_path).state, found(tmp_path).stage) == ("PREEMPTED", "prepare")
 
@@ -137,7 +136,7 @@ def test_a_stage_lives_as_long_as_its_lease(tmp_path: Path, host: str, silent_se
     owner = asdict(this_process()) | {"host": host}
     times = {"since": 0.0, "heard": time.time() - silent_seconds}
     write_json(folder / "lease" / "writer.json", {"owner": owner, "token": "t", **times})
-    assert found(tmp_path).stages["pretrain"].state == state
+    assert found(tmp_path).states["pretrain"].state == state
     write_json(folder / "lease" / "writer.json", {"owner": owner | {"born": 1.0}, "token": "t", **times})
     if host != "far":  # a later process with the same number
-        assert found(tmp_path).stages["pretrain"].state == "LOST"
+        assert found(tmp_path).states["pretrain"].state == "LOST"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from realm_lab.records.digests import write_last
 from realm_lab.records.files import read_json, write_json
+from realm_lab.records.run import Run
 from realm_lab.records.study import (
     StudyCell,
     StudyRecord,
-    StudyRun,
     read_study_record,
     study_record_paths,
     write_study_record,
@@ -25,9 +25,9 @@ STUDY = StudyRecord(
     ),
     seeds=(0, 1),
     runs=(
-        StudyRun("realm", 0, "a" * 64, "realm-s0-aaaaaaaaaaaa"),
-        StudyRun("tokens", 1, "c" * 64, "realm-s1-cccccccccccc"),
-        StudyRun("tokens", 0, "b" * 64, "realm-s0-bbbbbbbbbbbb"),
+        Run("realm", 0, "a" * 64, "realm-s0-aaaaaaaaaaaa"),
+        Run("tokens", 1, "c" * 64, "realm-s1-cccccccccccc"),
+        Run("tokens", 0, "b" * 64, "realm-s0-bbbbbbbbbbbb"),
     ),
     metrics=("exact_match",),
     axes={"pretrain.masking": ("salient_span", "random_token")},

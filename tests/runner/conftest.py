@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from realm_lab.records.code_record import CodeStates
-from realm_lab.records.run import stage_folder
+from realm_lab.records.run import Run, stage_folder
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.planned import StudyPlan
-from realm_lab.systems.identity import Run, code_roots, kept_corpus_folder, stage_folders
+from realm_lab.systems.identity import code_roots, kept_corpus_folder
 from tests import tiny
 from tests.evidence.report.opened_page import browser
 from tests.factories.finished import finished
@@ -76,7 +76,7 @@ def leave(root: Path, run: Run, stage: str, state: str, results: Any = None, **m
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "status.json").write_text(json.dumps({"state": state, "attempt": 1, **more}))
     roots = code_roots(run.params, run.system)[stage]
-    CodeStates(root / "runs").write(stage, stage_folders(root / "runs", run), roots)
+    CodeStates(root / "runs").write(stage, run.folders(root / "runs"), roots)
     if state == "COMPLETE":
         finished(folder, results or {})
     return folder

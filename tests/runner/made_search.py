@@ -10,13 +10,13 @@ from unittest.mock import patch
 from realm_lab.params.parameters import Params
 from realm_lab.records.code_record import CodeStates
 from realm_lab.records.files import read_json, write_json
-from realm_lab.records.state import UNFINISHED, Cause, JobState, Reason
+from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState
 from realm_lab.runner import sweep as verb
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.sweep import Request
 from realm_lab.runner.tasks import Task
-from realm_lab.systems.identity import code_roots, kept_corpus_folder, open_stage, plan_run, stage_folders
+from realm_lab.systems.identity import code_roots, kept_corpus_folder, open_stage, plan_run
 
 PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
 SPACE = """
@@ -55,7 +55,7 @@ class FakeLauncher:
     ):
         self.root, self.lives, self._fails, self._scores = root, lives, fails, scores
         self.tasks: dict[str, Task] = {}
-        self.states: dict[str, JobState] = {}
+        self.states: dict[str, StageState] = {}
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
         self.most_pretraining = 0
@@ -69,10 +69,10 @@ class FakeLauncher:
     def submit(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             assert task.name not in self.states or self.states[task.name].state in ("FAILED", "CANCELLED")
-            self.tasks[task.name], self.states[task.name] = task, JobState("PENDING")
+            self.tasks[task.name], self.states[task.name] = task, StageState("PENDING")
             self.submitted.append(task.name)
 
-    def poll(self) -> dict[str, JobState]:
+    def poll(self) -> dict[str, StageState]:
         self.lives -= 1
         if self.lives < 0:
             raise Killed
@@ -83,22 +83,22 @@ class FakeLauncher:
             if all(state == "COMPLETE" for state in before):
                 self.states[name] = self._advance(self.tasks[name])
             elif "FAILED" in before:
-                self.states[name] = JobState("FAILED", reason=Reason(Cause.NEEDED, "the one before", "FAILED"))
+                self.states[name] = StageState("FAILED", reason=Reason(Cause.NEEDED, "the one before", "FAILED"))
         return dict(self.states)
 
     def cancel(self, names: Collection[str]) -> None:
         for name in names:
             if self.states[name].state in UNFINISHED:
-                self.states[name] = JobState("PREEMPTED")
+                self.states[name] = StageState("PREEMPTED")
                 self.cancelled.append(name)
 
     def close(self) -> None:
         """A killed owner stops nothing, and others have nothing left to stop."""
 
-    def _advance(self, task: Task) -> JobState:
+    def _advance(self, task: Task) -> StageState:
         for stage in task.stages:
             plan = plan_run(task.params, task.system, task.seed)
-            folders, roots = stage_folders(self.root / "runs", plan), code_roots(task.params, task.system)
+            folders, roots = plan.folders(self.root / "runs"), code_roots(task.params, task.system)
             if not (folders[stage] / "code.json").exists():
                 CodeStates(self.root / "runs").write(stage, folders, roots[stage])
             if stage == "prepare":
@@ -110,14 +110,14 @@ class FakeLauncher:
             if stage == "pretrain":
                 if self._fails(task.params):
                     run.fail("RuntimeError: no luck")
-                    return JobState("FAILED", reason=Reason(Cause.ERROR, detail="RuntimeError: no luck"))
+                    return StageState("FAILED", reason=Reason(Cause.ERROR, detail="RuntimeError: no luck"))
                 step = STEPS[len(run.metrics.rows())]
                 value = self._scores(task.params, task.seed) * step / STEPS[-1]
                 run.metrics.log(step, {"retrieval_utility": value, "cloze_exact_match": 0.5})
                 if step < STEPS[-1]:
-                    return JobState("RUNNING")
+                    return StageState("RUNNING")
             run.finish({})
-        return JobState("COMPLETE")
+        return StageState("COMPLETE")
 
 
 def write_search(root: Path, text: str = SPACE, name: str = "search-mine") -> Path:

@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from realm_lab.cli import main
 from realm_lab.evidence.compare import find_side
 from realm_lab.params.parameters import Params
 from realm_lab.records.digests import DIGESTS, write_last
+from realm_lab.records.run import Run
 from realm_lab.records.study import read_study_record, study_folder
 from realm_lab.runner import pipeline
 from realm_lab.runner.default_study import studies_of
@@ -61,7 +61,7 @@ def files(root: Path) -> Snapshot:
 
 def run_keys_in_mlflow(root: Path) -> list[str]:
     members = read_groups(studies_of(root), [])["default"][1]
-    return [member.record.run_key for member in members]
+    return [member.run_key for member in members]
 
 
 READERS: dict[str, Callable[[Path], list[str]]] = {
@@ -76,7 +76,7 @@ READERS: dict[str, Callable[[Path], list[str]]] = {
     ],
     "mirror": run_keys_in_mlflow,
     "runs": lambda root: sorted(
-        next(one.run_key for one in studies_of(root).read("default").runs if one.run == run["run"])
+        next(one.run_key for one in studies_of(root).read("default").runs if one.name == run["run"])
         for run in list_runs(root)
         if any(study.startswith("default/") for study in run["studies"])
     ),
@@ -149,7 +149,7 @@ def test_parameters_that_have_not_run_have_no_results(root: Path, capsys: pytest
     assert shown["counts"] == {"PENDING": 2}
     assert all("realm-lab evaluate" in run["reason"] for run in shown["runs"])
     recorded = read_study_record(study_folder(root / "runs", "default") / "study.json")
-    assert not {run.run for run in recorded.runs} & {path.name for path in unneeded(root)}
+    assert not {run.name for run in recorded.runs} & {path.name for path in unneeded(root)}
 
 
 def test_a_file_that_cannot_be_read_is_named_and_other_studies_are_shown(root: Path) -> None:
@@ -165,16 +165,16 @@ def test_a_file_that_cannot_be_read_is_named_and_other_studies_are_shown(root: P
     assert len(realm_lab.results("other", root)) == 2
 
 
-def stop(root: Path, stage: str, folder: str) -> None:
+def stop(root: Path, stage: str, run: Run) -> None:
     """Leave a stage as one that was stopped."""
-    path = root / "runs" / folder / "status.json"
+    path = run.folders(root / "runs")[stage] / "status.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"state": "PREEMPTED"}))
     path.with_name(DIGESTS).unlink()
 
 
 def test_a_run_that_has_not_finished_is_refused_with_the_command_of_its_study(root: Path) -> None:
-    record: Any = realm_lab.load_run("default/realm-s0", root).record
-    stop(root, "evaluate", record.stages["evaluate"])
+    record = realm_lab.load_run("default/realm-s0", root).record
+    stop(root, "evaluate", record)
     with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at evaluate\); run `realm-lab evaluate`"):
         realm_lab.load_run("default/realm-s0", root)
     with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at evaluate\); run `realm-lab evaluate`"):
@@ -213,7 +213,7 @@ def test_after_control_c_in_an_experiment_its_runs_are_refused_until_params_yaml
     committed = (root / "params.yaml").read_text()
     set_steps(root, 1)
     unfinished = realm_lab.load_run("default/realm-s0", root).record
-    stop(root, "finetune", unfinished.stages["finetune"])
+    stop(root, "finetune", unfinished)
     with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at finetune\); run `realm-lab evaluate`"):
         realm_lab.load_run("default/realm-s0", root)
     found = realm_lab.results("default", root).set_index("cell")

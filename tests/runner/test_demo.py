@@ -9,10 +9,10 @@ import pytest
 import realm_lab
 from realm_lab.cli.parser import main as cli
 from realm_lab.records.files import read_json, write_text
+from realm_lab.records.run import Run
 from realm_lab.records.study import (
     StudyCell,
     StudyRecord,
-    StudyRun,
     read_study_record,
     study_folder,
     write_study_record,
@@ -93,7 +93,7 @@ def test_the_next_steps_are_those_that_the_project_has(tmp_path: Path) -> None:
 
 def test_another_study_of_that_name_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = (StudyCell("mine", "mine", "realm", {}),)
-    mine = StudyRecord("demo", "?", "mine", cells, (0,), (StudyRun("mine", 0, "f" * 12, "realm-s0-ffffffffffff"),))
+    mine = StudyRecord("demo", "?", "mine", cells, (0,), (Run("mine", 0, "f" * 12, "realm-s0-ffffffffffff"),))
     write_study_record(tmp_path / "runs", mine)
     assert cli(["--root", str(tmp_path), "demo"]) == 2
     assert "study.json" in capsys.readouterr().err

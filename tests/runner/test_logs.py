@@ -9,15 +9,14 @@ import pytest
 
 from realm_lab.records.files import read_json
 from realm_lab.records.metric_log import MetricLog
-from realm_lab.records.run import RunRecord, Status, read_run_record
-from realm_lab.records.state import JobState, StageStates
+from realm_lab.records.run import Run, Status, read_run
+from realm_lab.records.state import StageState, StageStates
 from realm_lab.runner import progress
 from realm_lab.runner.logs import show_log
 from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.status import pace
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.runner.wanted import record_study
-from realm_lab.systems.identity import Run
 from tests.runner.conftest import leave
 
 
@@ -31,8 +30,8 @@ def run(planned: Callable[..., StudyPlan], tmp_path: Path) -> Run:
     return plan.runs[0]
 
 
-def record(run: Run, root: Path) -> RunRecord:
-    return read_run_record(root / "runs" / run.name / "run.json")
+def record(run: Run, root: Path) -> Run:
+    return read_run(root / "runs" / run.name / "run.json")
 
 
 def told(run: Run, root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -156,8 +155,8 @@ def test_a_running_stage_says_where_it_is_with_its_last_loss(
     shown.bars.verdict = "a verdict is wrapped " * 12 + "to its last word"
     assert shown.console.is_terminal == is_terminal
     with shown.bars:
-        shown.update({task.name: JobState("PENDING")})  # no line, so the next look has the first one
-        shown.update({task.name: JobState("RUNNING")})
+        shown.update({task.name: StageState("PENDING")})  # no line, so the next look has the first one
+        shown.update({task.name: StageState("RUNNING")})
     said, title = capsys.readouterr().err, "warm-start, seed 0 (shared by 2 cells)"
     assert task.title == f"prepare, {title}"
     if is_terminal:

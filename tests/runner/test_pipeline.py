@@ -14,8 +14,8 @@ from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.report import write_study_report
 from realm_lab.records.files import MARK, read_json, read_json_lines
-from realm_lab.records.run import read_run_record
-from realm_lab.records.state import run_state
+from realm_lab.records.run import read_run
+from realm_lab.records.state import StageStates
 from realm_lab.records.study import read_study_record, study_record_paths
 from realm_lab.runner import pipeline as stages
 from realm_lab.systems.context import open_run
@@ -277,7 +277,7 @@ def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path)
     stages.run("pretrain", stages.planned(tiny.params(short)), tmp_path)
     [study] = study_record_paths(tmp_path / "runs")
     states = [
-        run_state(tmp_path / "runs", read_run_record(tmp_path / "runs" / run.run / "run.json"))
+        StageStates(tmp_path / "runs").look(read_run(tmp_path / "runs" / run.name / "run.json"))
         for run in read_study_record(study).runs
     ]
     assert [(state.state, state.stage) for state in states] == [("PENDING", "finetune"), ("PENDING", "finetune")]
@@ -302,7 +302,7 @@ def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
     assert records["scratch"].common["warm_start.reader.steps"] == 1
     report = write_study_report(project, "scratch") / "report.md"
     assert re.search(r"realm-lab evaluate --preset \w+ .*--set warm_start.reader.steps=1\b", report.read_text("utf-8"))
-    assert {run.run for run in records["scratch"].runs}.isdisjoint(run.run for run in records["default"].runs)
+    assert {run.name for run in records["scratch"].runs}.isdisjoint(run.name for run in records["default"].runs)
     capsys.readouterr()
     stages.run("warm_start", stages.planned(PARAMS), project)
     assert capsys.readouterr().err == "study default: warm-start is complete\n"

@@ -10,7 +10,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.records.files import write_json
 from realm_lab.records.lease import Taken
-from realm_lab.records.state import Cause, JobState, Reason
+from realm_lab.records.state import Cause, Reason, StageState
 from realm_lab.runner import schedule
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions
 from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, share_out
@@ -151,7 +151,7 @@ def test_what_comes_before_is_waited_for(machine: Machine) -> None:
     pool.poll()
     assert (machine.running, machine.started[0].given["threads"]) == (["first", "other"], 2)
     machine.end("other")
-    assert pool.poll()["then"] == JobState("PENDING", reason=Reason(Cause.WAITS, "first seed 0: pretrain, finetune"))
+    assert pool.poll()["then"] == StageState("PENDING", reason=Reason(Cause.WAITS, "first seed 0: pretrain, finetune"))
     machine.end("first")
     assert pool.poll()["then"].state == "RUNNING"
 
@@ -170,10 +170,10 @@ def test_a_failed_prefix_stops_what_needs_it_and_nothing_else(machine: Machine) 
     states = pool.poll()
     log = machine.root / "runs" / "studies" / "study" / "logs" / "bad.txt"
     odd = Reason(Cause.ERROR, detail="RuntimeError: odd", log=str(log))
-    assert states["bad"] == JobState("FAILED", "123", odd)
+    assert states["bad"] == StageState("FAILED", "123", odd)
     assert machine.started[0].given["log"] == log
     why = Reason(Cause.NEEDED, "bad seed 0: pretrain, finetune", "FAILED", str(odd))
-    assert [states[name] for name in ("needs", "needs-too")] == [JobState("FAILED", reason=why)] * 2
+    assert [states[name] for name in ("needs", "needs-too")] == [StageState("FAILED", reason=why)] * 2
     assert [states[name].state for name in ("good", "after-good")] == ["COMPLETE", "COMPLETE"]
     assert [workers.name for workers in machine.started] == ["bad", "good", "after-good"]
     assert machine.started[0].settled == ["pretrain", "finetune"]
@@ -186,7 +186,7 @@ def test_a_task_that_was_stopped_from_outside_is_not_started_again(machine: Mach
     machine.end("t", 143, "stopped by a signal; run again to resume")
     states = pool.poll()
     assert states["t"].state == "PREEMPTED"
-    assert states["then"] == JobState(
+    assert states["then"] == StageState(
         "CANCELLED", reason=Reason(Cause.NEEDED, "t seed 0: pretrain, finetune", "PREEMPTED")
     )
     assert len(machine.started) == 1
@@ -214,11 +214,11 @@ def test_what_others_do_is_waited_for(machine: Machine, monkeypatch: pytest.Monk
     pool = launcher(machine)
     one, two = task("one"), task("two")
     pool.submit([one, two])
-    assert pool.poll()["one"] == JobState("PENDING", reason=Reason(Cause.TAKEN, "process 7 on far"))
+    assert pool.poll()["one"] == StageState("PENDING", reason=Reason(Cause.TAKEN, "process 7 on far"))
     assert machine.running == ["two"]
     theirs.add("two")  # the other was quicker: our process found the stage taken
     machine.end("two", 4, "process 7 on far works on this stage; wait for it")
-    assert pool.poll()["two"] == JobState("PENDING", reason=Reason(Cause.TAKEN, "process 7 on far"))
+    assert pool.poll()["two"] == StageState("PENDING", reason=Reason(Cause.TAKEN, "process 7 on far"))
     theirs.discard("two")
     assert pool.poll()["two"].state == "RUNNING"
     theirs.add("two")
@@ -295,7 +295,7 @@ def test_inline_leaves_the_rest_for_later_on_a_signal(tmp_path: Path, asked: dic
 def test_inline_waits_for_who_was_quicker(tmp_path: Path, asked: dict[str, Any]) -> None:
     asked["raises"] = {0: Taken("process 7 on far works on this stage; wait for it")}
     made = inline(tmp_path, {}, 1)
-    assert made.poll()["0"] == JobState("PENDING", reason=Reason(Cause.TAKEN, "another process"))  # between two stages
+    assert made.poll()["0"] == StageState("PENDING", reason=Reason(Cause.TAKEN, "another process"))
     complete(tmp_path, Task("0", STAGES, "realm", 0, PARAMS, dict.fromkeys(STAGES, "0" * 64), (), ()))
     assert made.poll()["0"].state == "COMPLETE"
     assert asked["done"] == [(0, "pretrain")]

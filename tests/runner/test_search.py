@@ -14,7 +14,7 @@ from realm_lab.records import run_lease
 from realm_lab.records.files import read_json, write_json
 from realm_lab.records.metrics import CURVES, METRICS, chosen_by
 from realm_lab.records.run import StageRun
-from realm_lab.records.state import JobState
+from realm_lab.records.state import StageState
 from realm_lab.records.study import read_study_record
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.stopping import sweepers, sweeping
@@ -58,7 +58,7 @@ def test_trials_are_cells_of_a_study_and_plain_data(tmp_path: Path) -> None:
         "pretrain",
     )
     assert [cell.changes for cell in record.cells[:2]] == [{}, trials[1]["values"]]
-    assert [run.run for run in record.runs] == [name for trial in trials for name in trial["runs"]]
+    assert [run.name for run in record.runs] == [name for trial in trials for name in trial["runs"]]
     summary = read_summary(tmp_path)
     assert summary["trials"] == {"complete": 3, "pruned": 0, "failed": 0, "running": 0}
     assert summary["best"] == max(trials, key=lambda trial: float(trial["value"]))
@@ -162,7 +162,7 @@ def test_a_trial_that_somebody_stops_stays_open_and_others_go_on(
     tmp_path: Path, parallel: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Stopped(FakeLauncher):
-        def poll(self) -> dict[str, JobState]:
+        def poll(self) -> dict[str, StageState]:
             found = super().poll()
             second = [name for name in self.submitted if name.startswith("pretrain")][1:2]
             self.cancel(second)

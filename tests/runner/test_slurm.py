@@ -12,7 +12,8 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.records.files import read_json, write_json
-from realm_lab.records.state import Cause, JobState, Reason, State
+from realm_lab.records.run import State
+from realm_lab.records.state import Cause, Reason, StageState
 from realm_lab.runner import slurm, slurm_job
 from realm_lab.runner.launchers import LauncherSettings, SlurmOptions
 from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, freeze_code, waves
@@ -171,17 +172,17 @@ def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
     logs = root / "runs/studies/masking/slurm"
     (logs / "100_9_0_log.err").write_text("boom\nsrun: error: vm: task 0: Exited with exit code 2\n")
     assert launcher.poll() == {
-        "a": JobState("QUEUED", "100_0", Reason(Cause.QUEUE, queue="Dependency")),
-        "b": JobState("QUEUED", "100_1", Reason(Cause.QUEUE, queue="JobArrayTaskLimit")),
-        "c": JobState("QUEUED", "100_2", Reason(Cause.QUEUE, queue="JobHeldUser")),
-        "d": JobState("RUNNING", "100_3"),
-        "e": JobState("COMPLETE", "100_4"),
-        "f": JobState("FAILED", "100_5", Reason(Cause.ERROR, detail="the loss is nan")),
-        "g": JobState("PREEMPTED", "100_6"),
-        "h": JobState("CANCELLED", "100_7"),
-        "i": JobState("FAILED", "100_8", Reason(Cause.QUEUE, queue="NODE_FAIL")),
-        "j": JobState("FAILED", "100_9", Reason(Cause.ERROR, detail="boom")),
-        "k": JobState("COMPLETE", "100_10"),
+        "a": StageState("QUEUED", "100_0", Reason(Cause.QUEUE, queue="Dependency")),
+        "b": StageState("QUEUED", "100_1", Reason(Cause.QUEUE, queue="JobArrayTaskLimit")),
+        "c": StageState("QUEUED", "100_2", Reason(Cause.QUEUE, queue="JobHeldUser")),
+        "d": StageState("RUNNING", "100_3"),
+        "e": StageState("COMPLETE", "100_4"),
+        "f": StageState("FAILED", "100_5", Reason(Cause.ERROR, detail="the loss is nan")),
+        "g": StageState("PREEMPTED", "100_6"),
+        "h": StageState("CANCELLED", "100_7"),
+        "i": StageState("FAILED", "100_8", Reason(Cause.QUEUE, queue="NODE_FAIL")),
+        "j": StageState("FAILED", "100_9", Reason(Cause.ERROR, detail="boom")),
+        "k": StageState("COMPLETE", "100_10"),
     }
     assert fake.calls("squeue")[-1].endswith("--jobs=100")
 
@@ -201,17 +202,17 @@ def test_of_what_squeue_has_forgotten_the_accounts_tell(fake: Fake, root: Path, 
     for number in (2, 4):
         (logs / f"100_{number}_0_log.err").write_text("a last word\n")
     ended = {
-        "a": JobState("RUNNING", "100_0"),
-        "b": JobState("CANCELLED", "100_1"),
-        "c": JobState(
+        "a": StageState("RUNNING", "100_0"),
+        "b": StageState("CANCELLED", "100_1"),
+        "c": StageState(
             "FAILED", "100_2", Reason(Cause.QUEUE, queue="OUT_OF_MEMORY")
         ),  # the last word is older than its end
-        "d": JobState("FAILED", "100_3", Reason(Cause.QUEUE)),
-        "e": JobState("FAILED", "100_4", Reason(Cause.ERROR, detail="a last word")),
-        "f": JobState("COMPLETE", "100_5"),
-        "g": JobState("CANCELLED", "100_6"),
-        "h": JobState("CANCELLED", "100_7"),  # before it started
-        "i": JobState("CANCELLED", "100_8"),
+        "d": StageState("FAILED", "100_3", Reason(Cause.QUEUE)),
+        "e": StageState("FAILED", "100_4", Reason(Cause.ERROR, detail="a last word")),
+        "f": StageState("COMPLETE", "100_5"),
+        "g": StageState("CANCELLED", "100_6"),
+        "h": StageState("CANCELLED", "100_7"),  # before it started
+        "i": StageState("CANCELLED", "100_8"),
     }
     assert launcher.poll() == launcher.poll() == ended
     [asked] = fake.calls("sacct")  # once: an end is an end
@@ -227,8 +228,8 @@ def test_what_could_not_start_is_not_a_failure_of_its_own(fake: Fake, root: Path
     for number, reason in enumerate(reasons):
         write_json(root / f"runs/studies/masking/ends/100_{number}.json", asdict(reason))
     found = launcher.poll()
-    assert found["a"] == JobState("CANCELLED", "100_0", reasons[0])
-    assert found["b"] == JobState("FAILED", "100_1", reasons[1])
+    assert found["a"] == StageState("CANCELLED", "100_0", reasons[0])
+    assert found["b"] == StageState("FAILED", "100_1", reasons[1])
 
 
 def test_when_slurm_does_not_answer_nothing_is_concluded(fake: Fake, root: Path, make: Any) -> None:

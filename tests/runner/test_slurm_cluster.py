@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.records.state import UNFINISHED, JobState
+from realm_lab.records.state import UNFINISHED, StageState
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import launcher_of
 from tests import tiny
@@ -49,7 +49,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     assert (shared.stages, set(task)) == (("prepare", "warm_start"), set(runs))
     most = 0
 
-    def states() -> dict[str, JobState]:
+    def states() -> dict[str, StageState]:
         nonlocal most
         running = cluster.ask("squeue", "--noheader", "--array", "--states=RUNNING", "--name=realm_lab-study")
         most = max(most, len(running.splitlines()))  # not those that are ending, whose node is free already

@@ -20,7 +20,7 @@ import pytest
 from realm_lab.records.lease import Taken
 from realm_lab.records.run import StageRun
 from realm_lab.records.run_lease import writing
-from realm_lab.records.state import UNFINISHED, JobState, StageState, StageStates
+from realm_lab.records.state import UNFINISHED, StageState, StageStates
 from realm_lab.runner import pipeline
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import Launcher, launcher_of
@@ -138,7 +138,7 @@ class Jobs:
         """Submit it once more."""
         self._launchers[name].submit([self._tasks[name]])
 
-    def state(self, name: str) -> JobState:
+    def state(self, name: str) -> StageState:
         """Return the state of its newest job."""
         return self._launchers[name].poll()[name]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from realm_lab.evidence.ledger import verify
-from realm_lab.records.run import StageRun, read_run_record
-from realm_lab.records.state import UNFINISHED, JobState
+from realm_lab.records.run import StageRun, read_run
+from realm_lab.records.state import UNFINISHED, StageState
 from realm_lab.records.study import StudyRecord, read_study_record, study_folder
 from realm_lab.runner.results import Results
 from realm_lab.runner.schedule import launcher_of
@@ -39,7 +39,7 @@ ROUNDS = {
 Submitted = Callable[[dict[str, Any]], Project]
 
 
-def jobs(project: Project) -> dict[str, JobState]:
+def jobs(project: Project) -> dict[str, StageState]:
     """The states of the jobs that the study, or its trials, have now."""
     plan = project.plan()
     return launcher_of(plan.name, project.root, plan.launcher, "slurm").poll()
@@ -74,8 +74,8 @@ def outcomes(project: Project) -> dict[tuple[str, int, int | None], Any]:
     """Cell, seed and trial -> the stages of its run with everything that equal runs share to the bit."""
     runs, found, study = project.root / "runs", {}, record(project)
     for run in (*study.trials, *study.runs):
-        stages = read_run_record(runs / run.run / "run.json").stages
-        finished = {name: tiny.outcome(StageRun(runs / path, name)) for name, path in stages.items()}
+        stages = read_run(runs / run.name / "run.json").folders(runs)
+        finished = {name: tiny.outcome(StageRun(path, name)) for name, path in stages.items() if name != "prepare"}
         found[run.cell, run.seed, run.trial] = finished
     return found
 

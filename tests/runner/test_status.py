@@ -14,13 +14,13 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.evidence.ledger import note_plan, read_ledger
+from realm_lab.records.run import Run
 from realm_lab.records.run_lease import writing
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.slurm_queue import Queued, SubmittedJob, jobs_of_stages, record_jobs
 from realm_lab.runner.status import study_status
 from realm_lab.runner.stopping import sweeping
 from realm_lab.runner.wanted import record_study, study_record
-from realm_lab.systems.identity import Run
 from tests.runner.conftest import leave
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab.records.metrics import METRICS, chosen_by
-from realm_lab.records.run import read_run_record
+from realm_lab.records.run import read_run
 from realm_lab.records.study import read_study_record
 from realm_lab.runner.effective import study_digests
 from realm_lab.runner.plan import default_plan, plan_study
@@ -352,7 +352,7 @@ def test_a_change_of_options_is_the_option_that_changes(
     record = record_study(plan, tmp_path)
     assert plan.cells[1].changes == record.cell("b").changes == wanted
     assert title is None or plan.cells[1].title == title
-    recorded = read_run_record(tmp_path / "runs" / record.of("b")[0].run / "run.json").params["system_options"]
+    recorded = read_run(tmp_path / "runs" / record.of("b")[0].name / "run.json").params["system_options"]
     assert {name: recorded["dpr"][name] for name in changes} == changes
     assert recorded.keys() == {"dpr"}, "the options of other systems are no parameters of the run"
 
@@ -434,7 +434,7 @@ def test_a_record_says_what_was_planned(planned: Planned, tmp_path: Path) -> Non
     assert record.cell("token").changes == {"pretrain.masking": "random_token", "pretrain.refresh.policy": "never"}
     for member, run in zip(record.runs, plan.runs, strict=True):
         assert (member.cell, member.seed, member.run_key) == (run.cell, run.seed, run.run_key)
-        assert read_run_record(tmp_path / "runs" / member.run / "run.json").run_key == run.run_key
+        assert read_run(tmp_path / "runs" / member.name / "run.json").run_key == run.run_key
 
 
 def test_a_record_and_its_runs_are_plain(planned: Planned, tmp_path: Path) -> None:

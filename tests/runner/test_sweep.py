@@ -18,7 +18,7 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.evidence.ledger import verify
 from realm_lab.records.files import read_json
-from realm_lab.records.run import StageRun, read_run_record
+from realm_lab.records.run import StageRun, read_run
 from realm_lab.records.study import read_study_record
 from realm_lab.runner.status import study_status
 from realm_lab.runner.stopping import sweepers
@@ -110,8 +110,8 @@ def members(root: Path) -> dict[str, dict[str, StageRun]]:
     """Cell -> the stages of its run, without the corpus."""
     runs, found = root / "runs", {}
     for run in read_study_record(runs / "studies" / "mini" / "study.json").runs:
-        folders = read_run_record(runs / run.run / "run.json").stages
-        found[run.cell] = {stage: StageRun(runs / folder, stage) for stage, folder in folders.items()}
+        folders = read_run(runs / run.name / "run.json").folders(runs)
+        found[run.cell] = {stage: StageRun(folder, stage) for stage, folder in folders.items() if stage != "prepare"}
     return found
 
 

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from realm_lab.params.parameters import Params
 from realm_lab.records.files import digest
+from realm_lab.records.run import Run
 from realm_lab.records.state import StageStates
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.schedule import launcher_of
 from realm_lab.runner.sweep import Request, Sweep
 from realm_lab.runner.tasks import Task, chains, tasks_of
-from realm_lab.systems.identity import Run, kept_corpus_folder
+from realm_lab.systems.identity import kept_corpus_folder
 from tests import tiny
 from tests.runner.conftest import leave
 
@@ -142,7 +143,7 @@ def made_run(choices: tuple[int, ...]) -> Run:
     keys = {name: digest([name, *path[: place + 1]]) for place, name in enumerate(names)}
     corpus = keys.pop("prepare")
     system = "warm_start" if 9 in choices else "realm"
-    return Run(system, choices[0], PARAMS, corpus, keys, "-".join(path))
+    return Run("-".join(path), choices[0], "", "", None, system, PARAMS, corpus, keys)
 
 
 CHOICES = st.tuples(

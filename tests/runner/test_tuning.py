@@ -16,6 +16,7 @@ from realm_lab.evidence.ledger import verify
 from realm_lab.evidence.report.rendered import stale
 from realm_lab.params.load import flatten
 from realm_lab.records.files import read_json
+from realm_lab.records.run import Run
 from realm_lab.records.study import Studies, read_study_record
 from realm_lab.records.yaml_file import parse_yaml
 from realm_lab.runner.housekeeping import unneeded
@@ -27,7 +28,7 @@ from realm_lab.runner.rules.space import Dimension, hypercube
 from realm_lab.runner.rules.tune import tuned
 from realm_lab.runner.sweep import part_of
 from realm_lab.runner.wanted import record_study, wanted
-from realm_lab.systems.identity import Run, open_stage
+from realm_lab.systems.identity import open_stage
 from realm_lab.tracking.views import read_groups
 from tests.factories.errors import refused
 from tests.runner.conftest import leave
@@ -80,7 +81,7 @@ def test_cells_are_tuned_and_then_compared(tmp_path: Path, capsys: pytest.Captur
         found = record.tuning["cells"][name]
         means = [sum(trial["by_seed"]) / 2 for trial in found["trials"]]
         assert found["chosen"] == means.index(max(means)), "of equal ones the first"
-        run = read_json(runs / record.of(name)[0].run / "run.json")
+        run = read_json(runs / record.of(name)[0].name / "run.json")
         assert flatten(run["params"])[parameter] == found["trials"][found["chosen"]]["values"][parameter]
     folder = root / "reports" / "mini"
     summary = read_json(folder / "summary.json")
@@ -230,11 +231,11 @@ def test_trials_are_shown_while_a_study_is_tuned(tmp_path: Path, capsys: pytest.
     assert (len(record.runs), len(record.trials)) == (0, 8)
     assert main(["status", "mini", "--json", "--root", str(root)]) == 0
     shown = json.loads(capsys.readouterr().out)["runs"]
-    assert {run["run"] for run in shown} == {run.run for run in record.trials}
+    assert {run["run"] for run in shown} == {run.name for run in record.trials}
     assert len({run["cell"] for run in shown}) == 4
     assert main(["runs", "--json", "--root", str(root)]) == 0
     assert {run["run"]: run["studies"] for run in json.loads(capsys.readouterr().out)} == {
-        run.run: [f"trials of mini/{run.cell}, trial {run.trial}"] for run in record.trials
+        run.name: [f"trials of mini/{run.cell}, trial {run.trial}"] for run in record.trials
     }
     groups = read_groups(Studies(root / "runs"), [])
     assert {name: len(members) for name, (_, members) in groups.items()} == {"mini": 0, "trials of mini": 8}

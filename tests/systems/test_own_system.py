@@ -98,7 +98,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "own", "--launcher", "inline"]) == 0
     study = read_study_record(project / "runs" / "studies" / "own" / "study.json")
-    first, second = (json.loads((project / "runs" / run.run / "run.json").read_text()) for run in study.runs)
+    first, second = (json.loads((project / "runs" / run.name / "run.json").read_text()) for run in study.runs)
     assert first["stages"]["count"] == second["stages"]["count"]
     evaluated = project / "runs" / first["stages"]["evaluate"]
     results: dict[str, Any] = json.loads((evaluated / "results.json").read_text())
@@ -114,7 +114,7 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
     rows = read_json_lines(evaluated / "eval" / "predictions.jsonl")
     assert len({row["prediction"] for row in rows}) == 1
     assert first["system"] == "frequent"
-    assert all(run.run.startswith("frequent-s0-") for run in study.runs), "a legal name of a folder"
+    assert all(run.name.startswith("frequent-s0-") for run in study.runs), "a legal name of a folder"
     option = "system_options.own_systems:Frequent.rank"
     assert study.cell("second").changes == {option: 1}
     assert study.cell("second").title == "the most frequent answer, rank = 1"

@@ -9,11 +9,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from realm_lab.records.metric_log import MetricLog
-from realm_lab.records.run import RunRecord, StageRun, Status, write_run_record
+from realm_lab.records.run import Run, StageRun, Status, write_run
 from realm_lab.records.study import (
     StudyCell,
     StudyRecord,
-    StudyRun,
     read_study_record,
     study_folder,
     write_study_record,
@@ -73,7 +72,7 @@ def pretrain_rows(system: str, seed: int, first: int, last: int, began_at: float
     return rows
 
 
-def add_to_study(runs: Path, record: RunRecord, cell: str | None = None, study: str = "default") -> StudyRecord:
+def add_to_study(runs: Path, record: Run, cell: str | None = None, study: str = "default") -> StudyRecord:
     """A run as one more of a study (new if need be) under the cell's name, its system by default. Baseline: realm."""
     path = study_folder(runs, study) / "study.json"
     before = read_study_record(path) if path.exists() else None
@@ -83,8 +82,8 @@ def add_to_study(runs: Path, record: RunRecord, cell: str | None = None, study: 
     cells = {"realm": StudyCell("realm", "REALM", "realm", {})}
     cells |= {known.name: known for known in (before.cells if before else ())}
     cells.setdefault(name, StudyCell(name, TITLES.get(name, name), arm, changes))
-    members = [*(run for run in (before.runs if before else ()) if run.run != record.name)]
-    members.append(StudyRun(name, record.seed, record.run_key, record.name))
+    members = [*(run for run in (before.runs if before else ()) if run.name != record.name)]
+    members.append(Run(name, record.seed, record.run_key, record.name))
     seeds = tuple(sorted({run.seed for run in members}))
     question = "Which spans should be masked?"
     design = StudyRecord(study, question, "realm", tuple(cells.values()), seeds, tuple(members), SCORES)
@@ -92,12 +91,15 @@ def add_to_study(runs: Path, record: RunRecord, cell: str | None = None, study: 
     return design
 
 
-def record_of(system: str, seed: int, stages: dict[str, str]) -> RunRecord:
+def record_of(system: str, seed: int, stages: dict[str, str]) -> Run:
     masking = "random_token" if system == "random_mask" else "salient_span"
-    return RunRecord(
-        system=system,
+    key = key_of("run", system, seed)
+    return Run(
+        cell="",
         seed=seed,
-        run_key=key_of("run", system, seed),
+        run_key=key,
+        name=f"{system}-s{seed}-{key[:12]}",
+        system=system,
         cell_key=key_of("cell", system),
         preset="toy",
         engine_version=1,
@@ -106,7 +108,7 @@ def record_of(system: str, seed: int, stages: dict[str, str]) -> RunRecord:
             "pretrain": {"masking": masking, "steps": 200, "reader": {"learning_rate": 3e-5}},
             "corpus": {"source": "toy", "files": {"knowledge": []}, "toy": {"world_seed": None}},
         },
-        inputs={"corpus": CORPUS},
+        corpus_key=CORPUS,
         stages=stages,
     )
 
@@ -118,16 +120,16 @@ def prepare(runs: Path) -> None:
     (stage.path / "results.json").write_text(json.dumps({"counts": counts, "dropped": {}, "digest": CORPUS}))
 
 
-def make_run(runs: Path, system: str, seed: int, study: str | None = "default") -> RunRecord:
+def make_run(runs: Path, system: str, seed: int, study: str | None = "default") -> Run:
     """One finished run, of a study unless that is None; the warm start is shared by all runs of the seed."""
     prepare(runs)
     plan = ["warm_start", *(["pretrain"] if system != "warm_start" else []), "finetune", "evaluate"]
-    folders: dict[str, str] = {}
+    keys: dict[str, str] = {}
     began_at = BEGAN_AT + 1000 * seed
     for stage in plan:
         key = key_of(stage, seed) if stage == "warm_start" else key_of(stage, system, seed)
         run = StageRun.open(runs, stage, key, {"stage": stage, "key": key, "seed": seed, "params": {}, "upstream": {}})
-        folders[stage] = f"stages/{run.path.name}"
+        keys[stage] = key
         if run.is_complete():
             continue
         noise = random.Random(f"{stage}{system}{seed}")
@@ -154,14 +156,14 @@ def make_run(runs: Path, system: str, seed: int, study: str | None = "default") 
                 ],
             )
             complete(run, 100, {"final_loss": 1.0}, start, 100.0)
-    record = record_of(system, seed, folders)
-    write_run_record(runs, record)
+    record = record_of(system, seed, keys)
+    write_run(runs, record)
     if study is not None:
         add_to_study(runs, record, study=study)
     return record
 
 
-def make_runs(runs: Path, systems: tuple[str, ...] = SYSTEMS, seeds: tuple[int, ...] = (0, 1)) -> list[RunRecord]:
+def make_runs(runs: Path, systems: tuple[str, ...] = SYSTEMS, seeds: tuple[int, ...] = (0, 1)) -> list[Run]:
     return [make_run(runs, system, seed) for system in systems for seed in seeds]
 
 
@@ -169,8 +171,8 @@ def planned_pretrain(runs: Path, seed: int) -> StageRun:
     """A run of the study with only pretrain, not started."""
     key = key_of("planned", seed)
     stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
-    record = replace(record_of("realm", seed, {"pretrain": f"stages/{stage.path.name}"}), run_key=key)
-    write_run_record(runs, record)
+    record = replace(record_of("realm", seed, {"pretrain": key}), run_key=key, name=f"realm-s{seed}-{key[:12]}")
+    write_run(runs, record)
     add_to_study(runs, record)
     return stage
 
@@ -191,7 +193,7 @@ def heard_of(stage: StageRun, seconds_ago: float = 0.0) -> None:
     (stage.path / "lease" / "writer.json").write_text(json.dumps(lease))
 
 
-def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = None) -> tuple[RunRecord, StageRun]:
+def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = None) -> tuple[Run, StageRun]:
     """A run whose pretrain is under way at `last_step`, on another host; its checkpoint is there too, or earlier."""
     prepare(runs)
     key = key_of("live")
@@ -200,8 +202,9 @@ def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = Non
     set_status(stage, step=last_step)
     heard_of(stage)
     checkpoint(stage, last_step if checkpoint_step is None else checkpoint_step)
-    record = record_of("realm", 0, {"pretrain": f"stages/{stage.path.name}"})
-    record = replace(record, system="live", run_key=key_of("live run"))
-    write_run_record(runs, record)
+    run_key = key_of("live run")
+    record = record_of("realm", 0, {"pretrain": key})
+    record = replace(record, system="live", run_key=run_key, name=f"live-s0-{run_key[:12]}")
+    write_run(runs, record)
     add_to_study(runs, record)
     return record, stage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from realm_lab.records.run import StageRun, stage_of, write_run_record
+from realm_lab.records.run import StageRun, write_run
 from realm_lab.records.study import read_study_record, write_study_record
 from realm_lab.records.tracking_store import default_uri
 from realm_lab.tracking.mirror import Mirror, mirror
@@ -72,7 +72,7 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     tags |= {"git_commit": "0123456789abcdef0123456789abcdef01234567", "system": "realm", "changes": "nothing"}
     assert {f"realm.{name}": value for name, value in tags.items()}.items() <= run["tags"].items()
     assert run["tags"]["mlflow.parentRunId"] == "default"
-    stage = stage_of(runs, record, "pretrain")
+    stage = StageRun(record.folders(runs)["pretrain"], "pretrain")
     assert stage is not None
     curves = {name: points for name, points in run["points"].items() if name.startswith("pretrain/")}
     assert curves == points_of(stage)
@@ -214,7 +214,7 @@ def mirror_dying(runs: Path, uri: str, monkeypatch: pytest.MonkeyPatch, instant:
 
 def test_what_has_not_begun_is_scheduled_in_its_study_and_stays_one_run(runs: Path) -> None:
     stages = [made_runs.planned_pretrain(runs, seed) for seed in (0, 1)]
-    write_run_record(runs, made_runs.record_of("random_mask", 7, {"pretrain": "stages/pretrain-0123"}))  # of no study
+    write_run(runs, made_runs.record_of("random_mask", 7, {"pretrain": "stages/pretrain-0123"}))  # of no study
     assert mirror(runs).created == 2
     runs_shown = shown.content(runs)
     assert {(run["status"], run["tags"]["realm.state"]) for run in runs_shown.values()} == {("SCHEDULED", "PENDING")}
@@ -328,7 +328,7 @@ def test_names_and_values_that_mlflow_does_not_take(runs: Path) -> None:
     stage.metrics.path.write_text(row + "\n")
     (runs / record.name / "run.json").unlink()
     params = {"list": list(range(5000)), "odd name!": "x", "empty": ""}
-    write_run_record(runs, replace(record, params=record.params | params))
+    write_run(runs, replace(record, params=record.params | params))
     assert mirror(runs).problems == ()
     run = only_run(runs)
     assert set(run["points"]) == {"pretrain/recall_at_5", "pretrain/what_"}

@@ -13,7 +13,7 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from realm_lab.cli import main
 from realm_lab.errors import UserError
-from realm_lab.records.run import stage_of
+from realm_lab.records.run import StageRun
 from realm_lab.records.study import Studies, StudyCell, StudyRecord, write_study_record
 from realm_lab.records.tracking_store import default_uri
 from realm_lab.tracking import saved_view
@@ -115,7 +115,7 @@ def test_the_trained_model_is_a_logged_model_that_transformers_opens(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = made_runs.make_run(runs, "realm", 0)
-    finetune = stage_of(runs, record, "finetune")
+    finetune = StageRun(record.folders(runs)["finetune"], "finetune")
     assert finetune is not None
     config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9)
     BertModel(config).save_pretrained(finetune.path / "model" / "reader")
@@ -138,7 +138,7 @@ def test_the_model_of_the_best_run_by_a_development_measure_is_registered_once(
 ) -> None:
     records = made_runs.make_runs(runs, systems=("realm",), seeds=(0, 1, 2))
     for record, value in zip(records, (0.3, 0.6, 0.5), strict=True):
-        finetune, evaluate = (stage_of(runs, record, stage) for stage in ("finetune", "evaluate"))
+        finetune, evaluate = (StageRun(record.folders(runs)[stage], stage) for stage in ("finetune", "evaluate"))
         assert finetune is not None
         assert evaluate is not None
         (finetune.path / "model" / "reader").mkdir(parents=True)

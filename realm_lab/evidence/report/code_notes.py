@@ -7,10 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from realm_lab.evidence.report.frames import Run, StudyFrames
-from realm_lab.records.code_record import CodeStates, StageCode, accepted_lines, changes_line, stages_of_record
+from realm_lab.evidence.report.frames import StudyFrames
+from realm_lab.records.code_record import CodeStates, StageCode, accepted_lines, changes_line
 from realm_lab.records.environment import patch_between
 from realm_lab.records.files import write_text
+from realm_lab.records.run import Run
 
 SHOWN = 6  # modules in a sentence
 SHORT = 10  # characters of a commit
@@ -47,9 +48,7 @@ def _used(study: StudyFrames) -> dict[str, list[StageCode]]:
     """The code of each run's stages."""
     used: dict[str, list[StageCode]] = {}
     for run in study.runs:
-        if run.stages:
-            runs = next(iter(run.stages.values())).path.parents[1]
-            used[run.name] = CodeStates(runs).of_run(stages_of_record(runs, run.record))
+        used[run.name] = CodeStates(run.runs).of_run(run.folders(run.runs))
     return used
 
 
@@ -91,5 +90,5 @@ def commit_of(run: Run) -> str:
 
 
 def _uncommitted(run: Run) -> Path | None:
-    paths = [stage.path / PATCH for stage in run.stages.values()]
+    paths = [run.folder(stage).path / PATCH for stage in run.stages]
     return next((path for path in reversed(paths) if path.exists()), None)

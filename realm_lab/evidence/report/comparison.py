@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.evidence.report.frames import NotMeasured, Run, column, frame, metric_columns
+from realm_lab.evidence.report.frames import NotMeasured, column, frame, metric_columns
 from realm_lab.evidence.report.published import Published, published
 from realm_lab.evidence.statistics.family import Finding, judge
 from realm_lab.evidence.statistics.intervals import Interval, per_example_interval, seeds_and_questions_interval
@@ -20,6 +20,7 @@ from realm_lab.records.files import read_json_lines
 from realm_lab.records.metric_log import finite
 from realm_lab.records.metrics import Metric
 from realm_lab.records.metrics import metric as metric_of
+from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell, StudyRecord
 
 if TYPE_CHECKING:
@@ -96,8 +97,10 @@ class Scores:
         """
         key = (cell, seed)
         if key not in self._read:
-            stage = self._runs[key].stages.get("evaluate") if key in self._runs else None
-            path = stage.path / "eval" / "predictions.jsonl" if stage else None
+            run = self._runs.get(key)
+            path = (
+                run.folder("evaluate").path / "eval" / "predictions.jsonl" if run and "evaluate" in run.stages else None
+            )
             self._read[key] = read_json_lines(path) if path and path.is_file() else []
         found = {}
         for row in self._read[key]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from realm_lab.errors import UserError
-from realm_lab.evidence.report.frames import Run, StudyFrames, relative
+from realm_lab.evidence.report.frames import StudyFrames, relative
 from realm_lab.records.defaults import defaults
 from realm_lab.records.parameters import ROUNDING, flat, is_system_option, measuring, show
-from realm_lab.records.run import RunRecord
+from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell
 from realm_lab.records.yaml_file import parse_yaml
 
@@ -25,11 +25,11 @@ def confounds(study: StudyFrames) -> list[str]:
 
 def _found(study: StudyFrames) -> Iterator[str]:
     record = study.record
-    engines = sorted({run.record.engine_version for run in study.runs})
+    engines = sorted({run.engine_version for run in study.runs})
     if len(engines) > 1:
         yield f"Confounded: runs of engine versions {', '.join(map(str, engines))} are compared."
     for cell in record.cells:
-        if len({run.record.cell_key for run in study.of(cell.name)}) > 1:
+        if len({run.cell_key for run in study.of(cell.name)}) > 1:
             yield f"Confounded: the seeds of {cell.name} differ in more than the seed."
     for cell in record.cells:
         if cell.name != record.baseline:
@@ -45,7 +45,7 @@ def curve_notes(study: StudyFrames) -> list[str]:
     """A sentence for each pre-training whose curves and flags were measured otherwise than the study asks for."""
     found: dict[str, list[str]] = defaultdict(list)
     for run in study.runs:
-        path = run.stages["pretrain"].path / "config.yaml" if "pretrain" in run.stages else None
+        path = run.folder("pretrain").path / "config.yaml" if "pretrain" in run.stages else None
         if path is None or not path.is_file():
             continue
         try:  # alike for all seeds of a cell, and then parsed once
@@ -53,7 +53,7 @@ def curve_notes(study: StudyFrames) -> list[str]:
         except (UserError, OSError, UnicodeDecodeError) as error:
             study.problems.append(relative(error, path.parents[2]))
             continue
-        asked = parameters_of(run.record) | study.record.observes | study.record.cell(run.cell).changes
+        asked = parameters_of(run) | study.record.observes | study.record.cell(run.cell).changes
         had = measuring(flat(params or {}))
         if changed := [name for name, value in had.items() if value != asked.get(name, value)]:
             differing = (f"{name} = {show(had[name])}, not {show(asked[name])}" for name in changed)
@@ -68,7 +68,7 @@ def reader_notes(study: StudyFrames) -> list[str]:
     """A sentence for each causal language model that replaced a reader that learns."""
     by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
     for run in study.runs:
-        own = parameters_of(run.record)
+        own = parameters_of(run)
         if own.get("pretrain.causal_checkpoint") is not None:
             model = str(own["pretrain.causal_checkpoint"]).rstrip("/").rpartition("/")[2]
             by_model[model, str(own.get("pretrain.causal_form"))].add(run.cell)
@@ -98,9 +98,9 @@ def _against_baseline(study: StudyFrames, cell: StudyCell) -> Iterator[str]:
     name, changes = cell.name, cell.changes
     bases = {run.seed: run for run in study.of(study.record.baseline)}
     for run in (run for run in study.of(name) if run.seed in bases):
-        ours, theirs = parameters_of(run.record), parameters_of(bases[run.seed].record)
+        ours, theirs = parameters_of(run), parameters_of(bases[run.seed])
         undeclared = differing_parameters(ours, theirs) - changes.keys()
-        if run.record.system != bases[run.seed].record.system:
+        if run.system != bases[run.seed].system:
             undeclared = {key for key in undeclared if not is_system_option(key)}
         if undeclared:
             yield f"Confounded: {name} also differs from the baseline in {', '.join(sorted(undeclared))}."
@@ -108,7 +108,7 @@ def _against_baseline(study: StudyFrames, cell: StudyCell) -> Iterator[str]:
         if equal:
             yield f"Confounded: {name} says that it changes {', '.join(equal)}, and its runs do not."
         changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
-        if not changes_data and run.record.inputs.get("corpus") != bases[run.seed].record.inputs.get("corpus"):
+        if not changes_data and run.corpus_key != bases[run.seed].corpus_key:
             yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than the baseline."
 
 
@@ -124,15 +124,15 @@ def _rounding(runs: Sequence[Run]) -> Iterator[str]:
             yield f"Runs differ in {what}: rounding differs, which training can amplify."
 
 
-def parameters_of(record: RunRecord) -> dict[str, Any]:
+def parameters_of(run: Run) -> dict[str, Any]:
     """Return a run's parameters by dotted name: those of the method, with the defaults of those that came later, and
     none of other systems, which older records have."""
 
     def is_own(name: str) -> bool:
         system = name.partition(".")[2].rpartition(".")[0]
-        return not is_system_option(name) or system == record.system or ":" in system
+        return not is_system_option(name) or system == run.system or ":" in system
 
-    found = defaults() | flat(record.params)
+    found = defaults() | flat(run.params)
     return {
         name: value for name, value in found.items()
         if is_own(name) and name not in NO_METHOD and not name.startswith("launch.")

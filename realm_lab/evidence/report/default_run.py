@@ -30,7 +30,7 @@ SHARED = ("corpus_update", "bm25")  # groups of results with separate names: `bm
 
 def write_default_outputs(study: StudyFrames, reports: Path) -> None:
     """Write all outputs of the default run; the same runs give the same bytes."""
-    presets = sorted({run.record.preset for run in study.runs})
+    presets = sorted({run.preset for run in study.runs})
     found = metrics_of(study.record, read_results(results_text(study.results)), presets)
     write_json(reports / "metrics.json", found)
     write_json(reports / "headline.json", headline(found))
@@ -46,7 +46,7 @@ def metrics_of(record: StudyRecord, results: pd.DataFrame, presets: Sequence[str
     found: dict[str, Any] = {
         "preset": ", ".join(presets),
         "seeds": list(record.seeds),
-        "runs": [run.run for run in record.runs],
+        "runs": [run.name for run in record.runs],
     }
     names = metric_columns(results)
     for cell, _ in ordered_cells(record):

@@ -8,9 +8,10 @@ from itertools import chain
 from typing import Any
 
 from realm_lab.errors import UserError
-from realm_lab.evidence.report.frames import Run, StudyFrames, relative
+from realm_lab.evidence.report.frames import StudyFrames, relative
 from realm_lab.records.files import read_json
 from realm_lab.records.metric_log import finite
+from realm_lab.records.run import Run
 
 Example = dict[str, Any]
 MOMENTS = {"start": "before pre-training", "end": "after pre-training"}
@@ -67,7 +68,7 @@ def _shown(example: Example) -> dict[str, Any]:
 
 
 def _read(study: StudyFrames, run: Run) -> list[Example]:
-    path = run.stages["evaluate"].path / "eval" / "explorer.json" if "evaluate" in run.stages else None
+    path = run.folder("evaluate").path / "eval" / "explorer.json" if "evaluate" in run.stages else None
     if path is None or not path.exists():
         return []
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,10 +21,10 @@ from realm_lab.records.files import read_json
 from realm_lab.records.metric_log import RESERVED, scalars
 from realm_lab.records.metrics import METRICS
 from realm_lab.records.metrics import metric as metric_of
-from realm_lab.records.run import RunRecord, StageRun, read_run_record
+from realm_lab.records.run import Run
 from realm_lab.records.run_values import run_values
-from realm_lab.records.state import RunState, run_state
-from realm_lab.records.study import Studies, StudyRecord, StudyRun, study_folder
+from realm_lab.records.state import StageStates
+from realm_lab.records.study import Studies, StudyRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,35 +38,6 @@ SIDES = ("old", "new")
 WHOLE: dict[str, Any] = {"seed": int, "step": int, "seeds": int, "collapsed": int, "engine_version": "Int64"}
 NotMeasured = Mapping[str, Mapping[str, str]]  # cell -> part of the evaluation, or metric -> why
 CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a study. `values`: its numbers by name, empty unless it is complete."""
-
-    cell: str
-    seed: int
-    name: str
-    record: RunRecord
-    state: RunState
-    stages: dict[str, StageRun]
-    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
-    values: dict[str, float] = field(default_factory=dict)
-    not_measured: dict[str, str] = field(default_factory=dict)  # part of the evaluation, or metric -> why
-
-    @property
-    def is_complete(self) -> bool:
-        """True if every stage is complete and its results could be read."""
-        return self.state.state == "COMPLETE" and bool(self.values)
-
-    @property
-    def flags(self) -> list[str]:
-        """Warnings of its stages, as `<stage>: <flag>`."""
-        return [f"{stage}: {flag}" for stage, flags in self.state.flags.items() for flag in flags]
-
-    def environment(self, key: str) -> set[str]:
-        """Return the values under one key of the stages' env.json, as text."""
-        return {str(env[key]) for env in self.environments.values() if env.get(key) is not None}
 
 
 @dataclass(frozen=True)
@@ -103,7 +74,7 @@ class StudyFrames:
         runs = [run for run in self.of(cell) if run.is_complete]
         stages = dict.fromkeys(stage for run in sorted(runs, key=lambda run: -len(run.stages)) for stage in run.stages)
         times = {
-            stage: [run.state.stages[stage].status.wall_seconds / 60 for run in runs if stage in run.stages]
+            stage: [run.states[stage].status.wall_seconds / 60 for run in runs if stage in run.stages]
             for stage in stages
         }
         return {stage: sum(known) / len(known) for stage, known in times.items()}
@@ -128,9 +99,9 @@ class StudyFrames:
     @property
     def pretrained(self) -> list[tuple[str, str]]:
         """Return (name, title) of the cells with a pre-training that no cell before them has."""
-        found: dict[tuple[Path, ...], tuple[str, str]] = {(): ("", "")}
+        found: dict[tuple[str, ...], tuple[str, str]] = {(): ("", "")}
         for name, title in self.cells:
-            folders = tuple(run.stages["pretrain"].path for run in self.of(name) if "pretrain" in run.stages)
+            folders = tuple(run.stages["pretrain"] for run in self.of(name) if "pretrain" in run.stages)
             found.setdefault(folders, (name, title))
         return [*found.values()][1:]
 
@@ -236,26 +207,22 @@ def metric_columns(results: pd.DataFrame) -> list[str]:
     return [name for name in results.columns if name not in (*IDENTITY, *MORE)]
 
 
-def _read_run(runs: Path, study: StudyRecord, member: StudyRun, problems: list[str]) -> Run | None:
+def _read_run(runs: Path, study: StudyRecord, member: Run, problems: list[str]) -> Run | None:
     """One run; None where its state is not known."""
     run = None
     try:
-        record = read_run_record(runs / member.run / "run.json")
-        if record.run_key != member.run_key:
-            raise UserError(f"{member.cell} seed {member.seed} is listed with another run", f"run `{study.command}`",
-                            path=study_folder(runs, study.name) / "study.json")  # fmt: skip
-        record = replace(record, stages=study.cut(record.stages))
-        stages = {name: StageRun(runs / folder, name) for name, folder in record.stages.items()}
+        found = replace(study.read(runs, member), runs=runs)
+        stages = {name: found.folder(name) for name in found.stages}
         for stage in stages.values():
             stage.check()
-        run = Run(member.cell, member.seed, member.run, record, run_state(runs, record), stages)
+        run = StageStates(runs).look(found)
         for name, stage in stages.items():
             run.environments[name] = stage.environment()
-        if run.state.state == "COMPLETE":
+        if run.state == "COMPLETE":
             run.values.update(run_values(stages))
             computed, reasons = computed_values(study.own_metrics, stages)
             run.values.update(computed)
-            run.values.update(_updates(runs / member.run))
+            run.values.update(_updates(runs / member.name))
             run.not_measured.update([*stages.values()][-1].results().get("not_measured") or {})
             run.not_measured.update(reasons)
             where = f"{member.cell}, seed {member.seed}"
@@ -291,9 +258,9 @@ def _updates(run: Path) -> dict[str, float]:
 def _points(run: Run, stage: str, problems: list[str]) -> list[tuple[Any, ...]]:
     """The curves of one stage of a run, a row a point as CURVE_COLUMNS."""
     try:
-        rows = run.stages[stage].metrics.rows()
+        rows = run.folder(stage).metrics.rows()
     except UserError as error:
-        problems.append(relative(error, run.stages[stage].path.parents[1]))
+        problems.append(relative(error, run.runs))
         return []
     return [
         (run.cell, run.seed, name, row["step"], value)
@@ -312,12 +279,12 @@ def _mean_ages(points: pd.DataFrame) -> pd.DataFrame:
     return known.assign(metric=AGE, value=values)
 
 
-def _row(study: str, member: StudyRun, run: Run | None) -> dict[str, Any]:
+def _row(study: str, member: Run, run: Run | None) -> dict[str, Any]:
     row: dict[str, Any] = {"study": study, "cell": member.cell, "seed": member.seed, "run_key": member.run_key}
-    row |= {"status": run.state.state if run else "PENDING"} | (run.values if run else {})
-    flags = " | ".join(run.flags) if run else ""
-    collapsed = int(run.state.has_collapsed) if run else 0
-    row |= {"engine_version": run.record.engine_version if run else None, "collapsed": collapsed, "flags": flags}
+    row |= {"status": run.state if run else "PENDING"} | (run.values if run else {})
+    flags = " | ".join(f"{stage}: {flag}" for stage, flag in run.flags) if run else ""
+    collapsed = int(run.has_collapsed) if run else 0
+    row |= {"engine_version": run.engine_version if run else None, "collapsed": collapsed, "flags": flags}
     missing = run.not_measured.items() if run else ()
     return row | {"not_measured": " | ".join(f"{part}: {reason}" for part, reason in missing)}
 

@@ -137,7 +137,7 @@ def collect(
     data = {
         "design": design,
         "title": title or f"Study: {study.record.name}",
-        "presets": sorted({run.record.preset for run in study.runs}),
+        "presets": sorted({run.preset for run in study.runs}),
         "commands": list(commands or _commands(study)),
         "date": _date(study),
         "machines": sorted({machine for run in study.runs for machine in run.environment("cpu")}),
@@ -225,7 +225,7 @@ def _commands(study: StudyFrames) -> tuple[str, ...]:
     if record.source:
         return f"realm-lab sweep {record.source}", f"realm-lab report {record.name}"
     if record.name == SCRATCH:
-        flags = [f"--preset {run.record.preset}" for run in study.runs[:1]]
+        flags = [f"--preset {run.preset}" for run in study.runs[:1]]
         flags += [f"--set {shlex.quote(f'{name}={show(value)}')}" for name, value in record.common.items()]
         return " ".join(["realm-lab evaluate", *flags]), f"realm-lab report {SCRATCH}"
     return ("dvc repro",) if record.name == DEFAULT else (f"dvc exp apply {record.name}", "dvc repro")
@@ -233,7 +233,7 @@ def _commands(study: StudyFrames) -> tuple[str, ...]:
 
 def _date(study: StudyFrames) -> str:
     """The day on which its last run ended; "" before the first one has."""
-    ended = [status.status.finished_at for run in study.runs for status in run.state.stages.values()]
+    ended = [status.status.finished_at for run in study.runs for status in run.states.values()]
     known = [one for one in ended if one]
     return datetime.fromtimestamp(max(known), UTC).date().isoformat() if known else ""
 
@@ -243,7 +243,7 @@ def _runs(study: StudyFrames) -> list[dict[str, Any]]:
     found = {(run.cell, run.seed): run for run in study.runs}
     rows = []
     for member in study.record.runs:
-        row: dict[str, Any] = {"cell": member.cell, "seed": member.seed, "run": member.run}
+        row: dict[str, Any] = {"cell": member.cell, "seed": member.seed, "run": member.name}
         rows.append(row)
         run = found.get((member.cell, member.seed))
         if run is None:
@@ -251,17 +251,13 @@ def _runs(study: StudyFrames) -> list[dict[str, Any]]:
             continue
         row["commits"] = sorted(run.environment("git_commit"))
         row["is_changed"] = "True" in run.environment("git_dirty")
-        row["corpus"] = run.record.inputs.get("corpus")
-        if run.state.flags:
-            row["flags"] = [
-                {"stage": stage, "name": flag.name, "text": flag.text}
-                for stage, flags in run.state.flags.items()
-                for flag in flags
-            ]
-        if run.state.stage:
-            status = run.state.stages[run.state.stage].status
-            row |= {"stage": run.state.stage, "step": status.step, "total_steps": status.total_steps}
-            row |= {"error": run.state.error, "why": asdict(run.state.reason) if run.state.reason else None}
+        row["corpus"] = run.corpus_key
+        if run.flags:
+            row["flags"] = [{"stage": stage, "name": flag.name, "text": flag.text} for stage, flag in run.flags]
+        if run.stage:
+            deciding = run.states[run.stage]
+            row |= {"stage": run.stage, "step": deciding.status.step, "total_steps": deciding.status.total_steps}
+            row |= {"error": run.error, "why": asdict(deciding.reason) if deciding.reason else None}
     return rows
 
 

@@ -24,7 +24,7 @@ def changed(record: StudyRecord, study: StudyFrames | None = None) -> pd.DataFra
     Values that no cell changes come from the runs; without runs (`study` is None) only the axes have the baseline's.
     """
     names = list(dict.fromkeys(name for cell in record.cells for name in cell.changes))
-    known = {run.cell: flat(run.record.params) for run in (study.runs if study else ())}
+    known = {run.cell: flat(run.params) for run in (study.runs if study else ())}
     rows = []
     for cell in record.cells:
         points: dict[str, Any] = dict(cell.points)
@@ -51,7 +51,7 @@ def all_predictions(study: StudyFrames) -> pd.DataFrame:
     rows = [
         {"cell": run.cell, "seed": run.seed} | row
         for run in study.runs
-        if run.is_complete and (path := [*run.stages.values()][-1].path / "eval" / "predictions.jsonl").exists()
+        if run.is_complete and (path := run.folder([*run.stages][-1]).path / "eval" / "predictions.jsonl").exists()
         for row in read_json_lines(path)
     ]
     return frame(rows, columns=None if rows else KEYS)

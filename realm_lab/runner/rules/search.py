@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from realm_lab.errors import UserError
+from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell, StudyRecord
 from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.results import Results
 from realm_lab.runner.search_file import CELL, Search
 from realm_lab.runner.study import changes_title
-from realm_lab.systems.identity import Run
 
 if TYPE_CHECKING:
     from realm_lab.runner.rules.trials import Journal
@@ -67,8 +67,8 @@ def open_trials(study: StudyPlan, results: Results) -> list[Run]:
 
 def _has_ended(journal: Journal, search: Search, results: Results, number: int, runs: Sequence[Run]) -> bool:
     """Tell the journal that a trial has ended, or is not worth continuing; False: it goes on."""
-    failed = next((results.state(run) for run in runs if results.has_failed(run)), None)
-    if all(results.state(run).state == "COMPLETE" for run in runs):
+    failed = next((results.look(run) for run in runs if results.has_failed(run)), None)
+    if all(results.look(run).state == "COMPLETE" for run in runs):
         found = [(results.outcome(run) or {}).get(search.metric) for run in runs]
         values = [value for value in found if value is not None]
         if len(values) == len(runs):
@@ -109,7 +109,7 @@ def record(study: StudyPlan, results: Results) -> StudyRecord:
             continue
         if found[0].run_key not in seen:
             seen.add(found[0].run_key)
-            changes = found[0].values
+            changes = found[0].chosen
             title = changes_title(changes) if changes else "parameters as they are"
             cells.append(StudyCell(found[0].cell, title, found[0].system, changes))
             runs += found

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from realm_lab.errors import UserError
 from realm_lab.params.load import placed
+from realm_lab.records.run import Run
 from realm_lab.runner.planned import CellSpace, StudyPlan
 from realm_lab.runner.results import Results
 from realm_lab.runner.rules.space import Dimension, Tuning, check_dimension, grid, hypercube, last_stage_for
-from realm_lab.systems.identity import Run
 
 OPERATIONS = "training_teraflop"
 MOST_HYPERCUBES = 50
@@ -164,7 +164,7 @@ def trials_of_cell(
         if key in keys:
             continue
         keys.add(key)
-        numbered = tuple(replace(run, values=dict(values), trial=len(found)) for run in runs)
+        numbered = tuple(replace(run, chosen=dict(values), trial=len(found)) for run in runs)
         found.append(look(dict(values), numbered))
         if len(found) == tuning.trials:
             break

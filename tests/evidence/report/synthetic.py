@@ -12,12 +12,12 @@ from typing import Any
 
 from realm_lab.evidence.report.report import write_study_report
 from realm_lab.params import load as config
-from realm_lab.records.code_record import CodeStates, stages_of_record
+from realm_lab.records.code_record import CodeStates
 from realm_lab.records.digests import DIGESTS
 from realm_lab.records.files import digest, write_json, write_text
 from realm_lab.records.plugins import Choice
-from realm_lab.records.run import RunRecord, write_run_record
-from realm_lab.records.study import StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.records.run import Run, write_run
+from realm_lab.records.study import StudyCell, StudyRecord, write_study_record
 from realm_lab.runner.plan import DEFAULT_FIGURES as FIGURES
 from tests.factories.finished import finished
 
@@ -79,23 +79,26 @@ def make_study(
                 mine[section][parameter] = value
             key = digest({"cell": cell.name, "seed": seed, "study": name})
             stages = [stage for stage in STAGES if (stage, cell.system) != ("pretrain", "warm_start")]
-            record = RunRecord(
-                system=cell.system,
+            record = Run(
+                cell=cell.name,
                 seed=seed,
                 run_key=key,
+                name=f"{cell.system}-s{seed}-{key[:12]}",
+                system=cell.system,
                 cell_key=digest({"cell": cell.name}),
                 preset="toy",
                 engine_version=1,
                 params=mine,
-                inputs={"corpus": digest({"corpus": seed})},
-                stages={stage: f"stages/{stage}-{digest([stage, key])[:12]}" for stage in stages},
+                corpus_key=digest({"corpus": seed}),
+                stages={stage: digest([stage, key]) for stage in stages},
             )
-            write_run_record(runs, record)
-            members.append(StudyRun(cell.name, seed, key, record.name))
+            write_run(runs, record)
+            members.append(record)
             if (cell.name, seed) not in skip:
-                for stage, folder in record.stages.items():
-                    write_stage(runs / folder, stage, digest([stage, key]), cell.name, seed, place)
-                    CodeStates(runs).write(stage, stages_of_record(runs, record), ())
+                folders = record.folders(runs)
+                for stage, stage_key in record.stages.items():
+                    write_stage(folders[stage], stage, stage_key, cell.name, seed, place)
+                    CodeStates(runs).write(stage, folders, ())
     baseline, source = cells[0].name, f"experiments/{name}.yaml"
     study = StudyRecord(
         name, "Which part pays?", baseline, cells, seeds, tuple(members), METRICS, source=source, figures=figures
@@ -117,7 +120,7 @@ def exact_match(cell: str, seed: int, place: int) -> float:
 
 def run_json(runs: Path, study: StudyRecord, cell: str, seed: int) -> Path:
     """run.json of one of its runs."""
-    return runs / next(run.run for run in study.of(cell) if run.seed == seed) / "run.json"
+    return runs / next(run.name for run in study.of(cell) if run.seed == seed) / "run.json"
 
 
 def stage_folder(runs: Path, study: StudyRecord, cell: str, seed: int, stage: str) -> Path:

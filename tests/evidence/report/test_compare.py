@@ -24,7 +24,7 @@ SEEDS = (0, 1, 2)
 
 
 def folder_of(study: StudyRecord, cell: str, seed: int) -> str:
-    return next(run.run for run in study.of(cell) if run.seed == seed)
+    return next(run.name for run in study.of(cell) if run.seed == seed)
 
 
 def compared(root: Path, *texts: str) -> dict[str, Any]:

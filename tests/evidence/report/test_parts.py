@@ -38,7 +38,8 @@ from realm_lab.evidence.report.study_figures import sketches
 from realm_lab.evidence.report.verdict import verdict
 from realm_lab.evidence.statistics.family import Kind
 from realm_lab.records.metrics import METRICS
-from realm_lab.records.study import Studies, StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.records.run import Run
+from realm_lab.records.study import Studies, StudyCell, StudyRecord, write_study_record
 from tests.evidence.report.synthetic import CELLS
 
 RATE = "pretrain.retriever.learning_rate"
@@ -136,7 +137,7 @@ def test_an_interaction_is_the_difference_of_an_axis_effect_between_points_of_th
 
 def test_cells_of_two_axes_are_compared_by_their_interaction(tmp_path: Path) -> None:
     record = product()
-    runs = tuple(StudyRun(cell.name, 0, "key", f"run-{cell.name}") for cell in record.cells)
+    runs = tuple(Run(cell.name, 0, "key", f"run-{cell.name}") for cell in record.cells)
     write_study_record(tmp_path / "runs", replace(record, runs=runs))
     names = [f"s/{cell.name}" for cell in record.cells]
     sides = [Side(name, ()) for name in names]
