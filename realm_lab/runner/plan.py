@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +29,8 @@ from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LocalOptions
 from realm_lab.runner.planned import CellSpace, StudyPlan, recorded_cell
 from realm_lab.runner.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
-from realm_lab.runner.rules.space import check_dimension, check_metric, last_stage_for
-from realm_lab.runner.rules.tune import check_space
+from realm_lab.runner.rules.space import Dimension, Tuning, check_dimension, check_metric, last_stage_for
+from realm_lab.runner.rules.tune import check_trials
 from realm_lab.runner.search_file import Search
 from realm_lab.runner.study import (
     DEFAULT_SYSTEM,
@@ -100,30 +100,9 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
         raise UserError(message, value=search.reach("pruning", "after_steps"))
-    written_space, last = search.reach("space"), last_stage_for(search.metric)
-    overrides_of(dict.fromkeys(written_space))  # they are parameters of a cell
-    flat = with_options(flatten(base), search.space)
-    own = {name: flat[name] for name in search.space}
-
-    def make(values_of_trial: Mapping[str, Any]) -> tuple[Run, ...]:
-        tried = laid_over(values, {name: values_of_trial[name] for name in written_space if name in values_of_trial})
-        with placed(written_space, tried):
-            params = resolve(tried)
-            check_parts(params)
-        changes = {key: value for key, value in flatten(params).items() if value != flat[key]}
-        return tuple(
-            replace(run, chosen=changes, last_stage=last) for run in plan_runs(params, DEFAULT_SYSTEM, search.seeds)
-        )
-
-    def key(values_of_trial: Mapping[str, Any]) -> str:
-        return make(values_of_trial)[0].key(last)
-
-    for name, dimension in search.space.items():
-        with placed(search.reach("space", name)):
-            if name in search.common or name in given:
-                place = "'set'" if name in search.common else "--set"
-                raise UserError(f"'{name}' is both in {place} and in 'space'; keep one")
-            check_dimension(name, dimension, own[name], key, last)
+    cell, place, last = Cell("", "", DEFAULT_SYSTEM, {}, {}), search.reach("space"), last_stage_for(search.metric)
+    inside = functools.partial(placed, place)
+    space = _space(search, cell, values, base, search.space, place, {*search.common, *given}, inside)
     settings = search.launcher
     if settings.local.processes is None:  # no more processes than trials at a time need
         local = LocalOptions(processes=search.parallel * len(search.seeds))
@@ -139,8 +118,7 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
         last_stage="" if last == "evaluate" else last,
         source=os.path.relpath(search.path, root),
     )
-    cells, spaces = (Cell("", "", DEFAULT_SYSTEM, {}, {}),), (CellSpace("", search.space, own, make, written_space),)
-    return StudyPlan(design, cells, make({}), settings, spaces=spaces, search=search)
+    return StudyPlan(design, (cell,), space.make({}), settings, spaces=(space,), search=search)
 
 
 def _runs(
@@ -257,46 +235,55 @@ def _spaces(
         if not space:
             problem = f"cell '{cell.name}' has no space to tune; write one here, or in 'tune'"
             raise UserError(problem, value=written_space)
-        for name in overrides_of(dict.fromkeys(written_space)):  # they are parameters of a cell
-            if name in cell.overrides or name in common:
-                raise UserError(f"'{name}' is set for cell '{cell.name}' and is in its space; keep one", value=name)
-        before = laid_over(base, overrides)
-        with _in_cell(study, cell, before):
+        before, inside = laid_over(base, overrides), functools.partial(_in_cell, study, cell)
+        with inside(before):
             untuned = resolve(before)
         with placed(study.reach("tune", "metric")):
             check_metric(tune.metric, untuned.corpus)
-        known = with_options(flatten(untuned), space)
-
-        first = {name: known[name] for name in space}
-        make = functools.partial(_trial_runs, study, cell, before, written_space, last_stage_for(tune.metric), {})
-        found.append(CellSpace(cell.name, space, first, make, written_space))
-        check_space(found[-1], tune, cell.system)
+        found.append(_space(tune, cell, before, untuned, space, written_space, {*cell.overrides, *common}, inside))
+        check_trials(found[-1], tune)
     return tuple(found)
 
 
-def _trial_runs(
-    study: Study,
+def _space(
+    tuning: Tuning | Search,
     cell: Cell,
     before: Mapping[str, Any],
-    names: Iterable[str],
-    last_stage: str,
-    made: dict[str, tuple[Run, ...]],
-    values: Mapping[str, Any],
-) -> tuple[Run, ...]:
-    """Return the run for each seed of a trial of a cell with these values, `made` once. UserError: no valid
-    combination."""
-    text = json.dumps(values, sort_keys=True)
-    if text not in made:
-        assert study.tune is not None
-        tried = laid_over(before, {name: values[name] for name in names if name in values})
-        with _in_cell(study, cell, tried):
-            params = resolve(tried)
-            check_parts(params)
-        made[text] = tuple(
-            replace(run, cell=cell.name, last_stage=last_stage)
-            for run in plan_runs(params, cell.system, study.tune.seeds)
-        )
-    return made[text]
+    untuned: Params,
+    space: Mapping[str, Dimension],
+    place: Any,
+    taken: Collection[str],
+    inside: Callable[[Mapping[str, Any]], AbstractContextManager[None]],
+) -> CellSpace:
+    """Return the space of a cell, which `place` has as it was written, with the runs of its trials. `before` are the
+    cell's settings, `taken` those that cannot be in a space; `inside` attaches the source of an error in settings.
+    UserError: the space does not fit the cell."""
+    for name in overrides_of(dict.fromkeys(place)):  # they are parameters of a cell
+        if name in taken:
+            where = f"for cell '{cell.name}'" if cell.name else "in 'set' or by --set"
+            raise UserError(f"'{name}' is set {where} and is in its space; keep one", value=name)
+    known, last = with_options(flatten(untuned), space), last_stage_for(tuning.metric)
+    made: dict[str, tuple[Run, ...]] = {}
+
+    def make(values: Mapping[str, Any]) -> tuple[Run, ...]:
+        text = json.dumps(values, sort_keys=True)
+        if text not in made:
+            tried = laid_over(before, {name: values[name] for name in place if name in values})
+            with inside(tried):
+                params = resolve(tried)
+                check_parts(params)
+            runs = plan_runs(params, cell.system, tuning.seeds)
+            made[text] = tuple(replace(run, cell=cell.name, last_stage=last) for run in runs)
+        return made[text]
+
+    found = CellSpace(cell.name, space, {name: known[name] for name in space}, make, place)
+    with found.errors():
+        if last not in make({})[0].stages:
+            raise UserError(f"metric: the system '{cell.system}' has no stage '{last}', where it is measured")
+    for name, dimension in space.items():
+        with found.errors(name):
+            check_dimension(name, dimension, found.own[name], found.key, last)
+    return found
 
 
 def _parts_of(study: Study, name: str, kind: Kind[Any]) -> tuple[Choice, ...]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from realm_lab.params.load import placed
 from realm_lab.records.plugins import Chosen
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell, StudyRecord
+from realm_lab.records.yaml_file import reach
 from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.rules.seeds import SeedCounts
 from realm_lab.runner.rules.space import Dimension, Tuning
@@ -30,6 +33,14 @@ class CellSpace:
     own: Mapping[str, Any]
     make: Make
     place: Any
+
+    def key(self, values: Mapping[str, Any]) -> str:
+        """Return the key of the last stage of a trial: trials with the same one are one trial."""
+        return [*self.make(values)[0].keys().values()][-1]
+
+    def errors(self, *keys: str) -> AbstractContextManager[None]:
+        """Attach the file and line of the space, or of a parameter in it, to errors that are raised inside."""
+        return placed(reach(self.place, *keys), prefix=f"cell '{self.cell}': " if self.cell else "")
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ def journal_of(study: StudyPlan, results: Results) -> Journal:
 def runs_of(study: StudyPlan, number: int, values: Mapping[str, Any]) -> list[Run]:
     """Return the runs of a trial, one for every seed. UserError: this combination of values is invalid."""
     (space,) = study.spaces
-    return [replace(run, cell=CELL.format(number)) for run in space.make(values)]
+    changes = {name: value for name, value in values.items() if value != space.own[name]}
+    return [replace(run, cell=CELL.format(number), chosen=changes) for run in space.make(values)]
 
 
 def open_trials(study: StudyPlan, results: Results) -> list[Run]:

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from realm_lab.errors import UserError
-from realm_lab.params.load import placed
 from realm_lab.records.run import Run
 from realm_lab.runner.planned import CellSpace, StudyPlan
 from realm_lab.runner.results import Results
-from realm_lab.runner.rules.space import Dimension, Tuning, check_dimension, grid, hypercube, last_stage_for
+from realm_lab.runner.rules.space import Dimension, Tuning, grid, hypercube, last_stage_for
 
 OPERATIONS = "training_teraflop"
 MOST_HYPERCUBES = 50
@@ -107,25 +105,10 @@ class Tuned:
         return {"space": space, "trials": trials, "chosen": best, "at_edge": at_edge}
 
 
-def check_space(cell: CellSpace, tuning: Tuning, system: str) -> None:
-    """UserError: the space does not fit its cell, or does not have enough trials."""
-    last = last_stage_for(tuning.metric)
-    with _errors(cell):
-        if last not in cell.make(cell.own)[0].stages:
-            problem = f"the system '{system}' has no stage '{last}', where '{tuning.metric}' is measured"
-            raise UserError(f"metric: {problem}")
-        for name, dimension in cell.space.items():
-            check_dimension(name, dimension, cell.own[name], lambda values: _key(cell, {**cell.own, **values}), last)
+def check_trials(cell: CellSpace, tuning: Tuning) -> None:
+    """UserError: the space of a cell does not have enough trials."""
+    with cell.errors():
         trials_of_cell(cell, tuning, lambda values, runs: Trial(values, runs, "pending", (), None))
-
-
-def _errors(cell: CellSpace) -> AbstractContextManager[None]:
-    """Attach the file and line of a space to errors that are raised inside."""
-    return placed(cell.place, prefix=f"cell '{cell.cell}': ")
-
-
-def _key(cell: CellSpace, values: Mapping[str, Any]) -> str:
-    return [*cell.make(values)[0].keys().values()][-1]
 
 
 def tuned(study: StudyPlan, results: Results) -> Tuned:
@@ -142,7 +125,7 @@ def tuned(study: StudyPlan, results: Results) -> Tuned:
 
     trials = {}
     for cell in study.spaces:
-        with _errors(cell):
+        with cell.errors():
             trials[cell.cell] = trials_of_cell(cell, tuning, trial)
     return Tuned(tuning, trials, {cell.cell: cell.space for cell in study.spaces})
 
@@ -160,7 +143,7 @@ def trials_of_cell(
             if tuning.sampler == "grid":
                 raise
             continue  # the next draw
-        key = [*runs[0].keys().values()][-1]
+        key = cell.key(values)
         if key in keys:
             continue
         keys.add(key)
