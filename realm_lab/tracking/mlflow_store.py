@@ -49,7 +49,6 @@ STATUS_OF = {
 }
 PREFIX = "realm_lab/"  # of experiments
 OURS = ("realm.", "mlflow.")  # tags that the mirror writes; all others are people's
-CHOSEN = ("mlflow.runColor",)  # tags that realm_lab sets only until people choose another value
 NOTE = "mlflow.note.content"
 KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, between the generated and the user's part
 # The interface hides tags under "mlflow."; these are only for the mirror.
@@ -115,7 +114,6 @@ class Store:
         tags = view.tags | {KEY: view.key, SOURCE: self._source, NOTE: _note(view.note, before.get(NOTE, ""))}
         tags[GIVEN] = json.dumps([name for name in view.tags if not name.startswith(OURS)])
         tags |= {"mlflow.parentRunId": parent} if parent else {}
-        tags |= {name: before[name] for name in CHOSEN if name in before}
         what = "created"
         if run is not None:
             if not _contradicts(run, view):
@@ -123,6 +121,7 @@ class Store:
             self.delete(run)
             what = "recreated"
             tags |= {name: before[name] for name in before if not name.startswith(OURS) and name not in _given(before)}
+            tags |= {name: before[name] for name in ("mlflow.runColor",) if name in before}  # which people choose
         run = self._client.create_run(experiment, start_time=view.started_ms, tags=tags, run_name=view.name)
         self._fill(run, view, tags)
         return run.info.run_id, what

@@ -7,11 +7,9 @@ version 3.17. A version that does not support it shows the plain list of runs.
 from __future__ import annotations
 
 import base64
-import functools
-import itertools
 import json
 import zlib
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from realm_lab.records.study import StudyRecord
 
@@ -21,24 +19,6 @@ SHARED = "mlflow.sharedViewState."  # the tag of a view, with its id
 HEADLINES = ("exact_match", "recall_at_5", "retrieval_utility")
 COLUMNS = 4  # at most, of parameters
 AXES = 8  # at most, of parameters in parallel coordinates
-# MLflow colours a group by a hash of its name, with these 29 colours (mlflow/server/js: shared/building_blocks).
-PALETTE = (
-    "a6630c c83243 b45091 8a63bf 434a93 137dae 04867d 308613 facb66 1f272d 445461 5f7281 8396a5 93320b be501e de7921 "
-    "f2be88 115026 277c43 3ba65e 8ddda8 9e102c c82d4c e65b77 f792a6 0e538b 2272b4 4299e0 8acaff"
-).split()
-# Names of a tag with the cell, for people; MLflow hashes them too.
-GROUP_NAMES = tuple(
-    pattern.format(word=word)
-    for pattern in ("{word}", "{word} of {{study}}", "{{study}}: {word}", "{{study}}, {word}", "{word} in {{study}}")
-    for word in ("cell", "cell name", "name of the cell", "cells", "Cell")
-)
-
-
-class Grouping(NamedTuple):
-    """The grouping of a study's runs in MLflow: a parameter or a tag, and its name."""
-
-    mode: Literal["param", "tag"]
-    name: str
 
 
 def link(experiment: str, view: str = BY_CELL) -> str:
@@ -53,46 +33,16 @@ def changed_parameters(study: StudyRecord) -> list[str]:
     return list(dict.fromkeys(name for cell in study.cells for name in cell.changes))
 
 
-def grouping(study: StudyRecord) -> Grouping:
-    """Return the grouping of a study's runs: the parameter `cell`, or a tag with the same value whose name gives the
-    cells more distinct colours."""
-    return _grouping(study.name, tuple(cell.name for cell in study.cells))
-
-
-@functools.cache
-def _grouping(study: str, cells: tuple[str, ...]) -> Grouping:
-    def distance(group: Grouping) -> float:
-        colors = [bytes.fromhex(color(group, cell)[1:]) for cell in cells]
-        pairs = itertools.combinations(colors, 2)
-        return min((sum((a - b) ** 2 for a, b in zip(*pair, strict=True)) for pair in pairs), default=0)
-
-    enough = 100**2
-    groups = [Grouping("param", "cell"), *(Grouping("tag", name.format(study=study)) for name in GROUP_NAMES)]
-    return next(
-        (group for group in groups if distance(group) >= enough),
-        max(groups, key=lambda group: len({color(group, cell) for cell in cells})),
-    )
-
-
-def color(group: Grouping, cell: str) -> str:
-    """Return the colour that MLflow gives to the group of a cell, #rrggbb."""
-    low = high = 0
-    for character in f"{group.mode}.{group.name}.{cell}":
-        low = (low + ord(character)) % 255
-        high = (high + low) % 255
-    return "#" + PALETTE[(low | high << 8) % len(PALETTE)]
-
-
 def saved_views(study: StudyRecord) -> dict[str, str]:
     """The tags of the experiment with the views of a study; the same for the same study."""
-    changed, group = changed_parameters(study), grouping(study)
+    changed = changed_parameters(study)
     metrics, longest = [f"metrics.`{name}`" for name in HEADLINES], max(len(cell.name) for cell in study.cells)
     curves = [_chart("LINE", f"pretrain/{name}") for name in ("retrieval_utility", "recall_at_5")]
     by_cell = _view(
         "by cell",
         [*metrics, *(f"params.`{name}`" for name in changed[:COLUMNS]), "tags.`realm.seed`", "tags.`realm.changes`"],
         [*curves, *(_chart("BAR", name) for name in HEADLINES)],
-        {"aggregateFunction": "average", "groupByKeys": [{"mode": group.mode, "groupByData": group.name}]},
+        {"aggregateFunction": "average", "groupByKeys": [{"mode": "param", "groupByData": "cell"}]},
         longest,
     )
     axes = changed[:AXES] or ["cell"]

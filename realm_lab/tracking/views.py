@@ -26,7 +26,7 @@ from realm_lab.records.run_values import run_values
 from realm_lab.records.state import STATES, StageState, StageStates
 from realm_lab.records.study import DEFAULT, STUDY_RECORD, Studies, StudyCell, StudyRecord, study_folder
 from realm_lab.records.validation import cut
-from realm_lab.tracking.saved_view import HEADLINES, color, grouping
+from realm_lab.tracking.saved_view import HEADLINES
 
 UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
 STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are digests
@@ -150,10 +150,7 @@ def view_of(run: Run, study: StudyRecord | None, codes: CodeStates | None = None
         "mlflow.source.name": "realm_lab",
         "mlflow.loggedArtifacts": json.dumps([{"path": VALUES, "type": "table"}]),
     }
-    if study and cell:
-        group = grouping(study)
-        tags |= study.tags | ({group.name: cell.name} if group.mode == "tag" else {})
-        tags["mlflow.runColor"] = color(group, cell.name)
+    tags |= study.tags if study else {}
     mark = "COLLAPSED " if run.has_collapsed else "FLAGGED " if flags else ""
     files = {"run.json": runs / run.name / "run.json"}
     for stage, one in stages.items():
