@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
 from realm_lab.errors import UserError
@@ -38,6 +38,8 @@ class StudyCell:
     changes: dict[str, Any]
     paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
     points: dict[str, str] = field(default_factory=dict)  # axis -> its point, in a study with several axes
+    # In a plan: its settings, dotted name -> value, with the study's `set`, --set and the values that tuning chose.
+    overrides: Any = Field(default_factory=dict, exclude=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -23,18 +23,17 @@ from realm_lab.records.metrics import BUILT_IN, METRICS, Metric, learn, metric, 
 from realm_lab.records.parameters import measuring, show
 from realm_lab.records.plugins import Choice, Chosen, Kind, import_plugins, load_object
 from realm_lab.records.run import Run
-from realm_lab.records.study import DEFAULT, StudyRecord
+from realm_lab.records.study import DEFAULT, StudyCell, StudyRecord
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.launchers import LocalOptions
-from realm_lab.runner.planned import CellSpace, StudyPlan, recorded_cell
+from realm_lab.runner.planned import CellSpace, StudyPlan
 from realm_lab.runner.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
 from realm_lab.runner.rules.space import Dimension, Tuning, check_dimension, check_metric, last_stage_for
 from realm_lab.runner.rules.tune import check_trials
 from realm_lab.runner.search_file import Search
 from realm_lab.runner.study import (
     DEFAULT_SYSTEM,
-    Cell,
     Study,
     cells_of,
     overrides_of,
@@ -76,7 +75,6 @@ def plan_study(
         cells, runs, everywhere, of_baseline = _runs(study, given, base, common, seeds, choices)
         return StudyPlan(
             _design(study, cells, seeds, rule, of_baseline, everywhere, root),
-            cells,
             runs,
             study.launcher,
             study.on_finish,
@@ -100,7 +98,7 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
         raise UserError(message, value=search.reach("pruning", "after_steps"))
-    cell, place, last = Cell("", "", DEFAULT_SYSTEM, {}, {}), search.reach("space"), last_stage_for(search.metric)
+    cell, place, last = StudyCell("", "", DEFAULT_SYSTEM, {}), search.reach("space"), last_stage_for(search.metric)
     inside = functools.partial(placed, place)
     space = _space(search, cell, values, base, search.space, place, {*search.common, *given}, inside)
     settings = search.launcher
@@ -118,22 +116,22 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
         last_stage="" if last == "evaluate" else last,
         source=os.path.relpath(search.path, root),
     )
-    return StudyPlan(design, (cell,), space.make({}), settings, spaces=(space,), search=search)
+    return StudyPlan(design, space.make({}), settings, spaces=(space,), search=search)
 
 
 def _runs(
     study: Study,
-    given: Sequence[tuple[Cell, Mapping[str, Any]]],
+    given: Sequence[tuple[StudyCell, Mapping[str, Any]]],
     base: Mapping[str, Any],
     common: Mapping[str, Any],
     seeds: Sequence[int],
     choices: Mapping[str, Any],
-) -> tuple[tuple[Cell, ...], tuple[Run, ...], dict[str, Any], Params]:
+) -> tuple[tuple[StudyCell, ...], tuple[Run, ...], dict[str, Any], Params]:
     """Return the cells with the values that were chosen for them, every run, the changes of the preset in all cells,
     and the parameters of the baseline. UserError: a cell's parameters are wrong, or two cells are one run."""
     cells, resolved, plans = [], dict[str, Params](), []
     for cell, overrides in given:
-        cells.append(cell._replace(overrides=laid_over(overrides, choices.get(cell.name, {}))))
+        cells.append(replace(cell, overrides=laid_over(overrides, choices.get(cell.name, {}))))
         values = laid_over(base, cells[-1].overrides)
         with _in_cell(study, cell, values):
             resolved[cell.name] = resolve(values)
@@ -147,7 +145,7 @@ def _runs(
         if not any(f"{key}.".startswith(f"{name}.") for name in own)
     }
     runs = []
-    owners: dict[str, Cell] = {}  # run key -> its cell
+    owners: dict[str, StudyCell] = {}  # run key -> its cell
     for cell, planned in zip(cells, plans, strict=True):
         for run in planned:
             other = owners.setdefault(run.run_key, cell)
@@ -159,7 +157,7 @@ def _runs(
 
 def _design(
     study: Study,
-    cells: Sequence[Cell],
+    cells: Sequence[StudyCell],
     seeds: tuple[int, ...],
     rule: Chosen[SeedCounts] | None,
     of_baseline: Params,
@@ -173,7 +171,7 @@ def _design(
         name=study.name,
         question=study.question,
         baseline=cells[0].name,
-        cells=tuple(recorded_cell(cell if axes else cell._replace(points={})) for cell in cells),
+        cells=tuple(cells),
         seeds=seeds,
         runs=(),
         metrics=tuple(dict.fromkeys(metric.name for metric in metrics.values())),
@@ -190,16 +188,16 @@ def _design(
     )
 
 
-def _compared(cells: Sequence[Cell], flat: Sequence[dict[str, Any]]) -> tuple[list[Cell], dict[str, Any]]:
+def _compared(cells: Sequence[StudyCell], flat: Sequence[dict[str, Any]]) -> tuple[list[StudyCell], dict[str, Any]]:
     """Return cells with their differences from the baseline, the first, and its parameters. `flat`: those of each."""
     names = dict.fromkeys(name for values in flat for name in values)
     flat = [with_options(values, names) for values in flat]
     base = flat[0]
     changes = ({key: value for key, value in values.items() if value != base[key]} for values in flat)
-    return [cell._replace(changes=own) for cell, own in zip(cells, changes, strict=True)], base
+    return [replace(cell, changes=json.loads(json.dumps(own))) for cell, own in zip(cells, changes, strict=True)], base
 
 
-def _settings(study: Study, cell: Cell, common: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(study: Study, cell: StudyCell, common: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a cell over params.yaml. UserError: it changes one of `common`, the --set of all cells."""
     for key in common:
         if key in cell.overrides:
@@ -208,14 +206,14 @@ def _settings(study: Study, cell: Cell, common: Mapping[str, Any]) -> dict[str, 
     return laid_over(laid_over(study.common, cell.overrides), common)
 
 
-def _in_cell(study: Study, cell: Cell, values: Mapping[str, Any]) -> AbstractContextManager[None]:
+def _in_cell(study: Study, cell: StudyCell, values: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Attach the source of a parameter in flat `values`, or else of the cell, to errors raised inside."""
     return placed(study.reach("cells", cell.name), values, f"cell '{cell.name}': ")
 
 
 def _spaces(
     study: Study,
-    given: Sequence[tuple[Cell, Mapping[str, Any]]],
+    given: Sequence[tuple[StudyCell, Mapping[str, Any]]],
     base: Mapping[str, Any],
     common: Mapping[str, Any],
     seeds: Sequence[int],
@@ -247,7 +245,7 @@ def _spaces(
 
 def _space(
     tuning: Tuning | Search,
-    cell: Cell,
+    cell: StudyCell,
     before: Mapping[str, Any],
     untuned: Params,
     space: Mapping[str, Dimension],
@@ -353,19 +351,19 @@ DEFAULT_FIGURES = tuple(Choice(FIGURES[name].target) for name in OF_TRAINING)
 def default_plan(params: Params, name: str = DEFAULT) -> StudyPlan:
     """Return the default pipeline as a study: REALM and its warm start."""
     check_parts(params)
-    cells = tuple(Cell(system, system_of(system).title, system, {}, {}) for system in DEFAULT_SYSTEMS)
+    cells = tuple(StudyCell(system, system_of(system).title, system, {}) for system in DEFAULT_SYSTEMS)
     design = StudyRecord(
         name=name,
         question="What does REALM pre-training add to its own warm start?",
         baseline=cells[0].name,
-        cells=tuple(map(recorded_cell, cells)),
+        cells=cells,
         seeds=tuple(params.seeds),
         runs=(),
         figures=DEFAULT_FIGURES,
         common=json.loads(json.dumps(beyond_preset(params))),
     )
     runs = (replace(plan_run(params, cell.system, seed), cell=cell.name) for cell in cells for seed in params.seeds)
-    return StudyPlan(design, cells, tuple(runs))
+    return StudyPlan(design, tuple(runs))
 
 
 def check_parts(params: Params) -> None:
@@ -379,7 +377,9 @@ def check_parts(params: Params) -> None:
         device_named(params.launch.device)
 
 
-def _overlap(study: Study, one: Cell, two: Cell, base: dict[str, Any], common: Mapping[str, Any]) -> UserError:
+def _overlap(
+    study: Study, one: StudyCell, two: StudyCell, base: dict[str, Any], common: Mapping[str, Any]
+) -> UserError:
     """Raise a UserError for two cells that are one run: their changes affect no stage of it, or params.yaml makes the
     same change."""
     first, second = base | one.changes, base | two.changes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.rules.seeds import SeedCounts
 from realm_lab.runner.rules.space import Dimension, Tuning
 from realm_lab.runner.search_file import Search
-from realm_lab.runner.study import Cell
 
 Make = Callable[[Mapping[str, Any]], tuple[Run, ...]]
 """Values of a space -> the run of a trial for each seed. UserError: no valid combination."""
@@ -45,12 +43,11 @@ class CellSpace:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study before its results: `design` is its record without runs. Its cells, the baseline first, and a run of
-    every cell at each seed that it may take, with the parameters as they are, or as tuning chose them. `wanted`
-    (wanted.py) picks from these."""
+    """A study before its results: `design` is its record without runs, and `runs` has one of every cell at each seed
+    that it may take, with the parameters as they are, or as tuning chose them. `wanted` (wanted.py) picks from these.
+    """
 
     design: StudyRecord
-    cells: tuple[Cell, ...]
     runs: tuple[Run, ...]
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
     on_finish: str = ""
@@ -65,12 +62,17 @@ class StudyPlan:
         return self.design.name
 
     @property
+    def cells(self) -> tuple[StudyCell, ...]:
+        """Its cells, the baseline first; none of a search."""
+        return self.design.cells
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """All seeds that it may take."""
         return self.design.seeds
 
     @property
-    def baseline(self) -> Cell:
+    def baseline(self) -> StudyCell:
         """The cell that all others are compared with."""
         return self.cells[0]
 
@@ -84,10 +86,7 @@ class StudyPlan:
         runs = [*runs]
         taken = {run.seed for run in runs}
         seeds = tuple(seed for seed in self.seeds if not self.rule or not taken or seed in taken)
-        return replace(self.design, seeds=seeds, runs=tuple(runs), trials=tuple(trials), tuning=dict(tuning or {}))
-
-
-def recorded_cell(cell: Cell) -> StudyCell:
-    """Return a cell as study.json has it."""
-    changes = json.loads(json.dumps(cell.changes))
-    return StudyCell(cell.name, cell.title, cell.system, changes, cell.paper, {**cell.points})
+        cells = tuple(replace(cell, overrides={}) for cell in self.cells)
+        return replace(
+            self.design, cells=cells, seeds=seeds, runs=tuple(runs), trials=tuple(trials), tuning=dict(tuning or {})
+        )

@@ -17,13 +17,13 @@ from realm_lab.records.launched import cores, visible_gpus
 from realm_lab.records.parameters import show
 from realm_lab.records.run import Run
 from realm_lab.records.state import StageStates
-from realm_lab.records.study import study_folder
+from realm_lab.records.study import StudyCell, study_folder
 from realm_lab.runner.other_code import described, other_code
 from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.rules.tune import Tuned
 from realm_lab.runner.schedule import Launcher, share_out
 from realm_lab.runner.status import in_words, print_table
-from realm_lab.runner.study import Cell, changes_title
+from realm_lab.runner.study import changes_title
 from realm_lab.runner.tasks import stages_left, tasks_of
 
 POLICY = "pretrain.refresh.policy"
@@ -175,7 +175,7 @@ def in_every_cell(plan: StudyPlan) -> str:
     return f"params.yaml or --set changes the preset in every cell: {changed}{warning}"
 
 
-def _differs(plan: StudyPlan, cell: Cell) -> str:
+def _differs(plan: StudyPlan, cell: StudyCell) -> str:
     if cell.name == plan.baseline.name:
         return "(the baseline)"
     system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]

@@ -8,8 +8,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
@@ -32,6 +31,7 @@ from realm_lab.params.load import (
 from realm_lab.records.files import check_name, is_name
 from realm_lab.records.parameters import CHANGES, OPTIONS, show
 from realm_lab.records.plugins import Choice, ChoiceField, import_modules
+from realm_lab.records.study import StudyCell
 from realm_lab.records.validation import validation_line
 from realm_lab.records.yaml_file import has_key, reach, read_yaml
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
@@ -272,30 +272,7 @@ def _explained(error: ValidationError, document: Any, model: type[StudyFile]) ->
     return UserError(validation_line(error, location), value=place)
 
 
-class Cell(NamedTuple):
-    """One cell of a study: the common part of all its runs. `overrides` are its settings, dotted name -> value, in a
-    plan with the study's `set`, --set and the values that tuning chose. `changes`, known in a plan, are its differences
-    from the baseline in the resolved parameters."""
-
-    name: str
-    title: str
-    system: str
-    overrides: dict[str, Any]
-    changes: dict[str, Any]
-    paper: str | None = None
-    points: Mapping[str, str] = MappingProxyType({})  # axis -> its point
-
-
-class Point(NamedTuple):
-    """One point of an axis; `name` is its name in the file, `part` its part of a cell's name."""
-
-    name: str
-    part: str
-    title: str
-    overrides: dict[str, Any]
-
-
-def cells_of(study: Study) -> list[Cell]:
+def cells_of(study: Study) -> list[StudyCell]:
     """Return all cells, the baseline first, then as in the file. UserError: a wrong baseline, name, title or axis."""
     if study.cells and study.axes:
         problem = "a study has 'cells' or 'axes'; write the axes' points as cells"
@@ -347,7 +324,7 @@ def _short(names: Iterable[str]) -> dict[str, str]:
     return {name: end if list(last.values()).count(end) == 1 else name for name, end in last.items()}
 
 
-def _named_cells(study: Study) -> list[Cell]:
+def _named_cells(study: Study) -> list[StudyCell]:
     if not isinstance(study.baseline, str):
         problem = "baseline: points are for axes and there are none; name one of the cells"
         raise UserError(problem, value=study.reach("baseline"))
@@ -373,7 +350,7 @@ def _named_cells(study: Study) -> list[Cell]:
             own[key] = value
         titles = ["" if entry.system.name == DEFAULT_SYSTEM else system.title, changes_title(own)]
         title = entry.title or ", ".join(filter(None, titles)) or name
-        found.append(Cell(name, title, entry.system.name, own, {}, entry.paper))
+        found.append(StudyCell(name, title, entry.system.name, {}, entry.paper, overrides=own))
     return found
 
 
@@ -386,7 +363,7 @@ def value_in_name(value: str) -> str:
     return re.sub(r"[^\w.=+-]", "", plain)
 
 
-def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tuple[Point, ...]:
+def _baseline_points(study: Study, points: Mapping[str, Mapping[str, StudyCell]]) -> tuple[StudyCell, ...]:
     if isinstance(study.baseline, str):
         remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
         raise UserError(f"baseline: '{study.baseline}' is no cell", remedy, value=study.reach("baseline"))
@@ -398,20 +375,20 @@ def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tup
     for axis, there in points.items():
         if axis not in study.baseline:
             raise UserError(f"baseline: no point of axis '{axis}'", "add one", value=study.reach("baseline"))
-        named, wanted = {point.name: point for point in there}, show(study.baseline[axis])
-        if wanted not in named:
+        if (wanted := show(study.baseline[axis])) not in there:
             problem = f"baseline: '{wanted}' is no point of axis '{axis}'"
-            raise UserError(problem, suggestion(wanted, named), value=study.reach("baseline", axis))
-        chosen.append(named[wanted])
+            raise UserError(problem, suggestion(wanted, there), value=study.reach("baseline", axis))
+        chosen.append(there[wanted])
     return tuple(chosen)
 
 
-def _points(study: Study, axis: str) -> list[Point]:
-    """Return the points of an axis: values of a parameter, or names with their settings."""
+def _points(study: Study, axis: str) -> dict[str, StudyCell]:
+    """Return the points of an axis, each a cell, by its name in the file: values of a parameter, or names with their
+    settings."""
     given = study.axes[axis]
     if not given:
         raise UserError(f"axis '{axis}' has no points", "list some, or delete it", value=axis)
-    found: list[Point] = []
+    found: dict[str, StudyCell] = {}
     for key, value in enumerate(given) if isinstance(given, list) else given.items():
         place = study.reach("axes", axis, key)
         is_named = isinstance(key, str)
@@ -419,27 +396,28 @@ def _points(study: Study, axis: str) -> list[Point]:
             raise UserError(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", value=place)
         overrides = overrides_of(value if is_named else {written(axis, place.path, place.line): value})
         if is_named:
-            point = Point(str(key), str(key), str(key).replace("_", " "), overrides)
+            name, part, title = str(key), str(key), str(key).replace("_", " ")
         else:
-            part = f"{_short(study.axes)[axis]}={value_in_name(show(value))}"
-            point = Point(show(value), part, changes_title(overrides), overrides)
-        if any(point.name == other.name or point.overrides == other.overrides for other in found):
-            raise UserError(f"axis '{axis}': point '{point.name}' is listed twice", "keep one", value=place)
-        if any(point.part == other.part for other in found):
+            name, title = show(value), changes_title(overrides)
+            part = f"{_short(study.axes)[axis]}={value_in_name(name)}"
+        if name in found or any(overrides == other.overrides for other in found.values()):
+            raise UserError(f"axis '{axis}': point '{name}' is listed twice", "keep one", value=place)
+        if any(part == other.name for other in found.values()):
             remedy = "name the points: NAME: {PARAMETER: VALUE}"
-            raise UserError(f"axis '{axis}': two points would be called '{point.part}'", remedy, value=place)
-        found.append(point)
+            raise UserError(f"axis '{axis}': two points would be called '{part}'", remedy, value=place)
+        points = {axis: value_in_name(name)} if len(study.axes) > 1 else {}
+        found[name] = StudyCell(part, title, DEFAULT_SYSTEM, {}, None, points, overrides)
     return found
 
 
-def _combinations(study: Study) -> list[Cell]:
+def _combinations(study: Study) -> list[StudyCell]:
     points = {axis: _points(study, axis) for axis in study.axes}
     baseline = _baseline_points(study, points)
-    others = (chosen for chosen in itertools.product(*points.values()) if chosen != baseline)
+    others = (chosen for chosen in itertools.product(*(one.values() for one in points.values())) if chosen != baseline)
     return [_combined(study, chosen) for chosen in (baseline, *others)]
 
 
-def _combined(study: Study, chosen: Sequence[Point]) -> Cell:
+def _combined(study: Study, chosen: Sequence[StudyCell]) -> StudyCell:
     """Return the cell of a point of each axis."""
     overrides: dict[str, Any] = {}
     for point in chosen:
@@ -447,10 +425,10 @@ def _combined(study: Study, chosen: Sequence[Point]) -> Cell:
             if key in overrides:
                 raise UserError(f"two axes both set '{key}'; merge them into one axis", value=key)
         overrides |= point.overrides
-    name = ",".join(point.part for point in chosen)
+    name = ",".join(point.name for point in chosen)
     if not is_name(name, IN_CELLS):
         remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
         raise UserError(f"axes: '{name}' cannot name a cell", remedy, value=study.reach("axes"))
     title = ", ".join(point.title for point in chosen)
-    points = {axis: value_in_name(point.name) for axis, point in zip(study.axes, chosen, strict=True)}
-    return Cell(name, title, DEFAULT_SYSTEM, overrides, {}, None, points=points)
+    points = {axis: at for point in chosen for axis, at in point.points.items()}
+    return StudyCell(name, title, DEFAULT_SYSTEM, {}, None, points, overrides)

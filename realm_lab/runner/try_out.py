@@ -21,12 +21,13 @@ from realm_lab.records.metrics import Part
 from realm_lab.records.parameters import CHANGES, OPTIONS
 from realm_lab.records.run import Run, StageRun, stage_folder
 from realm_lab.records.state import StageStates
+from realm_lab.records.study import StudyCell
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.preview import runs_at_once
 from realm_lab.runner.progress import say
 from realm_lab.runner.results import Results
-from realm_lab.runner.study import Cell, early_changes
+from realm_lab.runner.study import early_changes
 from realm_lab.runner.sweep import Request, part_of, sweep
 from realm_lab.runner.tasks import stages_left
 from realm_lab.runner.wanted import settled, wanted
@@ -153,7 +154,7 @@ def _steps_of(stage: str, run: Run) -> list[str]:
     return []
 
 
-def _entry(cell: Cell, small: dict[str, int]) -> dict[str, Any]:
+def _entry(cell: StudyCell, small: dict[str, int]) -> dict[str, Any]:
     own = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
     return {"title": cell.title, "system": cell.system, "set": own | small}
 

@@ -15,7 +15,7 @@ from realm_lab.runner.planned import StudyPlan
 from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.rules.space import Tuning
 from realm_lab.runner.search_file import Pruning, Search
-from realm_lab.runner.study import Cell, CellEntry, Study, cells_of, read_study_file, value_in_name
+from realm_lab.runner.study import CellEntry, Study, cells_of, read_study_file, value_in_name
 from realm_lab.runner.sweep import part_of
 from realm_lab.runner.wanted import record_study, study_record
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
@@ -469,7 +469,7 @@ def test_a_study_of_the_project_can_be_planned(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", OWN_FILES)
 def test_a_study_of_ones_own_files_can_be_read(name: str) -> None:
     study = read_study_file(SHIPPED[name], Study)
-    first: Cell = cells_of(study)[0]
+    first = cells_of(study)[0]
     assert first.name == study.baseline
 
 
