@@ -34,13 +34,6 @@ class Written(NamedTuple):
     before: str = ""
 
 
-class Digests(NamedTuple):
-    """Content of digests.json."""
-
-    name: str
-    files: dict[str, Written]
-
-
 def write_digests(folder: Path, names: Iterable[str] | None = None, name: str = "") -> None:
     """Write digests.json of a folder, for the named files or for all files at any depth."""
     _put(folder, name, {other: _written(folder / other) for other in (_files(folder) if names is None else names)})
@@ -103,14 +96,14 @@ def sample_digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def read_digests(folder: Path) -> Digests:
-    """Read digests.json of a folder. UserError: it is missing or broken."""
+def read_digests(folder: Path) -> tuple[str, dict[str, Written]]:
+    """Return the name and the files that digests.json of a folder has. UserError: it is missing or broken."""
     path = folder / DIGESTS
     if not path.is_file():
         raise UserError("no such file", _remedy(folder), path=path)
     found = read_object(path)
     try:
-        return Digests(str(found["name"]), {name: Written(**one) for name, one in found["files"].items()})
+        return str(found["name"]), {name: Written(**one) for name, one in found["files"].items()}
     except (AttributeError, KeyError, TypeError):
         raise UserError("not the digests of a folder", _remedy(folder), path=path) from None
 
@@ -122,7 +115,7 @@ def is_whole(folder: Path) -> bool:
     inner = f"/{DIGESTS}"
     return all(  # thousands of files in a sweep with nothing to do: no Path of each
         is_whole(folder / name.removesuffix(inner)) if name.endswith(inner) else os.path.isfile(f"{folder}/{name}")
-        for name in read_digests(folder).files
+        for name in read_digests(folder)[1]
     )
 
 
@@ -130,7 +123,7 @@ def damage(path: Path, *, whole: bool = False) -> str:
     """Describe how a file differs from the one that was written; "" if no difference is found or its digest is unknown.
     `whole`: compare all of it, not only blocks."""
     folder = next((above for above in path.parents if (above / DIGESTS).is_file()), None)
-    written = read_digests(folder).files.get(path.relative_to(folder).as_posix()) if folder else None
+    written = read_digests(folder)[1].get(path.relative_to(folder).as_posix()) if folder else None
     return "" if written is None else _difference(path, written, whole)
 
 

@@ -6,16 +6,11 @@ import ctypes
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 RAPL = Path("/sys/class/powercap")
 
 
-class Counter(NamedTuple):
-    """A counter of joules that restarts at zero when it reaches `wraps_at`."""
-
-    read: Callable[[], float]
-    wraps_at: float
+Counter = tuple[Callable[[], float], float]  # reads joules; starts again at zero when it reaches this number
 
 
 class EnergyMeter:
@@ -24,20 +19,20 @@ class EnergyMeter:
 
     def __init__(self, device: str) -> None:
         self._counters = [*_processors(), *(_devices() if device.startswith("cuda") else [])]
-        self._last = [counter.read() for counter in self._counters]
+        self._last = [read() for read, _ in self._counters]
         self._joules = 0.0
 
     def joules(self) -> float:
         """0 if nothing is counted."""
-        for place, (counter, last) in enumerate(zip(self._counters, self._last, strict=True)):
-            self._last[place] = now = counter.read()
-            self._joules += now - last if now >= last else now - last + counter.wraps_at
+        for place, ((read, wraps_at), last) in enumerate(zip(self._counters, self._last, strict=True)):
+            self._last[place] = now = read()
+            self._joules += now - last if now >= last else now - last + wraps_at
         return self._joules
 
 
 def _processors() -> list[Counter]:
     """Find packages of processors, with their cores and memory; most systems let only an administrator read them."""
-    counters = []
+    counters: list[Counter] = []
     for package in sorted(RAPL.glob("intel-rapl:[0-9]*")):
         if package.name.count(":") > 1:
             continue  # a part of a package
@@ -46,7 +41,7 @@ def _processors() -> list[Counter]:
             _joules(package / "energy_uj")
         except OSError:
             continue
-        counters.append(Counter(partial(_joules, package / "energy_uj"), wraps_at))
+        counters.append((partial(_joules, package / "energy_uj"), wraps_at))
     return counters
 
 
@@ -63,12 +58,12 @@ def _devices() -> list[Counter]:
     import torch  # here, for this module is read where torch is not
 
     library.nvmlInit_v2()
-    counters = []
+    counters: list[Counter] = []
     for number in range(torch.cuda.device_count()):
         name, handle = f"GPU-{torch.cuda.get_device_properties(number).uuid}".encode(), ctypes.c_void_p()
         library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle))
-        counters.append(Counter(partial(_device_joules, library, handle), 0.0))
-    return [counter for counter in counters if counter.read()]
+        counters.append((partial(_device_joules, library, handle), 0.0))
+    return [counter for counter in counters if counter[0]()]
 
 
 def _device_joules(library: ctypes.CDLL, handle: ctypes.c_void_p) -> float:

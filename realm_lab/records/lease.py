@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import psutil
 from pydantic import TypeAdapter
@@ -113,29 +113,21 @@ class Holder:
 HOLDER = TypeAdapter(Holder)
 
 
-class Sight(NamedTuple):
-    """Observations of a lease by this process: unchanged since when (time.monotonic()), and whether it ever changed."""
-
-    holder: Holder
-    since: float
-    has_changed: bool
+_sights: dict[Path, tuple[Holder, float, bool]] = {}  # of leases, as `_look` returns them, with the holder then
 
 
-_sights: dict[Path, Sight] = {}
-
-
-def _look(folder: Path, holder: Holder) -> Sight:
+def _look(folder: Path, holder: Holder) -> tuple[float, bool]:
+    """Return the time (time.monotonic()) since when this process saw a lease unchanged, and true if it ever changed."""
     path = _path(folder, holder.name)
     known = _sights.get(path)
-    if known is None or known.holder != holder:
-        has_changed = known is not None and known.holder.token == holder.token
-        known = _sights[path] = Sight(holder, time.monotonic(), has_changed)
-    return known
+    if known is None or known[0] != holder:
+        known = _sights[path] = holder, time.monotonic(), known is not None and known[0].token == holder.token
+    return known[1:]
 
 
 def is_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
     """False if the process of a lease is dead, or this process saw it silent for longer than the limit."""
-    return not holder.owner.is_dead and time.monotonic() - _look(folder, holder).since <= limit_seconds
+    return not holder.owner.is_dead and time.monotonic() - _look(folder, holder)[0] <= limit_seconds
 
 
 def seems_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
@@ -143,7 +135,7 @@ def seems_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
     this process has seen a sign of life, or none for as long as the limit."""
     if not is_held(folder, holder, limit_seconds):
         return False
-    return _look(folder, holder).has_changed or holder.age <= limit_seconds
+    return _look(folder, holder)[1] or holder.age <= limit_seconds
 
 
 class Taken(UserError):

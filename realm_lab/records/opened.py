@@ -15,7 +15,7 @@ from collections.abc import Collection
 from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from realm_lab.records.code import INSTALLED, PACKAGE
 
@@ -23,15 +23,10 @@ LIBRARIES = tuple(
     f"{os.path.realpath(path)}{os.sep}"
     for path in (str(PACKAGE), sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/proc", "/sys", "/dev")
 )
-_read: dict[str, Opened] = {}
+# file -> its time and size when it was first opened (None: there was none), and the custom modules that opened it, or
+# called what did
+_read: dict[str, tuple[tuple[int, int] | None, set[str]]] = {}
 _written: set[str] = set()
-
-
-class Opened(NamedTuple):
-    """A file when it was first opened."""
-
-    version: tuple[int, int] | None  # its time and size; None: there was none
-    running: set[str]  # the custom modules that opened it, or called what did
 
 
 @functools.cache
@@ -43,9 +38,9 @@ def watch() -> None:
 def opened_by(modules: Collection[str]) -> dict[Path, bool]:
     """Return the files that these modules opened to read, or what they called, and if each is as it was then. Not among
     them: libraries, files that this process wrote, and files that are gone."""
-    by_them = {path: one for path, one in _read.items() if path not in _written and not one.running.isdisjoint(modules)}
+    by_them = {path: one for path, one in _read.items() if path not in _written and not one[1].isdisjoint(modules)}
     now = {path: _version(path) for path in sorted(by_them)}
-    return {Path(path): by_them[path].version == version for path, version in now.items() if version}
+    return {Path(path): by_them[path][0] == version for path, version in now.items() if version}
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
@@ -61,8 +56,8 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
     elif not name.startswith(LIBRARIES):
         source = _source(name)
         if source not in _read:
-            _read[source] = Opened(_version(source), set())
-        _read[source].running.update(running)
+            _read[source] = _version(source), set()
+        _read[source][1].update(running)
 
 
 def _version(path: str) -> tuple[int, int] | None:

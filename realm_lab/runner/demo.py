@@ -76,7 +76,7 @@ def collect(root: Path) -> None:
                 StageRun(folder, stage).check()
                 shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
                 status = replace(StageRun(folder, stage).status(), host="", pid=0)
-                write_last(copy / "status.json", asdict(status), name=read_digests(folder).name)
+                write_last(copy / "status.json", asdict(status), name=read_digests(folder)[0])
 
 
 def main(root: Path) -> None:

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from realm_lab.errors import UserError
 from realm_lab.records.code_record import CodeStates, StageCode, changes_line
@@ -17,18 +16,12 @@ from realm_lab.records.run_lease import writing
 from realm_lab.systems.identity import code_roots, exported_corpus_folder, kept_corpus_folder
 
 KEPT = ("config.yaml", "lease")  # of a stage that is to start from nothing
-
-
-class OtherCode(NamedTuple):
-    """A stage that other code computed, and the runs that would use it."""
-
-    found: StageCode
-    runs: tuple[Run, ...]
+OtherCode = tuple[StageCode, list[Run]]
 
 
 def other_code(runs: Iterable[Run], root: Path, until: str = "") -> list[OtherCode]:
-    """Return stages of planned runs that other code computed and that would be used again, as far as stage `until`, or
-    each run's last."""
+    """Return stages of planned runs that other code computed, each with the runs that would use it again, as far as
+    stage `until`, or each run's last."""
     states = CodeStates(Path(root) / "runs")
     found: dict[Path, StageCode] = {}
     owners: dict[Path, list[Run]] = {}
@@ -39,12 +32,12 @@ def other_code(runs: Iterable[Run], root: Path, until: str = "") -> list[OtherCo
             if stage.changes:
                 found[stage.folder] = stage
                 owners.setdefault(stage.folder, []).append(run)
-    return [OtherCode(stage, tuple(owners[folder])) for folder, stage in found.items()]
+    return [(stage, owners[folder]) for folder, stage in found.items()]
 
 
 def described(found: Sequence[OtherCode]) -> str:
     """Describe the results of other code, and the changes of that code, in a line."""
-    return changes_line([one.found for one in found], len({run.name for one in found for run in one.runs}))
+    return changes_line([stage for stage, _ in found], len({run.name for _, runs in found for run in runs}))
 
 
 def settle_code(runs: Sequence[Run], root: Path, until: str = "", check: Callable[[], None] = lambda: None) -> None:
@@ -59,16 +52,16 @@ def settle_code(runs: Sequence[Run], root: Path, until: str = "", check: Callabl
         print(f"{'accepted' if policy == 'accept' else 'computing again'}: {described(found)}", file=sys.stderr)
     runs_folder = Path(root) / "runs"
     states = CodeStates(runs_folder)
-    for one in found:
+    for one, users in found:
         if policy == "accept":
-            run, stage = one.runs[0], one.found.stage
+            run, stage = users[0], one.stage
             folders, roots = run.folders(runs_folder), code_roots(run.params, run.system)
             states.accept(stage, folders, roots[stage])
             continue
-        for run in one.runs:
+        for run in users:
             folders = run.folders(runs_folder, until)
             way = list(folders)
-            for stage in way[way.index(one.found.stage) :]:  # and the stages computed from it
+            for stage in way[way.index(one.stage) :]:  # and the stages computed from it
                 _empty(folders[stage])
                 if stage == "prepare":
                     _remove_corpus(run, root)

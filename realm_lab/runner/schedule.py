@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.records.environment import bfloat16_units
@@ -33,38 +33,6 @@ from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
 
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
-
-
-class Launcher(Protocol):
-    """Something that runs tasks, made of (LauncherSettings, root, name of the study)."""
-
-    name: str
-    detached: bool  # True: jobs go on when this process ends
-    at_once: int | None  # tasks at a time, if that is not up to this machine and launch.processes
-
-    def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks that could not be started, before anything is written; a UserError."""
-
-    def preview(self, tasks: Sequence[Task]) -> Iterable[str]:
-        """Yield lines of `--dry-run` about how tasks are started. A UserError as in `check`, except for programs that
-        this machine lacks, or if a queue would refuse them; nothing is started."""
-
-    def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
-        """Return the tasks to submit, and why the others are left out: a queue has them, or a process works on
-        them."""
-
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Accept tasks and return at once. A task's `after` names tasks of this or an earlier submission; a name that
-        is in neither is complete already. PartlySubmitted: a queue took some, and refuses the others."""
-
-    def poll(self) -> dict[str, StageState]:
-        """Return the state of every accepted task, by name; without a daemon, also start the ready ones."""
-
-    def cancel(self, names: Collection[str]) -> None:
-        """Stop these tasks, running ones after a checkpoint; wait until local processes have ended."""
-
-    def close(self) -> None:
-        """Release resources; local processes that still run are stopped after a checkpoint."""
 
 
 class PartlySubmitted(UserError):
@@ -102,11 +70,13 @@ def detached_launchers(study: str, root: Path) -> Iterator[Launcher]:
             yield launcher
 
 
-class Schedule:
-    """Base of the launchers of this machine: tasks in order with their states, and the choice of the next one."""
+class Launcher:
+    """Something that runs tasks. The methods here run them on this machine: in order with their states, with the choice
+    of the next one; a subclass has `poll`."""
 
-    detached = False
-    at_once: int | None = None
+    name: str
+    detached = False  # True: jobs go on when this process ends
+    at_once: int | None = None  # tasks at a time, if that is not up to this machine and launch.processes
 
     def __init__(self, settings: LauncherSettings, root: Path, study: str):
         self._root = Path(root)
@@ -116,18 +86,22 @@ class Schedule:
         self._looked_at: dict[str, float] = {}
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Accept everything."""
+        """Refuse tasks that could not be started, before anything is written; a UserError."""
 
-    def preview(self, tasks: Sequence[Task]) -> list[str]:
-        """Return no lines."""
+    def preview(self, tasks: Sequence[Task]) -> Iterable[str]:
+        """Yield lines of `--dry-run` about how tasks are started. A UserError as in `check`, except for programs that
+        this machine lacks, or if a queue would refuse them; nothing is started."""
         return []
 
     def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
-        """Return all: `poll` finds out about tasks of other processes."""
+        """Return the tasks to submit, and why the others are left out: a queue has them, or a process works on them.
+        Here `poll` finds out about other processes."""
         return list(tasks), []
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Accept tasks; one that already ended badly starts again."""
+        """Accept tasks and return at once; one that already ended badly starts again. A task's `after` names tasks of
+        this or an earlier submission; a name that is in neither is complete already. PartlySubmitted: a queue took
+        some, and refuses the others."""
         if not self.tasks and any(map(_has_slow_bfloat16, tasks)):
             print(
                 "note: this processor has no instructions for bfloat16, and computes it tens of times slower than "
@@ -140,6 +114,10 @@ class Schedule:
             if known is None or known.state not in (*UNFINISHED, "COMPLETE"):
                 self.tasks[task.name] = task
                 self.states[task.name] = StageState("PENDING")
+
+    def poll(self) -> dict[str, StageState]:
+        """Return the state of every accepted task, by name; without a daemon, also start the ready ones."""
+        raise NotImplementedError
 
     def next_ready(self) -> Task | None:
         """Return the first task that may start now. The others get a reason; tasks that cannot run end here."""
@@ -190,12 +168,13 @@ class Schedule:
         return None
 
     def cancel(self, names: Collection[str]) -> None:
-        """Drop waiting tasks."""
+        """Stop these tasks, running ones after a checkpoint; wait until local processes have ended."""
         for name, state in self.states.items():
             if name in names and state.state == "PENDING":
                 self.states[name] = StageState("CANCELLED", reason=Reason(Cause.CANCELLED))
 
     def close(self) -> None:
+        """Release resources; local processes that still run are stopped after a checkpoint."""
         self.cancel(list(self.states))
 
 
@@ -204,7 +183,7 @@ def _has_slow_bfloat16(task: Task) -> bool:
     return task.params.model.precision == "bfloat16" and on_processor and not bfloat16_units()
 
 
-class InlineLauncher(Schedule):
+class InlineLauncher(Launcher):
     """Runs one task after another in this process: each `poll` does one. A single process computes every batch."""
 
     name = "inline"
@@ -249,13 +228,7 @@ def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0,
     return width, threads or max(1, cores // (width * ranks))
 
 
-class _Running(NamedTuple):
-    task: Task
-    workers: Workers
-    gpus: tuple[str, ...]
-
-
-class LocalLauncher(Schedule):
+class LocalLauncher(Launcher):
     """Runs a few tasks at a time, each in separate processes, with the cores and GPUs of this machine divided."""
 
     name = "local"
@@ -263,7 +236,7 @@ class LocalLauncher(Schedule):
     def __init__(self, settings: LauncherSettings, root: Path, study: str):
         super().__init__(settings, root, study)
         self.at_once = settings.local.processes
-        self._running: list[_Running] = []
+        self._running: dict[str, tuple[Workers, tuple[str, ...]]] = {}  # task -> its processes and GPUs
         self._width, self._threads = 1, 1  # tasks at a time, and cores of each process
         self._gpus: list[str] = []
 
@@ -286,9 +259,8 @@ class LocalLauncher(Schedule):
 
     def poll(self) -> dict[str, StageState]:
         """Collect ended tasks, start ready ones."""
-        for item in [item for item in self._running if item.workers.has_ended]:
-            self._running.remove(item)
-            self._end(item, item.workers.reap())
+        for name in [name for name, (workers, _) in self._running.items() if workers.has_ended]:
+            self._end(name, self._running[name][0].reap())
         while len(self._running) < self._width:
             task = self.next_ready()
             if task is None:
@@ -300,21 +272,19 @@ class LocalLauncher(Schedule):
         """Drop waiting tasks, and wait until running ones have stopped after a checkpoint. A second signal
         ends the processes at once."""
         super().cancel(names)
-        items = [item for item in self._running if item.task.name in names]
-        for item in items:
-            item.workers.terminate()
+        asked = {name: workers for name, (workers, _) in self._running.items() if name in names}
+        for workers in asked.values():
+            workers.terminate()
         try:
-            for item in items:
-                outcome = item.workers.wait()
-                self._running.remove(item)
-                self._end(item, outcome)
+            for name, workers in asked.items():
+                self._end(name, workers.wait())
         except BaseException:
-            for item in self._running:
-                item.workers.kill()
+            for workers, _ in self._running.values():
+                workers.kill()
             raise
 
     def _start(self, task: Task) -> None:
-        taken = Counter(gpu for item in self._running for gpu in item.gpus)
+        taken = Counter(gpu for _, gpus in self._running.values() for gpu in gpus)
         gpus = tuple(sorted(self._gpus, key=lambda gpu: taken[gpu])[: task.ranks])
         workers = Workers(
             task.job(self._root),
@@ -323,13 +293,14 @@ class LocalLauncher(Schedule):
             gpus=gpus or None,
             log=self._logs / f"{task.name}.txt",
         )
-        self._running.append(_Running(task, workers, gpus))
+        self._running[task.name] = workers, gpus
         self.states[task.name] = StageState("RUNNING", str(workers.pids[0]))
 
-    def _end(self, item: _Running, outcome: Outcome) -> None:
-        task, job = item.task, str(item.workers.pids[0])
+    def _end(self, name: str, outcome: Outcome) -> None:
+        task, (workers, _) = self.tasks[name], self._running.pop(name)
+        job = str(workers.pids[0])
         for run in task.runs(self._root):
-            item.workers.settle(run, outcome)
+            workers.settle(run, outcome)
         if outcome.code == 0:
             state = StageState("COMPLETE", job)
         elif outcome.was_stopped:

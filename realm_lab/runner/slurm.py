@@ -22,11 +22,12 @@ from realm_lab.records.run import KEY_LENGTH
 from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState, at_work
 from realm_lab.records.study import study_folder
 from realm_lab.runner.launchers import LauncherSettings
-from realm_lab.runner.schedule import PartlySubmitted
+from realm_lab.runner.schedule import Launcher, PartlySubmitted
 from realm_lab.runner.slurm_job import run_job
 from realm_lab.runner.slurm_queue import (
     ASK_FOR_IT,
     ENDS,
+    LIVE,
     UNREACHED,
     SubmittedJob,
     cancel,
@@ -48,16 +49,16 @@ DEFAULT = "as the cluster has it"
 NEVER = 1_000_000  # of submitit's own count of time-outs, which would end a job
 
 
-class SlurmLauncher:
+class SlurmLauncher(Launcher):
     """Submits the tasks of a study, and reports the state of its jobs from anywhere."""
 
     name = "slurm"
     detached = True
 
     def __init__(self, settings: LauncherSettings, root: Path, study: str):
-        self._options = settings.slurm
-        self.at_once: int | None = settings.slurm.array_parallelism
-        self._root, self._study = Path(root).absolute(), study
+        super().__init__(settings, Path(root).absolute(), study)
+        self._options, self._study = settings.slurm, study
+        self.at_once = settings.slurm.array_parallelism
         self._folder = study_folder(self._root / "runs", study)
 
     def check(self, tasks: Sequence[Task]) -> None:
@@ -142,7 +143,7 @@ class SlurmLauncher:
     def cancel(self, names: Collection[str]) -> None:
         """Cancel exactly these; running ones write a checkpoint, and none is requeued."""
         jobs = {job.job for job in latest_jobs(self._root, self._study) if job.task in names}
-        cancel(sorted(job for job, queued in look_up(jobs).items() if queued.is_live))
+        cancel(sorted(job for job, (state, _) in look_up(jobs).items() if state in LIVE))
 
     def close(self) -> None:
         """Nothing is held here."""

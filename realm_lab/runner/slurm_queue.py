@@ -17,7 +17,6 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -32,6 +31,7 @@ ANSWER_SECONDS = 60.0
 ASK_AGAIN_SECONDS = 20.0  # after sacct knew no end: accounts lag behind
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 RUNNING = {"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
+LIVE = PENDING | RUNNING
 # How SLURM's programs say that they reached no controller, whatever they were asked.
 UNREACHED = re.compile(
     "unable to contact|resolve_ctls|config(uration)? source|fetch_?config|connection (refused|timed out)|"
@@ -40,17 +40,6 @@ UNREACHED = re.compile(
 )
 ASK_FOR_IT = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
 NO_REASONS = {"None", "BeginTime", "Cleaning"}  # to wait
-
-
-class Queued(NamedTuple):
-    """One job, or one element of an array, in SLURM's words: `state` such as RUNNING, `reason` to wait or to end."""
-
-    state: str
-    reason: str
-
-    @property
-    def is_live(self) -> bool:
-        return self.state in PENDING or self.state in RUNNING
 
 
 @dataclass(frozen=True)
@@ -127,16 +116,17 @@ def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[s
     return {job.task: _job_state(root, study, job, known.get(job.job)) for job in jobs}
 
 
-def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None) -> StageState:
-    if queued is not None and queued.is_live:
-        if queued.state not in PENDING:
+def _job_state(root: Path, study: str, job: SubmittedJob, queued: tuple[str, str] | None) -> StageState:
+    said, reason = queued or ("", "")  # by SLURM
+    if said in LIVE:
+        if said not in PENDING:
             return StageState("RUNNING", job.job)
-        why = None if queued.reason in NO_REASONS else Reason(Cause.QUEUE, queue=queued.reason)
+        why = None if reason in NO_REASONS else Reason(Cause.QUEUE, queue=reason)
         return StageState("QUEUED", job.job, why)
     statuses = [run.status() for run in job.runs(root)]
     if all(status.state == "COMPLETE" for status in statuses):
         return StageState("COMPLETE", job.job)
-    if queued is not None and queued.state == "CANCELLED":
+    if said == "CANCELLED":
         return StageState("CANCELLED", job.job)
     for status in statuses:
         if status.state == "FAILED":
@@ -145,7 +135,7 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
             return StageState("PREEMPTED", job.job)
     folder = study_folder(Path(root) / "runs", study)
     last = _last_words(folder / "slurm" / f"{job.job}_0_log.err") or ""
-    why = Reason(Cause.QUEUE, queue=queued.state if queued else "")
+    why = Reason(Cause.QUEUE, queue=said)
     if all(status.state != "RUNNING" for status in statuses):
         ended = folder / ENDS / f"{job.job}.json"
         if ended.exists():
@@ -168,9 +158,9 @@ def _last_words(log: Path) -> str | None:
     return own[-1].strip() if own else None
 
 
-def look_up(jobs: Collection[str]) -> dict[str, Queued]:
-    """Ask squeue about these jobs (17 or 17_3); forgotten ones are left out. UserError: SLURM does not
-    answer, so that nothing is known; not if there is no SLURM at all."""
+def look_up(jobs: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Return the state of these jobs (17 or 17_3) in squeue, such as RUNNING, and why they wait; forgotten ones are
+    left out. UserError: SLURM does not answer, so that nothing is known; not if there is no SLURM at all."""
     if not jobs or shutil.which("squeue") is None:
         return {}
     arrays = sorted({job.split("_")[0] for job in jobs}, key=int)
@@ -179,14 +169,14 @@ def look_up(jobs: Collection[str]) -> dict[str, Queued]:
     if code and "Invalid job id" not in text:  # the answer when the only job, or each of them, is forgotten
         raise UserError(f"squeue: {text.strip().splitlines()[-1] if text.strip() else 'no answer'}; try again later")
     lines = [] if code else [line.split("|") for line in text.splitlines()]
-    return {line[0]: Queued(line[1], line[2]) for line in lines if len(line) == 3 and line[0] in jobs}
+    return {line[0]: (line[1], line[2]) for line in lines if len(line) == 3 and line[0] in jobs}
 
 
-_ended: dict[str, Queued] = {}  # by job, once for all
+_ended: dict[str, tuple[str, str]] = {}  # by job, once for all
 _asked: dict[str, float] = {}  # when sacct was asked last, by time.monotonic()
 
 
-def accounts(jobs: Collection[str]) -> dict[str, Queued]:
+def accounts(jobs: Collection[str]) -> dict[str, tuple[str, str]]:
     """Ask sacct how jobs ended that the controller has forgotten; jobs without a recorded end are left out. Empty if
     there are no accounts."""
     now = time.monotonic()
@@ -200,9 +190,9 @@ def accounts(jobs: Collection[str]) -> dict[str, Queued]:
         said = {name.partition("[")[0]: words for name, words in lines}  # 17_[2-4]: elements that never started
         for job in open_ones:
             words = said.get(job) or said.get(f"{job.split('_')[0]}_") or "?"
-            ended = Queued(words.split()[0], "")  # CANCELLED by 1000
-            if words != "?" and not ended.is_live:
-                _ended[job] = ended
+            ended = words.split()[0]  # CANCELLED by 1000
+            if words != "?" and ended not in LIVE:
+                _ended[job] = ended, ""
     return {job: _ended[job] for job in jobs if job in _ended}
 
 

@@ -21,35 +21,30 @@ POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 600.0
 
 
-class Stop:
-    """The first signal; 0 before one comes."""
-
-    number = 0
-
-
 @contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Inside, Ctrl-C, SIGTERM and SIGHUP raise SystemExit, or are left to a training loop that writes a checkpoint."""
-    stop = Stop()
+def stoppable() -> Iterator[list[int]]:
+    """Inside, Ctrl-C, SIGTERM and SIGHUP raise SystemExit, or are left to a training loop that writes a checkpoint.
+    Yields the list of those that come."""
+    signals: list[int] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
-        stop.number = stop.number or number
-        raise SystemExit(128 + stop.number)
+        signals.append(number)
+        raise SystemExit(128 + signals[0])
 
     def as_terminated(number: int, frame: FrameType | None) -> None:
         # A training loop in this process catches SIGTERM, and only that, to stop after a checkpoint.
-        stop.number = stop.number or number
+        signals.append(number)
         handler = signal.getsignal(signal.SIGTERM)
         assert callable(handler)
         handler(signal.SIGTERM, frame)
 
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # Python gives signals to the main thread only
+        yield signals  # Python gives signals to the main thread only
         return
     wanted = {signal.SIGTERM: leave, signal.SIGUSR1: leave, signal.SIGINT: as_terminated, signal.SIGHUP: as_terminated}
     before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
-        yield stop
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

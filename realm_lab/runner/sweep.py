@@ -34,7 +34,7 @@ from realm_lab.runner.rules import search as search_rule
 from realm_lab.runner.rules.tune import tuned
 from realm_lab.runner.schedule import Launcher, PartlySubmitted, detached_launchers, launcher_of
 from realm_lab.runner.status import in_words
-from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
+from realm_lab.runner.stopping import stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, nodes_of, tasks_of
 from realm_lab.runner.wanted import record_study, settled, study_record, wanted
 from realm_lab.systems.identity import corpus_folder
@@ -85,14 +85,14 @@ def sweep(request: Request) -> int:
         _preview(study, launcher, request)
         return 0
     is_search = study.search is not None
-    asked, stop = Sweep(study, launcher, request), Stop()
+    asked, signals = Sweep(study, launcher, request), list[int]()
     if is_search:
         launcher.check([])  # the rest needs the journal, which only this sweep has
     else:
         asked.begin()
     alone = sweeping(root, study.name, alone=is_search)
     try:
-        with stoppable() as stop, alone, mirroring(request, root), closing(launcher):
+        with stoppable() as signals, alone, mirroring(request, root), closing(launcher):
             if is_search:
                 asked.begin()
             return asked.carry_on()
@@ -101,7 +101,7 @@ def sweep(request: Request) -> int:
             asked.report()
         how = "the jobs go on" if launcher.detached else "stopped after checkpoints"
         say(f"{how}; `realm-lab {'search' if is_search else 'sweep'} {request.path}` goes on from there")
-        return 128 + stop.number if stop.number else int(left.code or 0)  # of a training loop that noted the signal
+        return 128 + signals[0] if signals else int(left.code or 0)  # of a training loop that noted the signal
 
 
 def _preview(study: StudyPlan, launcher: Launcher, request: Request) -> None:

@@ -209,7 +209,7 @@ def test_what_others_have_done_is_not_done_again(machine: Machine) -> None:
 def test_what_others_do_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs: set[str] = {"one"}
     monkeypatch.setattr(
-        schedule.Schedule, "other_writer", lambda self, task: "process 7 on far" if task.name in theirs else None
+        schedule.Launcher, "other_writer", lambda self, task: "process 7 on far" if task.name in theirs else None
     )
     pool = launcher(machine)
     one, two = task("one"), task("two")

@@ -17,7 +17,7 @@ from realm_lab.evidence.ledger import note_plan, read_ledger
 from realm_lab.records.run import Run
 from realm_lab.records.run_lease import writing
 from realm_lab.runner.plan import plan_study
-from realm_lab.runner.slurm_queue import Queued, SubmittedJob, jobs_of_stages, record_jobs
+from realm_lab.runner.slurm_queue import SubmittedJob, jobs_of_stages, record_jobs
 from realm_lab.runner.status import study_status
 from realm_lab.runner.stopping import sweeping
 from realm_lab.runner.wanted import record_study, study_record
@@ -131,10 +131,10 @@ def test_jobs_that_wait_in_a_queue_are_told_from_those_that_do_not(
     root: Path, runs: dict[str, Run], put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {
-        "17_0": Queued("PENDING", "Priority"),
-        "17_1": Queued("CANCELLED", ""),
-        "17_2": Queued("OUT_OF_MEMORY", ""),
-        "17_3": Queued("PENDING", "None"),
+        "17_0": ("PENDING", "Priority"),
+        "17_1": ("CANCELLED", ""),
+        "17_2": ("OUT_OF_MEMORY", ""),
+        "17_3": ("PENDING", "None"),
     }
     monkeypatch.setattr("realm_lab.runner.slurm_queue.look_up", lambda jobs: known)
     put("a", "prepare", "COMPLETE")
@@ -163,7 +163,7 @@ def test_a_queue_is_asked_about_what_is_left_and_stops_who_submits_when_it_does_
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def silent(jobs: set[str]) -> dict[str, Queued]:
+    def silent(jobs: set[str]) -> dict[str, tuple[str, str]]:
         if jobs:
             raise UserError("squeue: no answer; try again later")
         return {}
