@@ -8,8 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -184,61 +182,25 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most
 
 
 def _seconds(stage: str, run: Run, tried: Run, runs: Path) -> float | None:
-    """Estimate the time of a stage of a whole run from the small one; None if that has not finished.
-
-    A training takes its start and end, its steps (the quickest one of pre-training has no refresh), its
-    evaluations and its refreshes. The estimate is about right, or too long.
-    """
+    """Estimate the time of a stage of a whole run from the small one; None if that has not finished. Each step takes as
+    long as in the small one, where refreshes are dense, and so does each question: it is about right, or too long."""
     found = StageRun(stage_folder(runs, stage, tried.key(stage)), stage)
     if not found.is_complete():
         return None
-    wall, sizes, small = found.status().wall_seconds, _sizes(run), _sizes(tried)
+    wall, rows, sizes, small = found.status().wall_seconds, found.metrics.rows(), _sizes(run), _sizes(tried)
     if stage == "evaluate":
-        prepared = StageRun(stage_folder(runs, "prepare", tried.corpus_key), "prepare").results()["counts"]
-        return wall + _more_evaluation([row["time"] for row in found.metrics.rows()], sizes, small, prepared)
-    rows = list(found.metrics.rows())
-    trained = [row for row in rows if "loss" in row]
-    last = {row["step"]: row["time"] for row in rows}  # time of the last line of each step
-    steps = [row["time"] - last[row["step"] - 1] for row in trained if row["step"] - 1 in last]
-    names = _steps_of(stage, run)
-    if not steps or not names:
+        counts = StageRun(stage_folder(runs, "prepare", tried.corpus_key), "prepare").results()["counts"]
+        kept = {"evaluate.questions": counts["questions_test"], "evaluate.cloze_sentences": counts["cloze_test"]}
+        asked, read = (max(1, min(sizes[name], most)) / max(1, min(small[name], most)) for name, most in kept.items())
+        # retrieval and BM25 read all passages, whatever the questions
+        grows: dict[Part, float] = {"own measurements": read, "answers": asked, "corpus update": asked}
+        parts = zip(get_args(Part), itertools.pairwise(row["time"] for row in rows), strict=True)
+        return float(wall + sum((grows.get(part, 1.0) - 1.0) * (end - start) for part, (start, end) in parts))
+    times, names = [row["time"] for row in rows if "loss" in row], _steps_of(stage, run)
+    if len(times) < 2:
         return float(wall)
-    whole_steps, small_steps = (sum(values[name] for name in names) for values in (sizes, small))
-    ratio = whole_steps / max(1, small_steps)
-    measuring = rows[-1]["time"] - trained[-1]["time"]
-    spent = len(trained) * (min(steps) if stage == "pretrain" else statistics.mean(steps))
-    seconds = wall - spent - 2 * measuring + ratio * spent  # measured at the start and at the end
-    if stage == "pretrain":
-        refreshed = trained[-1].get("refreshes", 0.0)
-        interval = run.params.evaluate.interval_steps
-        times = 1 + whole_steps // interval + (whole_steps % interval > 0)
-        seconds += times * measuring * sizes["evaluate.cloze_sentences"] / small["evaluate.cloze_sentences"]
-        if refreshed:
-            each = max(0.0, max(steps) - min(steps))
-            expected = whole_steps / run.params.pretrain.refresh.interval_steps
-            seconds += each * (expected - refreshed)
-    return float(seconds)
-
-
-def _more_evaluation(
-    times: Sequence[float], sizes: Mapping[str, int], small: Mapping[str, int], prepared: Mapping[str, int]
-) -> float:
-    """Estimate the additional seconds of a whole evaluation, from the times at which the parts of the small one ended.
-
-    Answers take time for each question, the system's own measurements for each held-out sentence. Retrieval and BM25
-    read all passages and all questions, each in as much time.
-    """
-    kept = {"evaluate.questions": "questions_test", "evaluate.cloze_sentences": "cloze_test"}
-    (asked, asked_small), (read, read_small) = (
-        [max(1, min(values[name], prepared[split])) for values in (sizes, small)] for name, split in kept.items()
-    )
-    searching = (prepared["passages"] + asked) / (prepared["passages"] + asked_small)
-    ratios: dict[Part, float] = {
-        "retrieval": searching,
-        "own measurements": read / read_small,
-        "answers": asked / asked_small,
-        "corpus update": asked / asked_small,
-        "BM25": searching,
-    }
-    parts = zip(get_args(Part), itertools.pairwise(times), strict=True)
-    return sum((ratios[part] - 1.0) * (end - start) for part, (start, end) in parts)
+    missing, each = sum(sizes[name] - small[name] for name in names), (times[-1] - times[0]) / (len(times) - 1)
+    if stage == "pretrain":  # which ends with an evaluation
+        ratio = sizes["evaluate.cloze_sentences"] / small["evaluate.cloze_sentences"]
+        each += ratio * (rows[-1]["time"] - times[-1]) / run.params.evaluate.interval_steps
+    return float(wall + missing * each)
