@@ -179,8 +179,8 @@ class Launcher:
 
 
 def _has_slow_bfloat16(task: Task) -> bool:
-    on_processor = not visible_gpus(task.params.launch.device)
-    return task.params.model.precision == "bfloat16" and on_processor and not bfloat16_units()
+    on_processor = not visible_gpus(task.run.params.launch.device)
+    return task.run.params.model.precision == "bfloat16" and on_processor and not bfloat16_units()
 
 
 class InlineLauncher(Launcher):
@@ -204,7 +204,7 @@ class InlineLauncher(Launcher):
         states[task.name] = StageState("RUNNING", pid)
         try:
             for stage in task.stages:
-                run_stage(stage, task.system, task.params, task.seed, self._root)
+                run_stage(stage, task.run.system, task.run.params, task.run.seed, self._root)
         except (KeyboardInterrupt, SystemExit):
             states[task.name] = StageState("PREEMPTED", pid, Reason(Cause.SIGNAL))
             raise
@@ -246,7 +246,7 @@ class LocalLauncher(Launcher):
         names = [name for name, state in self.states.items() if state.state in UNFINISHED]
         if not names:
             return
-        launch = self.tasks[names[0]].params.launch  # of the study: no cell may change it
+        launch = self.tasks[names[0]].run.params.launch  # of the study: no cell may change it
         self._gpus = visible_gpus(launch.device)
         self._width, self._threads = share_out(
             max(len(names), self._width if self._running else 0),

@@ -76,13 +76,10 @@ def _what_is_missing(job: Mapping[str, Any]) -> Reason | None:
 
 def _work(job: Mapping[str, Any]) -> None:
     from realm_lab.core.process import disconnect
-    from realm_lab.params.parameters import Params
-    from realm_lab.runner.worker import run_stage
+    from realm_lab.runner.worker import do
 
-    params = Params(**job["params"])
     try:
-        for stage in job["stages"]:
-            run_stage(stage, job["system"], params, job["seed"], Path(job["root"]))
+        do(job)
     finally:
         disconnect(failed=sys.exc_info()[0] is not None)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from realm_lab.params.parameters import Params
 from realm_lab.records.run import KEY_LENGTH, Run, StageRun, stage_folder
 from realm_lab.records.state import StageStates
 from realm_lab.systems.registry import system_of
@@ -18,13 +17,11 @@ Node = tuple[str, str]  # stage, key
 @dataclass(frozen=True)
 class Task:
     """Consecutive stages that one job does. Named after its last stage, so that it keeps its name while it advances.
-    `after` names the tasks that it needs; `cells` are the cells of its runs."""
+    `run` is one that has all of them, `cells` lists those of all its runs; `after` names the tasks that it needs."""
 
     name: str
     stages: tuple[str, ...]
-    system: str
-    seed: int
-    params: Params
+    run: Run
     keys: dict[str, str]
     after: tuple[str, ...]
     cells: tuple[str, ...]
@@ -37,14 +34,15 @@ class Task:
         """Describe these stages of it."""
         what = ", ".join(stages).replace("_", "-")
         if len(self.cells) == 1:
-            return f"{self.cells[0]} seed {self.seed}: {what}"
-        return f"{what}, seed {self.seed} (shared by {len(self.cells)} cells)"
+            return f"{self.cells[0]} seed {self.run.seed}: {what}"
+        return f"{what}, seed {self.run.seed} (shared by {len(self.cells)} cells)"
 
     @property
     def ranks(self) -> int:
         """The number of its processes: several only if one of its stages can divide its batches."""
-        shared = {stage.name for stage in system_of(self.system).stages if stage.uses_ranks}
-        return self.params.launch.ranks if shared & {*self.stages} else 1
+        shared = {stage.name for stage in system_of(self.run.system).stages if stage.uses_ranks}
+        ranks: int = self.run.params.launch.ranks
+        return ranks if shared & {*self.stages} else 1
 
     def runs(self, root: Path) -> list[StageRun]:
         """Return the folders of its stages, which need not exist yet."""
@@ -58,9 +56,9 @@ class Task:
         """The line for `python -m realm_lab.runner.worker`."""
         return {
             "stages": list(self.stages),
-            "system": self.system,
-            "seed": self.seed,
-            "params": self.params.model_dump(mode="json"),
+            "system": self.run.system,
+            "seed": self.run.seed,
+            "params": self.run.params.model_dump(mode="json"),
             "root": str(root),
         }
 
@@ -131,7 +129,7 @@ def chains(work: Iterable[tuple[Run, list[str]]], each_stage_alone: bool = False
     for task in found:  # a stage comes before those that need it
         depth[task.name] = max((depth[name] + 1 for name in task.after), default=0)
     shared = {name for task in found for name in task.after}
-    return sorted(found, key=lambda task: (task.name not in shared, depth[task.name], task.seed))
+    return sorted(found, key=lambda task: (task.name not in shared, depth[task.name], task.run.seed))
 
 
 def _task(chain: list[Node], runs: list[Run], run: Run, over: Node | None) -> Task:
@@ -139,9 +137,7 @@ def _task(chain: list[Node], runs: list[Run], run: Run, over: Node | None) -> Ta
     return Task(
         name=_name(chain[-1]),
         stages=tuple(stage for stage, _ in chain),
-        system=run.system,
-        seed=run.seed,
-        params=run.params,
+        run=run,
         keys=dict(chain),
         after=() if over is None else (_name(over),),
         cells=tuple(dict.fromkeys(run.label for run in runs)),

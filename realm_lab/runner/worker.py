@@ -14,8 +14,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from realm_lab.core.process import (
     RankLost,
@@ -127,6 +129,13 @@ def _record_code(owner: Run, stage: str, runs: Path) -> None:
         states.write(stage, folders, roots[stage])
 
 
+def do(job: Mapping[str, Any]) -> None:
+    """Run the stages of a job, which is plain data, one after another."""
+    params = Params(**job["params"])
+    for stage in job["stages"]:
+        run_stage(stage, job["system"], params, job["seed"], Path(job["root"]))
+
+
 def main() -> int:
     """Do a job read from standard input. A UserError is printed as one line, with exit code 2."""
     job = json.loads(sys.stdin.readline())
@@ -134,9 +143,7 @@ def main() -> int:
     gc.freeze()  # keep the imports out of garbage collection, which would take .8 s again and again
     threading.Thread(target=_stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        params = Params(**job["params"])
-        for stage in job["stages"]:
-            run_stage(stage, job["system"], params, job["seed"], Path(job["root"]))
+        do(job)
         disconnect()
     except UserError as error:
         print(error, file=sys.stderr)

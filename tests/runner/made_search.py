@@ -97,8 +97,8 @@ class FakeLauncher:
 
     def _advance(self, task: Task) -> StageState:
         for stage in task.stages:
-            plan = plan_run(task.params, task.system, task.seed)
-            folders, roots = plan.folders(self.root / "runs"), code_roots(task.params, task.system)
+            plan = plan_run(task.run.params, task.run.system, task.run.seed)
+            folders, roots = plan.folders(self.root / "runs"), code_roots(task.run.params, task.run.system)
             if not (folders[stage] / "code.json").exists():
                 CodeStates(self.root / "runs").write(stage, folders, roots[stage])
             if stage == "prepare":
@@ -108,11 +108,11 @@ class FakeLauncher:
             if run.status().state == "PENDING" or run.status().state == "FAILED":
                 run.start(STEPS[-1])
             if stage == "pretrain":
-                if self._fails(task.params):
+                if self._fails(task.run.params):
                     run.fail("RuntimeError: no luck")
                     return StageState("FAILED", reason=Reason(Cause.ERROR, detail="RuntimeError: no luck"))
                 step = STEPS[len(run.metrics.rows())]
-                value = self._scores(task.params, task.seed) * step / STEPS[-1]
+                value = self._scores(task.run.params, task.run.seed) * step / STEPS[-1]
                 run.metrics.log(step, {"retrieval_utility": value, "cloze_exact_match": 0.5})
                 if step < STEPS[-1]:
                     return StageState("RUNNING")

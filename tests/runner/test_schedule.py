@@ -10,6 +10,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.records.files import write_json
 from realm_lab.records.lease import Taken
+from realm_lab.records.run import Run
 from realm_lab.records.state import Cause, Reason, StageState
 from realm_lab.runner import schedule
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions
@@ -84,9 +85,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return made
 
 
+def run_of(seed: int, params: Params) -> Run:
+    return Run("cell", seed, "", "", system="realm", params=params)
+
+
 def task(name: str, *after: str, stages: tuple[str, ...] = STAGES, params: Params = PARAMS) -> Task:
     keys = dict.fromkeys(stages, (name.encode().hex() * 12)[:64])
-    return Task(name, stages, "realm", 0, params, keys, tuple(after), (name,))
+    return Task(name, stages, run_of(0, params), keys, tuple(after), (name,))
 
 
 def complete(root: Path, one: Task) -> None:
@@ -263,7 +268,7 @@ def inline(root: Path, after: dict[int, int], count: int, params: Params = PARAM
     for number in range(count):
         keys = dict.fromkeys(STAGES, str(number) * 64)
         needs = (str(after[number]),) if number in after else ()
-        made.submit([Task(str(number), STAGES, "realm", number, params, keys, needs, ("cell",))])
+        made.submit([Task(str(number), STAGES, run_of(number, params), keys, needs, ("cell",))])
     return made
 
 
@@ -296,7 +301,7 @@ def test_inline_waits_for_who_was_quicker(tmp_path: Path, asked: dict[str, Any])
     asked["raises"] = {0: Taken("process 7 on far works on this stage; wait for it")}
     made = inline(tmp_path, {}, 1)
     assert made.poll()["0"] == StageState("PENDING", reason=Reason(Cause.TAKEN, "another process"))
-    complete(tmp_path, Task("0", STAGES, "realm", 0, PARAMS, dict.fromkeys(STAGES, "0" * 64), (), ()))
+    complete(tmp_path, Task("0", STAGES, run_of(0, PARAMS), dict.fromkeys(STAGES, "0" * 64), (), ()))
     assert made.poll()["0"].state == "COMPLETE"
     assert asked["done"] == [(0, "pretrain")]
 

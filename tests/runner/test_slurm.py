@@ -12,7 +12,7 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.records.files import read_json, write_json
-from realm_lab.records.run import State
+from realm_lab.records.run import Run, State
 from realm_lab.records.state import Cause, Reason, StageState
 from realm_lab.runner import slurm, slurm_job
 from realm_lab.runner.launchers import LauncherSettings, SlurmOptions
@@ -35,7 +35,8 @@ def make() -> Any:
 
     def task(name: str, *after: str, ranks: int = 1, stages: tuple[str, ...] = ("pretrain",)) -> Task:
         keys = dict.fromkeys(stages, name[-1] * 64)
-        return Task(name, stages, "realm", 0, tiny.params({"launch.ranks": ranks}), keys, after, ("realm",))
+        run = Run("realm", 0, "", "", system="realm", params=tiny.params({"launch.ranks": ranks}))
+        return Task(name, stages, run, keys, after, ("realm",))
 
     return task
 
@@ -348,9 +349,8 @@ def test_a_job_goes_back_to_the_queue_while_slurm_lets_it_run(
 def test_a_job_whose_beginning_is_missing_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from realm_lab.systems.identity import plan_run
 
-    params = tiny.params()
-    plan = plan_run(params, "realm", 0)
-    task = Task("a", ("pretrain",), "realm", 0, params, {"pretrain": plan.stages["pretrain"]}, (), ("realm",))
+    plan = plan_run(tiny.params(), "realm", 0)
+    task = Task("a", ("pretrain",), plan, {"pretrain": plan.stages["pretrain"]}, (), ("realm",))
     more = {"keys": task.keys, "root": str(tmp_path), "requeue": False, "ends": str(tmp_path / "ends")}
     job = task.job(tmp_path) | more
     monkeypatch.setattr("realm_lab.records.files.SEEN_SECONDS", 0.0)
@@ -365,7 +365,7 @@ def test_a_job_whose_beginning_is_missing_says_so(tmp_path: Path, monkeypatch: p
 
     needed = end(job)
     assert (needed["cause"], needed["about"], needed["state"]) == ("needed", "prepare", "PENDING")
-    tiny.prepare(params, tmp_path)
+    tiny.prepare(tiny.params(), tmp_path)
     assert end(job)["about"] == "warm_start"
     assert end(job | {"keys": {"pretrain": "b" * 64}})["cause"] == "error"
     monkeypatch.setenv("SLURM_PROCID", "1")

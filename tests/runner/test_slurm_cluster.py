@@ -124,11 +124,13 @@ SUBMIT = """
 import json, sys
 from pathlib import Path
 from realm_lab.params.parameters import Params
+from realm_lab.records.run import Run
 from realm_lab.runner.slurm import SlurmLauncher
 from realm_lab.runner.launchers import LauncherSettings, SlurmOptions
 from realm_lab.runner.tasks import Task
 given = json.loads(sys.stdin.read())
-task = Task("prepare", ("prepare",), "realm", 0, Params(**given["params"]), given["keys"], (), ("realm",))
+run = Run("realm", 0, "", "", system="realm", params=Params(**given["params"]))
+task = Task("prepare", ("prepare",), run, given["keys"], (), ("realm",))
 launcher = SlurmLauncher(LauncherSettings(slurm=SlurmOptions(additional={"hold": True})), Path(given["root"]), "frozen")
 launcher.submit([task])
 """

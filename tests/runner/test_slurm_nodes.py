@@ -26,6 +26,7 @@ from realm_lab.runner.launchers import LauncherSettings
 from realm_lab.runner.schedule import Launcher, launcher_of
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.tasks import Task
+from realm_lab.systems.identity import plan_run
 from tests import tiny
 from tests.slurm_cluster import accounting, hosts
 from tests.slurm_cluster.cluster import Cluster
@@ -125,7 +126,8 @@ class Jobs:
         """Start a job of that name; the folder of its stage."""
         params = tiny.params(changes)
         run = tiny.stage_run("pretrain", params, self.root)
-        self._tasks[name] = Task(name, ("pretrain",), "realm", 0, params, {"pretrain": run.key}, (), ("realm",))
+        planned = plan_run(params, "realm", 0)
+        self._tasks[name] = Task(name, ("pretrain",), planned, {"pretrain": run.key}, (), ("realm",))
         self._launchers[name] = launcher_of(name, self.root, settings, "slurm")
         self.again(name)
         return run

@@ -40,7 +40,7 @@ def left(plan: StudyPlan, root: Path, **options: Any) -> list[Task]:
 
 
 def shapes(tasks: list[Task]) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
-    return [(task.seed, task.stages, task.cells) for task in tasks]
+    return [(task.run.seed, task.stages, task.cells) for task in tasks]
 
 
 def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_complete_runs_without_their_corpora_stay_complete_and_are_named(
 def test_what_is_complete_is_left_out_and_names_stay(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
     plan = planned(STUDY)
     token = plan.of("token")[0]
-    name = next(task.name for task in left(plan, tmp_path) if task.cells == ("token",) and task.seed == 0)
+    name = next(task.name for task in left(plan, tmp_path) if task.cells == ("token",) and task.run.seed == 0)
     for stage in ("prepare", "warm_start", "pretrain"):
         leave(tmp_path, token, stage, "COMPLETE")
-    todo = [task for task in left(plan, tmp_path) if task.seed == 0]
+    todo = [task for task in left(plan, tmp_path) if task.run.seed == 0]
     assert not any(task.after for task in todo if task.cells in (("token",), ("warm",), ("realm", "reset")))
     assert [(task.name, task.stages) for task in todo if task.cells == ("token",)] == [(name, TUNE)]
     for run in plan.runs:
@@ -106,9 +106,9 @@ def test_a_failure_is_done_again_only_when_asked_for(planned: Callable[..., Stud
     assert not any(
         {"realm", "reset"} & set(task.cells) and "pretrain" in task.stages
         for task in left(plan, tmp_path)
-        if task.seed == 0
+        if task.run.seed == 0
     )
-    assert not any(task.seed == 0 and task.cells == ("reset",) for task in left(plan, tmp_path))
+    assert not any(task.run.seed == 0 and task.cells == ("reset",) for task in left(plan, tmp_path))
     assert len(left(plan, tmp_path, retry_failed=True)) == 12
 
 
