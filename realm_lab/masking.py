@@ -23,7 +23,7 @@ import numpy as np
 from realm_lab.corpus.words import WordStarts
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Pretrain
-from realm_lab.records.plugins import Choice, Chosen, Kind
+from realm_lab.records.plugins import Choice, Kind, Plugin
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
 SPAN_MAX_LENGTH = 10
@@ -191,7 +191,7 @@ def _count(request: MaskRequest, generator: np.random.Generator) -> int:
     return min(request.length, max(1, int(exact) + int(generator.random() < exact - int(exact))))
 
 
-def _checked(chosen: Chosen[Any]) -> Scheme:
+def _checked(chosen: Plugin[Any]) -> Scheme:
     def checked(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
         returned = chosen(request, generator)
         if not _are_positions(returned, request.length):

@@ -43,7 +43,7 @@ def test_every_parameter_has_a_switch() -> None:
         for parameter, kind in PARTS.items()
         if not parameter.startswith("corpus.")
         for name, plugin in load_object(parameter, kind).items()
-        for option in (plugin.options.model_fields if plugin.options else ())
+        for option in (plugin.model.model_fields if plugin.model else ())
     }
     options = {name for name in options if not name.startswith(BACKEND)}  # of FAISS, whose every option is its own
     options -= {"finetune.objective: gated.threshold"}  # which is refused there

@@ -24,7 +24,7 @@ from realm_lab.corpus.store import Passages
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.parameters import Tokenizer as TokenizerSettings
 from realm_lab.params.sections import Section
-from realm_lab.records.plugins import Chosen, Kind
+from realm_lab.records.plugins import Kind, Plugin
 
 PARAMETER = "corpus.source"
 
@@ -94,7 +94,7 @@ CORPUS_SOURCES.declare("toy", "realm_lab.worlds.source:ToySource", "realm_lab.wo
 register_source = CORPUS_SOURCES.register  # makes a source selectable as `corpus.source: NAME`
 
 
-def corpus_source(corpus: Corpus) -> Chosen[Callable[..., Source]]:
+def corpus_source(corpus: Corpus) -> Plugin[Callable[..., Source]]:
     """Return the source that `corpus.source` names. UserError: there is no such source, or an option is wrong."""
     return CORPUS_SOURCES.choose(PARAMETER, corpus.source)
 
@@ -118,6 +118,6 @@ TAGGERS.declare("model", "realm_lab.models.tagger:read_tagger", TaggerFolder)
 register_tagger = TAGGERS.register  # makes a tagger selectable as `corpus.tagger: NAME`
 
 
-def corpus_tagger(corpus: Corpus) -> Chosen[Callable[..., Tagger]]:
+def corpus_tagger(corpus: Corpus) -> Plugin[Callable[..., Tagger]]:
     """Return the tagger's constructor that `corpus.tagger` names. UserError: there is none, or an option is wrong."""
     return TAGGERS.choose("corpus.tagger", corpus.tagger)

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from realm_lab.errors import UserError
 from realm_lab.params.sections import Section
-from realm_lab.records.plugins import Choice, Chosen, Kind
+from realm_lab.records.plugins import Choice, Kind, Plugin
 
 if TYPE_CHECKING:  # a study's file is checked without torch
     from torch import Tensor
@@ -213,7 +213,7 @@ def distilled(log_prior_BK: Tensor, worth_BK: Tensor, temperature: float) -> Ten
     return cross_B - target_BK.xlogy(target_BK).sum(1)
 
 
-def _checked(chosen: Chosen[Callable[..., Tensor]]) -> Objective:
+def _checked(chosen: Plugin[Callable[..., Tensor]]) -> Objective:
     def checked(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
         value_B: Tensor = chosen(log_prior_BK, log_reader_BK)
         shape = getattr(value_B, "shape", None)

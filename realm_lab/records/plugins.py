@@ -110,39 +110,15 @@ def _is_plain(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Plugin(Generic[Code]):
-    """A declared plug-in. `target` is `package.module:object`, imported when it is used; `code` is set if it is
-    already imported."""
+    """A plug-in as it is declared, or as a parameter names it, with its options. `target` is `package.module:object`,
+    imported when it is used. Errors of custom code are UserErrors with its line."""
 
     name: str
     target: str
-    options: type[BaseModel] | str | None = None  # text: `package.module:Class`, imported when it is chosen
-    code: Code | None = None
-
-    def load(self) -> Code:
-        """Import the code if it was not. ImportError: a part of realm_lab needs a missing package."""
-        if self.code is not None:
-            return self.code
-        module, _, name = self.target.partition(":")
-        code: Code = getattr(importlib.import_module(module), name)
-        return code
-
-    def options_model(self) -> type[BaseModel] | None:
-        """The type of the options; None: it has none."""
-        if not isinstance(self.options, str):
-            return self.options
-        found: type[BaseModel] = load_object(self.name, self.options)
-        return found
-
-
-@dataclass(frozen=True)
-class Chosen(Generic[Code]):
-    """A plug-in that `parameter` names, with its options. Errors of custom code are UserErrors with its line."""
-
-    parameter: str
-    name: str
-    target: str
-    options: BaseModel | None
-    code: Code | None  # None: not imported yet
+    model: type[BaseModel] | str | None = None  # of its options; text: `package.module:Class`, imported if it is chosen
+    code: Code | None = None  # None: not imported yet
+    parameter: str = ""  # that names it
+    options: BaseModel | None = None
 
     @property
     def is_own(self) -> bool:
@@ -181,7 +157,19 @@ class Chosen(Generic[Code]):
         return calling(self.parameter, self.name, self.target) if self.is_own else nullcontext()
 
     def load(self) -> Code:
-        return Plugin(self.name, self.target, code=self.code).load()
+        """Import the code if it was not. ImportError: a part of realm_lab needs a missing package."""
+        if self.code is not None:
+            return self.code
+        module, _, name = self.target.partition(":")
+        code: Code = getattr(importlib.import_module(module), name)
+        return code
+
+    def options_model(self) -> type[BaseModel] | None:
+        """The type of the options; None: it has none."""
+        if not isinstance(self.model, str):
+            return self.model
+        found: type[BaseModel] = load_object(self.name, self.model)
+        return found
 
 
 class Kind(dict[str, Plugin[Code]]):
@@ -219,11 +207,11 @@ class Kind(dict[str, Plugin[Code]]):
         if name not in self and ":" not in name:
             import_plugins()
         if name in self:
-            plugin = self[name]
+            plugin = replace(self[name], parameter=parameter)
             if plugin.code is not None or plugin.target.startswith(f"{OURS}."):
                 return plugin
         elif ":" in name:
-            plugin = Plugin(name, name)
+            plugin = Plugin(name, name, parameter=parameter)
         else:
             raise UserError(
                 f"parameter '{parameter}': no {self.what} '{name}'; {suggestion(name, sorted(self))} "
@@ -231,7 +219,7 @@ class Kind(dict[str, Plugin[Code]]):
                 parameter=parameter,
             )
         code = cast(Code, own_code(parameter, plugin.target))
-        return replace(plugin, code=code, options=self.examine(parameter, name, code))
+        return replace(plugin, code=code, model=self.examine(parameter, name, code))
 
     def examine(self, parameter: str, name: str, code: Code) -> type[BaseModel] | None:
         """Find the type of the options of code. UserError: it cannot be called with the arguments of
@@ -240,12 +228,11 @@ class Kind(dict[str, Plugin[Code]]):
         check_takes(parameter, name, code, self.takes, has_options=options is not None)
         return options
 
-    def choose(self, parameter: str, choice: Choice) -> Chosen[Code]:
+    def choose(self, parameter: str, choice: Choice) -> Plugin[Code]:
         """Find the plug-in that `parameter` names and check its options. Custom code is imported now, a part of
         realm_lab when it is used. UserError: no such plug-in, it cannot be imported or called, or a wrong option."""
         plugin = self.find(parameter, choice.name)
-        options = checked_options(parameter, choice, plugin.options_model())
-        return Chosen(parameter, choice.name, plugin.target, options, plugin.code)
+        return replace(plugin, options=checked_options(parameter, choice, plugin.options_model()))
 
 
 def import_modules(parameter: str, modules: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from realm_lab.core.process import to_device
 from realm_lab.errors import UserError, needs
 from realm_lab.params.sections import IndexSearch
-from realm_lab.records.plugins import Chosen, calling
+from realm_lab.records.plugins import Plugin, calling
 from realm_lab.retrieval.backends import EXACT, PARAMETER, SEARCH_BACKENDS
 from realm_lab.retrieval.search import (
     Best,
@@ -93,7 +93,7 @@ def approximate_search(settings: IndexSearch, seed: int) -> MakeSearch | None:
 class OwnIndex:
     """A custom index; its errors are one line each."""
 
-    def __init__(self, chosen: Chosen[Any], embeddings_ND: Matrix, seed: int):
+    def __init__(self, chosen: Plugin[Any], embeddings_ND: Matrix, seed: int):
         self._chosen, self._index, self._total = chosen, chosen(embeddings_ND, seed), len(embeddings_ND)
         self._about = f"parameter '{PARAMETER}': '{chosen.name}'"
         self.overfetch = int(getattr(self._index, "overfetch", OVERFETCH))

@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 
 from realm_lab.errors import UserError
 from realm_lab.params.sections import NonNegative, Refresh, Section
-from realm_lab.records.plugins import Chosen, Kind, calling, check_takes
+from realm_lab.records.plugins import Kind, Plugin, calling, check_takes
 
 PARAMETER = "pretrain.refresh.policy"
 
@@ -65,7 +65,7 @@ def check_refresh(settings: Refresh) -> None:
 class OwnPolicy:
     """A custom policy; its errors are one line each."""
 
-    def __init__(self, chosen: Chosen[Callable[..., RefreshPolicy]], settings: Refresh):
+    def __init__(self, chosen: Plugin[Callable[..., RefreshPolicy]], settings: Refresh):
         self._chosen, self._policy = chosen, chosen(settings)
         decide = getattr(self._policy, "wants_refresh", None)
         if not callable(decide):

@@ -21,7 +21,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.records.computed import COMPUTED, definition
 from realm_lab.records.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
 from realm_lab.records.parameters import measuring, show
-from realm_lab.records.plugins import Choice, Chosen, Kind, import_plugins, load_object
+from realm_lab.records.plugins import Choice, Kind, Plugin, import_plugins, load_object
 from realm_lab.records.run import Run
 from realm_lab.records.study import DEFAULT, StudyCell, StudyRecord
 from realm_lab.records.yaml_file import read_yaml
@@ -159,7 +159,7 @@ def _design(
     study: Study,
     cells: Sequence[StudyCell],
     seeds: tuple[int, ...],
-    rule: Chosen[SeedCounts] | None,
+    rule: Plugin[SeedCounts] | None,
     of_baseline: Params,
     everywhere: Mapping[str, Any],
     root: Path,
@@ -332,7 +332,7 @@ def _metric(choice: Choice) -> Metric:
     return entry
 
 
-def _seeds_of(study: Study) -> tuple[tuple[int, ...], Chosen[SeedCounts] | None]:
+def _seeds_of(study: Study) -> tuple[tuple[int, ...], Plugin[SeedCounts] | None]:
     """Return all seeds that a study may take, and the rule for them, if it has one. UserError: no such rule, or a wrong
     option."""
     if isinstance(study.seeds, list):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from realm_lab.params.load import placed
-from realm_lab.records.plugins import Chosen
+from realm_lab.records.plugins import Plugin
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell, StudyRecord
 from realm_lab.records.yaml_file import reach
@@ -51,7 +51,7 @@ class StudyPlan:
     runs: tuple[Run, ...]
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
     on_finish: str = ""
-    rule: Chosen[SeedCounts] | None = None  # for its seeds; None: all
+    rule: Plugin[SeedCounts] | None = None  # for its seeds; None: all
     tuning: Tuning | None = None  # trials come before its own runs
     spaces: tuple[CellSpace, ...] = ()  # of the cells that are tuned or searched
     search: Search | None = None  # its runs are the trials of one cell

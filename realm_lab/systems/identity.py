@@ -34,7 +34,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values
 from realm_lab.records.files import digest
 from realm_lab.records.parameters import CHANGES, OPTIONS, ROUNDING, show
-from realm_lab.records.plugins import Choice, Chosen, Kind, import_plugins, load_object, plugin_modules
+from realm_lab.records.plugins import Choice, Kind, Plugin, import_plugins, load_object, plugin_modules
 from realm_lab.records.run import KEY_LENGTH, Run, StageRun, read_run, stage_folder, write_run
 from realm_lab.records.yaml_file import read_yaml
 from realm_lab.systems.registry import (
@@ -79,7 +79,7 @@ def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Run]:
 
 def _stage_identity(params: Params, system: str, stage: Stage) -> dict[str, Any]:
     """Return what distinguishes a stage of two runs besides the seed and the stages before it."""
-    work = Chosen("system", stage.work, stage.work, None, None).named if stage.is_own else stage.work
+    work = Plugin(stage.work, stage.work, parameter="system").named if stage.is_own else stage.work
     described: dict[str, Any] = {"stage": stage.name, "work": work, "engine": ENGINE_VERSION}
     described |= {"version": stage.version} if stage.version > 1 else {}
     described["params"] = described_view(view_of(params, system, stage.name, key=True))
@@ -170,7 +170,7 @@ def _check_checkpoints(params: Params, system: str) -> None:
         check_causal_positions(causal, params.corpus.passage_length, params.corpus.sentence_length)
 
 
-def chosen_part(params: Params, parameter: str) -> Chosen[Any]:
+def chosen_part(params: Params, parameter: str) -> Plugin[Any]:
     """Return the plug-in that a parameter names, with its options. UserError: there is none, or an option is wrong."""
     kind: Kind[Any] = load_object(parameter, PARTS[parameter])
     part: Any = functools.reduce(getattr, parameter.split("."), params)

@@ -23,7 +23,7 @@ from realm_lab.params.load import is_inside, is_option, parameter_fields
 from realm_lab.params.sections import Section
 from realm_lab.records.code import OURS
 from realm_lab.records.parameters import CHANGES, OPTIONS, is_system_option
-from realm_lab.records.plugins import Choice, Chosen, Kind, Plugin, checked_options, load_object
+from realm_lab.records.plugins import Choice, Kind, Plugin, checked_options, load_object
 from realm_lab.records.validation import validation_line
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class Systems(Kind[type[System]]):
     def find(self, parameter: str, name: str) -> Plugin[type[System]]:
         plugin = super().find(parameter, name)
         system = plugin.load()
-        return replace(plugin, code=system, options=system.options)
+        return replace(plugin, code=system, model=system.options)
 
     def examine(self, parameter: str, name: str, code: Any) -> type[Section]:
         _check(name, code)
@@ -295,8 +295,7 @@ def system_of(name: str) -> type[System]:
 
 def system_source(name: str) -> str | dict[str, str] | None:
     """The digest of the package of a user's own system; None for one of realm_lab."""
-    plugin = SYSTEMS.find("system", name)
-    return Chosen("system", name, plugin.target, None, plugin.code).source
+    return SYSTEMS.find("system", name).source
 
 
 def options_of(params: Params, system: str) -> Section:

@@ -23,7 +23,7 @@ from realm_lab.records.code import package_modules
 from realm_lab.records.code_record import CodeStates, code_reader
 from realm_lab.records.files import digest, read_json, write_json
 from realm_lab.records.lease import exclusive
-from realm_lab.records.plugins import Choice, Chosen, Kind, calling
+from realm_lab.records.plugins import Choice, Kind, Plugin, calling
 from realm_lab.records.run import Run
 from realm_lab.records.study import Studies, StudyRecord
 from realm_lab.records.tracking_store import default_uri
@@ -267,7 +267,7 @@ class Mirror:
             problems.append(str(error))
 
 
-def _custom_tracker(chosen: Chosen[Callable[..., Tracker]], runs: Path) -> Tracker:
+def _custom_tracker(chosen: Plugin[Callable[..., Tracker]], runs: Path) -> Tracker:
     """Make a custom tracker. UserError: it is none."""
     made = chosen(runs)
     if not isinstance(made, Tracker):

@@ -60,7 +60,7 @@ def draw(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def objective(name: str, temperature: float = TEMPERATURE) -> Objective:
-    takes, options = OBJECTIVES[name].options, dict[str, float]()
+    takes, options = OBJECTIVES[name].model, dict[str, float]()
     if takes is Distillation:
         options = {"temperature": temperature}
     elif takes is Gate:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from realm_lab.evidence.statistics.paired import EXACT_SEEDS, FEWEST_SEEDS
-from realm_lab.records.plugins import Choice, Chosen, Kind
+from realm_lab.records.plugins import Choice, Kind, Plugin
 from realm_lab.runner.launchers import Part
 
 SeedCounts = Callable[..., Mapping[str, int]]
@@ -65,7 +65,7 @@ SeedsOrRule = Annotated[
 ]
 
 
-def options_of(rule: Chosen[SeedCounts]) -> SeedRule:
+def options_of(rule: Plugin[SeedCounts]) -> SeedRule:
     """Return the options of a rule, which planning has checked."""
     assert isinstance(rule.options, SeedRule)
     return rule.options
