@@ -20,8 +20,8 @@ from benchmarks.machine import description, peak_gibibytes
 from benchmarks.real_text import add_arguments, parameters
 from realm_lab.core.process import pick_device
 from realm_lab.params.load import preset_values, resolve
-from realm_lab.planner.gpu_check import checks
 from realm_lab.records.files import read_json, write_json
+from realm_lab.runner.gpu_check import checks
 from realm_lab.runner.worker import run_stage
 from realm_lab.systems.identity import open_stage, plan_run
 
@@ -32,7 +32,7 @@ EXCHANGE_SECONDS = 45.0
 
 
 def doctor(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The checks of `realm-lab doctor --gpu`: losses, resume to the bit and search against the CPU, NCCL, speeds."""
+    """The checks of `realm-lab doctor --gpu`: losses, resume to the bit and search against the CPU, NCCL."""
     preset = "smoke" if arguments.tiny else "toy"
     params = resolve(preset_values(preset) | {"preset": preset, "launch.device": arguments.device})
     found = []

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import bandwidth, description, peak_gibibytes, table
+from realm_lab.core.device import CPU, seconds_of
 from realm_lab.core.process import pick_device
 from realm_lab.errors import UserError
 from realm_lab.params.sections import IndexSearch
-from realm_lab.planner.machine import CPU, seconds_of
 from realm_lab.records.files import write_json
 from realm_lab.retrieval.approximate import ApproximateSearch, recall
 from realm_lab.retrieval.backends import PARAMETER, SEARCH_BACKENDS

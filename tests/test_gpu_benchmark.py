@@ -12,7 +12,7 @@ import torch
 from benchmarks import gpu, pretraining_step
 from benchmarks.profile_groups import waits
 from benchmarks.real_text import parameters, read_text
-from realm_lab.planner import machine
+from realm_lab.core import device
 from realm_lab.records.files import read_json
 
 
@@ -87,12 +87,12 @@ def test_waits_of_the_host_are_named_by_the_line_of_the_package(monkeypatch: pyt
         warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=1)
 
     def work() -> None:
-        machine.seconds_of(lambda: synchronise())  # `seconds_of` stands for code of the package
-        machine.seconds_of(lambda: synchronise())
+        device.seconds_of(lambda: synchronise())  # `seconds_of` stands for code of the package
+        device.seconds_of(lambda: synchronise())
 
     found = waits(work, torch.device("cuda"))
     assert [(name.split(":")[0], name.split()[-1], count) for name, count in found.items()] == [
-        ("planner/machine.py", "seconds_of", 2)
+        ("core/device.py", "seconds_of", 2)
     ]
     assert modes == ["warn", "default"]
     assert waits(work, torch.device("cpu")) == {}

@@ -176,7 +176,7 @@ def add_tools(add: Add) -> None:
     add_json(bench)
     doctor = add("doctor", _run_doctor, "check this machine and the configured inputs, and suggest fixes")
     add_parameters(doctor)
-    text = "try the GPU (training, resume, search, speed) and print a report for an issue"
+    text = "try the GPU (training, resume, search) and print a report for an issue"
     only = doctor.add_mutually_exclusive_group()
     only.add_argument("study", nargs="?", help="also check the parameters and files of a study, experiments/NAME.yaml")
     only.add_argument("--gpu", action="store_true", help=text)
@@ -215,7 +215,7 @@ def _run_bench(options: argparse.Namespace) -> None:
 def _gpu_findings(options: argparse.Namespace) -> Iterator[Finding]:
     params = params_of(options)
     from realm_lab.cli.doctor import Finding, State
-    from realm_lab.planner.gpu_check import checks, gpu_device
+    from realm_lab.runner.gpu_check import checks, gpu_device
 
     states: dict[bool | None, State] = {True: "OK", None: "note", False: "wrong"}
     for check in checks(params, gpu_device(params)):

@@ -306,7 +306,7 @@ def test_the_doctor_tries_the_device(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = dict.fromkeys(("device", "bfloat16", "search", "training", "resume"), "OK")
-    notes = dict.fromkeys(("FAISS", "exchange", "speed"), "note")
+    notes = dict.fromkeys(("FAISS", "exchange"), "note")
     assert doctor(capsys, tmp_path) == (0, right | notes)
     planted.PLANTED["moments_loaded_to_the_host"][0](monkeypatch)
     code, states = doctor(capsys, tmp_path)

@@ -1,7 +1,7 @@
 """`realm-lab doctor --gpu`: check a GPU on this project's needs; a report for an issue.
 
 The toy world with the smoke model is trained for a few steps on the CPU and on the device, and there once more with a
-stop and a resume in between. Speeds are measured with the model of the parameters.
+stop and a resume in between.
 """
 
 # Shapes: N rows of an index, B queries, D embedding size
@@ -21,12 +21,11 @@ from typing import ClassVar, NamedTuple
 import torch
 import torch.distributed as dist
 
+from realm_lab.core.device import device_name, memory_bytes, seconds_of
 from realm_lab.core.process import autocast, pick_device
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
-from realm_lab.planner import bench
-from realm_lab.planner.machine import device_name, memory_bytes, seconds_of
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.refresh import Interval, Progress
 from realm_lab.runner.worker import run_stage
@@ -80,7 +79,6 @@ def checks(params: Params, device: torch.device) -> Iterator[Check]:
             "exchange": lambda: _exchange(device),
             "training": training.equals_the_cpu,
             "resume": training.resumes,
-            "speed": lambda: _speed(params, device),
         }
         for subject, check in tried.items():
             started = time.perf_counter()
@@ -149,12 +147,6 @@ def _exchange(device: torch.device) -> Said:
         return values.tolist() == [0.0, 1.0, 2.0, 3.0], f"all-reduce of one process by {backend}"
     finally:
         dist.destroy_process_group()
-
-
-def _speed(params: Params, device: torch.device) -> Said:
-    speeds = bench.measure(params, Path()).speeds
-    teraflops = f"embedding {speeds.embed_operations / 1e12:.3g}, training {speeds.train_operations / 1e12:.3g} TFLOP/s"
-    return None, f"{teraflops} with the model of preset {params.preset} ({params.model.precision})"
 
 
 class StoppingInterval(Interval):

@@ -1,0 +1,45 @@
+"""Properties of this machine's device that can be measured: its name, its memory, the time that work takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+import torch
+
+from realm_lab.records import environment
+
+CPU = torch.device("cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a device in plans; for a processor, with the number of used cores."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{processor()}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def memory_bytes(device: torch.device) -> int:
+    """All memory of a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return int(psutil.virtual_memory().total)
+
+
+def processor() -> str:
+    """Return the name of the processor and its bfloat16 instructions."""
+    name, flags = environment.processor()
+    return f"{name} ({', '.join(unit for unit in ('avx512f', 'avx512_bf16', 'amx_bf16') if unit in flags)})"
+
+
+def seconds_of(work: Callable[[], object], device: torch.device = CPU) -> float:
+    """Measure wall-clock seconds of one call, to the end of the work that it started on the device."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+    started = time.perf_counter()
+    work()
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+    return time.perf_counter() - started
