@@ -58,8 +58,8 @@ metrics: [exact_match, recall_at_5]
 """
 STEPS = {  # figure -> the command that it measures; a step of several stages is measured by stage
     "prepare": "prepare",
-    "bench": "bench",  # for the planner's times
-    "warm start": "warm-start",
+    "bench": "plan --measure",  # for the planner's times
+    "warm start": "run --until warm-start",
     "index build": "index build --system warm_start --stage warm-start",
     "fine-tuning and evaluation": "sweep full_size.yaml --launcher inline",
     "ask": "ask QUESTION --system warm_start",

@@ -119,7 +119,7 @@ def test_the_evidence_alone_is_small_and_judges(tmp_path: Path) -> None:
     assert json.loads(judged.stdout)["metrics"], judged.stderr
     assert realm_lab("report", "masking").returncode == 0
     assert {name: (reports / "masking" / name).read_bytes() for name in before} == before
-    for words in (["compare", *sides], ["status"], ["runs"], ["--root", str(REPOSITORY), "claims"]):
+    for words in (["compare", *sides], ["status"], ["status", "--runs"], ["--root", str(REPOSITORY), "claims"]):
         done = realm_lab(*words)
         assert done.returncode == 0, done.stderr
     refused = realm_lab("pretrain", "--preset", "smoke")

@@ -45,7 +45,7 @@ def refused(done: subprocess.CompletedProcess[str], package: str, extra: str) ->
 
 @pytest.mark.slow
 def test_a_run_needs_none_of_them(project: Path) -> None:
-    for words in (["prepare"], ["pretrain"], ["sweep", "tiny", "--launcher", "inline"], ["bench"]):
+    for words in (["prepare"], ["pretrain"], ["sweep", "tiny", "--launcher", "inline"], ["plan", "--measure"]):
         done = realm_lab(project, *words)
         assert done.returncode == 0, done.stderr
     assert read_json(project / "reports" / "tiny" / "summary.json")
@@ -58,7 +58,8 @@ def test_one_line_names_the_extra(project: Path) -> None:
     assert not (project / "new").exists()
     (project / "runs").mkdir()
     refused(realm_lab(project, "mirror"), "mlflow", "platform")
-    refused(realm_lab(project, "search", "any"), "optuna", "platform")
+    (project / "any.yaml").write_text("question: Which?\nseeds: [0]\nspace: {pretrain.batch_size: {low: 1, high: 9}}\n")
+    refused(realm_lab(project, "sweep", "any.yaml"), "optuna", "platform")
 
 
 def test_the_blocked_packages_are_those_of_the_extras() -> None:

@@ -84,7 +84,7 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     assert not cuts.exists()
     assert (tmp_path / "elsewhere" / "study.json").is_file()
     assert cli.main(["--root", str(tmp_path), "gc", "--forget", "nothing"]) == 2
-    assert cli.main(["--root", str(tmp_path), "runs"]) == 0
+    assert cli.main(["--root", str(tmp_path), "status", "--runs"]) == 0
     assert "good/realm" in capsys.readouterr().out
 
 

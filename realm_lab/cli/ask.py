@@ -1,4 +1,4 @@
-"""The commands `ask`, `fill` and `gradients`: answers and gradients of a finished run, as tables or JSON."""
+"""The command `ask`: answers of a finished run, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -6,122 +6,38 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from realm_lab.cli.flags import Add, add_json, add_named, add_run, opened, positive
+from realm_lab.cli.flags import Add, add_json, add_params, add_run, opened, positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
     from realm_lab.systems.ask import ReadPassage, Reply
     from realm_lab.systems.context import Context
-    from realm_lab.systems.gradients import Gradients
 
 ANSWER_WIDTH = 20  # columns of an answer in a table: a longer one is wrapped, so that numbers and passages have room
 NEAR_UNIFORM = 1.5  # times 1/k: below it, the best of k passages is hardly preferred
 
 
-def add_asking(add: Add) -> None:
-    """Add the commands to the command line."""
-    ask = add("ask", _run_ask, "answer a question, with the passages that the answer comes from")
-    ask.add_argument("question", help='for example "Who wrote Hamlet?"')
-    text = "which retriever finds the passages (default: that of the run)"
+def add_ask(add: Add) -> None:
+    """Add `ask` to the command line."""
+    summary = "answer a question, or fill in the [MASK] of a sentence, with the passages that helped"
+    ask = add("inspect", "ask", _run_ask, summary)
+    ask.add_argument("question", help='for example "Who wrote Hamlet?" or "Hamlet was written by [MASK]."')
+    add_run(ask)
+    add_params(ask)
+    text = "which retriever finds the passages of a question (default: that of the run)"
     ask.add_argument("--retriever", choices=["run", "bm25"], default="run", help=text)
-    fill = add("fill", _run_fill, "fill in the [MASK] of a sentence, with the passages that helped")
-    fill.add_argument("sentence", help='for example "Hamlet was written by [MASK]."')
-    for verb in (ask, fill):
-        add_run(verb)
-        add_named(verb)
-        verb.add_argument(
-            "-k",
-            type=positive,
-            default=5,
-            metavar="N",
-            help="passages to read and show; p(z|x) is a share among them (default: 5)",
-        )
-        add_json(verb)
-    gradients = add("gradients", _run_gradients, "compare estimates of the retriever's gradient with the exact one")
-    add_run(gradients)
-    add_named(gradients)
-    text = "weights after this stage (default: pretrain)"
-    gradients.add_argument("--stage", choices=["warm_start", "pretrain"], default="pretrain", help=text)
-    text = "sentences of the pre-training corpus (default: 64)"
-    gradients.add_argument("--sentences", type=positive, default=64, metavar="N", help=text)
-    text = "draws of each random estimate (default: 8)"
-    gradients.add_argument("--draws", type=positive, default=8, metavar="N", help=text)
-    text = "numbers of candidates, the null document included (default: 2 4 8 12 20 40 100)"
-    gradients.add_argument(
-        "--candidates", type=positive, nargs="+", default=[2, 4, 8, 12, 20, 40, 100], metavar="K", help=text
-    )
-    gradients.add_argument("--figure", type=Path, metavar="FILE", help="PNG of the cosines over the operations")
-    add_json(gradients)
-
-
-def _run_gradients(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    context = opened(options, options.system)
-    from realm_lab.systems.gradients import compare_gradients
-
-    if options.figure and options.figure.suffix != ".png":
-        raise UserError(f"--figure {options.figure}: no name of a picture", remedy="write a name that ends in .png")
-    with Console(stderr=True).status("reading every passage") as status:
-        asked = options.stage, options.sentences, options.draws, options.candidates
-        found = compare_gradients(context, *asked, status.update)
-    if options.figure:
-        _draw(found, options.figure)
-    if options.json:
-        print(json.dumps({**found._asdict(), "estimates": [one._asdict() for one in found.estimates]}))
-        return
-    _show_gradients(context, found)
-
-
-def _draw(found: Gradients, path: Path) -> None:
-    """Draw the cosine of each estimate in the weights over its operations."""
-    import pandas as pd
-
-    from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
-    from realm_lab.records.files import atomic_write
-
-    cells = [(one.name, one.name) for one in found.estimates]
-    points = [(one.name, one.gflop, one.weights_cosine) for one in found.estimates]
-    spots = pd.DataFrame(points, columns=["cell", "x", "y"])
-    axes = "operations of a step, GFLOP", "cosine with the exact gradient in the retriever's weights"
-    drawn = draw(Sketch("gradients", "", "", lambda: plane_figure(spots, cells, axes, is_log=True)))
-    if drawn is None:
-        raise UserError("--figure: a single estimate makes no figure; leave it out")
-    with atomic_write(path, "wb") as file:
-        file.write(drawn.files["png"])
-
-
-def _show_gradients(context: Context, found: Gradients) -> None:
-    """Print a line for each estimate."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console.print(
-        f"{found.sentences} sentences, {found.passages} passages, weights after {found.stage} of {context.run.name}; "
-        f"the exact gradient takes {found.exact_gflop:.4g} GFLOP"
-    )
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("estimate", no_wrap=True)
-    for name in ("cosine", "bias²", "variance", "weights: cosine", "bias²", "GFLOP"):
-        table.add_column(name, justify="right", overflow="fold")
-    for one in found.estimates:
-        numbers = one.cosine, one.bias, one.variance, one.weights_cosine, one.weights_bias
-        table.add_row(one.name, *(f"{number:.3f}" for number in numbers), f"{one.gflop:.3g}")
-    console.print(table)
-    console.print("bias² and variance: shares of the square of the exact gradient in the query vectors", style="dim")
-    for name, why in found.left_out.items():
-        console.print(f"left out: {name} ({why})")
+    text = "passages to read and show; p(z|x) is a share among them (default: 5)"
+    ask.add_argument("-k", type=positive, default=5, metavar="N", help=text)
+    add_json(ask)
 
 
 def _run_ask(options: argparse.Namespace) -> None:
     """Print one system's answer, or those of several in turn; one without an answer does not stop the others."""
     systems = (options.system or "").split(",")
     if options.finished or len(systems) == 1:
-        return _ask(options, options.system)
+        return _ask(options)
     failed = []
     for system in systems:
         if not options.json:
@@ -134,8 +50,16 @@ def _run_ask(options: argparse.Namespace) -> None:
         raise UserError("; ".join(failed))
 
 
-def _ask(options: argparse.Namespace, system: str | None) -> None:
-    answer(opened(options, system), options.question, options.k, options.retriever, as_json=options.json)
+def _ask(options: argparse.Namespace, system: str | None = None) -> None:
+    context = opened(options, system)
+    from realm_lab.systems.ask import MASK
+
+    if MASK not in options.question:
+        answer(context, options.question, options.k, options.retriever, as_json=options.json)
+    elif options.retriever != "run":
+        raise UserError(f"--retriever {options.retriever} finds passages of questions; leave it out with a {MASK}")
+    else:
+        _fill(context, options.question, options.k, as_json=options.json)
 
 
 def answer(context: Context, question: str, k: int = 5, retriever: str = "run", as_json: bool = False) -> None:
@@ -165,14 +89,14 @@ def reply_fields(context: Context, reply: Reply) -> dict[str, Any]:
     return {**fields, "candidates": [vars(candidate) for candidate in reply.candidates]}
 
 
-def _run_fill(options: argparse.Namespace) -> None:
-    context = opened(options, options.system)
+def _fill(context: Context, sentence: str, k: int, as_json: bool) -> None:
+    """Print the words for the blank of a sentence, with the `k` passages that were read."""
     from realm_lab.systems.ask import MASK, fill, warning
 
-    found = fill(context, options.sentence, options.k)
-    if unknown := warning(context, options.sentence.replace(MASK, " ")):
+    found = fill(context, sentence, k)
+    if unknown := warning(context, sentence.replace(MASK, " ")):
         print(f"realm-lab: {unknown}", file=sys.stderr)
-    if options.json:
+    if as_json:
         candidates = [vars(candidate) for candidate in found.candidates]
         print(json.dumps({**vars(found), "candidates": candidates}, ensure_ascii=False))
         return

@@ -41,7 +41,7 @@ PACKAGES = {
     "FAISS": ("faiss", ["faiss-cpu", "faiss-gpu"], "approximate search", "faiss"),
     "MLflow": ("mlflow", ["mlflow"], "`realm-lab mirror`", "platform"),
     "DVC": ("dvc", ["dvc"], "`dvc repro` and `realm-lab init`", "platform"),
-    "Optuna": ("optuna", ["optuna"], "`realm-lab search`", "platform"),
+    "Optuna": ("optuna", ["optuna"], "searches", "platform"),
     "submitit": ("submitit", ["submitit"], "the launcher slurm", "platform"),
 }
 FILES = {"knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test"}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import add_json, add_named, add_which, opened, params_of
+from realm_lab.cli.flags import add_json, add_run, opened, params_of
 from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
 
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 NAMED = 10  # ids that a message names; --json has them all
 INSTEAD = ("predictions", "corpus", "run_file")  # options that replace the stage
-ONLY_WITH = {  # option -> those of them that it is for; "": the stage
+ONLY_WITH = {  # option -> those of them that it is for
     "questions": ("predictions", "corpus"),
     "json": ("predictions", "corpus"),
-    "out": ("predictions",),
     "corpus_old": ("corpus",),
     "cloze": ("corpus",),
-    "name": ("corpus", ""),
+    "name": ("corpus",),
     "finished": ("corpus", "run_file"),
-    "seed": ("corpus", "run_file"),
     "system": ("corpus", "run_file"),
 }
 
@@ -35,7 +33,6 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     files = evaluate.add_argument_group("predictions of other systems", "score them, not the runs; no model is read")
     text = "answers, or retrieved passages (DPR's ctxs)"
     files.add_argument("--predictions", type=Path, metavar="FILE", help=text)
-    files.add_argument("--out", type=Path, metavar="FILE", help="also write the scores as JSON")
 
     update = evaluate.add_argument_group("another corpus", "ask a finished run with it; nothing is trained")
     text = "text files of the new corpus"
@@ -44,19 +41,14 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     update.add_argument("--corpus-old", type=Path, nargs="+", default=(), metavar="PATH", help=text)
     text = "sentences with a [MASK], their answers and the document each is from; may be repeated"
     update.add_argument("--cloze", type=_named, action="append", default=[], metavar="NAME=FILE", help=text)
-    text = (
-        "with --corpus: output folder runs/RUN/corpus_updates/NAME (default: the first file's name); without: keep the "
-        "run as a separate study, experiments/NAME.yaml"
-    )
+    text = "output folder runs/RUN/corpus_updates/NAME (default: the first file's name)"
     update.add_argument("--name", metavar="NAME", help=text)
 
     runs = evaluate.add_argument_group("export for other programs", "what a run retrieves; nothing is trained")
     text = "write the best 100 passages of each test question here, as a TREC run file"
     runs.add_argument("--run-file", type=Path, metavar="FILE", help=text)
 
-    which = evaluate.add_argument_group("choice of the run", "with --corpus or --run-file")
-    add_which(which)
-    add_named(which)
+    add_run(evaluate.add_argument_group("choice of the run", "with --corpus or --run-file"))
 
     text = "with --predictions or --corpus: questions with answers (default: the prepared test questions)"
     evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
@@ -71,12 +63,9 @@ def evaluate_other(options: argparse.Namespace) -> bool:
     if len(given) > 1:
         raise UserError(f"{' and '.join(map(_flag, given))} are different things; give one")
     for name, owners in ONLY_WITH.items():
-        value = getattr(options, name)
-        is_given = value not in (None, (), []) and value is not False  # a seed may be 0
-        if is_given and not {*owners}.intersection(given or [""]):
-            flags = [_flag(owner) for owner in owners if owner]
-            remedy = "leave it out" if given else "give one of them" if len(flags) > 1 else "give it"
-            raise UserError(f"{_flag(name)} belongs to {' or '.join(flags)}; {remedy}")
+        if getattr(options, name) and not {*owners}.intersection(given):
+            remedy = "leave it out" if given else "give one of them" if len(owners) > 1 else "give it"
+            raise UserError(f"{_flag(name)} belongs to {' or '.join(map(_flag, owners))}; {remedy}")
     if options.predictions:
         _score_file(options)
     elif given:
@@ -94,7 +83,7 @@ def _ask_run(options: argparse.Namespace) -> None:
     from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
     from realm_lab.systems.run_file import write_run_file
 
-    run = opened(options, options.system)
+    run = opened(options)
     if options.run_file:
         named = run.params.corpus.files.model_dump().values()
         inputs = [Path(name) for names in named if isinstance(names, list) for name in names]
@@ -113,14 +102,9 @@ def _ask_run(options: argparse.Namespace) -> None:
 def _score_file(options: argparse.Namespace) -> None:
     """Print the scores of a file of predictions; unscored or problematic items go to stderr."""
     from realm_lab.evaluation.predictions import read_references, score_predictions
-    from realm_lab.records.files import check_output, write_json
 
-    if options.out:
-        check_output(options.out, [path for path in (options.predictions, options.questions, options.params) if path])
     questions = read_references(options.questions) if options.questions else _prepared_questions(options)
     result = score_predictions(options.predictions, questions)
-    if options.out:
-        write_json(options.out, result)
     if options.json:
         print_json(result)
         return

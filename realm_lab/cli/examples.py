@@ -17,26 +17,20 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "prepare": "the corpus of params.yaml",
         "prepare --count data/raw": "only count what is in your files",
     },
-    "warm-start": {
-        "warm-start": "reader and embedder, and the corpus before them",
-        "warm-start --set warm_start.embedder.steps=500": "train the embedder for longer",
-    },
-    "pretrain": {
-        "pretrain --dry-run": "print the plan without running",
-        "pretrain --set pretrain.masking=random_span": "mask random spans",
-    },
-    "finetune": {
-        "finetune": "this stage, and the missing ones before it",
-        "finetune --set pretrain.steps=0": "fine-tune the warm start",
+    "run": {
+        "run": "train and evaluate what params.yaml describes",
+        "run --preset smoke": "the whole pipeline, as a quick check",
+        "run --until pretrain --set pretrain.masking=random_span": "mask random spans, and do not fine-tune",
+        "run --dry-run": "print the plan without running",
     },
     "evaluate": {
-        "evaluate --preset smoke": "the whole pipeline, as a quick check",
         "evaluate --predictions mine.jsonl --questions test.jsonl": "score another program's answers",
         "evaluate --corpus new.jsonl --name june": "ask a finished run with another corpus",
+        "evaluate --run-file retrieved.run --run table1/dpr-s0": "write what a run retrieves",
     },
     "mine": {
         "mine mined.json": "training questions with hard negatives of BM25",
-        "mine mined.json --retriever run --system dpr --negatives 7": "those of a finished run",
+        "mine mined.json --retriever run --run table1/dpr-s0 --negatives 7": "those of a finished run",
     },
     "report": {
         "report": "every study, and reports/index.html",
@@ -48,20 +42,19 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "sweep masking --power": "what numbers of seeds will detect, and what they cost",
         "sweep masking": "run what is missing, then write the report",
         "sweep masking --launcher slurm --follow": "as SLURM jobs, and wait for them",
+        "sweep search-retriever": "run or continue a search",
         "sweep --axis pretrain.refresh.interval_steps=3,30 --name refresh": "a study without a file",
-    },
-    "search": {
-        "search search-retriever --trials 20": "run or continue a search, up to 20 trials",
     },
     "status": {
         "status": "all studies",
         "status masking": "every run of one study",
+        "status masking/random_span-s0": "what this run did: stages, steps, losses, refreshes, evaluations, flags",
+        "status --ledger": "for example before a paper",
     },
     "compare": {
-        "compare masking/salient_span masking/random_span": "two cells, over all seeds",
+        "compare masking/salient_span masking/random_span": "two variants, over all seeds",
         "compare default/realm-s0 default/realm-s1": "two runs",
     },
-    "calibrate": {"calibrate table2": "from its runs, or its report", "calibrate table2 --json": "for other programs"},
     "claims": {
         "claims": "every text of claims.yaml",
         "claims paper.tex --markdown": "a paper, as a comment on a pull request",
@@ -74,22 +67,20 @@ EXAMPLES: dict[str, dict[str, str]] = {
             "a gate of CI, printed as a comment on a pull request"
         ),
         "verdict answers.csv --metric correct --pair question --cluster document --baseline bm25": (
-            "one run of each cell, many questions"
+            "one run of each variant, many questions"
         ),
+        "verdict --calibrate table2": "false alarms of a study, from its runs or its report",
         "verdict --page verdict.html": "a page that judges a CSV in the browser",
     },
     "reproduce": {
         "reproduce": "compare every report with the runs that are here",
-        "reproduce masking/random_span --rerun": "run one cell again and compare",
+        "reproduce masking/random_span --rerun": "run one variant again and compare",
     },
     "ask": {
         'ask "who is the mayor of nirter ?"': "the run of params.yaml",
         'ask "who is the mayor of nirter ?" --run quick/realm-s0 -k 3': "a run of a study, three passages",
+        'ask "the mayor of nirter is [MASK] ."': "fill in a blank",
         'ask "who is the mayor of nirter ?" --system realm,bm25_reader': "two systems, one after the other",
-    },
-    "fill": {
-        'fill "the mayor of nirter is [MASK] ."': "the run of params.yaml",
-        'fill "the mayor of nirter is [MASK] ." --run quick/realm-s0': "a run of a study",
     },
     "gradients": {
         "gradients --run demo/realm-s50": "weights after pre-training",
@@ -100,24 +91,21 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "serve demo/realm-s50 --mcp": "the command that an agent starts",
         "serve bm25": "only BM25, over the prepared corpus",
     },
-    "runs": {"runs": "a line per run", "runs --json": "for other programs"},
-    "logs": {"logs masking/random_span-s0": "by study, cell and seed", "logs realm-s0": "by the start of its name"},
     "mirror": {
         "mirror": "into mlflow.db",
         "mirror --uri http://server:5000 --follow": "to a server, until all runs have finished",
         "mirror --register masking": "and register the model of the study's best run",
     },
     "gc": {"gc": "only list", "gc --forget masking --yes": "delete, also what only one study needs"},
-    "ledger": {"ledger verify": "for example before a paper", "ledger verify --json": "for other programs"},
     "index": {
         "index build": "with the embedder of the run of params.yaml",
         "index list": "what is embedded",
     },
     "plan": {
-        "plan": "this machine, as `realm-lab bench` measured it",
+        "plan --measure": "measure this machine; writes runs/bench.json",
+        "plan": "this machine, as it was measured",
         "plan --preset paper --passages 13353718 --device H100 --trainers 64 --builders 16 --price 2.5": "paper scale",
     },
-    "bench": {"bench": "measure this machine; writes runs/bench.json"},
     "doctor": {
         "doctor": "this machine and params.yaml",
         "doctor --preset real": "what real text needs",
@@ -128,7 +116,8 @@ EXAMPLES: dict[str, dict[str, str]] = {
 
 
 def add_examples(name: str, verb: argparse.ArgumentParser) -> None:
-    """Add the examples to the end of a command's help, each under its purpose."""
-    lines = [f"  # {meaning}\n  realm-lab {command}" for command, meaning in EXAMPLES[name].items()]
-    verb.formatter_class = argparse.RawDescriptionHelpFormatter
-    verb.epilog = "\n".join(["examples:", *lines])
+    """Add the examples to the end of a command's help, each under its purpose; a custom command has none."""
+    lines = [f"  # {meaning}\n  realm-lab {command}" for command, meaning in EXAMPLES.get(name, {}).items()]
+    if lines:
+        verb.formatter_class = argparse.RawDescriptionHelpFormatter
+        verb.epilog = "\n".join(["examples:", *lines])

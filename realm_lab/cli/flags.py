@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
     from realm_lab.systems.context import Context
 
-Add = Callable[..., argparse.ArgumentParser]  # add(NAME, function, summary): a command
+Add = Callable[..., argparse.ArgumentParser]  # add(GROUP, NAME, function, summary): a command; GROUP "": not in --help
 
 
 def add_everywhere(verb: argparse.ArgumentParser) -> None:
@@ -22,20 +22,26 @@ def add_everywhere(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
 
 
+def add_params(verb: argparse.ArgumentParser) -> None:
+    """--params."""
+    verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
+
+
 def add_parameters(verb: argparse.ArgumentParser) -> None:
     """Add --params, --preset and --set."""
-    verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
+    add_params(verb)
     verb.add_argument("--preset", metavar="NAME", help="use this preset instead of the one in the file")
     text = "change one parameter, for example pretrain.steps=100; may be repeated"
     verb.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=text)
 
 
 def overrides_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of --set and --preset, dotted name -> value."""
+    """Return the values of --set and --preset, dotted name -> value; none for a command without these flags."""
     from realm_lab.params.load import parse_override
 
-    preset = {} if options.preset is None else {"preset": options.preset}
-    return dict(parse_override(text) for text in options.overrides) | preset
+    given = vars(options)
+    preset = {"preset": given["preset"]} if given.get("preset") is not None else {}
+    return dict(parse_override(text) for text in given.get("overrides", ())) | preset
 
 
 def params_of(options: argparse.Namespace) -> Params:
@@ -54,7 +60,7 @@ def policy_of(options: argparse.Namespace) -> dict[str, Any]:
 def in_place(error: UserError, options: argparse.Namespace) -> UserError:
     """Return an error about a parameter with the flag or the line that set it, if one did and the error has no source
     yet."""
-    if error.path or not error.parameter or "overrides" not in options:
+    if error.path or not error.parameter or "params" not in options:
         return error
     from realm_lab.params.load import read_values, setting
 
@@ -83,39 +89,27 @@ def add_other_code(verb: argparse.ArgumentParser) -> None:
         either.add_argument(f"--{policy}", action="store_const", const=policy, dest="other_code", help=text)
 
 
-def add_run(verb: argparse.ArgumentParser) -> None:
-    """Add --params and its like, --seed and --system: the finished run to use."""
-    add_parameters(verb)
-    add_which(verb)
-
-
-def add_which(options: argparse._ActionsContainer) -> None:
-    """--seed and --system."""
-    text = "seed of the run to ask (default: the first of the parameters)"
-    options.add_argument("--seed", type=int, metavar="N", help=text)
-    options.add_argument("--system", metavar="NAME", help="system of the run to ask (default: realm)")
-
-
-def add_named(options: argparse._ActionsContainer) -> None:
-    """--run."""
-    text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED (default: of --params)"
+def add_run(options: argparse._ActionsContainer) -> None:
+    """--run and --system: the finished run to use."""
+    text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED (default: the first seed of --params)"
     options.add_argument("--run", dest="finished", metavar="RUN", help=text)  # `run` is the function of the command
+    options.add_argument("--system", metavar="NAME", help="system of the run of --params (default: realm)")
 
 
-def opened(options: argparse.Namespace, system: str | None) -> Context:
+def opened(options: argparse.Namespace, system: str | None = None) -> Context:
     """Open the finished run that --run names, or that of the parameters. UserError: both are given, or there is
     none."""
     if options.finished:
-        if options.params or options.preset or options.overrides or options.system or options.seed is not None:
-            names = "--params, --preset, --set, --seed and --system"
-            raise UserError(f"--run names a run with its parameters; leave out {names}")
+        flags = {"params": "--params", "preset": "--preset", "overrides": "--set", "system": "--system"}
+        if given := [flag for name, flag in flags.items() if vars(options).get(name)]:
+            raise UserError(f"--run names a run with its parameters; leave out {' and '.join(given)}")
         from realm_lab.api import load_run
 
         return load_run(options.finished, options.root).context
     params = params_of(options)
     from realm_lab.systems.context import open_run
 
-    return open_run(params, options.root, options.seed, system)
+    return open_run(params, options.root, None, system or options.system)
 
 
 def positive(text: str) -> int:
@@ -126,15 +120,4 @@ def positive(text: str) -> int:
         raise argparse.ArgumentTypeError(f"must be a whole number, got '{text}'") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def share(text: str) -> float:
-    """Parse a number above 0, at most 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, got '{text}'") from None
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {text}")
     return value

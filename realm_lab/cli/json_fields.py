@@ -11,8 +11,6 @@ ANSWERED = (
     "(characters of the body), `answer`, `probability` p(z|x), `reader_probability` p(y|z,x) and `utility` in nats"
 )
 JSON_FIELDS = {
-    "init": "`folder`",
-    "demo": ANSWERED,
     "prepare": (
         "with --count, a list of `name`, `format`, `counts`, `dropped` (reason -> number) and `first_dropped` (reason "
         "-> id)"
@@ -21,37 +19,33 @@ JSON_FIELDS = {
         "with --predictions: `questions`, each score by its name, and the ids of problems (`missing`, "
         "`without_answer`, `without_passages`, `contradictory`); with --corpus: `folder` and the scores"
     ),
-    "report": "`report`, the path of the report or the overview",
     "sweep": (
         f"a list of runs with {RUN_FIELDS}; with --power: `study`, `pilot`, `tests`, `power` and its standard "
         "`power_error`, `until`, `comparisons` (`metric`, `cell`, `deltas`, `spread`, `spread_seeds`, `delta`, "
         "`enough`: the fewest seeds that detect `delta`, `detectable`: seeds -> `difference` and `seeds` taken) and "
-        "`costs` (`seeds`, `runs`, `device_hours`, `left`, and with a rule those `expected`)"
+        "`costs` (`seeds`, `runs`, `device_hours`, `left`, and with a rule those `expected`). For a search: itself "
+        "and its trials, as in `trials.json`; with --dry-run the space and the states of trials"
     ),
-    "search": "the search and its trials, as in `trials.json`; with --dry-run the space and the states of trials",
     "status": (
-        "of a study: `study`, `counts` (state -> number), `other_code` (a warning) and `runs`; without a study: a list "
-        "of `study`, `counts` and `question`, with the `error` of a record that cannot be read"
+        "for a study `study`, `counts` (state -> number), `other_code` (a warning) and `runs`. For a run: stage -> "
+        "`state`, `error`, `flags` and `metrics`, the rows of its metrics.jsonl. Without a name: a list of `study`, "
+        "`counts` and `question`, with the `error` of a record that cannot be read. With --runs: a list of `run`, "
+        "`state` and `studies` (STUDY/CELL). With --ledger: `lines`, `problems` and `deviations` (study -> changes "
+        "after results were seen)"
     ),
     "compare": "as summary.json of a study: `cells`, `comparisons` and more",
-    "calibrate": (
-        "`study`, `false_alarms` and its standard `error`, `tests`, `seeds` and `comparisons`, each with its own rate"
-    ),
     "reproduce": (
         "a list of `study`, `stale` (differences of the report from its data), `run_again` (null, `complete` or "
         "`failed`) and `checks`: `cell`, `metric`, `expected`, `found`, `seeds`, `p`, `state`"
     ),
-    "ask": ANSWERED,
-    "fill": (
-        "`sentence`, `answer`, `wordpieces`, `marginal` p(y|x), `marginal_log_probability`, `without` p(y|null,x) and "
-        "`candidates` as of `ask`"
+    "ask": (
+        f"{ANSWERED}. For a sentence with a [MASK]: `sentence`, `answer`, `wordpieces`, `marginal` p(y|x), "
+        "`marginal_log_probability`, `without` p(y|null,x) and `candidates`"
     ),
     "gradients": (
         "`stage`, `sentences`, `passages`, `exact_gflop`, `left_out` (estimate -> why) and `estimates`: `name`, "
         "`cosine`, `bias`, `variance`, `error`, `weights_cosine`, `weights_bias` and `gflop`"
     ),
-    "runs": "a list of `run`, `state` and `studies` (STUDY/CELL)",
-    "logs": "stage -> `state`, `error`, `flags` and `metrics`, the rows of its metrics.jsonl",
     "gc": "a list of `folder`, `mebibytes` and `deleted`",
     "mirror": (
         "`uri`, `states` (state -> number of runs), `studies`, `created`, `updated`, `recreated`, `removed`, `points`, "
@@ -60,22 +54,24 @@ JSON_FIELDS = {
     "verdict": (
         "`cell`, `pair`, `baseline`, `cluster`, `control`, `decision` (not worse, worse or undecided), `calibration`, "
         "`metrics` (metric -> cell -> its finding), `left_out` (`run` and `why`) and `other_status` (column that seems "
-        "to be a state -> its words for runs that did not finish)"
+        "to be a state -> its words for runs that did not finish); with --calibrate: `study`, `false_alarms` and its "
+        "standard `error`, `tests`, `seeds` and `comparisons`, each with its own rate"
     ),
     "claims": "`files`, `bound` and `problems`, each with `path`, `line`, `says`, `found` and `remedy`",
-    "ledger verify": "`lines`, `problems` and `deviations` (study -> changes after results were seen)",
     "index build": EMBEDDINGS,
     "index list": f"a list of {EMBEDDINGS}",
     "mine": "`file`, `questions` and `without_positive`",
-    "plan": "all numbers of the plan, with `seconds`, `memory_bytes`, `stage_device_hours` and `assumptions`",
-    "bench": "as runs/bench.json: `device`, `host`, `torch`, `date`, `model`, `lengths`, `memory_bytes` and `speeds`",
+    "plan": (
+        "all numbers of the plan, with `seconds`, `memory_bytes`, `stage_device_hours` and `assumptions`; with "
+        "--measure as runs/bench.json: `device`, `host`, `torch`, `date`, `model`, `lengths`, `memory_bytes`, `speeds`"
+    ),
     "doctor": "a list of `state` (OK, note, missing or wrong), `subject`, `found` and `remedy`",
 }
 EXIT_CODES = {
     "0": "done",
     "1": (
-        "a check failed (`claims`, `doctor`, `ledger verify`, `reproduce`, `verdict --gate`: worse), a run failed or "
-        "is not complete (`sweep`, `search`), `mirror` could not show a run, or an unexpected error (one line; "
+        "a check failed (`claims`, `doctor`, `status --ledger`, `reproduce`, `verdict --gate`: worse), a run failed or "
+        "is not complete (`sweep`), `mirror` could not show a run, or an unexpected error (one line; "
         "`--debug` shows the traceback)"
     ),
     "2": "an error that you can fix: one line on stderr names file, line or parameter, and the remedy",

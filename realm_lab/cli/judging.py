@@ -1,11 +1,11 @@
-"""The commands `verdict`, `claims` and `ledger`: runs of any program, texts and plans, judged by their results."""
+"""The commands `verdict` and `claims`: runs of any program and texts, judged by results."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from realm_lab.cli.flags import Add, add_everywhere, add_json
+from realm_lab.cli.flags import Add, add_json
 from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
 from realm_lab.records.metrics import Better
@@ -14,7 +14,7 @@ from realm_lab.records.metrics import Better
 def add_claims(add: Add) -> None:
     """Add `claims` to the command line."""
     summary = "check the numbers and verdicts in texts against results; exit code 1 if one does not hold"
-    verb = add("claims", _run_claims, summary)
+    verb = add("inspect", "claims", _run_claims, summary)
     text = "a text of claims.yaml, or LaTeX with \\claim{QUERY}{TEXT} (default: all of ROOT/claims.yaml)"
     verb.add_argument("files", nargs="*", metavar="FILE", help=text)
     text = "another claims.yaml, for example of your paper; its names are relative to its folder"
@@ -40,50 +40,21 @@ def _run_claims(options: argparse.Namespace) -> int:
     return int(bool(checked.problems))
 
 
-def add_ledger(add: Add) -> None:
-    """Add `ledger` with its own commands to the command line."""
-    ledger = add("ledger", _run_ledger, "check the ledger of plans, looks, changes and verdicts (runs/ledger.jsonl)")
-    verbs = ledger.add_subparsers(dest="ledger_verb", metavar="COMMAND", required=True)
-    summary = "check every line and compare the last ones with the studies here; exit code 1 if something does not hold"
-    verify = verbs.add_parser("verify", help=summary, description=summary.capitalize(), allow_abbrev=False)
-    add_json(verify)
-    add_everywhere(verify)
-
-
-def _run_ledger(options: argparse.Namespace) -> int:
-    from realm_lab.evidence.ledger import deviations, verify
-
-    lines, problems = verify(options.root)
-    studies = dict.fromkeys(line.fields["study"] for line in lines)
-    found = {study: deviations([line for line in lines if line.fields["study"] == study]) for study in studies}
-    if options.json:
-        told = {"lines": len(lines), "problems": [one._asdict() for one in problems]}
-        told |= {"deviations": {study: [one._asdict() for one in mine] for study, mine in found.items()}}
-        print_json(told)
-        return int(bool(problems))
-    for problem in problems:
-        print(f"line {problem.line}, study {problem.study}: {problem.what}")
-    if not problems:
-        for study, mine in found.items():
-            print(f"{study}: {'; '.join(map(str, mine)) or 'as planned'}")
-        print(f"{len(lines)} lines hold")
-    return int(bool(problems))
-
-
 def add_verdict(add: Add) -> None:
     """Add `verdict` to the command line."""
-    verb = add("verdict", _run_verdict, "judge runs of any tool: paired tests, intervals, power, equivalence")
+    summary = "judge runs of any tool: paired tests, intervals, power, equivalence"
+    verb = add("inspect", "verdict", _run_verdict, summary)
     text = "CSV, JSON, W&B export, Trackio database, folder of TensorBoard, Hydra or MLflow, or an MLflow store's URI"
     verb.add_argument("source", nargs="?", help=text)
     text = "column of the numbers to compare; repeated, all are one family of tests (for --gate: COLUMN=up or =down)"
     verb.add_argument("--metric", action="append", default=[], metavar="COLUMN", help=text)
-    verb.add_argument("--baseline", metavar="NAME", help="the cell that the others are compared with")
-    verb.add_argument("--cell", default="cell", metavar="COLUMN", help="column that names the cell (default: cell)")
+    verb.add_argument("--baseline", metavar="NAME", help="the variant that the others are compared with")
+    verb.add_argument("--cell", default="cell", metavar="COLUMN", help="column that names the variant (default: cell)")
     text = "column that pairs the runs, for example the seed or the fold (default: seed)"
     verb.add_argument("--pair", default="seed", metavar="COLUMN", help=text)
     text = "column of groups whose pairs are not independent, for example the document of a question"
     verb.add_argument("--cluster", default="", metavar="COLUMN", help=text)
-    text = "a second arm of the baseline's code: if it differs from the baseline, no other cell is called different"
+    text = "a second arm of the baseline's code: if it differs from the baseline, no other variant is called different"
     verb.add_argument("--control", default="", metavar="NAME", help=text)
     text = "column of the states of runs: those that did not finish have no value"
     verb.add_argument("--state", default="", metavar="COLUMN", help=text)
@@ -95,28 +66,40 @@ def add_verdict(add: Add) -> None:
     verb.add_argument("--part", default="", metavar="NAME", help=text)
     verb.add_argument("--experiment", default="", metavar="NAME", help="the experiment of an MLflow store")
     verb.add_argument("--out", type=Path, metavar="DIR", help="also write Markdown, LaTeX, JSON and a figure there")
-    text = "exit code 0 if all cells are shown to be no worse than the baseline, 1 if one is worse, 3 if undecided"
+    text = "exit code 0 if all variants are shown to be no worse than the baseline, 1 if one is worse, 3 if undecided"
     verb.add_argument("--gate", action="store_true", help=text)
+    text = "SOURCE is a study here: simulate the false alarms of its tests, for differences as skewed as its own"
+    verb.add_argument("--calibrate", action="store_true", help=text)
     text = "write this page, which judges a CSV in a browser, without a network; no other argument"
     verb.add_argument("--page", type=Path, metavar="FILE.html", help=text)
     add_json(verb)
 
 
 def _run_verdict(options: argparse.Namespace) -> int:
-    from realm_lab.evidence.verdict.answer import Decision, judge_rows
-    from realm_lab.evidence.verdict.sources import read_runs
+    others = "source metric baseline cluster control state delta name part experiment out gate json page calibrate"
+    given = {name for name in others.split() if getattr(options, name)}
+    given |= {name for name, value in {"cell": "cell", "pair": "seed"}.items() if getattr(options, name) != value}
+    if options.calibrate:
+        from realm_lab.evidence.calibrated import show_calibration
+        from realm_lab.runner.default_study import studies_of
 
+        if "source" not in given or given - {"calibrate", "source", "json"}:
+            raise UserError("--calibrate: name a study, alone", remedy="for example verdict --calibrate table2")
+        show_calibration(studies_of(options.root), options.root, options.source, as_json=options.json)
+        return 0
     if options.page:
         from realm_lab.evidence.verdict.page import write_page
 
-        others = "source metric baseline cluster control state delta name part experiment out gate json".split()
-        if any(getattr(options, name) for name in others) or (options.cell, options.pair) != ("cell", "seed"):
+        if given - {"page"}:
             raise UserError("--page: the page has no runs in it", remedy="leave out the other arguments")
         if options.page.suffix != ".html":
             raise UserError(f"--page {options.page}: no name of a page", remedy="write a name that ends in .html")
         write_page(options.page)
         print(f"{options.page}: open it in a browser, and drop a CSV there")
         return 0
+    from realm_lab.evidence.verdict.answer import Decision, judge_rows
+    from realm_lab.evidence.verdict.sources import read_runs
+
     if not (options.source and options.metric and options.baseline is not None):
         raise UserError("verdict needs SOURCE, --metric and --baseline", remedy="give them, or only --page FILE.html")
     delta = dict(_bound(text) for text in options.delta)

@@ -1,4 +1,4 @@
-"""The commands `init`, `runs`, `logs` and `gc`: make a project, and inspect or delete the results of its runs."""
+"""The commands `init`, `demo` and `gc`: make a project, show a finished study, delete what nothing needs."""
 
 from __future__ import annotations
 
@@ -10,33 +10,24 @@ from realm_lab.cli.flags import Add, add_json
 from realm_lab.records.files import print_json
 
 
-def add_init(add: Add) -> None:
-    """Add `init` to the command line."""
-    init = add("init", _run_init, "make a project in a new folder: parameters, DVC pipeline, a study, sample text")
+def add_start(add: Add) -> None:
+    """Add `init` and `demo` to the command line."""
+    summary = "make a project in a new folder: parameters, DVC pipeline, a study, sample text"
+    init = add("start", "init", _run_init, summary)
     init.add_argument("folder", type=Path, help="the new folder, in a Git repository or not")
     init.add_argument("--preset", default="toy", metavar="NAME", help="toy, smoke, real or paper (default: toy)")
-    add_json(init)
-    demo = add("demo", _run_demo, "copy a finished study into runs/ and let it answer a question")
+    demo = add("start", "demo", _run_demo, "copy a finished study into runs/ and let it answer a question")
     demo.add_argument("question", nargs="?", help="another question of its toy world")
-    add_json(demo)
 
 
-def add_runs(add: Add, add_tool: Add) -> None:
-    """Add `runs`, `logs` and `gc` to the command line."""
-    runs = add("runs", _run_runs, "list all runs with their state and their studies")
-    add_json(runs)
-    logs = add("logs", _run_logs, "print what a run did: stages, steps, losses, refreshes, evaluations, flags")
-    logs.add_argument("name", metavar="RUN", help="its name or the start of it, or STUDY/CELL-sSEED")
-    either = logs.add_mutually_exclusive_group()
-    either.add_argument("--follow", action="store_true", help="go on until the run has ended")
-    add_json(either, "print JSON: each stage with all its metrics")
-    collect = add_tool(
-        "gc", _run_gc, "list runs, stages, embeddings and BM25 that no study or report needs; --yes deletes them"
-    )
+def add_gc(add: Add) -> None:
+    """Add `gc` to the command line."""
+    summary = "list runs, stages, embeddings and BM25 that no study or report needs; --yes deletes them"
+    collect = add("tools", "gc", _run_gc, summary)
     collect.add_argument("--yes", action="store_true", help="delete what is listed")
     text = "also what only this study needs, with its record; may be repeated"
-    add_json(collect)
     collect.add_argument("--forget", action="append", default=[], metavar="STUDY", help=text)
+    add_json(collect)
 
 
 def _run_init(options: argparse.Namespace) -> None:
@@ -44,9 +35,6 @@ def _run_init(options: argparse.Namespace) -> None:
 
     folder = options.root / options.folder
     init(folder, options.preset)
-    if options.json:
-        print_json({"folder": folder})
-        return
     print(f"{folder}: ready. Next: cd {folder}; realm-lab doctor; dvc repro; realm-lab sweep quick")
 
 
@@ -55,35 +43,9 @@ def _run_demo(options: argparse.Namespace) -> None:
     from realm_lab.runner.demo import QUESTION, install, next_steps
 
     run, question = install(options.root), options.question or QUESTION
-    if options.json:
-        answer(load_run(run, options.root).context, question, as_json=True)
-        return
     print(f'$ realm-lab ask --run {run} "{question}"', flush=True)
     answer(load_run(run, options.root).context, question)
     print(f"Next: {next_steps(options.root)}.")
-
-
-def _run_runs(options: argparse.Namespace) -> None:
-    from realm_lab.runner.housekeeping import list_runs
-    from realm_lab.runner.status import print_table
-
-    found = list_runs(options.root)
-    if options.json:
-        print_json(found)
-        return
-    rows = [(run["run"], run["state"].lower(), ", ".join(run["studies"]) or "none") for run in found]
-    print_table("" if rows else "no runs here", ("run", "state", "study/cell"), rows)
-
-
-def _run_logs(options: argparse.Namespace) -> None:
-    from realm_lab.api import load_record
-    from realm_lab.runner.logs import log_as_json, show_log
-
-    run = load_record(options.name, options.root)
-    if options.json:
-        print_json(log_as_json(options.root, run))
-    else:
-        show_log(options.root, run, follow=options.follow)
 
 
 def _run_gc(options: argparse.Namespace) -> None:

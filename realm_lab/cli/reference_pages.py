@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from realm_lab.cli.examples import EXAMPLES
 from realm_lab.cli.json_fields import EXIT_CODES, JSON_FIELDS
-from realm_lab.cli.parser import PROGRAM, build_parser
+from realm_lab.cli.parser import ALIASES, PROGRAM, build_parser
 from realm_lab.corpus.sources import CORPUS_SOURCES
 from realm_lab.params import reference_page
 from realm_lab.params.load import flatten
@@ -34,6 +34,9 @@ CLI_HEAD = f"""\
 Every command is `{PROGRAM} COMMAND`. Results go to stdout, progress and errors to stderr. With `--json` stdout is one
 JSON document, whose fields are listed with each command. The stages print only progress;
 `{PROGRAM} status default --json` has their state.
+
+Each command also has `--root DIR`, the project folder (default: `.`), and `--debug`, which shows the traceback of an
+error.
 
 Completion of commands and options in this shell (zsh: `--shell=zsh`):
 
@@ -75,6 +78,8 @@ def render_cli() -> str:
                     lines += [f"### {name} {inner}\n", f"{parts.description}.\n", *_arguments(parts)]
                     lines += _json_fields(f"{name} {inner}")
         lines += ["```bash", *(f"{PROGRAM} {command}  # {why}" for command, why in EXAMPLES[name].items()), "```\n"]
+    lines += ["## Other names\n", "Scripts may also use these names:\n"]
+    lines += _table(("name", "is"), ((f"`{name}`", f"`{today}`") for name, today in ALIASES.items()))
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -84,7 +89,7 @@ def _json_fields(name: str) -> list[str]:
 
 def _arguments(verb: argparse.ArgumentParser) -> list[str]:
     shown = [action for action in verb._actions if not isinstance(action, argparse._SubParsersAction)]
-    shown = [action for action in shown if "-h" not in action.option_strings]
+    shown = [action for action in shown if action.dest not in ("help", "root", "debug")]
     return [*_table(("argument", "meaning"), ((_written(action), _cell(action.help or "")) for action in shown)), ""]
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from realm_lab.cli.ask import reply_fields
-from realm_lab.cli.flags import Add, add_parameters, params_of, positive
+from realm_lab.cli.flags import Add, add_params, params_of, positive
 from realm_lab.errors import UserError, needs
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def _whole(text: str) -> str:
 
 def add_serve(add: Add) -> None:
     """Add `serve` to the command line."""
-    serve = add("serve", _run_serve, "serve a finished run on 127.0.0.1, over HTTP or as an MCP server")
+    serve = add("inspect", "serve", _run_serve, "serve a finished run on 127.0.0.1, over HTTP or as an MCP server")
     text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED; or bm25: BM25 of the prepared corpus"
     serve.add_argument("name", metavar="RUN", help=text)
-    add_parameters(serve)
+    add_params(serve)
     either = serve.add_mutually_exclusive_group()
     either.add_argument("--mcp", action="store_true", help="speak MCP over standard input and output")
     either.add_argument("--port", type=positive, default=8000, metavar="N", help="port of HTTP (default: 8000)")
@@ -142,8 +142,8 @@ def _opened(options: argparse.Namespace) -> tuple[str, Context]:
         context = open_run(params, options.root, None, "bm25_reader")
         context.corpus  # noqa: B018  it is there
         return BM25, context
-    if options.params or options.preset or options.overrides:
-        raise UserError(f"'{options.name}' is a run with its parameters; leave out --params, --preset and --set")
+    if options.params:
+        raise UserError(f"'{options.name}' is a run with its parameters; leave out --params")
     from realm_lab.api import load_run
 
     run = load_run(options.name, options.root)

@@ -1,4 +1,4 @@
-"""`realm-lab calibrate STUDY`: false alarms of a study's family, and of each of its tests."""
+"""`realm-lab verdict --calibrate STUDY`: false alarms of a study's family, and of each of its tests."""
 
 from __future__ import annotations
 

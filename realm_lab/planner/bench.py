@@ -1,4 +1,4 @@
-"""`realm-lab bench`: a short measurement of this machine with the configured model, kept for `realm-lab plan`."""
+"""`realm-lab plan --measure`: a short measurement of this machine with the configured model, kept for plans."""
 
 # Shapes: N rows of an index, B sequences or queries, L positions, D embedding size
 
@@ -28,7 +28,7 @@ from realm_lab.records.validation import read_record
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.training.flops import encoder_operations
 
-REMEDY = "run `realm-lab bench`"
+REMEDY = "run `realm-lab plan --measure`"
 REPEATS = 7  # the median counts
 SEARCH_ROWS = 1 << 18
 
@@ -60,7 +60,7 @@ CALIBRATION: TypeAdapter[Calibration] = TypeAdapter(Calibration)
 
 
 def default_path(root: Path) -> Path:
-    """Return the file that `bench` writes and `plan` reads."""
+    """Return the file that `plan --measure` writes and `plan` reads."""
     return root / "runs" / "bench.json"
 
 

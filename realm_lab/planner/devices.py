@@ -36,7 +36,7 @@ def find_device(name: str) -> Device:
     if name.lower() not in known:
         raise UserError(
             f"--device {name}: not in the table; {suggestion(name, rows)} "
-            "(for another machine, run `realm-lab bench` there and copy runs/bench.json)"
+            "(for another machine, run `realm-lab plan --measure` there and copy runs/bench.json)"
         )
     row = rows[known[name.lower()]]
     peaks = {kind: row[kind] and 1e12 * row[kind] for kind in ("float32", "bfloat16")}

@@ -20,6 +20,7 @@ from realm_lab.planner.workload import Text, Workload, read_text, workload
 from realm_lab.training.flops import encoder_operations
 
 HOUR, GIB = 3600.0, 2**30
+EFFICIENCY = 0.35  # of a table's peak, by encoders of BERT-base's size; narrow ones reach less
 ASSUMED = [
     "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
     "builders have separate devices of the trainers' kind; one index after the other, taken into use at once",
@@ -38,7 +39,6 @@ class Request(NamedTuple):
     trainers: int = 1
     builders: int = 1
     price: float | None = None  # of a device hour
-    efficiency: float = 0.35  # of a table's peak, by encoders of BERT-base's size; narrow ones reach less
 
 
 class Source(NamedTuple):
@@ -129,7 +129,7 @@ def memory(params: Params, work: Workload, passages: int) -> dict[str, float]:
 
 
 def _measured(params: Params, root: Path, text: Text) -> Source:
-    """Read the measurements of `bench`, from here or from a machine that shares this folder."""
+    """Read the measurements of this machine, from here or from a machine that shares this folder."""
     path = default_path(root)
     found = read_calibration(path)
     for name, wanted in model_identity(params, text.vocabulary_size).items():
@@ -142,13 +142,13 @@ def _measured(params: Params, root: Path, text: Text) -> Source:
 
 def _from_table(device: Device, params: Params, request: Request, work: Workload) -> Source:
     """Return a share of the device's peak, and its bandwidth for work that only reads."""
-    precision, share = params.model.precision, request.efficiency
+    precision, share = params.model.precision, EFFICIENCY
     speed = share * device.operations(precision)
     scoring = share * (device.matrix_operations["bfloat16"] or device.operations("float32"))
     # the bfloat16 rows are read once for all queries of a batch
     reading = 2.0 * work.dimension / device.bandwidth_bytes / (params.pretrain.batch_size / request.trainers)
     speeds = Speeds(speed, speed, 0.0, reading + 2.0 * work.dimension / scoring)
-    peak = f"{device.operations(precision) / 1e12:g} Tflop/s in {precision}, {share:.0%} of it assumed (--efficiency)"
+    peak = f"{device.operations(precision) / 1e12:g} Tflop/s in {precision}, {share:.0%} of it assumed"
     return Source("table", device.name, speeds, device.memory_bytes, f"from the table: {device.source}; {peak}")
 
 

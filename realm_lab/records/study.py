@@ -125,11 +125,10 @@ class StudyRecord:
         """Return the command that runs the missing runs of the study."""
         if self.source:
             path = Path(self.source)
-            verb = "search" if path.stem.startswith("search-") else "sweep"
-            return f"realm-lab {verb} {path.stem if path.parent.name == 'experiments' else path}"
+            return f"realm-lab sweep {path.stem if path.parent.name == 'experiments' else path}"
         return {
-            DEFAULT: "realm-lab evaluate",
-            SCRATCH: "realm-lab evaluate --preset ... --set ...",
+            DEFAULT: "realm-lab run",
+            SCRATCH: "realm-lab run --preset ... --set ...",
         }.get(self.name, f"dvc exp run --name {self.name} ...")
 
     def read(self, runs: Path, run: Run) -> Run:

@@ -58,7 +58,7 @@ def install(root: Path) -> str:
 
 def next_steps(root: Path) -> str:
     """Return the commands to go on with in a project."""
-    train = "dvc repro" if (Path(root) / "dvc.yaml").exists() else "realm-lab evaluate"
+    train = "dvc repro" if (Path(root) / "dvc.yaml").exists() else "realm-lab run"
     show = "realm-lab mirror; mlflow ui"
     if (Path(root) / "Makefile").exists():
         train, show = "make repro", "make ui"

@@ -1,4 +1,4 @@
-"""`realm-lab runs` and `gc`: list the contents of runs/, and delete folders that nothing needs."""
+"""`realm-lab status --runs` and `gc`: list the contents of runs/, and delete folders that nothing needs."""
 
 from __future__ import annotations
 

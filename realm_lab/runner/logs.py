@@ -1,4 +1,4 @@
-"""`realm-lab logs RUN`: the history of a run, line by line, made from its folders, so that every launcher has it.
+"""`realm-lab status RUN`: the history of a run, line by line, made from its folders, so that every launcher has it.
 
 Steps, losses, refreshes and evaluations are in metrics.jsonl of each stage, states and flags in its status.json; the
 output of its processes, such as the traceback of a failure, comes last.

@@ -125,7 +125,7 @@ def show_power(request: Request) -> int:
 def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
     """Return the first source with enough seeds. UserError: there is none."""
     if named is not None and named not in (known := _sources(root)):
-        raise UserError(f"--pilot {named}: no study with runs or a report here; {suggestion(named, known)}")
+        raise UserError(f"--power {named}: no study with runs or a report here; {suggestion(named, known)}")
     most = 0
     for pilot in _pilots(plan, root, named):
         compared = _deltas(pilot.results, _base(plan, pilot), _metrics(plan)).values()
@@ -134,7 +134,7 @@ def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
             return pilot
     of = f"{named or plan.name}: {most} finished seeds that a cell shares with the baseline"
     run = f"run a pilot, `realm-lab sweep {plan.name} --seeds {FEWEST_FOR_PROJECTION}`"
-    name, dear = "name an earlier study with --pilot STUDY", " (which tunes every cell first)"
+    name, dear = "name an earlier study with --power STUDY", " (which tunes every cell first)"
     raise UserError(
         f"--power: study {of}; {FEWEST_FOR_PROJECTION} are needed for a spread (runs of --try are too small to count)",
         remedy=f"{name}, or {run}{dear}" if plan.tuning else f"{run}, or {name}",

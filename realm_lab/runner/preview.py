@@ -82,7 +82,7 @@ def show_plan(
 
 
 def show_search(plan: StudyPlan, root: Path, *, as_json: bool) -> None:
-    """Print the output of `search --dry-run`: the space, the number of trials, and the existing ones."""
+    """Print the output of `sweep --dry-run` for a search: the space, the number of trials, and the existing ones."""
     assert plan.search is not None
     search, path = plan.search, study_folder(Path(root) / "runs", plan.name) / "trials.json"
     states = Counter(trial["state"] for trial in read_json(path)["trials"]) if path.exists() else {}

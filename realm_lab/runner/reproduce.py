@@ -38,7 +38,6 @@ def reproduce(
     *,
     rerun: bool = False,
     is_quick: bool = False,
-    scratch: Path | None = None,
     is_silent: bool = False,
 ) -> tuple[int, list[dict[str, Any]]]:
     """Print the comparison unless `is_silent`; returns 1 if a number is off or a run failed, else 0, and the fields of
@@ -74,7 +73,7 @@ def reproduce(
         is_here = study in studies.names()
         found = load_runs(studies.runs, studies.read(study)).results if is_here else expected[:0]
         if cell and (rerun or is_quick or not (found[found["cell"] == cell]["status"] == "COMPLETE").any()):
-            found = _run_again(root, study, cell, report.record, is_quick, scratch or Path(root) / "runs" / "reproduce")
+            found = _run_again(Path(root), study, cell, report.record, is_quick)
             is_done = not found.empty and (found[found["cell"] == cell]["status"] == "COMPLETE").all()
             fields[-1]["run_again"] = "complete" if is_done else "failed"
             if is_quick or not is_done:
@@ -103,11 +102,11 @@ def _show(record: StudyRecord, checks: list[Check], *, is_stale: bool) -> None:
     print(f"{record.name}: report {remedy if is_stale else 'as its data gives it'}; {rest}")
 
 
-def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick: bool, scratch: Path) -> pd.DataFrame:
-    """Return the results of the cell, run in `scratch`, with the smoke preset and one seed if `is_quick`."""
+def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick: bool) -> pd.DataFrame:
+    """Return the results of the cell, run in runs/reproduce, with the smoke preset and one seed if `is_quick`."""
     from realm_lab.evidence.report.frames import load_study
 
-    folder = scratch / ("quick" if is_quick else "full")
+    folder = root / "runs" / "reproduce" / ("quick" if is_quick else "full")
     if study == DEFAULT:
         systems = {name: {"system": name} for name in DEFAULT_SYSTEMS}
         document: dict[str, Any] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -56,7 +55,6 @@ class Request:
     follow: bool = False
     retry_failed: bool = False
     force: bool = False  # replace a report of more complete runs
-    trials: int | None = None  # of a search; None: its own
     cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
     profile: str | None = None  # of a cluster
     cluster: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
@@ -65,10 +63,7 @@ class Request:
 
     def planned(self) -> StudyPlan:
         """Plan the study."""
-        study = plan_study(self.path, self.root, params_path=self.params_path, overrides=self.overrides)
-        if study.search is None or self.trials is None:
-            return study
-        return replace(study, search=study.search.model_copy(update={"trials": self.trials}))
+        return plan_study(self.path, self.root, params_path=self.params_path, overrides=self.overrides)
 
     def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
         """Return the launcher that is asked for, else the study's."""
@@ -100,7 +95,7 @@ def sweep(request: Request) -> int:
         if is_search and asked.has_begun:
             asked.report()
         how = "the jobs go on" if launcher.detached else "stopped after checkpoints"
-        say(f"{how}; `realm-lab {'search' if is_search else 'sweep'} {request.path}` goes on from there")
+        say(f"{how}; `realm-lab sweep {request.path}` goes on from there")
         return 128 + signals[0] if signals else int(left.code or 0)  # of a training loop that noted the signal
 
 
@@ -434,26 +429,21 @@ def study_of_cell(name: str) -> str:
     return parts[0] if len(parts) == 2 and not name.endswith(".yaml") and parts[0] not in ("experiments", "/") else ""
 
 
-def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
-    """The file of a study, or of a search (`search`): a path, or a name in ROOT/experiments. UserError: there is
-    none, and which is nearest; or it is one for the other command."""
+def find_study(name: str, root: Path) -> Path:
+    """The file of a study or search: a path, or a name in ROOT/experiments, where search-NAME is also found as NAME.
+    UserError: there is none, and which is nearest."""
     given, folder = Path(name), Path(root) / "experiments"
     if study := study_of_cell(name):
-        find_study(study, root, verb)
+        find_study(study, root)
         raise UserError(f"'{name}' is a cell or a run of study {study}; name only the study")
     stem = given.name.removesuffix(".yaml")
     path = folder / f"{stem}.yaml"
-    places = [given, folder / f"search-{stem}.yaml", path] if verb == "search" else [given, path]
-    for found in places:
+    for found in (given, path, folder / f"search-{stem}.yaml"):
         if found.suffix == ".yaml" and found.is_file() and found.name != "dvc.yaml":
-            fits = "search" if re.search(r"^space:", found.read_text("utf-8", "replace"), re.MULTILINE) else "sweep"
-            if fits != verb:
-                kind, other = ("a search", "a study") if fits == "search" else ("a study", "a search")
-                raise UserError(f"{found} is {kind}, not {other}; run `realm-lab {fits} {found.stem}`")
             check_study_name(found.stem, str(found), "rename the file")
             return found
     known = {other.stem for other in folder.glob("*.yaml")} - {"dvc"}
     if not known:
         raise UserError(f"study '{name}': no such file, and no studies in {folder}; `realm-lab init FOLDER` has one")
-    remedy = suggestion(f"search-{stem}" if verb == "search" else stem, sorted(known))
+    remedy = suggestion(stem, sorted(known))
     raise UserError(f"study '{name}': no such file, and no {path} (`realm-lab status` lists all); {remedy}")

@@ -1,8 +1,5 @@
-"""Write files of studies that a command line describes: `sweep --axis ... --name NAME`, `pretrain --name NAME --set
-...`.
-
-They are written into ROOT/experiments, to keep and to run again.
-"""
+"""Write the file of a study that a command line describes, `sweep --axis ... --name NAME`, into ROOT/experiments, to
+keep and to run again."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from realm_lab.records.validation import cut
 from realm_lab.records.yaml_file import parse_yaml, read_yaml
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.progress import say
-from realm_lab.systems.identity import DEFAULT_SYSTEMS
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
@@ -41,13 +37,11 @@ def write_axes(
     seeds: int | None,
     params_path: Path | None,
     given: Mapping[str, Any],
-    budget: str | None = None,
 ) -> tuple[Path, bool]:
     """Write the file of every combination of the values of some axes; the baseline has the first of each.
 
     `axes`: KEY=VALUE,VALUE each. `seeds`: their number, 0, 1, ...; None: the parameters' seeds. `given`: the values of
-    --set and --preset. `budget`: device time for seeds, as many as decide each cell. Returns the file, and true if it
-    is new. UserError: an axis or name that is wrong, or that of
+    --set and --preset. Returns the file, and true if it is new. UserError: an axis or name that is wrong, or that of
     another study.
     """
     points: dict[str, list[Any]] = {}
@@ -60,27 +54,10 @@ def write_axes(
     document = {
         "question": f"What do {', '.join(others)} and {last} change?" if others else f"What does {last} change?",
         **_common(root, seeds, params_path, given),
-        **({"seeds": {"until": "decided", "within": budget}} if budget else {}),
         "baseline": {key: values[0] for key, values in points.items()},
         "axes": points,
     }
     return _write(root, name, document, params_path, "--axis")
-
-
-def write_named(root: Path, name: str, params_path: Path | None, given: Mapping[str, Any]) -> tuple[Path, bool]:
-    """Write the file of the default pipeline with other parameters; an existing one is returned if nothing is
-    `given`. Returns the file, and true if it is new."""
-    path = _path(root, name)
-    if path.exists() and not given:
-        return path, False
-    cells = {system: {"system": system} for system in DEFAULT_SYSTEMS}
-    document = {
-        "question": "What does REALM pre-training add to its own warm start, with these parameters?",
-        **_common(root, None, params_path, given),
-        "baseline": next(iter(cells)),
-        "cells": cells,
-    }
-    return _write(root, name, document, params_path, "--set")
 
 
 def _common(root: Path, seeds: int | None, params_path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,9 +90,9 @@ class CorpusContext:
 
     @property
     def to_finish(self) -> str:
-        """Return the remedy for a missing stage: the stage commands run only the default systems."""
+        """Return the remedy for a missing stage: `realm-lab run` trains only the default systems."""
         if self.run.system in DEFAULT_SYSTEMS:
-            return "run `realm-lab evaluate` with the same --params, --preset and --set"
+            return "call `realm-lab run` with the same --params, --preset and --set"
         return f"run a study with a cell `system: {self.run.system}`"
 
     @property

@@ -129,8 +129,8 @@ def test_bm25_alone_needs_only_the_prepared_corpus(root: Path, capsys: pytest.Ca
     assert 0 < len(some) < len(context.passages)
     assert none == []
     assert answered[0] == 422
-    assert main(command(root, "--preset", "smoke")[3:]) == 2
-    assert "--preset" in capsys.readouterr().err
+    assert main(command(root, "--params", "params.yaml")[3:]) == 2
+    assert "leave out --params" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

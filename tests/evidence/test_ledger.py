@@ -275,7 +275,7 @@ def test_a_line_that_a_killed_process_did_not_finish_is_written_again(project: P
 
 
 def test_the_command(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--root", str(project.root), "ledger", "verify"]
+    given = ["--root", str(project.root), "status", "--ledger"]
     assert cli.main(given) == 0
     capsys.readouterr()
     project.rewrite(lambda lines: lines[1:])

@@ -145,11 +145,13 @@ class Searched(NamedTuple):
     trials: list[dict[str, Any]]
 
 
-def search(root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, **options: Any) -> Searched:
+def search(
+    root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, trials: int = 6, **options: Any
+) -> Searched:
     """All of a search, or what there is of it before the launcher is killed."""
-    path, code = write_search(root, text), None
+    path, code = write_search(root, text.replace("trials: 6", f"trials: {trials}")), None
     fake: Any = launcher or FakeLauncher(root)
     with suppress(Killed), patch.object(verb, "POLL_SECONDS", 0.0):
         code = verb.sweep(Asked(path, root, params_path=PARAMETERS, fake=fake, **options))
-    trials = root / "runs" / "studies" / path.stem / "trials.json"
-    return Searched(code, read_json(trials)["trials"] if trials.exists() else [])
+    written = root / "runs" / "studies" / path.stem / "trials.json"
+    return Searched(code, read_json(written)["trials"] if written.exists() else [])

@@ -100,7 +100,7 @@ def test_after_an_experiment_every_reader_has_the_runs_of_params_yaml(after_an_e
         ["status"],
         ["status", "default"],
         ["status", "default", "--json"],
-        ["runs", "--json"],
+        ["status", "--runs", "--json"],
         ["compare", "default/warm_start", "default/realm"],
         ["evaluate", "--dry-run"],
         ["ask", QUESTION, "--run", "default/realm-s0"],
@@ -119,7 +119,7 @@ def test_a_verb_that_reads_writes_nothing_into_runs(
     printed = capsys.readouterr().out
     if command[:1] == ["ask"]:
         assert plan_run(tiny.params(), "realm", 0).name in printed
-    if command[-1] == "--json" and command[0] == "status":
+    if command == ["status", "default", "--json"]:
         assert [run["run_key"] for run in json.loads(printed)["runs"]] == keys_of(tiny.params())
 
 
@@ -139,7 +139,7 @@ def test_parameters_that_have_not_run_have_no_results(root: Path, capsys: pytest
     found = realm_lab.results("default", root)
     assert (set(found["status"]), found["exact_match"].notna().any()) == ({"PENDING"}, False)
     for use in (lambda: realm_lab.load_run("default/realm-s7", root), lambda: READERS["compare"](root)):
-        with pytest.raises(realm_lab.UserError, match="as it is now; run `realm-lab evaluate`"):
+        with pytest.raises(realm_lab.UserError, match="as it is now; run `realm-lab run`"):
             use()
     with pytest.raises(realm_lab.UserError, match="no such cell or run"):
         realm_lab.load_run("default/realm-s0", root)
@@ -147,7 +147,7 @@ def test_parameters_that_have_not_run_have_no_results(root: Path, capsys: pytest
     assert main(["--root", str(root), "status", "default", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["counts"] == {"PENDING": 2}
-    assert all("realm-lab evaluate" in run["reason"] for run in shown["runs"])
+    assert all("realm-lab run" in run["reason"] for run in shown["runs"])
     recorded = read_study_record(study_folder(root / "runs", "default") / "study.json")
     assert not {run.name for run in recorded.runs} & {path.name for path in unneeded(root)}
 
@@ -175,9 +175,9 @@ def stop(root: Path, stage: str, run: Run) -> None:
 def test_a_run_that_has_not_finished_is_refused_with_the_command_of_its_study(root: Path) -> None:
     record = realm_lab.load_run("default/realm-s0", root).record
     stop(root, "evaluate", record)
-    with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at evaluate\); run `realm-lab evaluate`"):
+    with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at evaluate\); run `realm-lab run`"):
         realm_lab.load_run("default/realm-s0", root)
-    with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at evaluate\); run `realm-lab evaluate`"):
+    with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at evaluate\); run `realm-lab run`"):
         realm_lab.load_run(record.name, root)
     path = root / "runs" / "studies" / "default" / "study.json"
     mine = json.loads(path.read_text()) | {"name": "mine", "source": "experiments/mine.yaml"}
@@ -214,7 +214,7 @@ def test_after_control_c_in_an_experiment_its_runs_are_refused_until_params_yaml
     set_steps(root, 1)
     unfinished = realm_lab.load_run("default/realm-s0", root).record
     stop(root, "finetune", unfinished)
-    with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at finetune\); run `realm-lab evaluate`"):
+    with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at finetune\); run `realm-lab run`"):
         realm_lab.load_run("default/realm-s0", root)
     found = realm_lab.results("default", root).set_index("cell")
     assert (found.loc["realm", "status"], found.loc["realm", "run_key"]) == ("PREEMPTED", unfinished.run_key)

@@ -83,7 +83,7 @@ def test_made_by_one_command_its_stages_serve_other_studies(
 
 
 def test_the_next_steps_are_those_that_the_project_has(tmp_path: Path) -> None:
-    assert "realm-lab evaluate trains" in next_steps(tmp_path)
+    assert "realm-lab run trains" in next_steps(tmp_path)
     (tmp_path / "dvc.yaml").touch()
     assert "dvc repro trains" in next_steps(tmp_path)
     assert "make" not in next_steps(tmp_path)

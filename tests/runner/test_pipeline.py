@@ -251,7 +251,7 @@ def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path) -> 
 def test_a_missing_model_names_what_a_finished_run_has_instead(done: Path) -> None:
     for changed, seed, said in (({"pretrain.steps": 77}, 0, r"pretrain\.steps = \d+$"), ({}, 7, "seed = 0$")):
         context = open_run(tiny.params(changed), done, seed, "realm")
-        with pytest.raises(UserError, match=r"run `realm-lab evaluate` .*\. A finished run has " + said):
+        with pytest.raises(UserError, match=r"call `realm-lab run` .*\. A finished run has " + said):
             context.model_folder("pretrain")
 
 
@@ -301,7 +301,7 @@ def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
     records = {path.parent.name: read_study_record(path) for path in study_record_paths(project / "runs")}
     assert records["scratch"].common["warm_start.reader.steps"] == 1
     report = write_study_report(project, "scratch") / "report.md"
-    assert re.search(r"realm-lab evaluate --preset \w+ .*--set warm_start.reader.steps=1\b", report.read_text("utf-8"))
+    assert re.search(r"realm-lab run --preset \w+ .*--set warm_start.reader.steps=1\b", report.read_text("utf-8"))
     assert {run.name for run in records["scratch"].runs}.isdisjoint(run.name for run in records["default"].runs)
     capsys.readouterr()
     stages.run("warm_start", stages.planned(PARAMS), project)

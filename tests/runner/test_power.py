@@ -71,7 +71,7 @@ def test_a_report_of_the_study_gives_spread_and_cost(tmp_path: Path, capsys: pyt
 
 def test_an_unknown_cell_gets_the_spread_of_another_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave_report(tmp_path, "earlier", DELTAS, baseline="other")
-    found = power(tmp_path, capsys, "--json", "--pilot", "earlier")
+    found = power(tmp_path, capsys, "--json", "--power", "earlier")
     pooled = np.sqrt(np.mean([np.var(mine, ddof=1) for mine in DELTAS.values()]))
     assert [one["spread"] for one in found["comparisons"]] == pytest.approx([pooled, pooled])
     assert all(one["deltas"] == {} for one in found["comparisons"])
@@ -101,16 +101,16 @@ def test_trials_come_before_the_seeds_of_a_study_that_is_tuned(
 ) -> None:
     leave_report(tmp_path, "earlier", DELTAS)
     rule = "{until: decided, at_least: 4, at_most: 8}"
-    found = power(tmp_path, capsys, "--json", "--pilot", "earlier", cells=CELLS + TUNED, seeds=rule)
+    found = power(tmp_path, capsys, "--json", "--power", "earlier", cells=CELLS + TUNED, seeds=rule)
     assert found["until"] == [4, 8]
     assert found["costs"][0]["device_hours"] == pytest.approx(8 * (1 + 2 + 2))
     tuning = {"trials": 9, "seeds": 2, "device_hours": pytest.approx(3 * 2 * 5), "left": pytest.approx(3 * 2 * 5)}
     assert found["tuning"] == tuning
-    text = power(tmp_path, capsys, "--pilot", "earlier", cells=CELLS + TUNED)["text"]
+    text = power(tmp_path, capsys, "--power", "earlier", cells=CELLS + TUNED)["text"]
     assert "9 trials of 2 runs each, 30.00 device hours, 30.00 device hours to do" in text
     command = ["sweep", str(tmp_path / "study.yaml"), "--power", "--root", str(tmp_path), "--params", str(PARAMETERS)]
     assert main(command) == 2
-    assert "--pilot STUDY, or" in capsys.readouterr().err
+    assert "--power STUDY, or" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
@@ -127,7 +127,6 @@ def test_without_enough_seeds_it_asks_for_a_pilot(
     [line] = capsys.readouterr().err.splitlines()
     assert "sweep study --seeds 5" in line
     assert f"{len(there.get('warm', ()))} finished seeds" in line
-    assert main([*command, "--pilot", "studi"]) == 2
-    assert "studi" in capsys.readouterr().err
+    assert main([*command[:3], "studi", *command[3:]]) == 2
+    assert "--power studi: no study" in capsys.readouterr().err
     assert main([*command, "--try"]) == 2
-    assert main([*command[:2], "--pilot", "study"]) == 2

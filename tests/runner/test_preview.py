@@ -132,7 +132,7 @@ def test_a_stage_says_what_it_would_do_first(tmp_path: Path, capsys: pytest.Capt
 def test_a_search_says_where_it_looks_and_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_search(tmp_path, SPACE)
     how = "trials for retrieval_utility, at most 1 at a time, each with seeds [0]; there are:"
-    lines = said(tmp_path, capsys, "search", str(path), "--set", "pretrain.retriever.warmup_steps=2")
+    lines = said(tmp_path, capsys, "sweep", str(path), "--set", "pretrain.retriever.warmup_steps=2")
     assert lines[2:] == [
         "pretrain.retriever.learning_rate 0.0005 {low: 0.0001, high: 0.01, log: true}",
         "pretrain.refresh.interval_steps 5 {low: 1, high: 9}",
@@ -140,7 +140,7 @@ def test_a_search_says_where_it_looks_and_how_far_it_is(tmp_path: Path, capsys: 
     ]
     assert not (tmp_path / "runs").exists()
     write_json(tmp_path / "runs/studies/search-mine/trials.json", {"trials": [{"state": "complete"}] * 2})
-    assert said(tmp_path, capsys, "search", str(path), "--trials", "9")[-1] == f"9 {how} 2 complete"
+    assert said(tmp_path, capsys, "sweep", str(path))[-1] == f"6 {how} 2 complete"
 
 
 Planned = Callable[..., StudyPlan]

@@ -342,7 +342,8 @@ def test_a_search_of_real_runs_goes_on_where_it_was(tmp_path: Path, capsys: pyte
     assert first["trials"] == {"complete": 2, "pruned": 0, "failed": 0, "running": 0}
     stages = {path.name.rpartition("-")[0] for path in (tmp_path / "runs" / "stages").iterdir()}
     assert stages == {"prepare", "warm_start", "pretrain"}  # no fine-tuning is paid
-    assert main([*command, "--trials", "3"]) == 0
+    write_search(tmp_path, space("{low: 1.0e-4, high: 1.0e-2, log: true}", more=f"{short}trials: 3\n"))
+    assert main(command) == 0
     second = json.loads(capsys.readouterr().out)
     assert (second["trials"]["complete"], second["baseline"]) == (3, first["baseline"])
     attempts = [read_json(path)["attempt"] for path in (tmp_path / "runs" / "stages").glob("*/status.json")]

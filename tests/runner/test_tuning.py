@@ -233,7 +233,7 @@ def test_trials_are_shown_while_a_study_is_tuned(tmp_path: Path, capsys: pytest.
     shown = json.loads(capsys.readouterr().out)["runs"]
     assert {run["run"] for run in shown} == {run.name for run in record.trials}
     assert len({run["cell"] for run in shown}) == 4
-    assert main(["runs", "--json", "--root", str(root)]) == 0
+    assert main(["status", "--runs", "--json", "--root", str(root)]) == 0
     assert {run["run"]: run["studies"] for run in json.loads(capsys.readouterr().out)} == {
         run.name: [f"trials of mini/{run.cell}, trial {run.trial}"] for run in record.trials
     }

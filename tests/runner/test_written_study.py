@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.params.load import load
 from realm_lab.records.yaml_file import read_yaml
-from realm_lab.runner.plan import default_plan
-from realm_lab.runner.written_study import write_axes, write_named
+from realm_lab.runner.written_study import write_axes
 from tests.runner.conftest import PARAMETERS
 
 AXES = ("--axis", "pretrain.masking=salient_span,tests.tiny_masks:slowly", "--axis", "pretrain.candidates=6,4")
@@ -43,14 +41,6 @@ def test_one_line_writes_the_file_of_every_combination_and_is_that_study(
     assert "is another study" in capsys.readouterr().err
 
 
-def test_a_budget_takes_seeds_until_decided(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--root", str(project), "sweep", "--axis", "pretrain.steps=3,4", "--name", "mine", "--budget", "90 min"]
-    assert main([*asked, "--dry-run", "--json"]) == 0
-    assert {run["seed"] for run in json.loads(capsys.readouterr().out)} == {0, 1, 2, 3}
-    path, _ = write_axes(project, "mine", ["pretrain.steps=3,4"], None, None, {}, "90 min")
-    assert read_yaml(path)["seeds"] == {"until": "decided", "within": "90 min"}
-
-
 def test_without_a_number_of_seeds_those_of_the_parameters_are_run(project: Path) -> None:
     write_axes(project, "mine", ["pretrain.steps=3,4"], None, None, {"preset": "smoke"})
     written = read_yaml(project / "experiments" / "mine.yaml")
@@ -67,9 +57,6 @@ def test_without_a_number_of_seeds_those_of_the_parameters_are_run(project: Path
         (["--axis", "pretrain.steps=3", "--name", "default"], "choose another"),
         (["--axis", "pretrain.steps=3,4"], "give --name"),
         (["mine", "--axis", "pretrain.steps=3,4", "--name", "mine"], "no other study"),
-        (["--axis", "pretrain.steps=3,4", "--name", "mine", "--budget", "soon"], "90 min, 2 h or 1 d"),
-        (["--axis", "pretrain.steps=3,4", "--name", "mine", "--budget", "2h", "--seeds", "4"], "leave out --seeds"),
-        (["mine", "--budget", "2h"], "until: decided, within"),
         ([], "name a study, or give --axis"),
     ],
 )
@@ -94,20 +81,3 @@ def test_a_part_of_a_study_is_named_by_its_cells(project: Path, capsys: pytest.C
     assert cells(f"{last},{first}", project, capsys) == {first, last}
     assert main(["--root", str(project), "sweep", "mine", "--cells", f"{last},masking=slow", "--dry-run"]) == 2
     assert "no cell 'masking=slow'; did you mean 'masking=slowly,candidates=6'" in capsys.readouterr().err
-
-
-def test_a_named_run_is_kept_as_a_study_with_its_parameters(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start = ["--root", str(project), "warm-start", "--name", "mine", "--dry-run"]
-    assert main([*start, "--set", "pretrain.steps=3"]) == 0
-    assert "to do: prepare, warm-start, seed 0 (shared by 2 cells)" in capsys.readouterr().out
-    assert not list(project.glob("experiments/*.yaml")), "a plan that is only printed"
-    write_named(project, "mine", None, {"pretrain.steps": 3})
-    assert main(["--root", str(project), "sweep", "mine", "--dry-run", "--json"]) == 0
-    planned = {run["cell"]: run["run_key"] for run in json.loads(capsys.readouterr().out)}
-    same = default_plan(load(project / "params.yaml", {"pretrain.steps": 3}))
-    assert planned == {run.cell: run.run_key for run in same.runs}
-    assert main(["--root", str(project), "pretrain", "--name", "mine", "--dry-run"]) == 0
-    assert "to do: realm seed 0: prepare, warm-start, pretrain" in capsys.readouterr().out
-    assert main([*start, "--set", "pretrain.steps=4"]) == 2
-    assert "is another study" in capsys.readouterr().err
-    assert main(["--root", str(project), "evaluate", "--name", "scratch", "--dry-run"]) == 2

@@ -126,4 +126,4 @@ def _holds(body: np.ndarray, targets: np.ndarray) -> bool:
 def test_without_a_warm_start_it_says_what_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny.prepare(tiny.params(), tmp_path)
     assert cli.main(["doctor", "--corpus", "--root", str(tmp_path), "--params", str(tiny.PARAMETERS)]) == 2
-    assert "realm-lab evaluate" in capsys.readouterr().err
+    assert "realm-lab run" in capsys.readouterr().err

@@ -116,7 +116,6 @@ def test_a_failure_leaves_the_file_that_was_there(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--system", "dpr", "--seed", "7"], "seed 7: no corpus is prepared for it; the parameters have the seeds 0"),
         (["--system", "frequent:Frequent"], "system frequent retrieves no passages"),
         (["--corpus", "x"], "--corpus and --run-file are different things; give one"),
         (["--json"], "--json belongs to --predictions or --corpus; leave it out"),

@@ -227,7 +227,7 @@ def _commands(study: StudyFrames) -> tuple[str, ...]:
     if record.name == SCRATCH:
         flags = [f"--preset {run.preset}" for run in study.runs[:1]]
         flags += [f"--set {shlex.quote(f'{name}={show(value)}')}" for name, value in record.common.items()]
-        return " ".join(["realm-lab evaluate", *flags]), f"realm-lab report {SCRATCH}"
+        return " ".join(["realm-lab run", *flags]), f"realm-lab report {SCRATCH}"
     return ("dvc repro",) if record.name == DEFAULT else (f"dvc exp apply {record.name}", "dvc repro")
 
 

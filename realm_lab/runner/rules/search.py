@@ -1,4 +1,4 @@
-"""`realm-lab search`: a study of one cell, whose rule asks Optuna for the next trials.
+"""A search: a study of one cell, whose rule asks Optuna for the next trials.
 
 A trial is a cell of the study's record, with a run for every seed. Trials are in Optuna's journal, which only one
 process writes at a time; those that a killed process left open go on. trials.json has the same in plain data, for
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, needs
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell, StudyRecord
 from realm_lab.runner.planned import StudyPlan
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def journal_of(study: StudyPlan, results: Results) -> Journal:
     """Return the journal of a search, opened once. UserError: it is not one, or that of another search."""
     if results.journal is None:
-        from realm_lab.runner.rules.trials import Journal  # brings optuna
+        with needs("a search", "optuna", "platform"):
+            from realm_lab.runner.rules.trials import Journal
 
         results.journal = Journal(study, results.root, retry_failed=results.retry_failed)
     found: Journal = results.journal
