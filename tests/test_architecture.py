@@ -19,9 +19,10 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "realm_lab"
 
 # From the bottom: a package may import those before it. So `evidence` imports only `records`, and the one exception.
+# Plug-ins may import everything.
 PACKAGES = (
     "errors records evidence core params tracking corpus worlds masking models retrieval evaluation training "
-    "systems contrib runner planner api cli __main__"
+    "systems runner api cli contrib __main__"
 ).split()
 TORCH_FREE = ("errors", "records", "evidence", "params", "tracking", "corpus", "worlds", "cli")
 DOORS = {

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, nullcontext
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,19 +22,16 @@ from realm_lab.cli.ask import add_ask
 from realm_lab.cli.examples import add_examples
 from realm_lab.cli.first_line import first_line
 from realm_lab.cli.flags import add_everywhere, in_place
-from realm_lab.cli.gradients import add_gradients
 from realm_lab.cli.judging import add_claims, add_verdict
-from realm_lab.cli.mine import add_mine
 from realm_lab.cli.pipeline import add_pipeline
-from realm_lab.cli.plan import add_plan
 from realm_lab.cli.project import add_gc, add_start
-from realm_lab.cli.serve import add_serve
 from realm_lab.cli.studies import add_compare, add_studies
 from realm_lab.cli.tools import add_doctor, add_index, add_mirror
 from realm_lab.core.hub import is_dataset
 from realm_lab.errors import ENGINE, UserError, install_line, nearest, suggestion
 
 PROGRAM = "realm-lab"
+PLUGINS = "realm_lab.verbs"  # group of entry points: functions that add commands, as those of this package do
 EXIT_UNEXPECTED = 1
 EXIT_USER_ERROR = 2  # as argparse
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -180,8 +178,14 @@ def build_parser() -> Parser:
 
     for part in (add_start, add_pipeline, add_studies, add_compare, add_ask, add_mirror, add_verdict, add_claims):
         part(add)
-    for part in (add_serve, add_gradients, add_doctor, add_gc, add_plan, add_index, add_mine):
+    for part in (add_doctor, add_gc, add_index):
         part(add)
+    for entry in entry_points(group=PLUGINS):
+        try:
+            entry.load()(add)
+        except Exception as error:  # it may raise anything, and every other command works
+            why = f"{type(error).__name__}: {_one_line(error)}"
+            print(f"{PROGRAM}: the command {entry.name} of a plug-in is left out ({why})", file=sys.stderr)
     for name, verb in parser.verbs().items():
         add_everywhere(verb)  # last, as they are the same everywhere
         add_examples(name, verb)

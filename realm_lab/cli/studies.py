@@ -22,7 +22,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
 
 if TYPE_CHECKING:
-    from realm_lab.records.run import RunRecord
+    from realm_lab.records.run import Run
     from realm_lab.runner.sweep import Request
 
 
@@ -183,10 +183,10 @@ def _run_status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _study_or_run(name: str, root: Path) -> str | RunRecord:
+def _study_or_run(name: str, root: Path) -> str | Run:
     """Return the name of a study, or a run that is named as in `compare`. UserError: it is neither."""
     from realm_lab.api import load_record
-    from realm_lab.records.run import run_record_paths
+    from realm_lab.records.run import run_paths
     from realm_lab.records.study import DEFAULT, Studies
 
     try:
@@ -195,7 +195,7 @@ def _study_or_run(name: str, root: Path) -> str | RunRecord:
         try:
             return load_record(name, root)
         except UserError as no_run:
-            begins = any(path.parent.name.startswith(name) for path in run_record_paths(root / "runs"))
+            begins = any(path.parent.name.startswith(name) for path in run_paths(root / "runs"))
             is_of_study = name.partition("/")[0] in (DEFAULT, *Studies(root / "runs").names())
             raise (no_run if begins or is_of_study else no_study) from None
 

@@ -328,6 +328,33 @@ def test_another_name_is_the_same_command(name: str, capsys: pytest.CaptureFixtu
     assert f"usage: realm-lab {ALIASES[name].split()[0]} " in capsys.readouterr().out
 
 
+def test_an_installed_package_adds_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "greeting.py").write_text(GREETING)
+    (info := tmp_path / "greeting-1.dist-info").mkdir()
+    (info / "METADATA").write_text("Name: greeting\nVersion: 1\n")
+    names = "greet = greeting:add_greet\nbroken = greeting:gone\n"
+    (info / "entry_points.txt").write_text(f"[realm_lab.verbs]\n{names}")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli.main(["greet", "Ada", "--root", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"hello Ada of {tmp_path}\n"
+    assert printed.err.startswith("realm-lab: the command broken of a plug-in is left out (AttributeError: ")
+    assert cli.main([]) == 0
+    assert "greet       say hello" in capsys.readouterr().out
+
+
+GREETING = """
+def add_greet(add):
+    greet = add("tools", "greet", run, "say hello")
+    greet.add_argument("name")
+
+
+def run(options):
+    print(f"hello {options.name} of {options.root}")
+"""
+
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
 PRINTS_AND_WAITS = """
 import signal, sys, types

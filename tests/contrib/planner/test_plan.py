@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from realm_lab import cli
+from realm_lab.contrib.planner import bench
+from realm_lab.contrib.planner.bench import Calibration, default_path
+from realm_lab.contrib.planner.plan import Request, Seconds, freshness
 from realm_lab.corpus.prepare import prepare
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.params.parameters import Params
-from realm_lab.planner import bench
-from realm_lab.planner.bench import Calibration, default_path
-from realm_lab.planner.plan import Request, Seconds, freshness
 from realm_lab.systems.identity import corpus_folder, plan_run
 from realm_lab.training.flops import encoder_operations
 

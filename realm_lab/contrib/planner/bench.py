@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 
+from realm_lab.contrib.planner.workload import Workload, read_text, without_checkpoint, workload
 from realm_lab.core.device import device_name, memory_bytes, seconds_of
 from realm_lab.core.process import autocast, limit_threads, pick_device
 from realm_lab.errors import UserError
 from realm_lab.models.initial import embedder_shape, encoder_shape, new_embedder, new_reader
 from realm_lab.models.inputs import Batch
 from realm_lab.params.parameters import Params
-from realm_lab.planner.workload import Workload, read_text, without_checkpoint, workload
 from realm_lab.records.files import write_json
 from realm_lab.records.validation import read_record
 from realm_lab.retrieval.exact import ExactSearch

@@ -11,8 +11,8 @@ from realm_lab.cli.flags import Add, add_json, add_params, add_run, opened, posi
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
+    from realm_lab.contrib.gradients.compare import Gradients
     from realm_lab.systems.context import Context
-    from realm_lab.systems.gradients import Gradients
 
 
 def add_gradients(add: Add) -> None:
@@ -38,7 +38,7 @@ def _run_gradients(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     context = opened(options)
-    from realm_lab.systems.gradients import compare_gradients
+    from realm_lab.contrib.gradients.compare import compare_gradients
 
     if options.figure and options.figure.suffix != ".png":
         raise UserError(f"--figure {options.figure}: no name of a picture", remedy="write a name that ends in .png")

@@ -31,7 +31,7 @@ def add_plan(add: Add) -> None:
 
 def _run_plan(options: argparse.Namespace) -> None:
     params = params_of(options)
-    from realm_lab.planner import bench, plan
+    from realm_lab.contrib.planner import bench, plan
 
     request = plan.Request(**{name: getattr(options, name) for name in plan.Request._fields})
     if not options.measure:

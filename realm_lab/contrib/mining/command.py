@@ -26,7 +26,7 @@ def add_mine(add: Add) -> None:
 
 def _run_mine(options: argparse.Namespace) -> None:
     run = opened(options)
-    from realm_lab.systems.mine import mine
+    from realm_lab.contrib.mining.mine import mine
 
     named = run.params.corpus.files.model_dump().values()
     inputs = [Path(name) for names in named if isinstance(names, list) for name in names]

@@ -1,0 +1,1 @@
+"""Estimates of the retriever's gradient, compared with the exact one."""

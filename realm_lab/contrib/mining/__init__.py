@@ -1,0 +1,1 @@
+"""Hard negatives for training retrievers, as DPR's files have them."""
