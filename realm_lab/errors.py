@@ -8,8 +8,7 @@ from typing import Any
 
 # Modules that the extra `engine` brings
 ENGINE = (
-    "torch transformers tokenizers safetensors huggingface_hub mmh3 "
-    "pyarrow backports sentencex regex bm25s Stemmer"
+    "torch transformers tokenizers safetensors huggingface_hub mmh3 pyarrow backports sentencex regex bm25s Stemmer"
 ).split()
 LONGEST_MESSAGE = 1000
 KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = YAML(typ="safe").load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 KINDS = ("page", "docstring", "comment")
+TEMPLATES = ("template", "note")  # attributes of a section of a report that hold its text
 
 
 class Text(NamedTuple):
@@ -23,7 +24,7 @@ class Text(NamedTuple):
 
 
 def texts(path: Path) -> Iterator[Text]:
-    """Read the prose of a file: a page or template without its code, a module's docstrings and comments."""
+    """Read the prose of a file: a page or template without its code, a module's docstrings, templates and comments."""
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         yield from _docstrings(source)
@@ -40,6 +41,8 @@ def _docstrings(source: str) -> Iterator[Text]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield Text(node.lineno, "docstring", re.sub(r"`[^`\n]*`", "``", node.value.value))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in TEMPLATES:
+            yield Text(node.lineno, "page", _prose(str(getattr(node.value, "value", ""))))
 
 
 def _comments(source: str) -> Iterator[Text]:

@@ -241,7 +241,8 @@ def _design(record: StudyRecord) -> dict[str, Any]:
     for run in record.runs:
         keys.setdefault(run.cell, {})[str(run.seed)] = run.run_key
     metrics = {"metrics": [*record.metrics], "exploratory": [*record.exploratory], "delta": record.delta}
-    until = {"until": [*record.until]} if record.until else {}
+    until: dict[str, Any] = {"until": [*record.until]} if record.until else {}
+    until |= {"declared": record.declared} if record.declared else {}
     tune: dict[str, Any] = {}
     if record.tuning:
         tune = {name: record.tuning[name] for name in ("trials", "seeds", "metric", "sampler")}
@@ -271,7 +272,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str
     for name in (name for name in old if name in new):
         if any(new[name].get(seed, key) != key for seed, key in old[name].items()):
             found.append(["cell changed", name])
-    names = ("baseline", "metrics", "exploratory", "delta", "until", "tune")
+    names = ("baseline", "metrics", "exploratory", "delta", "until", "declared", "tune")
     return found + [["design changed", name] for name in names if before.get(name) != now.get(name)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
@@ -25,6 +25,7 @@ from realm_lab.records.validation import read_record
 STRICT = ConfigDict(extra="forbid")
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
 SCRATCH = "scratch"  # of its cells, where a verb has other parameters
+Criterion = Literal["", "same sign", "significant", "equivalent"]
 IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # entries of reports/ that are no studies
 
 
@@ -68,13 +69,14 @@ class StudyRecord:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
     source: str = ""  # the study's file, relative to the project
     last_stage: str = ""  # the last stage of its runs, if that is before evaluate: a search may need no fine-tuning
-    figures: tuple[ChoiceField, ...] = ()  # more figures, by their code, see evidence/report/study_figures.py
+    figures: tuple[ChoiceField, ...] = ()  # more figures, by their code
     sections: tuple[ChoiceField, ...] = ()  # more sections of the report, by their code
     exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
     until: tuple[int, int] | None = None  # seeds until decided: at least, at most; `seeds` has those taken so far
     tuning: dict[str, Any] = field(default_factory=dict)  # the trials of each cell and its choice (runner/tuning.py)
     trials: tuple[Run, ...] = ()  # the runs of the tuning
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
+    declared: Criterion = ""  # criterion of each cell
     not_run: dict[str, str] = field(default_factory=dict)  # variants deliberately left out -> the reason
     own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
     note: str = ""  # of people, about the whole study

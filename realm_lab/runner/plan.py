@@ -184,7 +184,7 @@ def _design(
         own_metrics=tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
         common=json.loads(json.dumps(everywhere)),
         observes=measuring(flatten(of_baseline)),
-        **study.model_dump(include={"not_run", "note", "tags"}),
+        **study.model_dump(include={"declared", "not_run", "note", "tags"}),
     )
 
 

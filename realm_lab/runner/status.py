@@ -86,7 +86,7 @@ def _shown(found: dict[str, Any], root: Path, console: Console) -> Group:
 @functools.lru_cache(maxsize=1)
 def verdict_so_far(root: Path, name: str, complete: int) -> str:
     """Return the verdict of a study with this many `complete` runs, in a sentence; "" if it is not known."""
-    from realm_lab.evidence.report.report_data import standing  # pandas takes a second to import
+    from realm_lab.evidence.report.sections.overview import standing  # pandas takes a second to import
 
     with suppress(UserError):
         return f"So far: {standing(root / 'runs', name)}" if complete else ""

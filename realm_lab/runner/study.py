@@ -31,7 +31,7 @@ from realm_lab.params.load import (
 from realm_lab.records.files import check_name, is_name
 from realm_lab.records.parameters import CHANGES, OPTIONS, show
 from realm_lab.records.plugins import Choice, ChoiceField, import_modules
-from realm_lab.records.study import StudyCell
+from realm_lab.records.study import Criterion, StudyCell
 from realm_lab.records.validation import validation_line
 from realm_lab.records.yaml_file import has_key, reach, read_yaml
 from realm_lab.runner.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
@@ -172,6 +172,8 @@ class Study(StudyFile):
     delta: dict[str, Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]] = {}
     """Metric -> the largest difference that does not matter, in its unit and below its range: the report shows if a
     larger one is ruled out."""
+    declared: Criterion = ""
+    """Criterion of each variant: `same sign` on all seeds, `significant` or `equivalent`; empty: none."""
     tune: Tuning | None = None
     """Tuning of every cell before the study's own seeds, with the same number of trials; empty: none."""
     not_run: dict[str, Annotated[str, Field(min_length=1)]] = {}

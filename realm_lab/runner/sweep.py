@@ -322,7 +322,7 @@ class Sweep:
         return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
 
     def _report_search(self) -> int:
-        from realm_lab.evidence.report.search_report import write_search_report  # brings matplotlib
+        from realm_lab.evidence.report.sections.search import write_search_report  # brings matplotlib
 
         folder, summary = write_search_report(self._root, self._study.name)
         found = ", ".join(f"{count} {state}" for state, count in summary["trials"].items() if count)

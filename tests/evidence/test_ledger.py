@@ -189,7 +189,7 @@ def test_other_results_and_a_dropped_study_are_found(project: Project) -> None:
 def test_deviations_are_changes_after_a_look(project: Project) -> None:
     project.plan(record_of(3, name="t"))  # nothing was seen of t
     project.plan(record_of(9, ("base", "a", "b")))
-    project.plan(replace(record_of(9, ("base", "b")), delta={"exact_match": 0.02}))
+    project.plan(replace(record_of(9, ("base", "b")), delta={"exact_match": 0.02}, declared="same sign"))
     found = {
         study: [(one.change, one.name, one.is_removal) for one in deviations(lines)]
         for study in ("s", "t")
@@ -201,6 +201,7 @@ def test_deviations_are_changes_after_a_look(project: Project) -> None:
         ("cell added", "b", False),
         ("cell dropped", "a", True),
         ("design changed", "delta", True),
+        ("design changed", "declared", True),
     ]
 
 

@@ -71,7 +71,7 @@ def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [
-        ("report.md", "| 0.960 ± 0.010 |", "| 0.990 ± 0.010 |", "report.md: -| REALM | 3 | 0.990 ± 0.010 |"),
+        ("report.md", "| 0.960 ± 0.010 |", "| 0.990 ± 0.010 |", "report.md: -| REALM | 0.990 ± 0.010 |"),
         ("report.md", "| 0.960 ± 0.035 |", "| 0.960 ± 0.095 |", "report.md: -| realm-lab reproduce table/"),
         ("summary.json", '"delta": -0.6933333333', '"delta": -0.5', 'summary.json: -        "delta": -0.5,'),
         ("results.csv", ",COMPLETE,0.95,", ",COMPLETE,0.99,", 'summary.json: -          "mean": 0.96,'),

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.evidence.report.frames import NotMeasured, column, frame, metric_columns
+from realm_lab.evidence.report.frames import NotMeasured, column, metric_columns
 from realm_lab.evidence.report.published import Published, published
 from realm_lab.evidence.statistics.family import Finding, judge
 from realm_lab.evidence.statistics.intervals import Interval, per_example_interval, seeds_and_questions_interval
-from realm_lab.evidence.statistics.paired import Comparison, compare
+from realm_lab.evidence.statistics.paired import compare
 from realm_lab.evidence.statistics.sequential import Decisions, Rule, decide
 from realm_lab.records.files import read_json_lines
 from realm_lab.records.metric_log import finite
@@ -66,6 +66,11 @@ class MetricResult(NamedTuple):
     def baseline(self) -> CellResult:
         """The cell that the others are compared with."""
         return self.cells[0]
+
+    @property
+    def by_points(self) -> dict[tuple[str, ...], dict[int, float]]:
+        """The values of the cells by their points on the axes of the study."""
+        return {tuple(cell.cell.points.values()): cell.values for cell in self.cells if cell.cell.points}
 
     @property
     def is_cost(self) -> bool:
@@ -274,52 +279,3 @@ def family_of(results: Sequence[MetricResult]) -> list[tuple[Metric, StudyCell, 
         for cell in result.cells
         if cell.finding and not cell.finding.is_exploratory
     ]
-
-
-def gaps_as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
-    """The cells without a finding: metric -> cell -> gap and reason."""
-    found = {
-        result.metric.name: {
-            cell.cell.name: {"gap": cell.gap, "reason": cell.reason} for cell in result.cells if cell.gap
-        }
-        for result in results
-    }
-    return {name: cells for name, cells in found.items() if cells}
-
-
-class AxisEffect(NamedTuple):
-    """One point of an axis against the baseline's, averaged over the points of the other axes that have both."""
-
-    axis: str
-    point: str
-    finding: Finding  # among all points of all axes
-
-    def as_json(self) -> dict[str, Any]:
-        """The effect for summary.json."""
-        return {"axis": self.axis, "point": self.point} | self.finding.as_json()
-
-
-def axis_effects(study: StudyRecord, metric: Metric, values: Mapping[str, Mapping[int, float]]) -> list[AxisEffect]:
-    """Every point of every axis but the baseline's; `values`: cell -> seed -> value. Empty without several axes, and
-    for seeds until decided: p would have to be corrected for the looks."""
-    base = study.cell(study.baseline).points
-    if len(study.axes) < 2 or not base or study.until:
-        return []
-    rows: list[dict[str, Any]] = []
-    for cell in study.cells:
-        if points := cell.points:
-            rows += [points | {"seed": seed, "value": value} for seed, value in values.get(cell.name, {}).items()]
-    table = frame(rows, columns=[*study.axes, "seed", "value"])
-    compared: dict[tuple[str, str], tuple[Metric, Comparison]] = {}
-    for axis, known in study.axes.items():
-        others = [other for other in study.axes if other != axis]
-        wide = table.pivot(index=[*others, "seed"], columns=axis, values="value").reindex(columns=list(known))
-        for point in (point for point in known if point != base[axis]):
-            # rows: points of the other axes where both cells have runs; columns: the seeds that all of them have
-            pairs = (wide[point] - wide[base[axis]]).unstack("seed").dropna(how="all").dropna(axis="columns")
-            deltas = {int(seed): float(pairs[seed].mean()) for seed in pairs.columns if len(pairs)}
-            if found := compare(deltas, dict.fromkeys(deltas, 0.0)):
-                means = (wide[one].unstack("seed").loc[pairs.index, [*deltas]] for one in (point, base[axis]))
-                found = found._replace(means=tuple(float(one.to_numpy().mean()) for one in means))
-                compared[axis, point] = metric, found
-    return [AxisEffect(axis, point, finding) for (axis, point), finding in judge(compared, study.delta).items()]

@@ -31,10 +31,10 @@ def load_examples(study: StudyFrames) -> list[Example]:
     return [e for cell, _ in study.cells for run in study.of(cell)[:MOST_SEEDS] for e in _read(study, run)]
 
 
-def explorer_data(study: StudyFrames, examples: Sequence[Example]) -> dict[str, Any]:
+def explorer_data(study: StudyFrames) -> dict[str, Any]:
     """Data of the explorer: a few sentences and questions of each run, the same ones of several systems together."""
     groups: dict[tuple[Any, ...], list[Example]] = defaultdict(list)
-    for example in examples:
+    for example in load_examples(study):
         groups[tuple(example[key] for key in ("cell", "seed", "kind", "when"))].append(example)
     together: dict[tuple[str, str], list[Example]] = defaultdict(list)
     for example in (example for group in groups.values() for example in group[:PER_GROUP]):

@@ -1,4 +1,4 @@
-"""Differences from the baseline, with a tick for each seed: of one metric with its numbers, or of several."""
+"""Differences from the baseline, with a tick for each seed, next to the values of the first metric."""
 
 from __future__ import annotations
 
@@ -6,69 +6,54 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from realm_lab.evidence.report.comparison import MetricResult
+from realm_lab.evidence.report.comparison import CellResult, MetricResult
 from realm_lab.evidence.report.figures import BLUE, INK, MUTED, TITLE_CHARACTERS, canvas, wrapped
 from realm_lab.evidence.statistics.family import Finding
-from realm_lab.evidence.statistics.wording import difference, number
 
 FEWEST_FOR_MEAN = 5  # seeds; of fewer only ticks are drawn
 
 
-def differences_figure(result: MetricResult) -> Any:
-    """A row for each cell, the baseline first: its differences from the baseline, drawn and in numbers."""
-    cells = [cell for cell in result.cells if cell.finding]
-    if not cells:
-        return None
-    digits, rows = result.metric.digits, [result.baseline, *cells]
-    figure = canvas(0.95 + 0.3 * len(rows))
-    place = figure.subplots()
-    _forest(place, [(row + 1, cell.finding) for row, cell in enumerate(cells) if cell.finding])
-    place.plot([0], [0], "D", color=INK, markersize=4.5)
-    has_intervals = any(cell.finding.interval for cell in cells if cell.finding)
-    points = (45, 178, 212) if has_intervals else (45, 105, 139)  # right ends of the columns, from that of the axes
-    columns = [("mean", "difference" + " [95 % interval]" * has_intervals, "p")]
-    columns += [(number(result.baseline.mean, digits), "baseline", "")]
-    for found in (cell.finding for cell in cells if cell.finding):
-        columns.append(("", difference(found), number(found.corrected_p)))
-    means = [number(cell.mean, digits) for cell in cells]
-    for row, texts in enumerate(columns, start=-1):
-        texts = (means[row - 1], *texts[1:]) if row > 0 else texts
-        for right, text in zip(points, texts, strict=True):
-            how: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-            how |= {"ha": "right", "annotation_clip": False, "weight": "bold" if row < 0 else "normal"}
-            place.annotate(text, (1.0, row), (right, 0), **how)
-    place.set_ylim(len(rows) - 0.5, -0.6)
-    place.set_yticks(range(len(rows)), [wrapped(cell.cell.title) for cell in rows])
-    place.set_title(textwrap.fill(result.metric.title, 40), pad=16)
-    place.set_xlabel(wrapped(f"difference from {result.baseline.cell.title}", 50))
-    return figure
-
-
-def other_differences_figure(results: Sequence[MetricResult]) -> Any:
-    """The differences of several metrics next to each other."""
-    drawn = [
-        (
-            ", ".join(filter(None, (result.metric.title, result.metric.unit))),
-            [cell for cell in result.cells if cell.finding],
-        )
-        for result in results
-    ]
-    drawn = [(title, cells) for title, cells in drawn if cells]
+def differences_figure(results: Sequence[MetricResult], *, has_values: bool = False) -> Any:
+    """A panel of differences for each metric, a row for each cell. `has_values`: before them the values of the first,
+    with a row for the baseline."""
+    drawn = [one for one in results if any(cell.finding for cell in one.cells)]
     if not drawn:
         return None
-    titles = {cell.cell.name: cell.cell.title for _, cells in drawn for cell in cells}
-    rows = [*titles]
-    width = TITLE_CHARACTERS // len(drawn)
-    label = wrapped(f"difference from {results[0].baseline.cell.title}", width)
-    figure = canvas(0.9 + 0.28 * len(titles) + 0.16 * max(0, label.count("\n") - 2))
-    places = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
-    for place, (title, cells) in zip(places, drawn, strict=True):
-        _forest(place, [(rows.index(cell.cell.name), cell.finding) for cell in cells if cell.finding])
+    base = drawn[0].baseline
+    titles = {base.cell.name: base.cell.title} if has_values else {}
+    titles |= {cell.cell.name: cell.cell.title for one in drawn for cell in one.cells if cell.finding}
+    rows, width = [*titles], TITLE_CHARACTERS // (len(drawn) + has_values)
+    label = wrapped(f"difference from {base.cell.title}", width)
+    figure = canvas(0.9 + 0.3 * len(titles) + 0.16 * max(0, label.count("\n") - 2))
+    places = figure.subplots(1, len(drawn) + has_values, squeeze=False, sharey=True)[0]
+    if has_values:
+        _values(places[0], drawn[0], [cell for cell in drawn[0].cells if cell.cell.name in titles])
+        places[1].plot([0], [0], "D", color=INK, markersize=4.5)
+    for place, result in zip(places[has_values:], drawn, strict=True):
+        _forest(place, [(rows.index(cell.cell.name), cell.finding) for cell in result.cells if cell.finding])
+        title = "" if has_values else ", ".join(filter(None, (result.metric.title, result.metric.unit)))
         place.set_title(textwrap.fill(title, width))
         place.set_xlabel(label)
-        place.set_ylim(len(titles) - 0.5, -0.5)
+    for place in places[1:]:
+        place.tick_params(left=False)
+    places[0].set_ylim(len(titles) - 0.5, -0.5)
     places[0].set_yticks(range(len(titles)), [wrapped(title) for title in titles.values()])
     return figure
+
+
+def _values(place: Any, result: MetricResult, cells: Sequence[CellResult]) -> None:
+    """A dot for each seed and a line at the mean, on the whole scale of the metric if it has ends."""
+    for row, cell in enumerate(cells):
+        values = [*cell.values.values()]
+        place.plot(values, [row] * len(values), "o", color=BLUE, alpha=0.45, markersize=4, markeredgewidth=0)
+        place.plot([cell.mean], [row], "|", color=INK, markersize=11, markeredgewidth=1.8)
+    metric = result.metric
+    if metric.low is not None and metric.high is not None:
+        place.set_xlim(metric.low - 0.02 * metric.span, metric.high + 0.02 * metric.span)
+    place.set_title(textwrap.fill(metric.title, TITLE_CHARACTERS // 2))
+    place.set_xlabel(metric.unit or "value of each seed, and mean")
+    place.grid(visible=True, axis="x")
+    place.grid(visible=False, axis="y")
 
 
 def _forest(place: Any, rows: Sequence[tuple[int, Finding]]) -> None:

@@ -13,12 +13,13 @@ from urllib.parse import quote
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.frames import read_summary
-from realm_lab.evidence.report.interactions import interactions
 from realm_lab.evidence.report.rendering import page, picture, title_of
 from realm_lab.evidence.report.report_data import Report, load_report
 from realm_lab.evidence.report.sections.axes import Axes
+from realm_lab.evidence.report.sections.flags import Warnings
 from realm_lab.evidence.report.sections.interaction import Interactions
-from realm_lab.evidence.report.tables import result_rows, unfinished
+from realm_lab.evidence.report.sections.metrics import result_rows
+from realm_lab.evidence.report.sections.overview import Overview
 from realm_lab.evidence.statistics.wording import signed
 from realm_lab.records.files import write_text
 from realm_lab.records.study import DEFAULT
@@ -75,8 +76,8 @@ def _study(folder: Path) -> dict[str, Any]:
         return summary | {
             "name": folder.name,
             "anchor": quote(folder.name),
-            "rest": report.verdict.rest,
-            "warnings": [*unfinished(report.results), *summary["warnings"], *summary["code"]],
+            "rest": Overview(report).verdict.rest,
+            "warnings": Warnings(report).lines,
             "seeds": report.record.seeds,
             "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],
             "designs": [("Means by both axes", Axes(report).rows), ("Interaction", Interactions(report).rows)],
@@ -91,7 +92,7 @@ def _study(folder: Path) -> dict[str, Any]:
 def _strongest(report: Report) -> dict[str, Any] | None:
     """The finding with the smallest p in the first metric: the interactions of a study of two axes, else its cells."""
     first = report.compared[:1]
-    findings = [one.finding for one in interactions(report.record, first)]
+    findings = [one.finding for one in report.interactions if one.metric == first[0].metric]
     findings = findings or [cell.finding for one in first for cell in one.cells if cell.finding]
     if not findings:
         return None

@@ -16,7 +16,8 @@ from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.rendering import is_number
 from realm_lab.evidence.report.report_data import Report
 from realm_lab.evidence.report.section import ReportSection, Rows
-from realm_lab.evidence.report.tables import detail_rows, result_rows
+from realm_lab.evidence.report.sections.metrics import detail_rows, result_rows
+from realm_lab.evidence.report.sections.overview import Overview
 from realm_lab.evidence.statistics.family import ALPHA, Kind
 from realm_lab.records.files import write_text
 
@@ -34,8 +35,8 @@ SIGNIFICANT, ONE_WAY = "*", "†"
 MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
 UNICODE = "% has characters that pdfLaTeX lacks: use LuaLaTeX or XeLaTeX, with \\setmainfont of a font that has them"
 NOTE = (
-    r"Mean over $n$ seeds; the best is bold. Difference: mean paired difference from the first row, from three seeds "
-    r"on with Student's 95\,\% interval; $p$: exact sign-flip test, corrected for "
+    r"Mean and standard deviation over $n$ seeds; the best mean is bold. Difference: mean paired difference from the "
+    r"first row, from three seeds on with Student's 95\,\% interval; $p$: exact sign-flip test, corrected for "
     r"all comparisons of the study (step-down max-T). "
     rf"{MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same direction in "
     r"every seed, too few for significance."
@@ -62,7 +63,7 @@ def metric_table(result: MetricResult, rows: Rows) -> Rows:
     for cell, row in itertools.zip_longest(result.cells, rows):  # BM25 is a row without a cell
         shown = {key: latex(value) for key, value in row.items() if key != "finding"}
         if cell and target is not None and cell.mean is not None and round(cell.mean, digits) == target:
-            shown["mean"] = rf"\textbf{{\boldmath {shown['mean']}}}"
+            shown["mean ± sd"] = rf"\textbf{{\boldmath {shown['mean ± sd']}}}"
         finding = cell.finding if cell else None
         last = next(key for key in shown if key.startswith("difference")) if finding else ""
         if finding and finding.is_significant:
@@ -106,7 +107,7 @@ def write_tables(
         made[key] = table(rows, title, f"{name}-{key}", NOTE, escaped=True)
         made[f"{key}_details"] = table(detail_rows(result, results), f"{title}: details", f"{name}-{key}-details")
     for section in sections.values():
-        for key, (heading, rows) in section.tables.items() if section.applies else ():
+        for key, (heading, rows) in section.tables.items():
             if rows:
                 made[key] = table(rows, f"{heading}, study {name}", f"{name}-{key}")
     for key, text in made.items():
@@ -114,7 +115,8 @@ def write_tables(
     first = [key for key in ("axes", "interactions") if key in made] or [*made][:1]
     drawn = [one for one in figures if (folder / "figures" / f"{one['name']}.pdf").is_file()]
     answer = [rf"\section*{{{latex(report.data['title'])}}}", latex(report.record.question), ""]
-    answer += [rf"\textbf{{{latex(report.verdict.lead)}}}", latex(report.verdict.rest), ""]
+    verdict = Overview(report).verdict
+    answer += [rf"\textbf{{{latex(verdict.lead)}}}", latex(verdict.rest), ""]
     document = [
         *[UNICODE] * any(map(needs_unicode, [*made.values(), *answer])),
         r"\documentclass[a4paper]{article}", r"\usepackage{iftex}",

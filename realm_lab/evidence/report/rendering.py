@@ -1,7 +1,7 @@
 """Render templates to Markdown, HTML and plain text, and format numbers. The prose of all reports is in templates/.
 
-Every text of the data is escaped when it is put into a template: in *.md.j2 for Markdown and HTML, in *.html.j2 for
-HTML; *.j2 are plain text. A page is the Markdown of a report, converted, with its pictures inside.
+Every text of the data is escaped when it is put into a template: in the pieces of a report.md for Markdown and HTML, in
+*.html.j2 for HTML; *.j2 are plain text. A page is the Markdown of a report, converted, with its pictures inside.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ SPECIAL = re.compile(r"([\\`*\[\]|#~]|(?<!\w)_|_(?!\w))")
 
 def render(template: str, **values: Any) -> str:
     """One of the templates, by its file's name."""
-    text = _environment(template.partition(".")[2]).get_template(template).render(**values)
-    if template.endswith(".md.j2"):
-        text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-    return text
+    return _environment(template.partition(".")[2]).get_template(template).render(**values)
 
 
 def render_piece(template: str, **values: Any) -> Markup:
@@ -151,7 +148,7 @@ def html(markdown: str, folder: Path) -> Markup:
     for place, token in enumerate(tokens):
         if token.type == "inline" and (block := DETAILS.fullmatch(token.content)):
             around = tokens[place - 1 : place + 2]  # the paragraph
-            summary = f"<details><summary>{escape(block['summary'])}</summary>" if block["summary"] else "</details>"
+            summary = f"<details><summary>{block['summary']}</summary>" if block["summary"] else "</details>"
             for one, text in zip(around, (summary, "", ""), strict=True):
                 one.type, one.content, one.tag, one.children = "html_block", text, "", None
     for inline in (child for token in tokens for child in token.children or ()):
@@ -167,11 +164,11 @@ def picture(path: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 
 
-def mean_sd(found: Summary | None, digits: int = 3) -> str:
-    """ "0.961 ± 0.014", without the second part for fewer than three values; a dash for none."""
+def mean_sd(found: Summary | None, digits: int = 3, fewest: int = FEWEST_FOR_SPREAD) -> str:
+    """ "0.961 ± 0.014", without the second part for fewer than three values, or `fewest`; a dash for none."""
     if found is None:
         return NOTHING
-    has_spread = found.sd is not None and found.n >= FEWEST_FOR_SPREAD
+    has_spread = found.sd is not None and found.n >= fewest
     return number(found.mean, digits) + (f" ± {number(found.sd, digits)}" if has_spread else "")
 
 

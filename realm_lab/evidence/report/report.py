@@ -18,10 +18,10 @@ from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.ledger import findings_of, note_look, plan_of
-from realm_lab.evidence.report import tables
+from realm_lab.evidence.report.all_sections import collect
 from realm_lab.evidence.report.default_run import write_default_outputs
 from realm_lab.evidence.report.edited import check_results
-from realm_lab.evidence.report.examples import explorer_data, load_examples
+from realm_lab.evidence.report.examples import explorer_data
 from realm_lab.evidence.report.frames import (
     StudyFrames,
     load_committed,
@@ -33,8 +33,8 @@ from realm_lab.evidence.report.frames import (
 from realm_lab.evidence.report.index import write_index
 from realm_lab.evidence.report.rendered import render_again, write_rendered
 from realm_lab.evidence.report.rendering import html, page, title_of
-from realm_lab.evidence.report.report_data import collect
-from realm_lab.evidence.report.study_figures import own_figures, study_curves
+from realm_lab.evidence.report.sections.more_figures import own_figures
+from realm_lab.evidence.report.tables import coverage
 from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.records.study import DEFAULT, Studies
 
@@ -96,7 +96,7 @@ def write_study_report(
         raise UserError(f"study {name}: its cells are being tuned, see `realm-lab status {name}`")
     study = load_runs(root / "runs", record)
     reported = read_summary(folder).get("coverage", {}).get("complete", 0)
-    if (complete := tables.coverage(study.results)["complete"]) < reported and not force:
+    if (complete := coverage(study.results)["complete"]) < reported and not force:
         raise UserError(
             f"counts {reported} complete runs, here are {complete}",
             "it stays as it is (run the rest, or replace it with --force)",
@@ -162,13 +162,13 @@ def write_report(
     `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep), `plan` is
     what the ledger has of it.
     """
-    own, examples, curves = own_figures(study, is_paper=paper), load_examples(study), study_curves(study)
-    report = collect(study, examples, curves, [entry for entry, _ in own], title, commands, plan)
+    own = own_figures(study, is_paper=paper)
+    report = collect(study, [entry for entry, _ in own], title, commands, plan)
     write_text(folder / "results.csv", results_text(study.results))
-    if curves.empty:
+    if report.curves.empty:
         (folder / "curves.csv").unlink(missing_ok=True)
     else:
-        write_text(folder / "curves.csv", results_text(curves))
+        write_text(folder / "curves.csv", results_text(report.curves))
     if explorer:
-        write_json(folder / "examples.json", explorer_data(study, examples))
+        write_json(folder / "examples.json", explorer_data(study))
     return write_rendered(folder, report, [drawing for _, drawing in own], paper=paper)

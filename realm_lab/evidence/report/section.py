@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from markupsafe import Markup
@@ -11,38 +12,41 @@ from realm_lab.evidence.report.rendering import render_piece
 
 if TYPE_CHECKING:
     from realm_lab.evidence.report.figures import Sketch
+    from realm_lab.evidence.report.frames import StudyFrames
     from realm_lab.evidence.report.report_data import Report
 
 Rows = list[dict[str, str]]
 """A table: finished strings, a dict for each row."""
+Group = Literal["", "More results", "How certain", "Per run", "How to reproduce"]
+"""A folded part of report.md; "" is its first screen, which is not folded."""
 
 
 class ReportSection:
     """A part of a report that its data decides about. A section overrides what it has.
 
-    `name` names its table in LaTeX and, unless there is a `field`, its field in summary.json; `heading` is the title of
-    this table. `template` is its piece of report.md, in which `section` and `rows` are known. `place`: below
-    the answer, folded, or at the end. `reading` explains it under "How to read these tables".
+    `name` names its table in LaTeX; `heading` is its title there and in a folded part. Its piece of report.md has its
+    figures, the table of its rows with a `note` below, or instead of both what `template` makes of `section`, `report`
+    and `rows`. A report leaves an empty one out.
     """
 
     name: ClassVar[str]
-    field: ClassVar[str] = ""
+    group: ClassVar[Group] = "More results"
+    note: ClassVar[str] = ""
     template: ClassVar[str] = ""
-    place: ClassVar[Literal["top", "folded", "end"]] = "folded"
-    reading: ClassVar[Markup] = Markup()
+    sketches: Sequence[Sketch] = ()  # `figures` as they are drawn: all_sections.py names their cells
 
     def __init__(self, report: Report) -> None:
         self.report = report
 
-    @property
-    def heading(self) -> str:
-        """The title of its table in LaTeX."""
-        return ""
+    @staticmethod
+    def of_runs(study: StudyFrames) -> dict[str, Any]:
+        """Read its data from the runs of a study: fields of summary.json. Those of a section of realm_lab only."""
+        return {}
 
     @property
-    def applies(self) -> bool:
-        """True if report.md has it."""
-        return bool(self.rows)
+    def heading(self) -> str:
+        """Its title."""
+        return ""
 
     @functools.cached_property
     def rows(self) -> Rows:
@@ -52,15 +56,15 @@ class ReportSection:
     @property
     def tables(self) -> dict[str, tuple[str, Rows]]:
         """Its tables in LaTeX by name: heading and rows."""
-        return {self.name: (self.heading, self.rows)}
+        return {self.name: (self.heading, self.rows)} if self.heading else {}
 
-    def data(self) -> Any:
-        """Return its field of summary.json; None if it has none."""
-        return None
+    def data(self) -> dict[str, Any]:
+        """Return its fields of summary.json, by name."""
+        return {}
 
     @functools.cached_property
     def sentence(self) -> str:
-        """Return its sentence below the first table; "" if it has none."""
+        """Its sentence below the first table; "" if it has none."""
         return ""
 
     def figures(self) -> list[Sketch]:
@@ -69,5 +73,7 @@ class ReportSection:
 
     @property
     def text(self) -> Markup:
-        """Its piece of report.md."""
-        return render_piece(self.template, section=self, rows=self.rows)
+        """Its piece of report.md; "" if it has none."""
+        body = self.template or f"{{% if rows %}}\n{{{{ table(rows) }}}}\n\n{self.note}\n{{% endif %}}\n"
+        template = f"{{% for one in section.sketches %}}\n{{{{ figure(one.entry) }}}}\n\n{{% endfor %}}\n{body}"
+        return Markup(render_piece(template, section=self, report=self.report, rows=self.rows).strip())

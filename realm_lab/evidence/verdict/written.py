@@ -7,7 +7,7 @@ from pathlib import Path
 
 from realm_lab.evidence.report.comparison import CellResult, MetricResult
 from realm_lab.evidence.report.figures import Sketch, draw
-from realm_lab.evidence.report.figures_differences import differences_figure, other_differences_figure
+from realm_lab.evidence.report.figures_differences import differences_figure
 from realm_lab.evidence.report.paper import table
 from realm_lab.evidence.verdict.answer import Answer
 from realm_lab.records.files import atomic_write, write_text
@@ -32,8 +32,8 @@ def write(answer: Answer, folder: Path) -> list[Path]:
         shown = [CellResult(named, cell.values, cell.finding, None) for named, cell in cells]
         results.append(MetricResult(one.metric, shown))
     made = [folder / name for name in texts]
-    first = Sketch("deltas", "", "", lambda: differences_figure(results[0]))
-    others = Sketch("other_metrics", "", "", lambda: other_differences_figure(results[1:]))
+    first = Sketch("deltas", "", "", lambda: differences_figure(results[:1], has_values=True))
+    others = Sketch("other_metrics", "", "", lambda: differences_figure(results[1:]))
     for drawing in (drawn for sketch in (first, others) if (drawn := draw(sketch, is_paper=True))):
         for suffix, data in drawing.files.items():
             with atomic_write(folder / f"{drawing.name}.{suffix}", "wb") as file:

@@ -10,7 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.report import write_study_report
+from realm_lab.evidence.report.report_data import Report
+from realm_lab.evidence.report.sections.overview import Overview, Verdict
 from realm_lab.params import load as config
 from realm_lab.records.code_record import CodeStates
 from realm_lab.records.digests import DIGESTS
@@ -135,6 +140,13 @@ def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     path.write_text(json.dumps(found))
     if (path.parent / DIGESTS).exists():
         finished(path.parent)
+
+
+def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
+    """Return the answer of a study by such findings."""
+    found = Report(study, pd.DataFrame(), {}, {}, pd.DataFrame())
+    found.__dict__["compared"] = results
+    return Overview(found).verdict
 
 
 def report(root: Path, name: str = "table") -> str:

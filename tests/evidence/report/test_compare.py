@@ -136,7 +136,7 @@ def test_a_system_that_retrieves_nothing_is_compared_and_says_so(
     assert main(["compare", "table/realm", "table/no_null", "--root", str(tmp_path)]) == 0
     page = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("all tables and figures: "))
     recall = page.with_name("report.md").read_text().partition("**Recall@5, zero-shot**")[2].partition("\n\n**")[0]
-    assert "| no_null | – | – | – | not measured |" in recall
+    assert "| no_null | – | 0 | – | – | not measured |" in recall
     assert f"| {reason} |" in page.with_name("report.md").read_text().partition("**Not measured**")[2]
     asked = page.read_text().partition('id="explorer"')[2].split("<details ")
     of_city_5 = [one for one in asked if "what is the capital of land5" in one and 'data-seed="0"' in one]

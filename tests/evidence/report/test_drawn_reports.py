@@ -21,23 +21,25 @@ from tests.evidence.report.synthetic import exact_match, make_default, report
 
 def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: StudyRecord) -> None:
     text = report(tmp_path)
-    folded = re.findall("<summary>(.*)</summary>", text)
-    assert {"More figures", "Cost", "Cells and their changes", "Runs and how to reproduce them"} <= {*folded}
+    folded = re.findall("<summary>(.*?):", text)
+    assert folded == ["More results", "How certain", "Per run", "How to reproduce"]
+    titles = re.findall("\n## (.*)\n", text)
+    assert {"Curves over pre-training", "Cost", "Cells and their changes", "Runs"} <= {*titles}
     assert "Attention" not in text, "a clean study has no warning"
-    assert not any(title.startswith(("Flagged", "Warnings")) for title in folded)
+    assert not any(title.startswith(("Flagged", "Warnings")) for title in titles)
     shown = text.partition("<details")[0]
     head = [shown.index(part) for part in ("Which part pays?", "**Compared with ", "](figures/deltas.png)", "| cell |")]
     assert head == sorted(head), "question, verdict, figure, table"
-    assert "\n| cell | mean | difference \\[95 % interval\\] | p | finding |" in shown
+    assert "\n| cell | mean ± sd | n | difference \\[95 % interval\\] | p | finding |" in shown
     assert shown.count("| cell |") == 1, "one table, the rest is folded"
     assert "pretrain.masking = random_token" in text
     assert "random &lt;tokens&gt;" in text
-    assert text.count("| BM25, the same passages | 0.625 | – | – | reference |") == 1  # only of recall@5
-    utility = text.partition("<summary>Retrieval utility by its parts</summary>")[2].partition("</details>")[0]
+    assert text.count("| BM25, the same passages | 0.625 ± 0.000 | 3 | – | – | reference |") == 1  # only of recall@5
+    utility = text.partition("\n## Retrieval utility by its parts\n")[2].partition("\n## ")[0]
     assert "| median rank of gold, start" in utility
     assert re.search(r"\| REALM \|.* 24\.000 ± 0\.000 \| 4\.800 ± ", utility)
     assert "−0.069" in text  # the paper's baseline below its REALM
-    assert "<summary>Corpus update</summary>" in text
+    assert "\n## Answers after the corpus was replaced, without training\n" in text
     assert "&lt;script&gt;alert" in text
     assert "{{" not in text.replace("{{ 7", "")
     folder = tmp_path / "reports" / "table"
@@ -79,15 +81,14 @@ class Best(ReportSection):
 
     name = "best"
     heading = "Best run"
-    template = "**The best run**\n\n{{ table(rows) }}\n"
 
     @functools.cached_property
     def rows(self) -> Rows:
         best = self.report.results.sort_values("exact_match").iloc[-1]
         return [{"cell": str(best["cell"]), "exact match": f"{best['exact_match']:.2f}"}]
 
-    def data(self) -> Rows:
-        return self.rows
+    def data(self) -> dict[str, Any]:
+        return {self.name: self.rows}
 
 
 class TakenName(Best):
@@ -111,7 +112,7 @@ def test_a_study_may_have_sections_of_its_own(tmp_path: Path, study: StudyRecord
     own = tuple(Choice(f"tests.evidence.report.test_drawn_reports:{name}") for name in names)
     write_study_record(tmp_path / "runs", replace(study, sections=own))
     text = report(tmp_path)
-    assert "**The best run**\n\n| cell | exact match |" in text
+    assert "## Best run\n\n| cell | exact match |" in text
     assert "failed with RuntimeError in test_drawn_reports.py" in text.replace("\\_", "_")
     assert "no function or class 'missing'" in text.replace("\\_", "_")
     assert "summary.json has another coverage" in text

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from realm_lab.evidence.report.comparison import MetricResult, as_json, compare_cells, decisions
-from realm_lab.evidence.report.tables import result_rows
-from realm_lab.evidence.report.verdict import verdict
+from realm_lab.evidence.report.report_data import Report
+from realm_lab.evidence.report.sections.declared import Declared
+from realm_lab.evidence.report.sections.metrics import result_rows
 from realm_lab.evidence.statistics.family import Finding, Kind, judge
 from realm_lab.evidence.statistics.intervals import Interval, t_interval
 from realm_lab.evidence.statistics.paired import compare, step_down_max_t
@@ -16,8 +17,9 @@ from realm_lab.evidence.statistics.power import detectable_difference
 from realm_lab.evidence.statistics.wording import detectable, in_short
 from realm_lab.evidence.statistics.wording import needed as needed_seeds
 from realm_lab.records.metrics import METRICS
+from realm_lab.records.run import Run
 from realm_lab.records.study import StudyRecord
-from tests.evidence.report.synthetic import CELLS
+from tests.evidence.report.synthetic import CELLS, verdict
 
 NARROW = (0.001, -0.002, 0.003, -0.001, 0.002, 0.001, 0.0, -0.001)
 WIDE = (0.1, 0.2, -0.1, 0.1, -0.2, 0.0, 0.05, -0.1)
@@ -179,7 +181,7 @@ def test_means_are_those_of_the_seeds_that_the_difference_has() -> None:
         "Compared with REALM (0.325), exact match is not clearly different for A (0.500 against 0.500 over the same "
         "seeds) with one seed."
     )
-    assert [(row["n"], row["mean"]) for row in result_rows(found, results)] == [("8", "0.325"), ("1", "0.500")]
+    assert [(row["n"], row["mean ± sd"][:5]) for row in result_rows(found, results)] == [("8", "0.325"), ("1", "0.500")]
 
 
 def test_equivalence_at_the_floor_decides_nothing() -> None:
@@ -234,3 +236,14 @@ def test_the_verdict_tells_equivalence_from_too_little_data() -> None:
     assert (told["b"]["needed_seeds"], told["b"]["tests"]) == (None, 2)
     assert (told["a"]["finding"], told["b"]["finding"]) == ("equivalent", "inconclusive")
     assert told["a"]["equivalence_interval"] == pytest.approx(list(t_interval(NARROW, 0.9)))
+
+
+@pytest.mark.parametrize(("criterion", "met"), [("same sign", 1), ("significant", 1), ("equivalent", 0), ("", None)])
+def test_a_declared_criterion_is_judged(criterion: Any, met: int | None) -> None:
+    """A cell that is higher in all eight seeds, one that is not, and one without results."""
+    values = {"a": tuple(0.1 + 0.01 * seed for seed in range(8)), "b": WIDE, "c": (float("nan"),) * 8}
+    record, results = study_of({"exact_match": values}, declared=criterion)
+    runs = tuple(Run(name, seed, "", "") for name in (*values, "realm") for seed in range(8))
+    report = Report(replace(record, runs=runs), results, {"not_measured": {}}, {}, results)
+    expected = f"Met by {met} of 3 cells in exact match." if met is not None else ""
+    assert Declared(report).sentence.partition(": ")[2].partition(". ")[2] == expected

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from realm_lab.evidence.report import tables
+from realm_lab.evidence.report.all_sections import collect
 from realm_lab.evidence.report.default_run import metrics_of
 from realm_lab.evidence.report.figures import COLOURS
 from realm_lab.evidence.report.figures_training import retrieval_utility
@@ -23,9 +24,8 @@ from realm_lab.evidence.report.frames import (
     summarise,
 )
 from realm_lab.evidence.report.rendering import mean_sd, probability, seeds_text
-from realm_lab.evidence.report.report_data import collect
 from realm_lab.evidence.report.sections.corpus_updates import update_rows
-from realm_lab.evidence.report.study_figures import study_curves
+from realm_lab.evidence.report.sections.runs import Runs
 from realm_lab.evidence.statistics.wording import NOTHING, number, signed
 from realm_lab.records.computed import Prediction
 from realm_lab.records.digests import write_last
@@ -153,7 +153,7 @@ def test_an_unfinished_run_has_one_state_everywhere(
     assert row["status"] == state
     assert math.isnan(row["exact_match"])
     assert tables.coverage(frames.results)["states"] == {"COMPLETE": 11, state: 1}
-    [shown] = [row for row in tables.run_rows(collect(frames, [], study_curves(frames))) if "why" in row]
+    [shown] = [row for row in Runs(collect(frames)).rows if "why" in row]
     assert (shown["state"], shown["stage"], shown["step"]) == (state, "pretrain", "7 of 20")
     assert shown["why"].endswith(why)
 

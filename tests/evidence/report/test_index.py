@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from realm_lab.evidence.report.index import write_index
+from realm_lab.evidence.report.index import _strongest, write_index
 from realm_lab.evidence.report.report import write_all
+from realm_lab.evidence.report.report_data import load_report
 from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.records.study import write_study_record
 from tests.evidence.report import synthetic
@@ -102,6 +103,14 @@ def test_a_study_has_a_row_with_its_answer_and_a_report(page: Path) -> None:
     assert len(alt) > 20
 
 
+def test_the_p_of_an_interaction_is_that_of_its_report() -> None:
+    report = load_report(REPORTS / "staleness")
+    found = _strongest(report)
+    assert found is not None
+    [shown] = [one.finding for one in report.interactions if one.finding.size == found["delta"]]
+    assert (found["p"], shown.metric.name) == (shown.corrected_p, report.record.metrics[0])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1366), ("dark", 390)])
 def test_the_table_is_sorted_and_filtered_and_opens_a_report(browser: Any, page: Path, scheme: str, width: int) -> None:
@@ -119,6 +128,13 @@ def test_the_table_is_sorted_and_filtered_and_opens_a_report(browser: Any, page:
         wide = "[...document.querySelectorAll('table')].filter((one) => one.getBoundingClientRect().right > innerWidth)"
         assert view.evaluate(f"{wide}.length") == 0
         view.get_by_role("link", name="All studies").first.click()
+        lines = "(one) => [...one.childNodes].map((text) => { const r = document.createRange(); r.selectNode(text);"
+        lines += " return r.getClientRects().length; })"
+        view.emulate_media(media="print")
+        view.set_viewport_size({"width": 718, "height": 900})  # of A4
+        numbers = view.locator("table.studies tbody td.number")
+        assert numbers.first.evaluate(lines) == [1], "no number is broken on paper"
+        view.emulate_media(media="screen", color_scheme=scheme)
         assert view.locator("table.studies").is_visible()
         assert opened.messages == []
         assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []

@@ -14,7 +14,8 @@ from PIL import Image
 
 from realm_lab.evidence.compare import Side, axes_of
 from realm_lab.evidence.report.all_sections import sections_of
-from realm_lab.evidence.report.comparison import axis_effects, compare_cells
+from realm_lab.evidence.report.comparison import compare_cells
+from realm_lab.evidence.report.effects import axis_effects, interactions
 from realm_lab.evidence.report.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.evidence.report.figures import (
     COLOURS,
@@ -27,20 +28,16 @@ from realm_lab.evidence.report.figures import (
     draw,
     drawable,
 )
-from realm_lab.evidence.report.figures_differences import other_differences_figure
+from realm_lab.evidence.report.figures_differences import differences_figure
 from realm_lab.evidence.report.figures_training import quality_over_drift
-from realm_lab.evidence.report.frames import StudyFrames, column
-from realm_lab.evidence.report.interactions import interactions
+from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.rendering import MOST_COLUMNS, html, pipe_table
 from realm_lab.evidence.report.report_data import Report
 from realm_lab.evidence.report.sections.curves import styles_of
-from realm_lab.evidence.report.study_figures import sketches
-from realm_lab.evidence.report.verdict import verdict
 from realm_lab.evidence.statistics.family import Kind
-from realm_lab.records.metrics import METRICS
 from realm_lab.records.run import Run
 from realm_lab.records.study import Studies, StudyCell, StudyRecord, write_study_record
-from tests.evidence.report.synthetic import CELLS
+from tests.evidence.report.synthetic import CELLS, verdict
 
 RATE = "pretrain.retriever.learning_rate"
 AXES: dict[str, tuple[str, ...]] = {"refresh": ("often", "never"), RATE: ("0.002", "0.001")}
@@ -88,22 +85,21 @@ def test_the_rows_of_each_part_of_a_wide_table_differ(rows: list[tuple[str, int]
 def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
     record = product()
     study = frames(record)
-    values = {cell.name: column(study.results, cell.name, "exact_match") for cell in record.cells}
-    metric = METRICS["exact_match"]
-    refresh, rate = axis_effects(record, metric, values)
+    [result] = compare_cells(record, study.results, ["exact_match"])
+    refresh, rate = axis_effects(record, result)
     assert (refresh.axis, refresh.point, rate.axis, rate.point) == ("refresh", "never", RATE, "0.001")
     assert refresh.finding.comparison.deltas == pytest.approx((-0.265, -0.275))
     assert rate.finding.comparison.deltas == pytest.approx(((-0.4 + 0.07) / 2,) * 2)
     assert refresh.finding.tests == 2, "all points of all axes are one family"
-    values.pop("never,learning_rate=0.001")
-    assert axis_effects(record, metric, values)[0].finding.comparison.deltas == pytest.approx((-0.5, -0.51)), (
+    result.cells.pop()
+    assert axis_effects(record, result)[0].finding.comparison.deltas == pytest.approx((-0.5, -0.51)), (
         "pairs with both cells"
     )
-    assert axis_effects(StudyRecord("s", "", "realm", CELLS, (0,), ()), metric, {"realm": {0: 1.0}}) == []
-    alone = {name: values[name] for name in list(values)[:1]}
-    assert axis_effects(record, metric, alone) == [], "nothing to compare a cell with"
+    assert axis_effects(StudyRecord("s", "", "realm", CELLS, (0,), ()), result) == []
+    alone = result._replace(cells=result.cells[:1])
+    assert axis_effects(record, alone) == [], "nothing to compare a cell with"
     answer = verdict(record, compare_cells(record, study.results, ["exact_match"]))
-    told = axis_effects(record, metric, values)[0].as_json()
+    told = axis_effects(record, result)[0].as_json()
     fields = ("axis", "point", "finding", "direction")
     assert [told[name] for name in fields] == ["refresh", "never", "too few seeds", "lower"]
     assert answer.lead.startswith("Too few seeds to test whether the effect of refresh on exact match depends on")
@@ -214,7 +210,7 @@ def test_a_study_of_two_axes_has_a_table_and_a_figure_of_them() -> None:
     [row] = sections["interactions"].rows
     assert [*row.items()][:2] == [("effect", "never at learning rate 0.001"), ("metric", "exact match")]
     assert row["difference of differences"] == "+0.470", "two seeds have no interval"
-    sketch = next(sketch for sketch in sketches(report, sections) if sketch.name == "axes")
+    [sketch] = sections["axes"].sketches
     figure = sketch.make()
     assert figure is not None
     assert {text.get_text() for text in figure.axes[0].texts} == {"learning rate 0.001", "learning rate 0.002"}
@@ -229,7 +225,7 @@ def test_characters_that_the_font_lacks_are_written_otherwise(recwarn: pytest.Wa
     record = replace(record, axes={}, cells=(replace(record.cells[0], title=title), *record.cells[1:]))
     times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
     report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
-    drawn = sketches(report, sections_of(report))
+    drawn = [sketch for section in sections_of(report).values() for sketch in section.sketches]
     assert [sketch.name for sketch in drawn] == ["deltas", "cost"]
     assert record.cells[0].name in drawn[0].alt, "the name instead of the title"
     assert all("Names stand for titles" in sketch.caption for sketch in drawn)
@@ -251,7 +247,7 @@ def test_cells_of_one_title_are_told_apart() -> None:
     record = replace(record, axes={}, cells=tuple(replace(cell, title="the same") for cell in record.cells))
     times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
     report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
-    figure = sketches(report, sections_of(report))[0].make()
+    figure = sections_of(report)["first_metric"].sketches[0].make()
     assert figure is not None
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels == [cell.name for cell in record.cells]
@@ -277,7 +273,7 @@ def test_differences_of_cells_with_long_names_fit_into_their_figure() -> None:
     metrics = ["exact_match", "recall_at_5", "recall_at_20"]
     rows = [(cell.name, seed, *[0.1 * seed + 0.05 * len(cell.name)] * 3) for cell in cells for seed in (0, 1)]
     results = pd.DataFrame(rows, columns=["cell", "seed", *metrics])
-    figure = other_differences_figure(compare_cells(record, results, metrics))
+    figure = differences_figure(compare_cells(record, results, metrics))
     FigureCanvasAgg(figure).draw()
     for place in figure.axes:
         for text in (place.title, place.xaxis.label):

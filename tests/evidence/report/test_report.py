@@ -17,7 +17,6 @@ from realm_lab.evidence.report.comparison import Scores, as_json, compare_cells,
 from realm_lab.evidence.report.frames import load_runs, load_study
 from realm_lab.evidence.report.published import published
 from realm_lab.evidence.report.report import write_all, write_study_report
-from realm_lab.evidence.report.verdict import verdict
 from realm_lab.records.files import read_json
 from realm_lab.records.metrics import METRICS, Metric, register_metric
 from realm_lab.records.study import StudyRecord, write_study_record
@@ -29,6 +28,7 @@ from tests.evidence.report.synthetic import (  # fmt: skip
     make_study,
     report,
     stage_folder,
+    verdict,
 )
 from tests.evidence.report.synthetic import METRICS as COMPARED
 from tests.factories.errors import refused
@@ -136,7 +136,7 @@ def test_unfinished_runs_are_named(tmp_path: Path, study: StudyRecord) -> None:
     assert (flagged["cell"], flagged["seed"], flagged["why"]["cause"]) == ("random_token", 2, "error")
     assert flagged["flags"] == [{"stage": "evaluate", "name": "odd", "text": "odd: a | b"}]
     assert "10 of 12 runs complete · 1 flag (1 in random &lt;tokens&gt;) ·" in text
-    lists = text.partition("<summary>Flagged runs: 1</summary>")[2]
+    lists = text.partition("\n## Flagged runs: 1\n")[2]
     assert "\n- random_token, seed 2, evaluate: odd: a \\| b\n" in lists
     assert "\n- Incomplete: 10 of 12 runs are complete (1 FAILED, 1 PREEMPTED).\n" in lists
     assert re.search(r"\| random_token, 2 \| .* \| FAILED \| ", text)
@@ -177,7 +177,7 @@ def test_a_new_metric_is_one_entry_and_its_value(tmp_path: Path, study: StudyRec
         write_study_record(tmp_path / "runs", replace(study, metrics=("brevity",)))
         text = report(tmp_path)
         assert "**Brevity of answers, words**" in text
-        assert "| REALM | 3.0 | – | – | baseline |" in text
+        assert "| REALM | 3.0 ± 1.0 | 3 | – | – | baseline |" in text
         assert ",brevity," in (tmp_path / "reports" / "table" / "results.csv").read_text().splitlines()[0]
         assert "brevity of answers" in (tmp_path / "reports" / "index.html").read_text()
         assert main(["compare", "table/realm", "table/no_null", "--root", str(tmp_path)]) == 0

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from realm_lab.evidence.report.search_report import write_search_report
+from realm_lab.evidence.report.sections.search import write_search_report
 from realm_lab.records.files import read_json, write_json
 
 RATE = "pretrain.retriever.learning_rate"

@@ -6,7 +6,6 @@ import functools
 from functools import partial
 from typing import Any
 
-from realm_lab.evidence.report.comparison import axis_effects
 from realm_lab.evidence.report.figures import Sketch, axes_figure
 from realm_lab.evidence.report.frames import summarise
 from realm_lab.evidence.report.rendering import mean_sd, words
@@ -17,16 +16,16 @@ class Axes(ReportSection):
     """The first metric by two axes; in summary.json the effect of each point of any number of axes."""
 
     name = "axes"
-    field = "axis_effects"
-    place = "top"
-    template = """**{{ metric(section.report.compared[0]) }}, means by both axes**
+    group = ""
+    template = """{% if rows %}
+**{{ metric(report.compared[0]) }}, means by both axes**
 
 {{ table(rows) }}
+{% endif %}
 """
 
     @property
     def heading(self) -> str:
-        """The title of its table."""
         return f"{self.report.compared[0].metric.title} by both axes"
 
     @functools.cached_property
@@ -36,7 +35,7 @@ class Axes(ReportSection):
             return []
         (first, points), (second, others) = self.report.record.axes.items()
         result, digits = self.report.compared[0], self.report.compared[0].metric.digits
-        at = {tuple(p.values()): cell.values for cell in result.cells if (p := cell.cell.points)}
+        at = result.by_points
         return [
             {words(first): point}
             | {
@@ -46,25 +45,15 @@ class Axes(ReportSection):
             for point in points
         ]
 
-    def data(self) -> list[dict[str, Any]]:
-        """Return every point of every axis by the first metric; empty without several axes."""
-        if not self.report.compared:
-            return []
-        first = self.report.compared[0]
-        values = {cell.cell.name: cell.values for cell in first.cells}
-        return [effect.as_json() for effect in axis_effects(self.report.record, first.metric, values)]
+    def data(self) -> dict[str, Any]:
+        return {"axis_effects": [effect.as_json() for effect in self.report.effects]}
 
     def figures(self) -> list[Sketch]:
-        """Return the first metric by two axes."""
         if len(self.report.record.axes) != 2 or not self.report.compared or not self.report.compared[0].is_measured:
             return []
         (first, points), (second, others) = self.report.record.axes.items()
-        metric = self.report.compared[0].metric
-        values: dict[Any, list[float]] = {
-            tuple(p.values()): [*cell.values.values()]
-            for cell in self.report.compared[0].cells
-            if cell.values and (p := cell.cell.points)
-        }
+        result, metric = self.report.compared[0], self.report.compared[0].metric
+        values: dict[Any, list[float]] = {at: [*found.values()] for at, found in result.by_points.items() if found}
         names = words(first), words(second), metric.title
         caption = (
             f"{metric.title} by {names[0]}, a line for each value of {names[1]}: means over the seeds, with a light "

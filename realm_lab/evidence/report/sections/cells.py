@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
+from realm_lab.evidence.report.frames import metric_columns, summarise
 from realm_lab.evidence.report.section import ReportSection, Rows
+from realm_lab.evidence.report.tables import coverage
 from realm_lab.records.parameters import show
 
 
@@ -12,15 +15,8 @@ class Cells(ReportSection):
     """Each cell's changes of the baseline."""
 
     name = "cells"
-    heading = "Cells"
-    place = "end"
-    template = """<details markdown="1">
-<summary>Cells and their changes</summary>
-
-{{ table(rows) }}
-
-</details>
-"""
+    heading = "Cells and their changes"
+    group = "How to reproduce"
 
     @property
     def tables(self) -> dict[str, tuple[str, Rows]]:
@@ -38,3 +34,17 @@ class Cells(ReportSection):
             parts += [f"system {cell.system}"] if cell.system != base.system else []
             rows.append({"cell": name, "title": title, "changes": "; ".join(parts) or "nothing: the baseline"})
         return rows
+
+    def data(self) -> dict[str, Any]:
+        """Return title, coverage and, of each metric, n, mean, sd (ddof = 1), min and max over the seeds."""
+        results, cells = self.report.results, {}
+        for cell in self.report.record.cells:
+            mine = results[results["cell"] == cell.name]
+            found = {name: summarise(mine[name]) for name in metric_columns(results)}
+            cells[cell.name] = {
+                "title": cell.title,
+                "coverage": coverage(results, cell.name),
+                "collapsed": int(mine["collapsed"].sum()),
+                "metrics": {name: summary._asdict() for name, summary in found.items() if summary},
+            }
+        return {"cells": cells}

@@ -16,16 +16,11 @@ class CollapsedRuns(ReportSection):
 
     name = "collapse"
     heading = "Collapsed runs"
-    template = """<details markdown="1">
-<summary>Collapsed runs</summary>
-
-{{ table(rows) }}
-
+    group = "How certain"
+    note = """\
 The retriever of a collapsed run no longer finds useful passages. *p*: McNemar's exact test over the seeds, corrected \
-over the cells by Holm's method. On the right: {{ section.report.compared[0].metric.title }}, only over the seeds \
+over the cells by Holm's method. On the right: {{ report.compared[0].metric.title }}, only over the seeds \
 where neither collapsed. That difference is for runs that do not collapse, and no reason to ignore those that do.
-
-</details>
 """
 
     @functools.cached_property
@@ -47,8 +42,7 @@ where neither collapsed. That difference is for runs that do not collapse, and n
         return {name: one for name, one in found.items() if one}
 
     def data(self) -> dict[str, Any]:
-        """Return the comparison of each cell."""
-        return {name: one.as_json(self.report.compared[0].metric.span) for name, one in self.found.items()}
+        return {"collapse": {n: one.as_json(self.report.compared[0].metric.span) for n, one in self.found.items()}}
 
     @functools.cached_property
     def rows(self) -> Rows:

@@ -33,17 +33,13 @@ class CorpusUpdates(ReportSection):
 
     name = "corpus_updates"
     heading = "Finished runs with another corpus, without training"
-    template = """**Finished runs with another corpus, without training** (`realm-lab evaluate --corpus`)
-
-{{ table(rows) }}
-
-Means over the seeds with the old corpus and the new one, and the paired change with Student's 95 % interval. *p*: \
-exact sign-flip test over the seeds, corrected for all rows of this table.
+    note = """\
+From `realm-lab evaluate --corpus`. Means over the seeds with the old corpus and the new one, and the paired change \
+with Student's 95 % interval. *p*: exact sign-flip test over the seeds, corrected for all rows of this table.
 """
 
     @functools.cached_property
     def rows(self) -> Rows:
-        """A row for each measure of each update of a cell."""
         return update_rows(self.report.results, self.report.cells)
 
 

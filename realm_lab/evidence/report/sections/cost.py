@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from realm_lab.evidence.report.figures import Sketch, plane_figure
-from realm_lab.evidence.report.frames import column
+from realm_lab.evidence.report.frames import StudyFrames, column
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.sections.step_changes import lines_of
 from realm_lab.evidence.report.sections.tuning import OPERATIONS
@@ -37,21 +37,12 @@ class Cost(ReportSection):
     """Time, memory and operations, and quality against them."""
 
     name = "cost"
-    heading = "Mean minutes of a run, by stage"
-    place = "end"
-    template = """<details markdown="1">
-<summary>Cost</summary>
-
-**Mean minutes of a run, by stage**
-
-{{ table(rows) }}
-
-A shared stage ran once and is counted in each run. Device hours are the time multiplied by the processes that shared \
-a stage. Operations: matrix products and attention in training, the warm start included, summed over the logged \
-steps. Memory: the peak of any process of a stage. Parameters: the weights that retrieve and answer. The time and \
-operations of refreshing are part of pre-training.
-
-</details>
+    heading = "Cost"
+    note = """\
+Minutes are means over the runs. A shared stage ran once and is counted in each run. Device hours are the time \
+multiplied by the processes that shared a stage. Operations: matrix products and attention in training, the warm \
+start included, summed over the logged steps. Memory: the peak of any process of a stage. Parameters: the weights \
+that retrieve and answer. The time and operations of refreshing are part of pre-training.
 """
 
     @functools.cached_property
@@ -73,6 +64,16 @@ operations of refreshing are part of pre-training.
             rows.append(row)
         unknown = {heading for _, heading, *_ in COSTS if all(row[heading] == NOTHING for row in rows)}  # of older runs
         return [{heading: value for heading, value in row.items() if heading not in unknown} for row in rows]
+
+    @staticmethod
+    def of_runs(study: StudyFrames) -> dict[str, Any]:
+        """Return the mean minutes of a complete run by stage for each cell, and the cost of refreshing."""
+        ends = study.curves.groupby(["cell", "metric", "seed"])["value"].last()
+        found: dict[str, Any] = {}
+        for name, _ in study.cells:
+            known = [metric for metric, *_ in OF_PRETRAINING if (name, metric) in ends]
+            found[name] = {"minutes": study.minutes(name)} | {one: float(ends[name, one].mean()) for one in known}
+        return {"cost": found}
 
     def figures(self) -> list[Sketch]:
         """Return the first measure of quality against time, against operations if the study names them, and against the

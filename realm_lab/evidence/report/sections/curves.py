@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from realm_lab.evidence.report.figures import COLOURS, DASHES, Panel, Sketch, Styles, bands_figure
+from realm_lab.evidence.report.figures import COLOURS, DASHES, Panel, Sketch, Styles, bands, bands_figure
+from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.rendering import seeds_text
 from realm_lab.evidence.report.section import ReportSection
 from realm_lab.records.metrics import curve
 from realm_lab.records.study import StudyRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OVER_TIME = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood", "index_staleness_steps")
 
@@ -17,9 +21,20 @@ class Curves(ReportSection):
     """Means and ranges over the seeds."""
 
     name = "curves"
+    heading = "Curves over pre-training"
+    template = """{% if section.are_missing %}
+This report has no curves over pre-training, because their data was not kept. `{{ report.data.commands[0] }}` draws \
+them from new runs.
+{% endif %}
+"""
+
+    @property
+    def are_missing(self) -> bool:
+        """True if runs pre-trained, and the curves were not kept."""
+        age = self.report.results.get("index_staleness_steps")
+        return self.report.curves.empty and age is not None and bool(age.notna().any())
 
     def figures(self) -> list[Sketch]:
-        """Return a panel for each curve that was measured."""
         report = self.report
         if report.curves.empty:
             return []
@@ -61,3 +76,9 @@ def panel_of(name: str, **given: Any) -> Panel:
     known = curve(name)
     high = None if known.high is None else known.high + 0.03 * known.span
     return Panel(name, **{"low": known.low, "high": high} | given)
+
+
+def study_curves(study: StudyFrames) -> pd.DataFrame:
+    """The data of the figure: curves.csv. Empty if no cell was pre-trained."""
+    points = study.curves_once
+    return bands(points[points["metric"].isin(OVER_TIME)])

@@ -23,13 +23,11 @@ class Looks(ReportSection):
         at_looks, (at_least, at_most) = decisions(record, self.report.results, record.metrics), record.until
         return {"at_least": at_least, "at_most": at_most, "last": at_looks.seeds, "stopped": at_looks.stopped}
 
-    def data(self) -> dict[str, Any] | None:
-        """Return the looks."""
-        return self.found or None
+    def data(self) -> dict[str, Any]:
+        return {"looks": self.found} if self.found else {}
 
     @functools.cached_property
     def sentence(self) -> str:
-        """Return the looks in words."""
         if not self.found:
             return ""
         stopped = ", ".join(f"{cell} after {seeds}" for cell, seeds in self.found["stopped"].items())

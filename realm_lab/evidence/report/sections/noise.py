@@ -42,7 +42,7 @@ def sources(study: StudyRecord, results: list[MetricResult]) -> list[Sources]:
     found = []
     shape = [len(points) for points in study.axes.values()]
     for result in results:
-        at = {tuple(p.values()): cell.values for cell in result.cells if (p := cell.cell.points)}
+        at = result.by_points
         seeds = sorted(set.intersection(*map(set, at.values()))) if len(at) == np.prod(shape) else []
         if len(seeds) >= FEWEST:
             values = np.empty((len(seeds), *shape))
@@ -60,8 +60,9 @@ class Noise(ReportSection):
 
     name = "sources"
     heading = "Sources of the variance"
-    place = "top"
-    template = """**What a seed is: the sources of the variance between runs of different seeds**
+    group = ""
+    template = """{% if rows %}
+**What a seed is: the sources of the variance between runs of different seeds**
 
 {% for text in section.of_seed %}
 - {{ text }}
@@ -73,6 +74,7 @@ From {{ section.found | map(attribute="seeds") | min }} seeds. *World*: runs in 
 noise. *Rest*: the streams together, beyond the sum of each. Analysis of variance by the method of moments (Searle, \
 Casella and McCulloch 1992, chapter 4); a variance estimated below zero counts as 0. *95 % interval*: of the share \
 (Weerahandi 1993), wide with few degrees of freedom.
+{% endif %}
 """
 
     @functools.cached_property
@@ -80,9 +82,9 @@ Casella and McCulloch 1992, chapter 4); a variance estimated below zero counts a
         """The sources of the variance of each metric; empty unless it is a study of noise."""
         return sources(self.report.record, self.report.compared)
 
-    def data(self) -> dict[str, Any] | None:
-        """Return the sources by metric."""
-        return {one.metric.name: one.as_json() for one in self.found} or None
+    def data(self) -> dict[str, Any]:
+        found = {one.metric.name: one.as_json() for one in self.found}
+        return {"sources": found} if found else {}
 
     @property
     def of_seed(self) -> list[str]:

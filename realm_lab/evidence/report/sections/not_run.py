@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
+from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.section import ReportSection, Rows
 
 
@@ -11,11 +13,9 @@ class NotRun(ReportSection):
     """Missing cells and runs, and why."""
 
     name = "not_run"
-    heading = "Not run"
-    template = """<details markdown="1">
-<summary>Not run, not measured</summary>
-
-{% if rows %}
+    heading = "Not run, not measured"
+    group = "Per run"
+    template = """{% if rows %}
 **Not run**
 
 {{ table(rows) }}
@@ -26,14 +26,7 @@ class NotRun(ReportSection):
 
 {{ table(section.not_measured) }}
 
-{% endif %}
-</details>
-"""
-
-    @property
-    def applies(self) -> bool:
-        """True if anything is missing."""
-        return bool(self.rows or self.not_measured)
+{% endif %}"""
 
     @functools.cached_property
     def rows(self) -> Rows:
@@ -49,7 +42,11 @@ class NotRun(ReportSection):
             for part, reason in self.report.data["not_measured"].get(name, {}).items()
         ]
 
+    @staticmethod
+    def of_runs(study: StudyFrames) -> dict[str, Any]:
+        """Return the parts without a value, and why."""
+        return {"not_measured": study.not_measured}
+
     @property
     def tables(self) -> dict[str, tuple[str, Rows]]:
-        """Both tables."""
-        return super().tables | {"not_measured": ("Not measured", self.not_measured)}
+        return {"not_run": ("Not run", self.rows), "not_measured": ("Not measured", self.not_measured)}

@@ -13,13 +13,12 @@ class Plan(ReportSection):
 
     name = "plan"
 
-    def data(self) -> dict[str, Any] | None:
-        """Return what the ledger has of the plan."""
-        return self.report.data["plan"] or None
+    def data(self) -> dict[str, Any]:
+        plan = self.report.data["plan"]
+        return {"plan": plan} if plan else {}
 
     @functools.cached_property
     def sentence(self) -> str:
-        """Return the plan in words."""
         plan = self.report.data["plan"]
         if not plan:
             return ""

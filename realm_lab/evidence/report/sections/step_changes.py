@@ -95,11 +95,9 @@ class StepChanges(ReportSection):
         """Spread and sentence; empty if no cell changes during pre-training."""
         return changes_json(self.report.record, self.report.results)
 
-    def data(self) -> dict[str, Any] | None:
-        """Return the spread by step, and the sentence."""
-        return self.found or None
+    def data(self) -> dict[str, Any]:
+        return {"step_changes": self.found} if self.found else {}
 
     @functools.cached_property
     def sentence(self) -> str:
-        """The spread by step in words."""
         return str(self.found.get("sentence", ""))

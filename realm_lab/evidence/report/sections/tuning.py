@@ -105,17 +105,11 @@ class Tuning(ReportSection):
 
     name = "tuning"
     heading = "Tuning"
-    template = """<details markdown="1">
-<summary>Tuning</summary>
-
-{{ table(rows) }}
-
+    note = """\
 *As it is*: the first trial, with the cell's parameters as they are. *Best of n*: the expected best of n trials, the \
 mean over all orders of the trials (Dodge et al. 2019, section 3.1; without replacement, after Tang et al. 2020). A \
 failed trial counts as the lowest value. Values are means over the development seeds, and higher than those of new \
 seeds, because the best was chosen by them. *Chosen*: each value of its space; â€  is at an edge of it.
-
-</details>
 """
 
     @functools.cached_property
@@ -123,12 +117,12 @@ seeds, because the best was chosen by them. *Chosen*: each value of its space; â
         """The tuned cells of the study."""
         return tuned_cells(self.report.record)
 
-    def data(self) -> dict[str, Any] | None:
+    def data(self) -> dict[str, Any]:
         """Return budget, sentence and cells; their values by seed are in `design`."""
         if not self.cells:
-            return None
+            return {}
         kept = {name: self.report.record.tuning[name] for name in ("trials", "seeds", "metric", "sampler")}
-        return kept | {"sentence": self.sentence, "cells": {one.cell: asdict(one) for one in self.cells}}
+        return {"tuning": kept | {"sentence": self.sentence, "cells": {one.cell: asdict(one) for one in self.cells}}}
 
     @functools.cached_property
     def sentence(self) -> str:
@@ -147,7 +141,6 @@ seeds, because the best was chosen by them. *Chosen*: each value of its space; â
 
     @functools.cached_property
     def rows(self) -> Rows:
-        """A row for each tuned cell."""
         cells, rows = self.cells, []
         digits = tuning_metric(self.report.record).digits if cells else 0
         for cell in cells:
@@ -161,7 +154,6 @@ seeds, because the best was chosen by them. *Chosen*: each value of its space; â
         return rows
 
     def figures(self) -> list[Sketch]:
-        """Return the expected best value by trials."""
         cells = self.cells
         if not cells:
             return []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from realm_lab.evidence.report.examples import load_examples, table_3
+from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.section import ReportSection
 
 
@@ -9,15 +13,14 @@ class Worked(ReportSection):
     """Three examples from the runs (examples.py chooses them)."""
 
     name = "worked"
-    template = """<details markdown="1">
-<summary>Worked examples</summary>
-
-Three of the masked sentences that were kept for the explorer, not the three best: those with the largest, the median \
-and the smallest gain of the marginal likelihood over the null document. As in Table 3 of the paper: (a) no \
+    heading = "Worked examples"
+    template = """{% if report.data.worked %}
+Three of the masked sentences that were kept for the explorer, not the three best: those with the largest, the \
+median and the smallest gain of the marginal likelihood over the null document. As in Table 3 of the paper: (a) no \
 retrieval, (b) each document, (c) the marginal over all candidates.
 
-{% for example in section.report.data.worked %}
-**{{ example.rank | capitalize }} gain, {{ section.report.record.cell(example.cell).title }}, seed {{ example.seed \
+{% for example in report.data.worked %}
+**{{ example.rank | capitalize }} gain, {{ report.record.cell(example.cell).title }}, seed {{ example.seed \
 }}: {{ example.gain | number(2) }} nats**
 
 > {{ example.text }}
@@ -38,11 +41,10 @@ one.reader | likelihood }} |
 | (c) marginal | | | {{ example.marginal | likelihood }} |
 
 {% endfor %}
-
-</details>
+{% endif %}
 """
 
-    @property
-    def applies(self) -> bool:
-        """True if the study has examples."""
-        return bool(self.report.data["worked"])
+    @staticmethod
+    def of_runs(study: StudyFrames) -> dict[str, Any]:
+        """Return the examples."""
+        return {"worked": table_3(study, load_examples(study))}

@@ -1,6 +1,4 @@
 "use strict";
-// On paper nothing can be unfolded.
-addEventListener("beforeprint", () => document.querySelectorAll("main details:not(#explorer details)").forEach((one) => { one.open = true; }));
 // A form that hides those of some elements that it does not ask for, by their data and words.
 const filtered = (form, elements, count, thing) => {
   const update = () => {

@@ -1,16 +1,23 @@
-"""Findings as text: the answer of a study in two sentences (templates/verdict.j2).
+"""The question of a study and its answer in two sentences (templates/verdict.j2).
 
 Nothing reads this text back. The same findings as fields are in summary.json.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from realm_lab.evidence.report.comparison import AxisEffect, CellResult, Gap, MetricResult, axis_effects
-from realm_lab.evidence.report.interactions import Interaction, interactions
+from realm_lab.evidence.report.comparison import CellResult, Gap, MetricResult
+from realm_lab.evidence.report.effects import AxisEffect, Interaction
+from realm_lab.evidence.report.frames import load_study
 from realm_lab.evidence.report.rendering import render, words
+from realm_lab.evidence.report.report_data import Report, metrics_of
+from realm_lab.evidence.report.section import ReportSection
+from realm_lab.evidence.report.tables import coverage
 from realm_lab.evidence.statistics.family import Finding, Kind
 from realm_lab.evidence.statistics.wording import bound, number, percent, signed
 from realm_lab.records.study import StudyRecord
@@ -54,13 +61,45 @@ class Side(NamedTuple):
         return ordered[0].value, ordered[-1].value
 
 
-def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
-    """By the first metric, then what other metrics show."""
-    absent = [f"{one.metric.title} ({'; '.join(one.reasons)})" for one in results[1:] if not one.is_measured]
-    return _verdict(study, results)._replace(missing=f"Not measured: {', '.join(absent)}." if absent else "")
+class Overview(ReportSection):
+    """The question, and the answer by the first metric, then what other metrics show."""
+
+    name = "overview"
+    group = ""
+    template = """# {{ report.record.question or report.data.title }}
+
+{% for confound in report.data.confounds %}
+> **Attention, this voids the comparison.** {{ confound }}
+
+{% endfor %}
+**{{ section.verdict.lead }}**{% for text in section.verdict[1:] if text %} {{ text }}{% endfor %}
+"""
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """The answer in words."""
+        results = self.report.compared
+        absent = [f"{one.metric.title} ({'; '.join(one.reasons)})" for one in results[1:] if not one.is_measured]
+        return _verdict(self.report)._replace(missing=f"Not measured: {', '.join(absent)}." if absent else "")
+
+    def data(self) -> dict[str, Any]:
+        record, verdict = self.report.record, self.verdict
+        found = {"study": record.name, "question": record.question, "lead": verdict.lead, "verdict": str(verdict)}
+        more = {"missing": verdict.missing} if verdict.missing else {}
+        return found | {"coverage": coverage(self.report.results)} | more
 
 
-def _verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
+def standing(runs: Path, name: str) -> str:
+    """The verdict of a study by its runs as they are, in a sentence, and one about metrics that no run measured.
+    UserError: it has no runs here."""
+    study = load_study(runs, name)
+    record = replace(study.record, metrics=tuple(metrics_of(study.record, study.results)))
+    report = Report(record, study.results, {"not_measured": study.not_measured}, {}, study.results)
+    return str(Overview(report).verdict._replace(rest=""))
+
+
+def _verdict(report: Report) -> Verdict:
+    study, results = report.record, report.compared
     first = results[0] if results else None
     if first is None or not first.baseline.values:
         base = first.baseline if first else None
@@ -69,7 +108,7 @@ def _verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
             found = {"gap": Gap.NOT_MEASURED, "why": "; ".join(first.reasons)}
         return _sentences(answered=False, unmeasured=is_absent, metric=first.metric.title if first else "", **found)
     digits, base_cell = first.metric.digits, study.cell(study.baseline)
-    effects = axis_effects(study, first.metric, {cell.cell.name: cell.values for cell in first.cells})
+    effects = report.effects
     others = [cell for cell in first.cells if cell is not first.baseline]
     compared = [
         (cell.finding, Member(cell.cell.title, _value(cell, first), cell.mean))
@@ -77,7 +116,7 @@ def _verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
         if cell.finding and cell.mean is not None
     ]
     sides = _sides(compared)
-    mine = [one for one in interactions(study, results) if one.metric == first.metric]
+    mine = [one for one in report.interactions if one.metric == first.metric]
     judged = [(effect.finding, effect.point) for effect in effects] or [(one, member.title) for one, member in compared]
     return _sentences(
         answered=True,

@@ -1,15 +1,52 @@
-"""Interactions of the two axes of a study: differences of differences, paired by seed."""
+"""Effects of the axes of a study: of each point, averaged over the other axes, and interactions of two axes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.statistics.family import Finding, judge
 from realm_lab.evidence.statistics.paired import Comparison, compare
 from realm_lab.records.metrics import Metric
 from realm_lab.records.study import StudyRecord
+
+
+class AxisEffect(NamedTuple):
+    """One point of an axis against the baseline's, averaged over the points of the other axes that have both."""
+
+    axis: str
+    point: str
+    finding: Finding  # among all points of all axes
+
+    def as_json(self) -> dict[str, Any]:
+        """The effect for summary.json."""
+        return {"axis": self.axis, "point": self.point} | self.finding.as_json()
+
+
+def axis_effects(study: StudyRecord, result: MetricResult) -> list[AxisEffect]:
+    """Every point of every axis but the baseline's. Empty without several axes, and for seeds until decided: p would
+    have to be corrected for the looks."""
+    base = study.cell(study.baseline).points
+    if len(study.axes) < 2 or not base or study.until:
+        return []
+    compared: dict[tuple[str, str], tuple[Metric, Comparison]] = {}
+    for place, (axis, known) in enumerate(study.axes.items()):
+        for point in (point for point in known if point != base[axis]):
+            mine = {points: values for points, values in result.by_points.items() if points[place] == point}
+            theirs = [result.by_points.get((*p[:place], base[axis], *p[place + 1 :]), {}) for p in mine]
+            pairs = [
+                (one, other) for one, other in zip(mine.values(), theirs, strict=True) if one.keys() & other.keys()
+            ]
+            seeds = sorted(set.intersection(*(one.keys() & other.keys() for one, other in pairs))) if pairs else []
+            deltas = {seed: float(np.mean([one[seed] - other[seed] for one, other in pairs])) for seed in seeds}
+            if found := compare(deltas, dict.fromkeys(deltas, 0.0)):
+                sides = zip(*pairs, strict=True)
+                means = (float(np.mean([[cell[seed] for seed in seeds] for cell in side])) for side in sides)
+                compared[axis, point] = result.metric, found._replace(means=tuple(means))
+    return [AxisEffect(axis, point, finding) for (axis, point), finding in judge(compared, study.delta).items()]
 
 
 class Interaction(NamedTuple):
@@ -41,10 +78,9 @@ def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[In
     for result in results:
         if result.is_cost or result.metric.name in study.exploratory:
             continue
-        at = {tuple(p.values()): cell.values for cell in result.cells if (p := cell.cell.points)}
         for one in (point for point in study.axes[first] if point != base[first]):
             for other in (point for point in study.axes[second] if point != base[second]):
-                corners = [at.get((a, b), {}) for a in (one, base[first]) for b in (other, base[second])]
+                corners = [result.by_points.get((a, b), {}) for a in (one, base[first]) for b in (other, base[second])]
                 seeds = sorted(set.intersection(*map(set, corners)))
                 here = {seed: corners[0][seed] - corners[2][seed] for seed in seeds}
                 at_base = {seed: corners[1][seed] - corners[3][seed] for seed in seeds}

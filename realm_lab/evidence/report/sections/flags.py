@@ -1,0 +1,59 @@
+"""Flagged runs, and warnings about the comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from realm_lab.evidence.report.code_notes import code_notes, mixed_code
+from realm_lab.evidence.report.confounds import confounds, curve_notes, reader_notes, rounding_notes
+from realm_lab.evidence.report.frames import StudyFrames
+from realm_lab.evidence.report.section import ReportSection
+from realm_lab.evidence.report.tables import coverage
+
+
+class Flags(ReportSection):
+    """The warnings of single runs."""
+
+    name = "flags"
+    group = "Per run"
+    template = """{% for line in section.lines %}
+- {{ line }}
+{% endfor %}
+"""
+
+    @property
+    def heading(self) -> str:
+        return f"Flagged runs: {len(self.lines)}"
+
+    @property
+    def lines(self) -> list[str]:
+        return self.report.flags
+
+    def data(self) -> dict[str, Any]:
+        return {"flags": self.report.flags}
+
+
+class Warnings(Flags):
+    """The warnings of the whole study."""
+
+    name = "warnings"
+
+    @property
+    def heading(self) -> str:
+        return f"Warnings: {len(self.lines)}"
+
+    @property
+    def lines(self) -> list[str]:
+        runs = coverage(self.report.results)
+        states = ", ".join(f"{count} {state}" for state, count in runs["states"].items() if state != "COMPLETE")
+        text = f"Incomplete: {runs['complete']} of {runs['runs']} runs are complete ({states})."
+        return [*[text] * bool(states), *self.report.data["warnings"], *self.report.data["code"]]
+
+    @staticmethod
+    def of_runs(study: StudyFrames) -> dict[str, Any]:
+        """Return differences between runs that no cell declares, notes, and all problems of reading."""
+        return {
+            "confounds": [*confounds(study), *mixed_code(study)],
+            "warnings": [*reader_notes(study), *curve_notes(study), *rounding_notes(study), *study.problems],
+            "code": code_notes(study),
+        }

@@ -1,0 +1,70 @@
+"""The figures that a study names: `figures: [package.module:function]` in its file.
+
+Such a function is called with the StudyFrames and returns a matplotlib figure, or None if there is nothing to draw. The
+first paragraph of its docstring is the caption, its name that of the file.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from dataclasses import replace
+
+from realm_lab.errors import UserError
+from realm_lab.evidence.report.figures import Drawing, Sketch, draw, drawable
+from realm_lab.evidence.report.frames import StudyFrames
+from realm_lab.evidence.report.own_figures import FIGURES
+from realm_lab.evidence.report.section import ReportSection
+from realm_lab.records.plugins import Choice, option_suffix
+from realm_lab.records.study import StudyRecord
+
+NAMES = " Names stand for titles that the font cannot write or that several cells have."
+
+
+class MoreFigures(ReportSection):
+    """The figures that the study names, drawn when its runs were read."""
+
+    name = "more_figures"
+    heading = "More figures"
+
+    def figures(self) -> list[Sketch]:
+        """Return their entries: they are not drawn again."""
+        return [Sketch(**entry, make=lambda: None) for entry in self.report.data["own_figures"]]
+
+
+def own_figures(study: StudyFrames, *, is_paper: bool = False) -> list[tuple[dict[str, str], Drawing]]:
+    """The figures that a study names, drawn from its runs, each with its entry in summary.json; those without data are
+    left out, and one that fails is a problem of the study."""
+    found = []
+    record = labelled(study.record)
+    shown, note = (study, "") if record == study.record else (replace(study, record=record), NAMES)
+    for choice in study.record.figures:
+        try:
+            sketch = own_sketch(choice, shown)
+            sketch = sketch._replace(caption=sketch.caption + note)
+            if drawing := draw(sketch, is_paper=is_paper):
+                found.append((sketch.entry, drawing))
+        except UserError as error:
+            study.problems.append(str(error))
+        except Exception as error:  # of the user's code, which must not take the report away
+            study.problems.append(f"figure '{choice.name}' failed: {type(error).__name__}: {error}")
+    return found
+
+
+def own_sketch(choice: Choice, study: StudyFrames) -> Sketch:
+    """A figure that a study names by its code; its options are in its name."""
+    chosen = FIGURES.choose("figures", choice)
+    function = chosen.load()
+    caption = " ".join((inspect.getdoc(function) or choice.name).split("\n\n")[0].split())
+    alt = caption.partition(". ")[0].rstrip(".")
+    return Sketch(f"{function.__name__}{option_suffix(choice)}", caption, alt, lambda: chosen(study))
+
+
+def labelled(record: StudyRecord) -> StudyRecord:
+    """The record with names for titles that the font cannot write, or that several cells have."""
+    counts = Counter(cell.title for cell in record.cells)
+    cells = tuple(
+        cell if counts[cell.title] == 1 and drawable(cell.title) == cell.title else replace(cell, title=cell.name)
+        for cell in record.cells
+    )
+    return record if cells == record.cells else labelled(replace(record, cells=cells))
