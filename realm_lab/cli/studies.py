@@ -37,6 +37,8 @@ def add_studies(add: Add) -> None:
     sweep.add_argument("--name", metavar="NAME", help=text)
     text = "run only the first N seeds of the study; with --axis: seeds 0 to N-1"
     sweep.add_argument("--seeds", type=positive, metavar="N", help=text)
+    text = "with --axis: take seeds until each variant is decided, as long as this device time lasts, such as 2h"
+    sweep.add_argument("--budget", metavar="TIME", help=text)
     text = "run only these variants, `cells` in the file, with commas between them"
     sweep.add_argument("--cells", action="append", default=[], metavar="CELL,...", help=text)
     text = "run all of it small (few steps and questions, one seed), in runs/try, and say what a whole run takes"
@@ -116,6 +118,8 @@ def _run_sweep(options: argparse.Namespace) -> int:
 
         work = show_power
     if not options.axes:
+        if options.budget:
+            raise UserError("sweep --budget is for --axis; in a file write seeds: {until: decided, within: 2 h}")
         if options.name or not options.study:
             raise UserError("sweep: name a study, or give --axis KEY=VALUE,... and --name NAME")
         return _sweep(work, options, options.study)
@@ -123,8 +127,10 @@ def _run_sweep(options: argparse.Namespace) -> int:
         raise UserError("sweep --axis: give --name NAME for the study, and no other study")
     from realm_lab.runner.written_study import in_use, write_axes
 
+    if options.budget and options.seeds:
+        raise UserError("sweep --budget decides the number of seeds; leave out --seeds")
     given, how = overrides_of(options), (options.axes, options.seeds, options.params)
-    path, is_new = write_axes(options.root, options.name, *how, given)
+    path, is_new = write_axes(options.root, options.name, *how, given, options.budget)
     options.overrides, options.preset = [], None  # they are in the file now
     with in_use(path, is_new, is_kept=not options.dry_run and options.pilot is None):
         return _sweep(work, options, str(path))

@@ -37,12 +37,13 @@ def write_axes(
     seeds: int | None,
     params_path: Path | None,
     given: Mapping[str, Any],
+    budget: str | None = None,
 ) -> tuple[Path, bool]:
     """Write the file of every combination of the values of some axes; the baseline has the first of each.
 
     `axes`: KEY=VALUE,VALUE each. `seeds`: their number, 0, 1, ...; None: the parameters' seeds. `given`: the values of
-    --set and --preset. Returns the file, and true if it is new. UserError: an axis or name that is wrong, or that of
-    another study.
+    --set and --preset. `budget`: device time for seeds, as many as decide each cell. Returns the file, and true if it
+    is new. UserError: an axis or name that is wrong, or that of another study.
     """
     points: dict[str, list[Any]] = {}
     for text in axes:
@@ -54,6 +55,7 @@ def write_axes(
     document = {
         "question": f"What do {', '.join(others)} and {last} change?" if others else f"What does {last} change?",
         **_common(root, seeds, params_path, given),
+        **({"seeds": {"until": "decided", "within": budget}} if budget else {}),
         "baseline": {key: values[0] for key, values in points.items()},
         "axes": points,
     }

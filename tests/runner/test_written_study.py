@@ -41,6 +41,14 @@ def test_one_line_writes_the_file_of_every_combination_and_is_that_study(
     assert "is another study" in capsys.readouterr().err
 
 
+def test_a_budget_takes_seeds_until_decided(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--root", str(project), "sweep", "--axis", "pretrain.steps=3,4", "--name", "mine", "--budget", "90 min"]
+    assert main([*asked, "--dry-run", "--json"]) == 0
+    assert {run["seed"] for run in json.loads(capsys.readouterr().out)} == {0, 1, 2, 3}
+    path, _ = write_axes(project, "mine", ["pretrain.steps=3,4"], None, None, {}, "90 min")
+    assert read_yaml(path)["seeds"] == {"until": "decided", "within": "90 min"}
+
+
 def test_without_a_number_of_seeds_those_of_the_parameters_are_run(project: Path) -> None:
     write_axes(project, "mine", ["pretrain.steps=3,4"], None, None, {"preset": "smoke"})
     written = read_yaml(project / "experiments" / "mine.yaml")
@@ -57,6 +65,9 @@ def test_without_a_number_of_seeds_those_of_the_parameters_are_run(project: Path
         (["--axis", "pretrain.steps=3", "--name", "default"], "choose another"),
         (["--axis", "pretrain.steps=3,4"], "give --name"),
         (["mine", "--axis", "pretrain.steps=3,4", "--name", "mine"], "no other study"),
+        (["--axis", "pretrain.steps=3,4", "--name", "mine", "--budget", "soon"], "90 min, 2 h or 1 d"),
+        (["--axis", "pretrain.steps=3,4", "--name", "mine", "--budget", "2h", "--seeds", "4"], "leave out --seeds"),
+        (["mine", "--budget", "2h"], "until: decided, within"),
         ([], "name a study, or give --axis"),
     ],
 )
