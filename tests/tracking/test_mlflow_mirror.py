@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from realm_lab.records.run import StageRun, write_run
+from realm_lab.records.run import StageRun, stage_folder, write_run
 from realm_lab.records.study import read_study_record, write_study_record
 from realm_lab.records.tracking_store import default_uri
 from realm_lab.tracking.mirror import Mirror, mirror
@@ -99,10 +99,11 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
 @pytest.mark.slow
 def test_a_run_is_created_by_who_ran_its_last_stage_and_a_study_by_all(runs: Path) -> None:
     _, old, broken = made_runs.make_runs(runs, systems=("realm",), seeds=(0, 1, 2))
-    for folder in old.stages.values():  # as older code left it
-        (runs / folder / "env.json").write_text("{}")
-        finished(runs / folder)
-    (runs / broken.stages["evaluate"] / "env.json").write_text("{")
+    for stage in old.stages:  # as older code left it
+        folder = stage_folder(runs, stage, old.key(stage))
+        (folder / "env.json").write_text("{}")
+        finished(folder)
+    (stage_folder(runs, "evaluate", broken.key("evaluate")) / "env.json").write_text("{")
     (problem,) = mirror(runs).problems
     assert "env.json" in problem
     found = shown.content(runs)
