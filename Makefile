@@ -160,5 +160,5 @@ recording: setup  ## record the quickstart as the animated picture docs/quicksta
 	@$(VENV)/bin/python docs/terminal_recording.py
 
 clean:  ## remove the environment and the caches; data, models, runs and reports stay
-	rm -rf $(VENV) $(OLDEST) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist site *.egg-info .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
