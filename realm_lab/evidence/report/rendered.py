@@ -89,10 +89,10 @@ def markdown(sections: dict[str, ReportSection]) -> str:
     parts = _first(sections)
     for group in get_args(Group)[1:]:
         of_group = (section for section in sections.values() if section.group == group)
-        if texts := {section.heading: text for section in of_group if (text := section.text)}:
-            titles = escape(" · ".join(texts))
+        if texts := [(section.heading or section.name, text) for section in of_group if (text := section.text)]:
+            titles = escape(" · ".join(title for title, _ in texts))
             parts.append(f'<details markdown="1">\n<summary>{group}: {titles}</summary>')
-            parts += [f"## {escape_markdown(title)}\n\n{text}" for title, text in texts.items()] + ["</details>"]
+            parts += [f"## {escape_markdown(title)}\n\n{text}" for title, text in texts] + ["</details>"]
     return tidy(parts)
 
 
