@@ -55,6 +55,8 @@ def _ask(options: argparse.Namespace, system: str | None = None) -> None:
     from realm_lab.systems.ask import MASK
 
     if MASK not in options.question:
+        if options.alias == "fill":
+            raise UserError(f"fill: the sentence has no {MASK}; write one, or `realm-lab ask` a question")
         answer(context, options.question, options.k, options.retriever, as_json=options.json)
     elif options.retriever != "run":
         raise UserError(f"--retriever {options.retriever} finds passages of questions; leave it out with a {MASK}")

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import chdir, contextmanager, nullcontext
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -60,11 +60,11 @@ INSTEAD = {"rm": "gc", "ls": "status", "list": "status", "all": "sweep", "train"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Argparse itself leaves with code 2 on a wrong command line."""
     parser = build_parser()
-    words = _renamed(sys.argv[1:] if arguments is None else arguments)
+    words, alias = _renamed(sys.argv[1:] if arguments is None else arguments, parser.verbs())
     if not words:
         parser.print_help()
         return 0
-    options, unknown = parser.parse_known_args(words)
+    options, unknown = parser.parse_known_args(words, argparse.Namespace(alias=alias))
     if unknown:
         verb = parser.verbs()[options.verb]
         verb.error(_unknown(unknown, options, verb))
@@ -96,15 +96,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code or 0
 
 
-def _renamed(words: Sequence[str]) -> list[str]:
-    """Return a command line with the name of today for another name of a command."""
+def _renamed(words: Sequence[str], verbs: Container[str]) -> tuple[list[str], str]:
+    """Return a command line with the name of today for another name of a command, and that other name; "" for none. A
+    command that a package adds keeps its name."""
     names = (n for n, word in enumerate(words) if not word.startswith("-") and words[n - 1 : n] != ["--root"])
     start = next(names, len(words))
     for name, today in ALIASES.items():
         end = start + len(name.split())
-        if list(words[start:end]) == name.split():
-            return [*words[:start], *today.split(), *words[end:]]
-    return list(words)
+        if list(words[start:end]) == name.split() and name.split()[0] not in verbs:
+            return [*words[:start], *today.split(), *words[end:]], name
+    return list(words), ""
 
 
 @contextmanager

@@ -142,7 +142,7 @@ def _sweep(work: Callable[[Request], int], options: argparse.Namespace, study: s
     from realm_lab.records.yaml_file import read_yaml
     from realm_lab.runner.sweep import Request, cancel_study, find_study
 
-    path = find_study(study, options.root)
+    path = find_study(study, options.root, is_search=options.alias == "search")
     if options.cancel:  # also of a study whose file is being changed
         return cancel_study(path.stem, options.root)
     is_part = options.cells or options.seeds or options.is_try or options.pilot is not None
@@ -235,7 +235,7 @@ def recorded(study: str, root: Path) -> str:
         raise UserError(f"'{study}' is a cell or a run of study {above}; name only the study")
     name = Path(study).name.removesuffix(".yaml")
     if above or name not in known:
-        find_study(study, root)
+        return find_study(study, root).stem
     return name
 
 

@@ -429,16 +429,17 @@ def study_of_cell(name: str) -> str:
     return parts[0] if len(parts) == 2 and not name.endswith(".yaml") and parts[0] not in ("experiments", "/") else ""
 
 
-def find_study(name: str, root: Path) -> Path:
-    """The file of a study or search: a path, or a name in ROOT/experiments, where search-NAME is also found as NAME.
-    UserError: there is none, and which is nearest."""
+def find_study(name: str, root: Path, is_search: bool = False) -> Path:
+    """The file of a study or search: a path, or a name in ROOT/experiments, where search-NAME is also found as NAME,
+    before a study of that name if a search is wanted. UserError: there is none, and which is nearest."""
     given, folder = Path(name), Path(root) / "experiments"
     if study := study_of_cell(name):
         find_study(study, root)
         raise UserError(f"'{name}' is a cell or a run of study {study}; name only the study")
     stem = given.name.removesuffix(".yaml")
     path = folder / f"{stem}.yaml"
-    for found in (given, path, folder / f"search-{stem}.yaml"):
+    named = [path, folder / f"search-{stem}.yaml"]
+    for found in [given, *(named[::-1] if is_search else named)]:
         if found.suffix == ".yaml" and found.is_file() and found.name != "dvc.yaml":
             check_study_name(found.stem, str(found), "rename the file")
             return found

@@ -334,20 +334,20 @@ def test_an_installed_package_adds_commands(
     (tmp_path / "greeting.py").write_text(GREETING)
     (info := tmp_path / "greeting-1.dist-info").mkdir()
     (info / "METADATA").write_text("Name: greeting\nVersion: 1\n")
-    names = "greet = greeting:add_greet\nbroken = greeting:gone\n"
+    names = "logs = greeting:add_greet\nbroken = greeting:gone\n"  # logs: also another name of status
     (info / "entry_points.txt").write_text(f"[realm_lab.verbs]\n{names}")
     monkeypatch.syspath_prepend(tmp_path)
-    assert cli.main(["greet", "Ada", "--root", str(tmp_path)]) == 0
+    assert cli.main(["logs", "Ada", "--root", str(tmp_path)]) == 0
     printed = capsys.readouterr()
     assert printed.out == f"hello Ada of {tmp_path}\n"
     assert printed.err.startswith("realm-lab: the command broken of a plug-in is left out (AttributeError: ")
     assert cli.main([]) == 0
-    assert "greet       say hello" in capsys.readouterr().out
+    assert "logs        say hello" in capsys.readouterr().out
 
 
 GREETING = """
 def add_greet(add):
-    greet = add("tools", "greet", run, "say hello")
+    greet = add("tools", "logs", run, "say hello")
     greet.add_argument("name")
 
 

@@ -18,6 +18,7 @@ from realm_lab.records.state import StageState
 from realm_lab.records.study import read_study_record
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.stopping import sweepers, sweeping
+from realm_lab.runner.sweep import find_study
 from tests import tiny
 from tests.factories.errors import refused
 from tests.runner.made_search import PARAMETERS, SPACE, FakeLauncher, score, search, write_search
@@ -329,6 +330,15 @@ def test_a_search_of_the_project_can_be_planned(name: str, repository: Path, tmp
     assert plan.runs[0].last_stage == "pretrain"
     path = write_search(tmp_path, SPACE + "metric: exact_match_dev\n")
     assert plan_study(path, tmp_path, params_path=PARAMETERS).runs[0].last_stage == "evaluate"
+
+
+def test_the_name_search_prefers_a_search_to_a_study(tmp_path: Path) -> None:
+    search = write_search(tmp_path, SPACE)
+    study = search.with_name("mine.yaml")
+    study.touch()
+    assert search.name == "search-mine.yaml"
+    assert find_study("mine", tmp_path, is_search=True) == search
+    assert find_study("mine", tmp_path) == study
 
 
 @pytest.mark.slow

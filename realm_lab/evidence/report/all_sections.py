@@ -103,6 +103,8 @@ def _custom(choice: Choice, report: Report) -> ReportSection:
     found = chosen(report)
     if not isinstance(found, ReportSection):
         raise UserError(f"section '{choice.name}': not a subclass of realm_lab.ReportSection")
+    if not getattr(found, "name", ""):
+        raise UserError(f"section '{choice.name}': it has no name; give its class one")
     with chosen.running():  # all that a report asks for, so that an error names the line of the custom code
         found.data(), found.figures(), found.tables, found.text
     return found

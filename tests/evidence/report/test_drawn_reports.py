@@ -91,6 +91,16 @@ class Best(ReportSection):
         return {self.name: self.rows}
 
 
+class SameHeading(Best):
+    """Both are printed."""
+
+    name = "same_heading"
+
+
+class Nameless(ReportSection):
+    """It is refused."""
+
+
 class TakenName(Best):
     """It would replace a field of summary.json."""
 
@@ -108,11 +118,12 @@ class BrokenSection(ReportSection):
 
 
 def test_a_study_may_have_sections_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
-    names = ("Best", "TakenName", "BrokenSection", "missing", "broken_figure")
+    names = ("Best", "SameHeading", "Nameless", "TakenName", "BrokenSection", "missing", "broken_figure")
     own = tuple(Choice(f"tests.evidence.report.test_drawn_reports:{name}") for name in names)
     write_study_record(tmp_path / "runs", replace(study, sections=own))
     text = report(tmp_path)
-    assert "## Best run\n\n| cell | exact match |" in text
+    assert text.count("## Best run\n\n| cell | exact match |") == 2
+    assert "Nameless': it has no name" in text
     assert "failed with RuntimeError in test_drawn_reports.py" in text.replace("\\_", "_")
     assert "no function or class 'missing'" in text.replace("\\_", "_")
     assert "summary.json has another coverage" in text
