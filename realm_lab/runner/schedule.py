@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,7 +70,7 @@ def detached_launchers(study: str, root: Path) -> Iterator[Launcher]:
             yield launcher
 
 
-class Launcher(ABC):
+class Launcher:
     """Something that runs tasks. The methods here run them on this machine: in order with their states, with the choice
     of the next one; a subclass has `poll`."""
 
@@ -116,9 +115,9 @@ class Launcher(ABC):
                 self.tasks[task.name] = task
                 self.states[task.name] = StageState("PENDING")
 
-    @abstractmethod
     def poll(self) -> dict[str, StageState]:
         """Return the state of every accepted task, by name; without a daemon, also start the ready ones."""
+        raise NotImplementedError
 
     def next_ready(self) -> Task | None:
         """Return the first task that may start now. The others get a reason; tasks that cannot run end here."""
