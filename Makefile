@@ -4,7 +4,7 @@ VENV := .venv
 PORT ?= 5000
 STUDY ?= masking
 TRACKING_URI := $(or $(MLFLOW_TRACKING_URI),sqlite:///$(CURDIR)/mlflow.db)
-# Passed on to pytest, e.g. make test ARGS="tests/core -x"
+# Passed on to pytest, e.g. make test ARGS="tests/engine/core -x"
 ARGS ?=
 
 SHELL := /bin/bash
@@ -63,7 +63,7 @@ demo: setup  ## ask a finished study that comes with the package, within a minut
 	@realm-lab demo
 
 demo-study: setup  ## train the study of the demo again and put it into the package (for maintainers), 5 minutes
-	@$(VENV)/bin/python -m realm_lab.runner.demo build/demo
+	@$(VENV)/bin/python -m realm_lab.lab.demo build/demo
 
 repro: setup  ## run the whole pipeline (dvc repro), 4 to 5 minutes on two cores
 	@start=$$(date +%s); dvc repro; code=$$?; test $$code = 0 || exit $$code; seconds=$$(( $$(date +%s) - start )); \
@@ -107,8 +107,8 @@ $(OLDEST_STAMP): pyproject.toml constraints-oldest.txt
 # A part of the quick tests, without those that start studies: 7 minutes of one core.
 test-oldest: setup-oldest  ## run a quick part of the tests with the lowest versions that pyproject.toml allows, in .venv-oldest
 	@PATH=$(CURDIR)/$(OLDEST)/bin:$$PATH $(OLDEST)/bin/python -m pytest -q -n auto --dist loadfile -m "not slow" \
-	  tests/test_proofs.py tests/test_environments.py tests/params tests/evidence/statistics tests/corpus tests/models \
-	  tests/evaluation tests/tracking $(ARGS)
+	  tests/test_proofs.py tests/test_environments.py tests/engine/params tests/evidence/statistics tests/engine/corpus tests/engine/models \
+	  tests/engine/evaluation tests/lab/tracking $(ARGS)
 
 # The numbers must not depend on the processor: the same tests with the vector instructions that it has beside those that
 # PyTorch chooses, with which `make test` runs.
@@ -118,8 +118,8 @@ test-numerics: setup-dev  ## run the numerical tests with the lesser vector inst
 	  test $$capability = $$own && break; \
 	  echo "ATEN_CPU_CAPABILITY=$$capability"; \
 	  ATEN_CPU_CAPABILITY=$$capability $(VENV)/bin/python -m pytest -q -n auto --dist loadfile -m "not slow" \
-	    tests/test_proofs.py tests/training/test_golden.py tests/training/test_distributed.py \
-	    tests/training/test_resume.py tests/models tests/parity tests/retrieval/test_exact.py $(ARGS) || exit 1; \
+	    tests/test_proofs.py tests/engine/training/test_golden.py tests/engine/training/test_distributed.py \
+	    tests/engine/training/test_resume.py tests/engine/models tests/parity tests/engine/retrieval/test_exact.py $(ARGS) || exit 1; \
 	done
 
 # In the environment, not on command lines: it may hold a password.

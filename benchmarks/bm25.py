@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.machine import table
-from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.engine.corpus.answers import holds_answer, normalise_answer
+from realm_lab.engine.systems.bm25 import Bm25
 from realm_lab.errors import UserError
 from realm_lab.records.files import write_json
-from realm_lab.systems.bm25 import Bm25
 
 DEPTHS, ANSWER_DEPTHS = (1, 5, 20, 100), (5, 20, 100)
 

@@ -28,14 +28,14 @@ from benchmarks.peer import Peer
 from benchmarks.profile_groups import grouped_profile
 from benchmarks.real_text import Text, add_arguments, models, parameters, read_text
 from benchmarks.work import encoder_flops
-from realm_lab.core.device import seconds_of
-from realm_lab.core.process import pick_device
-from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer
+from realm_lab.engine.core.device import seconds_of
+from realm_lab.engine.core.process import pick_device
+from realm_lab.engine.corpus.vocabulary import load_tokenizer, save_tokenizer
+from realm_lab.engine.models.folders import bert_config, to_bert
+from realm_lab.engine.models.inputs import join
+from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.errors import UserError
-from realm_lab.models.folders import bert_config, to_bert
-from realm_lab.models.inputs import join
 from realm_lab.records.files import write_json
-from realm_lab.retrieval.retriever import Retriever
 
 OURS = {"realm_lab bfloat16": "bfloat16", "realm_lab float32": "float32"}
 PLAIN = "plain padded loop, float32"

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from realm_lab.core.process import limit_threads
-from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import PreparedCorpus
+from realm_lab.engine.core.process import limit_threads
+from realm_lab.engine.corpus.prepare import prepare
+from realm_lab.engine.corpus.store import PreparedCorpus
+from realm_lab.engine.models.initial import new_embedder
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.retrieval.embeddings import EmbeddingStore
+from realm_lab.engine.retrieval.index import Inputs, embed_passages
 from realm_lab.errors import UserError
-from realm_lab.models.initial import new_embedder
-from realm_lab.params.parameters import Params
 from realm_lab.records.files import write_json
-from realm_lab.retrieval.embeddings import EmbeddingStore
-from realm_lab.retrieval.index import Inputs, embed_passages
 
 SIZES = (10_000, 100_000, 1_000_000)
 PASSAGES_PER_ENTITY = 250  # 6 with a fact, the rest without: an entity costs 7 ms to make, a passage far less
@@ -136,7 +136,7 @@ def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, fl
     back when it needs them.
     """
     limit_threads(threads)
-    from realm_lab.corpus.vocabulary import load_tokenizer, special_ids
+    from realm_lab.engine.corpus.vocabulary import load_tokenizer, special_ids
 
     prepared = PreparedCorpus(Path(corpus))
     passages = prepared.passages()
@@ -148,7 +148,7 @@ def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, fl
         anonymous.append(_anonymous_mebibytes())
         return embed_passages(*given, **named)
 
-    patched = mock.patch("realm_lab.retrieval.index.embed_passages", watched)
+    patched = mock.patch("realm_lab.engine.retrieval.index.embed_passages", watched)
     with tempfile.TemporaryDirectory(dir=Path(corpus).parent) as folder, patched:
         started = time.perf_counter()
         found = EmbeddingStore(Path(folder)).embeddings(

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.machine import description, table
 from benchmarks.prepare import anonymous_bytes, children_of
 from benchmarks.search_scale import WIKIPEDIA_2018
-from realm_lab.corpus.vocabulary import save_tokenizer, train_wordpiece
+from realm_lab.engine.corpus.vocabulary import save_tokenizer, train_wordpiece
 from realm_lab.records.files import read_json, write_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]

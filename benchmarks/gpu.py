@@ -29,7 +29,7 @@ from realm_lab.records.files import read_json, write_json, write_text
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MINUTES = 25.0
-GPU_TESTS = ("tests/device/test_gpu.py", "tests/retrieval/test_exact.py")
+GPU_TESTS = ("tests/device/test_gpu.py", "tests/engine/retrieval/test_exact.py")
 GOALS = {  # of one H100 or H200; README.md
     "embedding, base": ("share of the matrix peak", 0.50, "at least"),
     "step, base": ("share of the matrix peak", 0.40, "at least"),

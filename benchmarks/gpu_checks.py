@@ -18,12 +18,12 @@ import torch.multiprocessing as mp
 
 from benchmarks.machine import description, peak_gibibytes
 from benchmarks.real_text import add_arguments, parameters
-from realm_lab.core.process import pick_device
-from realm_lab.params.load import preset_values, resolve
+from realm_lab.engine.core.process import pick_device
+from realm_lab.engine.params.load import preset_values, resolve
+from realm_lab.engine.systems.identity import open_stage, plan_run
+from realm_lab.lab.gpu_check import checks
+from realm_lab.lab.worker import run_stage
 from realm_lab.records.files import read_json, write_json
-from realm_lab.runner.gpu_check import checks
-from realm_lab.runner.worker import run_stage
-from realm_lab.systems.identity import open_stage, plan_run
 
 WARM_STEPS, NO_REFRESH_STEPS = 10, 60
 REFRESH_SECONDS = 15.0  # from one refresh to the next: more than a process takes to start

@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import bandwidth, description, peak_gibibytes, table
-from realm_lab.core.device import CPU, seconds_of
-from realm_lab.core.process import pick_device
+from realm_lab.engine.core.device import CPU, seconds_of
+from realm_lab.engine.core.process import pick_device
+from realm_lab.engine.params.sections import IndexSearch
+from realm_lab.engine.retrieval.approximate import ApproximateSearch, recall
+from realm_lab.engine.retrieval.backends import PARAMETER, SEARCH_BACKENDS
+from realm_lab.engine.retrieval.exact import ExactSearch
+from realm_lab.engine.retrieval.search import true_scores
 from realm_lab.errors import UserError
-from realm_lab.params.sections import IndexSearch
 from realm_lab.records.files import write_json
-from realm_lab.retrieval.approximate import ApproximateSearch, recall
-from realm_lab.retrieval.backends import PARAMETER, SEARCH_BACKENDS
-from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.search import true_scores
 
 try:
     import faiss

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from realm_lab.core.device import CPU, device_name, processor, seconds_of
+from realm_lab.engine.core.device import CPU, device_name, processor, seconds_of
 
 # Rows, inner size, columns: the feed-forward and the query-key-value products of a small model, and a large square.
 PRODUCTS = ((1024, 384, 1536), (1024, 1536, 384), (1024, 384, 1152), (2048, 2048, 2048))

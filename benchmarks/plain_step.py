@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
-from realm_lab.core.process import autocast
-from realm_lab.models.embedder import Embedder
-from realm_lab.models.encoder import Encoder
-from realm_lab.models.folders import bert_config, to_bert, write_reader
-from realm_lab.models.reader import Reader
+from realm_lab.engine.core.process import autocast
+from realm_lab.engine.models.embedder import Embedder
+from realm_lab.engine.models.encoder import Encoder
+from realm_lab.engine.models.folders import bert_config, to_bert, write_reader
+from realm_lab.engine.models.reader import Reader
 
 NAMES = {"input_ids": "tokens", "token_type_ids": "types", "attention_mask": "mask"}  # of transformers -> of realm_lab
 

@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from realm_lab.core.seeding import numpy_generator
-from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import PreparedCorpus
-from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer, train_wordpiece
-from realm_lab.params.parameters import Params
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.corpus.prepare import prepare
+from realm_lab.engine.corpus.store import PreparedCorpus
+from realm_lab.engine.corpus.vocabulary import load_tokenizer, save_tokenizer, train_wordpiece
+from realm_lab.engine.params.parameters import Params
 from realm_lab.records.files import write_json
 
 WORDS, SENTENCES = 60_000, 40_000  # of the pool that text is drawn from

@@ -30,18 +30,18 @@ from benchmarks.plain_step import PlainStep
 from benchmarks.profile_groups import grouped_profile, waits
 from benchmarks.real_text import SEED, Text, add_arguments, models, parameters, read_text
 from benchmarks.work import TRAINING, encoder_flops, word_flops
-from realm_lab.core.process import pick_device
-from realm_lab.core.seeding import numpy_generator
-from realm_lab.corpus.vocabulary import load_tokenizer, wordpieces_by_id
+from realm_lab.engine.core.process import pick_device
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.corpus.vocabulary import load_tokenizer, wordpieces_by_id
+from realm_lab.engine.masking import MaskedSentence
+from realm_lab.engine.models.candidate_reader import CandidateReader, Reading
+from realm_lab.engine.models.encoder import Encoder, EncoderShape
+from realm_lab.engine.models.inputs import join, pad_positions
+from realm_lab.engine.models.reader import Reader
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.training.pretrain import PretrainTask
 from realm_lab.errors import UserError
-from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import CandidateReader, Reading
-from realm_lab.models.encoder import Encoder, EncoderShape
-from realm_lab.models.inputs import join, pad_positions
-from realm_lab.models.reader import Reader
-from realm_lab.params.parameters import Params
 from realm_lab.records.files import write_json
-from realm_lab.training.pretrain import PretrainTask
 
 OURS = {"realm_lab bfloat16": "bfloat16", "realm_lab float32": "float32"}
 # name -> precision, padding; the first is the fastest correct setting

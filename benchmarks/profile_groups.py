@@ -15,7 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import realm_lab
-from realm_lab.core.device import CPU, seconds_of
+from realm_lab.engine.core.device import CPU, seconds_of
 
 PACKAGE = f"{Path(realm_lab.__file__).parent}/"
 

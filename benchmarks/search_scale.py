@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import description, table
+from realm_lab.engine.retrieval.embeddings import EmbeddingStore, Identity
+from realm_lab.engine.retrieval.exact import ExactSearch
 from realm_lab.records.files import write_json
-from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
-from realm_lab.retrieval.exact import ExactSearch
 
 WIKIPEDIA_2018 = 13_353_718  # passages of Guu et al. 2020, section 4.2
 SIZE, COUNT = 128, 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from realm_lab.models.encoder import EncoderShape
+from realm_lab.engine.models.encoder import EncoderShape
 
 TRAINING = 3  # forward once, backward twice as much
 

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from realm_lab.tracking.mirror import mirror
-from realm_lab.tracking.saved_view import HEADLINES, link
+from realm_lab.lab.tracking.mirror import mirror
+from realm_lab.lab.tracking.saved_view import HEADLINES, link
 
 START_SECONDS = 180
 WAIT_MS = 120_000

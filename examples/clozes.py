@@ -28,10 +28,10 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from realm_lab.corpus.chunking import split_sentences
-from realm_lab.corpus.readers import input_files, read_documents, register_shape
-from realm_lab.corpus.records import Document, Span
-from realm_lab.corpus.salient_spans import RuleTagger
+from realm_lab.engine.corpus.chunking import split_sentences
+from realm_lab.engine.corpus.readers import input_files, read_documents, register_shape
+from realm_lab.engine.corpus.records import Document, Span
+from realm_lab.engine.corpus.salient_spans import RuleTagger
 from realm_lab.errors import UserError
 
 LEAST_SHARED = 0.4

@@ -38,7 +38,7 @@ from clozes import (
     write_study,
 )
 
-from realm_lab.corpus.chunking import split_sentences
+from realm_lab.engine.corpus.chunking import split_sentences
 from realm_lab.errors import UserError
 
 NAME = "name"

@@ -22,9 +22,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from realm_lab.corpus.chunking import split_sentences
-from realm_lab.corpus.readers import input_files, read_documents
-from realm_lab.corpus.salient_spans import RuleTagger
+from realm_lab.engine.corpus.chunking import split_sentences
+from realm_lab.engine.corpus.readers import input_files, read_documents
+from realm_lab.engine.corpus.salient_spans import RuleTagger
 from realm_lab.errors import UserError
 
 FOLDER = Path("data/two_sources")

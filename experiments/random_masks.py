@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from realm_lab.masking import MaskRequest
+from realm_lab.engine.masking import MaskRequest
 
 
 def ordinary_words(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:

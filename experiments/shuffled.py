@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from realm_lab.models.objectives import Gate, is_helped
-from realm_lab.models.realm import marginal_log_likelihood
+from realm_lab.engine.models.objectives import Gate, is_helped
+from realm_lab.engine.models.realm import marginal_log_likelihood
 
 
 def shuffled(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:

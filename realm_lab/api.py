@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError
 from realm_lab.evidence.compare import find_side
 from realm_lab.evidence.report.frames import load_runs, report_folder
 from realm_lab.evidence.report.report_data import load_report
-from realm_lab.params.parameters import Params
+from realm_lab.lab.default_study import studies_of
 from realm_lab.records.run import Run, read_run
 from realm_lab.records.state import StageStates
 from realm_lab.records.study import StudyRecord
 from realm_lab.records.validation import validation_line
-from realm_lab.runner.default_study import studies_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from realm_lab.systems.ask import Filling, Reply
-    from realm_lab.systems.context import Context
+    from realm_lab.engine.systems.ask import Filling, Reply
+    from realm_lab.engine.systems.context import Context
 
 PathLike = Path | str
 
@@ -53,13 +53,13 @@ class FinishedRun:
 
     def ask(self, question: str, k: int = 5, retriever: str = "run") -> Reply:
         """Answer a question from the best k passages of the run's retriever, or of BM25 (`retriever="bm25"`)."""
-        from realm_lab.systems.ask import ask
+        from realm_lab.engine.systems.ask import ask
 
         return ask(self.context, question, k, retriever)
 
     def fill(self, sentence: str, k: int = 5) -> Filling:
         """Fill the [MASK] of a sentence with the model before fine-tuning."""
-        from realm_lab.systems.ask import fill
+        from realm_lab.engine.systems.ask import fill
 
         return fill(self.context, sentence, k)
 
@@ -86,8 +86,8 @@ def retrieve(context: Context, questions: Sequence[str], k: int) -> list[list[Hi
 def load_run(name: PathLike, root: PathLike = ".") -> FinishedRun:
     """Open a finished run by its folder, by its name or the start of it, or as STUDY/CELL-sSEED. UserError: no such
     run, several with that name, or one that has not finished."""
-    from realm_lab.core.process import limit_threads
-    from realm_lab.systems.context import Context
+    from realm_lab.engine.core.process import limit_threads
+    from realm_lab.engine.systems.context import Context
 
     runs, record = Path(root) / "runs", load_record(name, root)
     try:
@@ -173,8 +173,8 @@ def sweep(
 ) -> pd.DataFrame:
     """Run the missing runs of a study (a name in ROOT/experiments, or a file), write its report and return the results
     so far. `cells`: run only these. With launcher="slurm" the jobs are only submitted."""
-    from realm_lab.runner.sweep import Request, find_study
-    from realm_lab.runner.sweep import sweep as run
+    from realm_lab.lab.sweep import Request, find_study
+    from realm_lab.lab.sweep import sweep as run
 
     path = find_study(str(study), Path(root))
     request = Request(

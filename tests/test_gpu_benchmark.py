@@ -12,7 +12,7 @@ import torch
 from benchmarks import gpu, pretraining_step
 from benchmarks.profile_groups import waits
 from benchmarks.real_text import parameters, read_text
-from realm_lab.core import device
+from realm_lab.engine.core import device
 from realm_lab.records.files import read_json
 
 
@@ -92,7 +92,7 @@ def test_waits_of_the_host_are_named_by_the_line_of_the_package(monkeypatch: pyt
 
     found = waits(work, torch.device("cuda"))
     assert [(name.split(":")[0], name.split()[-1], count) for name, count in found.items()] == [
-        ("core/device.py", "seconds_of", 2)
+        ("engine/core/device.py", "seconds_of", 2)
     ]
     assert modes == ["warn", "default"]
     assert waits(work, torch.device("cpu")) == {}

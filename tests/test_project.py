@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from realm_lab import cli
-from realm_lab.params.load import flatten, load
-from realm_lab.params.reference_page import render_params_yaml
+from realm_lab.engine.params.load import flatten, load
+from realm_lab.engine.params.reference_page import render_params_yaml
 from realm_lab.records.files import write_json, write_text
 from realm_lab.records.run import Run, StageRun, write_run
 from realm_lab.records.study import StudyCell, StudyRecord, write_study_record

@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from realm_lab.corpus.store import PreparedCorpus
-from realm_lab.evaluation.utility import mask_first_span
-from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import CandidateReader
-from realm_lab.models.realm import (
+from realm_lab.engine.corpus.store import PreparedCorpus
+from realm_lab.engine.evaluation.utility import mask_first_span
+from realm_lab.engine.masking import MaskedSentence
+from realm_lab.engine.models.candidate_reader import CandidateReader
+from realm_lab.engine.models.realm import (
     candidate_log_probs,
     marginal_log_likelihood,
     retrieval_utility,
     score_gradient,
 )
-from realm_lab.retrieval.candidates import CandidatePolicy
-from realm_lab.retrieval.retriever import Retriever
-from realm_lab.retrieval.rows import NULL
+from realm_lab.engine.retrieval.candidates import CandidatePolicy
+from realm_lab.engine.retrieval.retriever import Retriever
+from realm_lab.engine.retrieval.rows import NULL
 from tests.tiny_system import Reference, TinySystem, build_system, prepare_corpus
 
 # Shapes: B sentences, K candidates, M masked positions, N passages of the corpus and the null document

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from realm_lab.params.load import flatten
+from realm_lab.engine.params.load import flatten
+from realm_lab.engine.systems.identity import plan_run
+from realm_lab.engine.systems.registry import PARTS
 from realm_lab.records.plugins import load_object
 from realm_lab.records.run import Flag
-from realm_lab.systems.identity import plan_run
-from realm_lab.systems.registry import PARTS
 from tests import tiny
 from tests.factories.switches import BACKEND, BOTH, OPTIONS, SHORT, SWITCHES
 

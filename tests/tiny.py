@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from realm_lab.params.load import load
-from realm_lab.params.parameters import Params
+from realm_lab.engine.params.load import load
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.systems.identity import open_stage, plan_run
+from realm_lab.lab.worker import run_stage
 from realm_lab.records.run import StageRun
-from realm_lab.runner.worker import run_stage
-from realm_lab.systems.identity import open_stage, plan_run
 
 PARAMETERS = Path(__file__).with_name("tiny.yaml")
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")

@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 
-from realm_lab.masking import MaskRequest
-from realm_lab.params.sections import Positive, Section
+from realm_lab.engine.masking import MaskRequest
+from realm_lab.engine.params.sections import Positive, Section
 
 
 class FirstWords(Section):

@@ -11,16 +11,16 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import Passages, PreparedCorpus
-from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
-from realm_lab.models.embedder import Embedder
-from realm_lab.models.folders import write_embedder, write_reader
-from realm_lab.models.initial import new_embedder, new_reader
-from realm_lab.models.reader import Reader
-from realm_lab.params.parameters import Params
-from realm_lab.retrieval.index import Inputs
-from realm_lab.retrieval.retriever import Retriever
+from realm_lab.engine.corpus.prepare import prepare
+from realm_lab.engine.corpus.store import Passages, PreparedCorpus
+from realm_lab.engine.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
+from realm_lab.engine.models.embedder import Embedder
+from realm_lab.engine.models.folders import write_embedder, write_reader
+from realm_lab.engine.models.initial import new_embedder, new_reader
+from realm_lab.engine.models.reader import Reader
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.retrieval.index import Inputs
+from realm_lab.engine.retrieval.retriever import Retriever
 
 # Everything a test relies on; the presets may move.
 SECTIONS: dict[str, dict[str, Any]] = {

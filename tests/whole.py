@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.params.load import load
-from realm_lab.systems.context import Context, open_run
+from realm_lab.engine.params.load import load
+from realm_lab.engine.systems.context import Context, open_run
 from tests import tiny
 
 WRITER: dict[str, Any] = {"denoise_steps": 4, "denoise_batch_size": 4, "steps": 8, "batch_size": 4, "passages": 3}

@@ -12,8 +12,8 @@ from realm_lab.cli.flags import Add, add_json, add_params, add_run, opened, posi
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
-    from realm_lab.systems.ask import ReadPassage, Reply
-    from realm_lab.systems.context import Context
+    from realm_lab.engine.systems.ask import ReadPassage, Reply
+    from realm_lab.engine.systems.context import Context
 
 ANSWER_WIDTH = 20  # columns of an answer in a table: a longer one is wrapped, so that numbers and passages have room
 NEAR_UNIFORM = 1.5  # times 1/k: below it, the best of k passages is hardly preferred
@@ -52,7 +52,7 @@ def _run_ask(options: argparse.Namespace) -> None:
 
 def _ask(options: argparse.Namespace, system: str | None = None) -> None:
     context = opened(options, system)
-    from realm_lab.systems.ask import MASK
+    from realm_lab.engine.systems.ask import MASK
 
     if MASK not in options.question:
         if options.alias == "fill":
@@ -66,7 +66,7 @@ def _ask(options: argparse.Namespace, system: str | None = None) -> None:
 
 def answer(context: Context, question: str, k: int = 5, retriever: str = "run", as_json: bool = False) -> None:
     """Print the answer of an open run to a question, with the `k` passages that were read."""
-    from realm_lab.systems.ask import ask
+    from realm_lab.engine.systems.ask import ask
 
     reply = ask(context, question, k, retriever)
     if reply.warning:
@@ -93,7 +93,7 @@ def reply_fields(context: Context, reply: Reply) -> dict[str, Any]:
 
 def _fill(context: Context, sentence: str, k: int, as_json: bool) -> None:
     """Print the words for the blank of a sentence, with the `k` passages that were read."""
-    from realm_lab.systems.ask import MASK, fill, warning
+    from realm_lab.engine.systems.ask import MASK, fill, warning
 
     found = fill(context, sentence, k)
     if unknown := warning(context, sentence.replace(MASK, " ")):

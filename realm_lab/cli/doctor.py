@@ -18,17 +18,17 @@ import psutil
 from rich.console import Console
 from rich.markup import escape
 
-from realm_lab.core.hub import is_dataset
+from realm_lab.engine.core.hub import is_dataset
+from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError, install_line
-from realm_lab.params.parameters import Params
+from realm_lab.lab.slurm_queue import ASK_FOR_IT
 from realm_lab.records.digests import CHANGING, DIGESTS, differences, made_as_one, read_digests
 from realm_lab.records.environment import bfloat16_units
 from realm_lab.records.launched import cores
 from realm_lab.records.tracking_store import default_uri, without_password
-from realm_lab.runner.slurm_queue import ASK_FOR_IT
 
 if TYPE_CHECKING:
-    from realm_lab.evaluation.gate import Gate
+    from realm_lab.engine.evaluation.gate import Gate
 
 GIB = 2**30
 BUSY_SECONDS, BUSY_CORES = 0.5, 0.3
@@ -76,7 +76,7 @@ def examine(params: Params | None, root: Path, fault: UserError | None = None) -
 
 def examine_study(path: Path, root: Path, params_path: Path | None, overrides: Mapping[str, Any]) -> Iterator[Finding]:
     """Check that a study can be planned, and the files and folders that its cells name."""
-    from realm_lab.runner.plan import plan_study
+    from realm_lab.lab.plan import plan_study
 
     try:
         plan = plan_study(path, root, params_path=params_path, overrides=overrides)
@@ -90,7 +90,7 @@ def examine_study(path: Path, root: Path, params_path: Path | None, overrides: M
 
 def with_gate(gate: Gate) -> list[Finding]:
     """Report the measurements of the gate, and each reason why pre-training will not learn."""
-    from realm_lab.evaluation.gate import LEAST_NATS, LEAST_SHARE
+    from realm_lab.engine.evaluation.gate import LEAST_NATS, LEAST_SHARE
 
     about = f"{gate.with_answer} of {gate.spans} spans have one among the first passages"
     nats = {
@@ -293,8 +293,13 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
 
 def _folder(key: str, name: str, path: Path, params: Params) -> Finding:
     """Check that a file or folder exists; a checkpoint must be usable."""
-    from realm_lab.corpus.vocabulary import load_tokenizer
-    from realm_lab.params.checkpoint import check_causal, check_causal_positions, check_checkpoint, check_positions
+    from realm_lab.engine.corpus.vocabulary import load_tokenizer
+    from realm_lab.engine.params.checkpoint import (
+        check_causal,
+        check_causal_positions,
+        check_checkpoint,
+        check_positions,
+    )
 
     checks: dict[str, Callable[[Path], object]] = {
         "model.checkpoint": check_checkpoint,

@@ -13,7 +13,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
 
 if TYPE_CHECKING:
-    from realm_lab.corpus.records import Question
+    from realm_lab.engine.corpus.records import Question
 
 NAMED = 10  # ids that a message names; --json has them all
 INSTEAD = ("predictions", "corpus", "run_file")  # options that replace the stage
@@ -79,9 +79,9 @@ def _flag(name: str) -> str:
 
 def _ask_run(options: argparse.Namespace) -> None:
     """Ask a finished run with another corpus, or write its retrieved passages."""
+    from realm_lab.engine.systems.corpus_update import CorpusUpdate, evaluate_update
+    from realm_lab.engine.systems.run_file import write_run_file
     from realm_lab.records.files import check_output
-    from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
-    from realm_lab.systems.run_file import write_run_file
 
     run = opened(options)
     if options.run_file:
@@ -101,7 +101,7 @@ def _ask_run(options: argparse.Namespace) -> None:
 
 def _score_file(options: argparse.Namespace) -> None:
     """Print the scores of a file of predictions; unscored or problematic items go to stderr."""
-    from realm_lab.evaluation.predictions import read_references, score_predictions
+    from realm_lab.engine.evaluation.predictions import read_references, score_predictions
 
     questions = read_references(options.questions) if options.questions else _prepared_questions(options)
     result = score_predictions(options.predictions, questions)
@@ -119,9 +119,9 @@ def _score_file(options: argparse.Namespace) -> None:
 def _prepared_questions(options: argparse.Namespace) -> list[Question]:
     """Return the test questions of the first seed's prepared corpus."""
     params = params_of(options)
-    from realm_lab.corpus.store import PreparedCorpus
-    from realm_lab.evaluation.predictions import stored_questions
-    from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, plan_run
+    from realm_lab.engine.corpus.store import PreparedCorpus
+    from realm_lab.engine.evaluation.predictions import stored_questions
+    from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, corpus_folder, plan_run
 
     folder = corpus_folder(options.root, plan_run(params, DEFAULT_SYSTEMS[-1], params.seeds[0]))
     if not (folder / "manifest.json").exists():

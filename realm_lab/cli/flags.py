@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
-    from realm_lab.params.parameters import Params
-    from realm_lab.systems.context import Context
+    from realm_lab.engine.params.parameters import Params
+    from realm_lab.engine.systems.context import Context
 
 Add = Callable[..., argparse.ArgumentParser]  # add(GROUP, NAME, function, summary): a command; GROUP "": not in --help
 
@@ -37,7 +37,7 @@ def add_parameters(verb: argparse.ArgumentParser) -> None:
 
 def overrides_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the values of --set and --preset, dotted name -> value; none for a command without these flags."""
-    from realm_lab.params.load import parse_override
+    from realm_lab.engine.params.load import parse_override
 
     given = vars(options)
     preset = {"preset": given["preset"]} if given.get("preset") is not None else {}
@@ -46,7 +46,7 @@ def overrides_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def params_of(options: argparse.Namespace) -> Params:
     """Return the parameters that these options ask for."""
-    from realm_lab.params.load import load
+    from realm_lab.engine.params.load import load
 
     return load(options.params or options.root / "params.yaml", overrides_of(options) | policy_of(options))
 
@@ -62,7 +62,7 @@ def in_place(error: UserError, options: argparse.Namespace) -> UserError:
     yet."""
     if error.path or not error.parameter or "params" not in options:
         return error
-    from realm_lab.params.load import read_values, setting
+    from realm_lab.engine.params.load import read_values, setting
 
     values = read_values(options.params or options.root / "params.yaml", overrides_of(options))
     key = setting(values, error.parameter)
@@ -107,7 +107,7 @@ def opened(options: argparse.Namespace, system: str | None = None) -> Context:
 
         return load_run(options.finished, options.root).context
     params = params_of(options)
-    from realm_lab.systems.context import open_run
+    from realm_lab.engine.systems.context import open_run
 
     return open_run(params, options.root, None, system or options.system)
 

@@ -27,7 +27,7 @@ from realm_lab.cli.pipeline import add_pipeline
 from realm_lab.cli.project import add_gc, add_start
 from realm_lab.cli.studies import add_compare, add_studies
 from realm_lab.cli.tools import add_doctor, add_index, add_mirror
-from realm_lab.core.hub import is_dataset
+from realm_lab.engine.core.hub import is_dataset
 from realm_lab.errors import ENGINE, UserError, install_line, nearest, suggestion
 
 PROGRAM = "realm-lab"

@@ -56,8 +56,8 @@ def add_pipeline(add: Add) -> None:
 
 def _run_stage(options: argparse.Namespace) -> None:
     params = params_of(options)  # before the heavy import: a typing error is answered at once
+    from realm_lab.lab import pipeline
     from realm_lab.records.study import DEFAULT, SCRATCH
-    from realm_lab.runner import pipeline
 
     pipeline.check_corpus(params)
     is_other = options.params or options.preset or options.overrides
@@ -72,7 +72,7 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
             raise UserError("--json belongs to --count; give it")
         _run_stage(options)
         return None
-    from realm_lab.corpus.readers import count_inputs
+    from realm_lab.engine.corpus.readers import count_inputs
 
     counted, code = [], 0
     for found in count_inputs(options.count):
@@ -97,10 +97,10 @@ def _run_evaluate(options: argparse.Namespace) -> None:
 def _run_report(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from realm_lab.runner.default_study import studies_of
+    from realm_lab.lab.default_study import studies_of
 
     if (options.root / "data" / "records").exists():
-        from realm_lab.runner import pipeline
+        from realm_lab.lab import pipeline
 
         pipeline.put_back(options.root)
     folders = [options.root / "reports" / name for name in ("", "reference")]

@@ -31,7 +31,7 @@ def add_gc(add: Add) -> None:
 
 
 def _run_init(options: argparse.Namespace) -> None:
-    from realm_lab.runner.project import init
+    from realm_lab.lab.project import init
 
     folder = options.root / options.folder
     init(folder, options.preset)
@@ -40,7 +40,7 @@ def _run_init(options: argparse.Namespace) -> None:
 
 def _run_demo(options: argparse.Namespace) -> None:
     from realm_lab.api import load_run
-    from realm_lab.runner.demo import QUESTION, install, next_steps
+    from realm_lab.lab.demo import QUESTION, install, next_steps
 
     run, question = install(options.root), options.question or QUESTION
     print(f'$ realm-lab ask --run {run} "{question}"', flush=True)
@@ -49,7 +49,7 @@ def _run_demo(options: argparse.Namespace) -> None:
 
 
 def _run_gc(options: argparse.Namespace) -> None:
-    from realm_lab.runner.housekeeping import remove, size_of, unneeded
+    from realm_lab.lab.housekeeping import remove, size_of, unneeded
 
     folders = unneeded(options.root, options.forget)
     sizes = {folder: size_of(folder) / 2**20 for folder in folders}

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from realm_lab.cli.examples import EXAMPLES
 from realm_lab.cli.json_fields import EXIT_CODES, JSON_FIELDS
 from realm_lab.cli.parser import ALIASES, PROGRAM, build_parser
-from realm_lab.corpus.sources import CORPUS_SOURCES
-from realm_lab.params import reference_page
-from realm_lab.params.load import flatten
-from realm_lab.params.parameters import Params
+from realm_lab.engine.corpus.sources import CORPUS_SOURCES
+from realm_lab.engine.params import reference_page
+from realm_lab.engine.params.load import flatten
+from realm_lab.engine.params.parameters import Params
 from realm_lab.records.defaults import DEFAULTS
 from realm_lab.records.files import write_json, write_text
 from realm_lab.records.metrics import BUILT_IN, BY_KIND, CURVES, METRICS, Metric

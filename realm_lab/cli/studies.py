@@ -22,8 +22,8 @@ from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
 
 if TYPE_CHECKING:
+    from realm_lab.lab.sweep import Request
     from realm_lab.records.run import Run
-    from realm_lab.runner.sweep import Request
 
 
 def add_studies(add: Add) -> None:
@@ -92,7 +92,7 @@ def add_compare(add: Add) -> None:
 
 
 def _run_reproduce(options: argparse.Namespace) -> int:
-    from realm_lab.runner.reproduce import reproduce
+    from realm_lab.lab.reproduce import reproduce
 
     code, found = reproduce(
         options.root,
@@ -107,14 +107,14 @@ def _run_reproduce(options: argparse.Namespace) -> int:
 
 
 def _run_sweep(options: argparse.Namespace) -> int:
-    from realm_lab.runner.sweep import sweep
-    from realm_lab.runner.try_out import try_study
+    from realm_lab.lab.sweep import sweep
+    from realm_lab.lab.try_out import try_study
 
     work = try_study if options.is_try else sweep
     if options.pilot is not None:
         if options.is_try or options.dry_run or options.cancel:
             raise UserError("sweep --power runs nothing; leave out --try, --dry-run and --cancel")
-        from realm_lab.runner.power import show_power
+        from realm_lab.lab.power import show_power
 
         work = show_power
     if not options.axes:
@@ -125,7 +125,7 @@ def _run_sweep(options: argparse.Namespace) -> int:
         return _sweep(work, options, options.study)
     if options.study or not options.name:
         raise UserError("sweep --axis: give --name NAME for the study, and no other study")
-    from realm_lab.runner.written_study import in_use, write_axes
+    from realm_lab.lab.written_study import in_use, write_axes
 
     if options.budget and options.seeds:
         raise UserError("sweep --budget decides the number of seeds; leave out --seeds")
@@ -138,9 +138,9 @@ def _run_sweep(options: argparse.Namespace) -> int:
 
 def _sweep(work: Callable[[Request], int], options: argparse.Namespace, study: str) -> int:
     """Do the work of a study or search, or cancel it."""
-    from realm_lab.params.load import parse_override
+    from realm_lab.engine.params.load import parse_override
+    from realm_lab.lab.sweep import Request, cancel_study, find_study
     from realm_lab.records.yaml_file import read_yaml
-    from realm_lab.runner.sweep import Request, cancel_study, find_study
 
     path = find_study(study, options.root, is_search=options.alias == "search")
     if options.cancel:  # also of a study whose file is being changed
@@ -160,14 +160,14 @@ def _sweep(work: Callable[[Request], int], options: argparse.Namespace, study: s
 
 
 def _run_status(options: argparse.Namespace) -> int:
-    from realm_lab.runner.status import print_table, show_status, show_studies
+    from realm_lab.lab.status import print_table, show_status, show_studies
 
     if options.follow and not options.study:
         raise UserError("status --follow: name a study or a run")
     if options.ledger:
         return _check_ledger(options.root, as_json=options.json)
     if options.runs:
-        from realm_lab.runner.housekeeping import list_runs
+        from realm_lab.lab.housekeeping import list_runs
 
         found = list_runs(options.root)
         if options.json:
@@ -180,7 +180,7 @@ def _run_status(options: argparse.Namespace) -> int:
     elif isinstance(shown := _study_or_run(options.study, options.root), str):
         show_status(shown, options.root, as_json=options.json, follow=options.follow)
     else:
-        from realm_lab.runner.logs import log_as_json, show_log
+        from realm_lab.lab.logs import log_as_json, show_log
 
         if options.json:
             print_json(log_as_json(options.root, shown))
@@ -227,8 +227,8 @@ def _check_ledger(root: Path, as_json: bool) -> int:
 
 def recorded(study: str, root: Path) -> str:
     """Return the name of a study that has runs here, or a file. UserError: it has neither; with the nearest name."""
+    from realm_lab.lab.sweep import find_study, study_of_cell
     from realm_lab.records.study import DEFAULT, Studies
-    from realm_lab.runner.sweep import find_study, study_of_cell
 
     known, above = (DEFAULT, *Studies(root / "runs").names()), study_of_cell(study)
     if above in known:
@@ -241,6 +241,6 @@ def recorded(study: str, root: Path) -> str:
 
 def _run_compare(options: argparse.Namespace) -> None:
     from realm_lab.evidence.compare import compare_runs
-    from realm_lab.runner.default_study import studies_of
+    from realm_lab.lab.default_study import studies_of
 
     compare_runs(studies_of(options.root), options.runs, options.out, is_json=options.json)

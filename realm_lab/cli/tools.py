@@ -50,10 +50,10 @@ def _run_mirror(options: argparse.Namespace) -> int:
     has_params = options.params or (options.root / "params.yaml").exists()
     params = params_of(options) if has_params and (options.tracker or not uri) else None  # may register a tracker
     uri = uri or (params.launch.tracking_uri if params else None)
-    from realm_lab.params.load import chosen
+    from realm_lab.engine.params.load import chosen
+    from realm_lab.lab.default_study import studies_of
+    from realm_lab.lab.tracking.mirror import mirror
     from realm_lab.records.tracking_store import is_server
-    from realm_lab.runner.default_study import studies_of
-    from realm_lab.tracking.mirror import mirror
 
     def page(report: Path) -> str:
         from realm_lab.evidence.report.report import page_of
@@ -64,7 +64,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
     summary = mirror(options.root / "runs", uri, options.follow, page=page, studies=studies, tracker=tracker)
     registered = None
     if options.register:
-        from realm_lab.tracking.mlflow_tracker import register
+        from realm_lab.lab.tracking.mlflow_tracker import register
 
         registered = register(studies, options.register, uri or "", options.by)
     if options.json:
@@ -102,8 +102,8 @@ def add_index(add: Add) -> None:
 
 
 def _run_index(options: argparse.Namespace) -> None:
-    from realm_lab.systems import index
-    from realm_lab.systems.context import embedding_store
+    from realm_lab.engine.systems import index
+    from realm_lab.engine.systems.context import embedding_store
 
     if options.index_verb == "build":
         found = index.build(opened(options), options.stage)
@@ -136,7 +136,7 @@ def add_doctor(add: Add) -> None:
 def _gpu_findings(options: argparse.Namespace) -> Iterator[Finding]:
     params = params_of(options)
     from realm_lab.cli.doctor import Finding, State
-    from realm_lab.runner.gpu_check import checks, gpu_device
+    from realm_lab.lab.gpu_check import checks, gpu_device
 
     states: dict[bool | None, State] = {True: "OK", None: "note", False: "wrong"}
     for check in checks(params, gpu_device(params)):
@@ -146,8 +146,8 @@ def _gpu_findings(options: argparse.Namespace) -> Iterator[Finding]:
 def _corpus_findings(options: argparse.Namespace) -> list[Finding]:
     params = params_of(options)
     from realm_lab.cli.doctor import with_gate
-    from realm_lab.systems.context import open_run
-    from realm_lab.systems.gate import gate
+    from realm_lab.engine.systems.context import open_run
+    from realm_lab.engine.systems.gate import gate
 
     return with_gate(gate(open_run(params, options.root, None, "realm")))
 
@@ -157,7 +157,7 @@ def _machine_findings(options: argparse.Namespace) -> Iterator[Finding]:
 
     study, params, fault = None, None, None
     if options.study:
-        from realm_lab.runner.sweep import find_study
+        from realm_lab.lab.sweep import find_study
 
         study = find_study(options.study, options.root)
     try:

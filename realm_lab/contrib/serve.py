@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from mcp.server import MCPServer
 
-    from realm_lab.systems.context import Context
+    from realm_lab.engine.systems.context import Context
 
 HOST = "127.0.0.1"  # no password, so no other machine
 LONGEST_BODY = 1_000_000  # bytes of a request
@@ -43,7 +43,7 @@ class Service:
 
     def ask(self, question: str, k: int = 5, retriever: Literal["run", "bm25"] = "run") -> dict[str, Any]:
         """Return the fields of `realm-lab ask --json`, and a warning if there is one."""
-        from realm_lab.systems.ask import ask
+        from realm_lab.engine.systems.ask import ask
 
         _check(question, k)
         with self._lock:
@@ -137,7 +137,7 @@ def _opened(options: argparse.Namespace) -> tuple[str, Context]:
     """Open a finished run by its name; or BM25, which needs only the prepared corpus of the parameters."""
     if options.name == BM25:
         params = params_of(options)
-        from realm_lab.systems.context import open_run
+        from realm_lab.engine.systems.context import open_run
 
         context = open_run(params, options.root, None, "bm25_reader")
         context.corpus  # noqa: B018  it is there

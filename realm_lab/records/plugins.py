@@ -38,15 +38,17 @@ from realm_lab.records.opened import watch
 from realm_lab.records.validation import problem_of
 
 GROUP = "realm_lab.plugins"  # of entry points
-MOVED = {  # modules of realm_lab that custom code may name by an earlier path, the longest first
-    "realm_lab.tracking.run_dir": "realm_lab.records.run",
-    "realm_lab.tracking.study_record": "realm_lab.records.study",
+MOVED = {  # modules of realm_lab that custom code may name by an earlier path
+    **{
+        f"realm_lab.{part}": f"realm_lab.engine.{part}"
+        for part in "core corpus evaluation masking models params retrieval systems training worlds".split()
+    },
+    "realm_lab.metrics": "realm_lab.records.metrics",
     "realm_lab.reporting": "realm_lab.evidence.report",
     "realm_lab.other_runs": "realm_lab.evidence.verdict",
     "realm_lab.statistics": "realm_lab.evidence.statistics",
-    "realm_lab.metrics": "realm_lab.records.metrics",
     "realm_lab.tracking": "realm_lab.records",
-    "realm_lab.core": "realm_lab.records",
+    "realm_lab.runner": "realm_lab.lab",
 }
 Code = TypeVar("Code", bound=Callable[..., Any])
 

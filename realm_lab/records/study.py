@@ -73,7 +73,7 @@ class StudyRecord:
     sections: tuple[ChoiceField, ...] = ()  # more sections of the report, by their code
     exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
     until: tuple[int, int] | None = None  # seeds until decided: at least, at most; `seeds` has those taken so far
-    tuning: dict[str, Any] = field(default_factory=dict)  # trials of each cell and its choice (runner/rules/tune.py)
+    tuning: dict[str, Any] = field(default_factory=dict)  # trials of each cell and its choice (lab/rules/tune.py)
     trials: tuple[Run, ...] = ()  # the runs of the tuning
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     declared: Criterion = ""  # criterion of each cell

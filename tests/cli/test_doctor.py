@@ -12,8 +12,8 @@ import torch
 from realm_lab import cli
 from realm_lab.cli import doctor
 from realm_lab.cli.doctor import Finding, examine
-from realm_lab.params.load import load
-from realm_lab.params.parameters import Params
+from realm_lab.engine.params.load import load
+from realm_lab.engine.params.parameters import Params
 
 
 def params(folder: Path, text: str = "preset: smoke\n") -> Params:

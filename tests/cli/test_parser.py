@@ -17,9 +17,9 @@ import shtab
 from realm_lab import cli
 from realm_lab.cli.examples import EXAMPLES
 from realm_lab.cli.parser import ALIASES, completion
+from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Params
-from realm_lab.runner.sweep import Request, mirroring
+from realm_lab.lab.sweep import Request, mirroring
 
 
 def realm_lab(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -31,7 +31,7 @@ class Stages(ModuleType):
     """Replaces runner.pipeline, whose work takes minutes, to test the arguments of the command line."""
 
     def __init__(self, failure: BaseException | None = None) -> None:
-        super().__init__("realm_lab.runner.pipeline")
+        super().__init__("realm_lab.lab.pipeline")
         self.calls: list[tuple[str, tuple[Params, str], Path]] = []
         self.shown: list[tuple[str, tuple[Params, str], Path]] = []
         self.failure = failure
@@ -51,8 +51,8 @@ class Stages(ModuleType):
 
 
 def use(monkeypatch: pytest.MonkeyPatch, stages: Stages) -> Stages:
-    monkeypatch.setitem(sys.modules, "realm_lab.runner.pipeline", stages)
-    monkeypatch.setattr("realm_lab.runner.pipeline", stages, raising=False)
+    monkeypatch.setitem(sys.modules, "realm_lab.lab.pipeline", stages)
+    monkeypatch.setattr("realm_lab.lab.pipeline", stages, raising=False)
     return stages
 
 
@@ -279,11 +279,11 @@ class Recorder:
 def test_the_tracking_store_is_the_nearest_one_named(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from realm_lab.tracking.mirror import MirrorSummary
+    from realm_lab.lab.tracking.mirror import MirrorSummary
 
     summary = MirrorSummary("sqlite:///here", {"COMPLETE": 2})
     mirror = Recorder(summary)
-    monkeypatch.setattr("realm_lab.tracking.mirror.mirror", mirror)
+    monkeypatch.setattr("realm_lab.lab.tracking.mirror.mirror", mirror)
     root = ["mirror", "--root", str(project)]
     assert cli.main(root) == 0
     (project / "params.yaml").write_text("launch: {tracking_uri: 'http://params:1'}\n")
@@ -364,9 +364,9 @@ from realm_lab import cli
 from realm_lab.cli.examples import EXAMPLES
 def run(stage, plan, root):
     {body}
-stages = types.ModuleType("realm_lab.runner.pipeline")
+stages = types.ModuleType("realm_lab.lab.pipeline")
 stages.run, stages.planned, stages.check_corpus = run, lambda *given: given, lambda params: None
-sys.modules["realm_lab.runner.pipeline"] = realm_lab.stages = stages
+sys.modules["realm_lab.lab.pipeline"] = realm_lab.stages = stages
 sys.exit(cli.main(["pretrain"]))
 """
 

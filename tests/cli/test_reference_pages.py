@@ -12,9 +12,9 @@ from realm_lab.cli import build_parser, main
 from realm_lab.cli.json_fields import JSON_FIELDS
 from realm_lab.cli.parser import ALIASES
 from realm_lab.cli.reference_pages import options_of_sources, render_cli, render_llms, render_metrics
-from realm_lab.params.load import flatten
-from realm_lab.params.parameters import Params
-from realm_lab.params.reference_page import render_reference
+from realm_lab.engine.params.load import flatten
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.params.reference_page import render_reference
 from realm_lab.records.defaults import defaults
 from realm_lab.records.metrics import BUILT_IN, CURVES
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from realm_lab import cli
-from realm_lab.systems.identity import open_stage, plan_run, record_run
+from realm_lab.engine.systems.identity import open_stage, plan_run, record_run
 from tests import tiny
 
 PARAMS = tiny.params()

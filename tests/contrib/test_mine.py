@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import NO_ROW, PreparedCorpus
-from realm_lab.params.load import load
-from tests.systems.test_judged import PARAMETERS, write_beir
+from realm_lab.engine.corpus.prepare import prepare
+from realm_lab.engine.corpus.store import NO_ROW, PreparedCorpus
+from realm_lab.engine.params.load import load
+from tests.engine.systems.test_judged import PARAMETERS, write_beir
 
 
 @pytest.fixture(scope="module")

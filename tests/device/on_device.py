@@ -17,15 +17,15 @@ import pytest
 import torch
 
 from realm_lab.cli import main
-from realm_lab.core.process import autocast, pick_device
+from realm_lab.engine.core.process import autocast, pick_device
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.params.sections import IndexSearch
+from realm_lab.engine.retrieval.approximate import approximate_search
+from realm_lab.engine.retrieval.exact import ExactSearch
+from realm_lab.engine.training.finetune import FinetuneTask
+from realm_lab.engine.training.pretrain import PretrainTask
+from realm_lab.engine.training.warm_start import WarmStartTask
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Params
-from realm_lab.params.sections import IndexSearch
-from realm_lab.retrieval.approximate import approximate_search
-from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.training.finetune import FinetuneTask
-from realm_lab.training.pretrain import PretrainTask
-from realm_lab.training.warm_start import WarmStartTask
 from tests import tiny
 from tests.device import planted, pretend
 from tests.device.waits import Waits
@@ -38,33 +38,36 @@ STEPS = 4
 SHORT = {"pretrain.steps": STEPS, "pretrain.null_document": "learned", "pretrain.refresh.interval_steps": 3}
 
 SEARCH = {  # a step asks the index, and exact search decides by values which rows it scores once more
-    "retrieval/exact.py __init__: number": 1,  # the largest query, which bounds the error
-    "retrieval/exact.py scores: number": 1,
-    "retrieval/search.py checked_queries: number": 1,
-    "retrieval/exact.py search: size": 2,
-    "retrieval/exact.py _search: to host": 1,
-    "retrieval/exact.py candidates: number": 1,
-    "retrieval/exact.py candidates: size": 2,
-    "retrieval/search.py add_: number": 1,
-    "retrieval/search.py add_: size": 1,
-    "retrieval/retriever.py find: to host": 1,  # the rows found, whose wordpieces are on the host
+    "engine/retrieval/exact.py __init__: number": 1,  # the largest query, which bounds the error
+    "engine/retrieval/exact.py scores: number": 1,
+    "engine/retrieval/search.py checked_queries: number": 1,
+    "engine/retrieval/exact.py search: size": 2,
+    "engine/retrieval/exact.py _search: to host": 1,
+    "engine/retrieval/exact.py candidates: number": 1,
+    "engine/retrieval/exact.py candidates: size": 2,
+    "engine/retrieval/search.py add_: number": 1,
+    "engine/retrieval/search.py add_: size": 1,
+    "engine/retrieval/retriever.py find: to host": 1,  # the rows found, whose wordpieces are on the host
 }
-NORM = {"training/optimiser.py step: number": 1}  # of the gradients: logged, and no step if it is not finite
-NORMS = {"training/optimiser.py step: number": 2}  # those of reader and retriever
+NORM = {"engine/training/optimiser.py step: number": 1}  # of the gradients: logged, and no step if it is not finite
+NORMS = {"engine/training/optimiser.py step: number": 2}  # those of reader and retriever
 WAITS: dict[tuple[type, str], dict[str, int]] = {
-    (WarmStartTask, "_reader_step"): {"training/warm_start.py _reader_step: to host": 1, **NORM},  # the loss, first
-    (WarmStartTask, "_embedder_step"): {"training/warm_start.py _embedder_step: to host": 1, **NORM},
+    (WarmStartTask, "_reader_step"): {
+        "engine/training/warm_start.py _reader_step: to host": 1,
+        **NORM,
+    },  # the loss, first
+    (WarmStartTask, "_embedder_step"): {"engine/training/warm_start.py _embedder_step: to host": 1, **NORM},
     (PretrainTask, "train_step"): {
         **SEARCH,
         **NORMS,
-        "retrieval/search.py pairs: size": 2,  # the passages that an origin is left out of
-        "training/pretrain.py train_step: number": 1,  # the loss: logged, and the run ends if it is not finite
-        "training/watch.py health_means: to host": 1,  # logged, and watched for a collapse
+        "engine/retrieval/search.py pairs: size": 2,  # the passages that an origin is left out of
+        "engine/training/pretrain.py train_step: number": 1,  # the loss: logged, and the run ends if it is not finite
+        "engine/training/watch.py health_means: to host": 1,  # logged, and watched for a collapse
     },
     (FinetuneTask, "train_step"): {
         **SEARCH,
         **NORMS,
-        "training/finetune.py _backward: to host": 1,
+        "engine/training/finetune.py _backward: to host": 1,
     },  # the loss and its parts
 }
 
@@ -144,7 +147,7 @@ def two_attempts(line: Line, patches: pytest.MonkeyPatch, device: str = NAME, th
         return values
 
     ticking = SimpleNamespace(monotonic=itertools.count(step=2).__next__)
-    patches.setattr("realm_lab.training.loop.time", ticking)
+    patches.setattr("realm_lab.engine.training.loop.time", ticking)
     patches.setattr(PretrainTask, "train_step", train_step)
     faster = {"launch.checkpoint_interval_seconds": 1}
     with tiny.steps_done(PretrainTask, killed_at=2):

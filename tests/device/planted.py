@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.models.candidate_reader import CandidateReader
-from realm_lab.models.folders import write_tensors
-from realm_lab.models.inputs import Batch
-from realm_lab.retrieval import embeddings, faiss_backends
-from realm_lab.retrieval.candidates import CandidatePolicy
-from realm_lab.retrieval.index import embed_rows
-from realm_lab.retrieval.retriever import Retriever
-from realm_lab.retrieval.rows import ABSENT, NO_SCORE
-from realm_lab.training import checkpoint, pretrain
-from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.engine.models.candidate_reader import CandidateReader
+from realm_lab.engine.models.folders import write_tensors
+from realm_lab.engine.models.inputs import Batch
+from realm_lab.engine.retrieval import embeddings, faiss_backends
+from realm_lab.engine.retrieval.candidates import CandidatePolicy
+from realm_lab.engine.retrieval.index import embed_rows
+from realm_lab.engine.retrieval.retriever import Retriever
+from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE
+from realm_lab.engine.training import checkpoint, pretrain
+from realm_lab.engine.training.optimiser import ScheduledAdamW
 
 FAISS: dict[str, Any] = {"pretrain.search.backend": "faiss_flat"}
 PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any]]] = {}

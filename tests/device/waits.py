@@ -16,7 +16,7 @@ SIZED_BY_VALUES = {"aten.nonzero", "aten.masked_select", "aten._unique2", "aten.
 
 
 class Waits(TorchDispatchMode):
-    """Counts waits by the line in the package that caused them: `training/pretrain.py train_step: number`.
+    """Counts waits by the line in the package that caused them: `engine/training/pretrain.py train_step: number`.
 
     kinds: `number` (item, tolist, float, a condition), `to host`, `from host` (copies that block), `size` (the shape of
     a result depends on values). A copy with `non_blocking` does not wait; to the device this holds only for pinned

@@ -1,6 +1,6 @@
 """Another valid value of every parameter of model, warm_start, pretrain and finetune, and its effect.
 
-Table of tests/test_switches.py; tests/systems/test_identity.py takes the values for its keys.
+Table of tests/test_switches.py; tests/engine/systems/test_identity.py takes the values for its keys.
 """
 
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import tiny
-from tests.models.causal_folder import write_causal_folder
+from tests.engine.models.causal_folder import write_causal_folder
 
 BOTH = ("reader", "embedder")
 # Shorter than the tiny line; the towers start apart from the reader, so that what concerns one can leave the other.

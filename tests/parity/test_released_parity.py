@@ -16,26 +16,30 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from realm_lab.errors import UserError
-from realm_lab.models.embedder import Embedder
-from realm_lab.models.initial import (
+from realm_lab.engine.models.embedder import Embedder
+from realm_lab.engine.models.initial import (
     ReaderWeights,
     is_released,
     load_reader,
     read_reader_weights,
     read_released_embedder,
 )
-from realm_lab.models.inputs import Batch
-from realm_lab.models.reader import Reader
-from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, marginal_log_likelihood_per_token
-from realm_lab.models.realm import retrieval_score as scores_of
-from realm_lab.models.spans import (
+from realm_lab.engine.models.inputs import Batch
+from realm_lab.engine.models.reader import Reader
+from realm_lab.engine.models.realm import (
+    candidate_log_probs,
+    marginal_log_likelihood,
+    marginal_log_likelihood_per_token,
+)
+from realm_lab.engine.models.realm import retrieval_score as scores_of
+from realm_lab.engine.models.spans import (
     answer_log_probs,
     early_log_likelihood,
     passage_log_probs,
     span_log_probs,
     span_logit_sums,
 )
+from realm_lab.errors import UserError
 
 HERE = Path(__file__).parent
 WIDTH, CANDIDATES, SPAN_HIDDEN = 4, 3, 5

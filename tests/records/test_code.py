@@ -95,10 +95,10 @@ def test_modules_of_its_own_package_are_in_the_digest_of_a_custom_part(place: Ca
 
 
 def test_a_helper_of_a_custom_part_counts_and_installed_packages_do_not(place: Callable[[str, str], Path]) -> None:
-    place("mine.py", "import torch\nimport helper\nfrom realm_lab.masking import MaskRequest\n")
+    place("mine.py", "import torch\nimport helper\nfrom realm_lab.engine.masking import MaskRequest\n")
     helper = place("helper.py", "SHARE = 1\n")
     before = CodeReader().reached(["mine"])
-    assert {"mine", "helper", "realm_lab.masking"} <= before.keys()
+    assert {"mine", "helper", "realm_lab.engine.masking"} <= before.keys()
     assert not {"torch", "numpy"} & before.keys()
     assert outside_digest("mine") == before["mine"]  # another module is recorded, but belongs to no run's key
     helper.write_text("SHARE = 2\n")
@@ -111,15 +111,15 @@ def test_a_helper_of_a_custom_part_counts_and_installed_packages_do_not(place: C
 def test_the_cache_saves_work_and_may_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "runs" / ".code.json"
     first = CodeReader(cache)
-    found = first.reached(["realm_lab.models.realm"])
+    found = first.reached(["realm_lab.engine.models.realm"])
     assert not cache.exists(), "only what records something writes"
     first.save()
     assert len(read_json(cache)) == len(found)
     with monkeypatch.context() as patches:
         patches.setattr(code, "_examine", lambda *given: pytest.fail("examined again"))
-        assert CodeReader(cache).reached(["realm_lab.models.realm"]) == found
+        assert CodeReader(cache).reached(["realm_lab.engine.models.realm"]) == found
     cache.write_text('{"x": 3}')
-    assert CodeReader(cache).reached(["realm_lab.models.realm"]) == found
+    assert CodeReader(cache).reached(["realm_lab.engine.models.realm"]) == found
 
 
 def test_code_that_is_no_python_is_named(place: Callable[[str, str], Path]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from realm_lab.runner.launchers import LauncherSettings, SlurmOptions
+from realm_lab.lab.launchers import LauncherSettings, SlurmOptions
 
 LIMIT_SECONDS = 8.0  # of silence of a lease
 SITE = """

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from realm_lab.lab.plan import plan_study
+from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.schedule import Launcher, launcher_of
+from realm_lab.lab.sweep import Request, sweep
+from realm_lab.lab.tasks import Task, tasks_of
+from realm_lab.lab.worker import run_stage
 from realm_lab.records.run import Run, StageRun
 from realm_lab.records.state import StageStates
-from realm_lab.runner.plan import plan_study
-from realm_lab.runner.planned import StudyPlan
-from realm_lab.runner.schedule import Launcher, launcher_of
-from realm_lab.runner.sweep import Request, sweep
-from realm_lab.runner.tasks import Task, tasks_of
-from realm_lab.runner.worker import run_stage
 from tests import tiny
 from tests.slurm_cluster.cluster import Cluster
 

@@ -12,7 +12,7 @@ from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
     from realm_lab.contrib.gradients.compare import Gradients
-    from realm_lab.systems.context import Context
+    from realm_lab.engine.systems.context import Context
 
 
 def add_gradients(add: Add) -> None:

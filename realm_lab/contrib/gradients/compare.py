@@ -9,20 +9,20 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from realm_lab.core.seeding import numpy_generator
-from realm_lab.corpus.vocabulary import wordpieces_by_id
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.corpus.vocabulary import wordpieces_by_id
+from realm_lab.engine.masking import MaskedSentence
+from realm_lab.engine.models.candidate_reader import RewardReader
+from realm_lab.engine.models.objectives import COMPARES_NULL, OBJECTIVES, training_objective
+from realm_lab.engine.models.rewards import training_reward
+from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSearch, QueryBatch
+from realm_lab.engine.retrieval.candidates import CandidatePolicy
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.initial import initial_state
+from realm_lab.engine.training.gradients import Estimate, ExactGradient, Quality, drawn_from, scores_of, top_k
+from realm_lab.engine.training.query_stream import QueryStream
 from realm_lab.errors import UserError
-from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import RewardReader
-from realm_lab.models.objectives import COMPARES_NULL, OBJECTIVES, training_objective
-from realm_lab.models.rewards import training_reward
 from realm_lab.records.plugins import Choice
-from realm_lab.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSearch, QueryBatch
-from realm_lab.retrieval.candidates import CandidatePolicy
-from realm_lab.systems.context import Context
-from realm_lab.systems.initial import initial_state
-from realm_lab.training.gradients import Estimate, ExactGradient, Quality, drawn_from, scores_of, top_k
-from realm_lab.training.query_stream import QueryStream
 
 RANDOM = {"reinforce": {"draws": 1}, "jsa": {"draws": 16}}  # objectives that draw passages, with their options
 SOURCES = ("batch", "random", "oracle")

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from realm_lab.corpus.answers import passage_holds
-from realm_lab.corpus.records import Split
-from realm_lab.corpus.regex_answers import Patterns
-from realm_lab.corpus.store import NO_ROW
+from realm_lab.engine.corpus.answers import passage_holds
+from realm_lab.engine.corpus.records import Split
+from realm_lab.engine.corpus.regex_answers import Patterns
+from realm_lab.engine.corpus.store import NO_ROW
+from realm_lab.engine.evaluation.judged import is_question
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.registry import Retrieved
 from realm_lab.errors import UserError
-from realm_lab.evaluation.judged import is_question
 from realm_lab.records.files import atomic_write
-from realm_lab.systems.context import Context
-from realm_lab.systems.registry import Retrieved
 
 DEPTH = 100  # passages of a question that are looked at, at least (DPR's)
 QUESTIONS_AT_ONCE = 256

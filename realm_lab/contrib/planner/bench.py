@@ -17,16 +17,16 @@ import torch
 from pydantic import TypeAdapter
 
 from realm_lab.contrib.planner.workload import Workload, read_text, without_checkpoint, workload
-from realm_lab.core.device import device_name, memory_bytes, seconds_of
-from realm_lab.core.process import autocast, limit_threads, pick_device
+from realm_lab.engine.core.device import device_name, memory_bytes, seconds_of
+from realm_lab.engine.core.process import autocast, limit_threads, pick_device
+from realm_lab.engine.models.initial import embedder_shape, encoder_shape, new_embedder, new_reader
+from realm_lab.engine.models.inputs import Batch
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.retrieval.exact import ExactSearch
+from realm_lab.engine.training.flops import encoder_operations
 from realm_lab.errors import UserError
-from realm_lab.models.initial import embedder_shape, encoder_shape, new_embedder, new_reader
-from realm_lab.models.inputs import Batch
-from realm_lab.params.parameters import Params
 from realm_lab.records.files import write_json
 from realm_lab.records.validation import read_record
-from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.training.flops import encoder_operations
 
 REMEDY = "run `realm-lab plan --measure`"
 REPEATS = 7  # the median counts

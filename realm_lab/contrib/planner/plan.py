@@ -14,10 +14,10 @@ from rich.table import Table
 from realm_lab.contrib.planner.bench import REMEDY, Speeds, default_path, model_identity, read_calibration
 from realm_lab.contrib.planner.devices import Device, find_device
 from realm_lab.contrib.planner.workload import Text, Workload, read_text, workload
-from realm_lab.core.durations import duration
+from realm_lab.engine.core.durations import duration
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.training.flops import encoder_operations
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Params
-from realm_lab.training.flops import encoder_operations
 
 HOUR, GIB = 3600.0, 2**30
 EFFICIENCY = 0.35  # of a table's peak, by encoders of BERT-base's size; narrow ones reach less

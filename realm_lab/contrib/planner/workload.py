@@ -9,18 +9,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from realm_lab.corpus.prepare import corpus_inputs
-from realm_lab.corpus.store import PreparedCorpus
+from realm_lab.engine.corpus.prepare import corpus_inputs
+from realm_lab.engine.corpus.store import PreparedCorpus
+from realm_lab.engine.models.embedder import Embedder
+from realm_lab.engine.models.encoder import EncoderShape
+from realm_lab.engine.models.initial import embedder_shape, encoder_shape, frozen_names, tower_names
+from realm_lab.engine.models.reader import Reader
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.systems.identity import corpus_folder
+from realm_lab.engine.training.flops import SPECIALS, encoder_operations
 from realm_lab.errors import UserError
-from realm_lab.models.embedder import Embedder
-from realm_lab.models.encoder import EncoderShape
-from realm_lab.models.initial import embedder_shape, encoder_shape, frozen_names, tower_names
-from realm_lab.models.reader import Reader
-from realm_lab.params.parameters import Params
 from realm_lab.records.files import digest
 from realm_lab.records.run import Run
-from realm_lab.systems.identity import corpus_folder
-from realm_lab.training.flops import SPECIALS, encoder_operations
 
 TITLE, SPAN = 4, 3  # wordpieces of a title, if there is no corpus, and of a salient span
 

@@ -18,16 +18,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from realm_lab.contrib.rivals.generative import load_generator
-from realm_lab.corpus.store import Passages
-from realm_lab.evaluation.answers import Answer
-from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported
+from realm_lab.engine.corpus.store import Passages
+from realm_lab.engine.evaluation.answers import Answer
+from realm_lab.engine.params.sections import Fraction, NonNegative, Positive, Section
+from realm_lab.engine.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported
 
 if TYPE_CHECKING:
     from torch import nn
 
     from realm_lab.contrib.rivals.models.decoder import Generator
-    from realm_lab.systems.context import Context
+    from realm_lab.engine.systems.context import Context
 
 STEPS = "system_options.salient_span_steps"
 BATCH = (

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from realm_lab.params.sections import NonNegative, Positive
-from realm_lab.systems.bm25_options import Bm25Options
-from realm_lab.systems.bm25_reader import Bm25Passages
-from realm_lab.systems.reading import DenseRetriever, SpanReader
-from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Stage
+from realm_lab.engine.params.sections import NonNegative, Positive
+from realm_lab.engine.systems.bm25_options import Bm25Options
+from realm_lab.engine.systems.bm25_reader import Bm25Passages
+from realm_lab.engine.systems.reading import DenseRetriever, SpanReader
+from realm_lab.engine.systems.realm import WARM_START
+from realm_lab.engine.systems.registry import EVALUATE, Stage
 
 FINETUNE_SELECTING = Stage(
     "finetune",

@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from realm_lab.corpus.store import Passages
-from realm_lab.evaluation.answers import Answer
-from realm_lab.params.sections import Dropout, Fraction, NonNegative, Positive, Section
-from realm_lab.systems.reading import PassageSystem
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
+from realm_lab.engine.corpus.store import Passages
+from realm_lab.engine.evaluation.answers import Answer
+from realm_lab.engine.params.sections import Dropout, Fraction, NonNegative, Positive, Section
+from realm_lab.engine.systems.reading import PassageSystem
+from realm_lab.engine.systems.registry import EVALUATE, Retrieved, Stage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,7 +84,7 @@ class Drqa(PassageSystem):
     ) -> list[Answer]:
         import torch
 
-        from realm_lab.evaluation.answering import read_answers
+        from realm_lab.engine.evaluation.answering import read_answers
 
         if retrieved is None:
             found = self.tfidf.search(questions, k or self.own.articles)
@@ -108,7 +108,7 @@ class Drqa(PassageSystem):
         import torch
 
         from realm_lab.contrib.rivals.models.document_reader import DocumentReader
-        from realm_lab.core.seeding import derive_seed
+        from realm_lab.engine.core.seeding import derive_seed
 
         own, context = self.own, self.context
         with torch.random.fork_rng(devices=[]):  # drawn on the CPU: equal on every device
@@ -118,7 +118,7 @@ class Drqa(PassageSystem):
 
     @cached_property
     def reader(self) -> DocumentReader:
-        from realm_lab.models.folders import load_parameters
+        from realm_lab.engine.models.folders import load_parameters
 
         reader = self.new_reader()
         load_parameters(reader, self.context.model_folder("document_reader") / "model.safetensors")

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from realm_lab.params.sections import FOLDER, Section
+from realm_lab.engine.params.sections import FOLDER, Section
+from realm_lab.engine.systems.reading import SpanReader
+from realm_lab.engine.systems.realm import WARM_START
+from realm_lab.engine.systems.registry import EVALUATE, Retrieved, Stage
 from realm_lab.records.files import read_json, read_object
-from realm_lab.systems.reading import SpanReader
-from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
     from realm_lab.contrib.rivals.models.sentence import SentenceEncoder
-    from realm_lab.retrieval.embeddings import Embeddings
-    from realm_lab.retrieval.exact import ExactSearch
+    from realm_lab.engine.retrieval.embeddings import Embeddings
+    from realm_lab.engine.retrieval.exact import ExactSearch
 
 
 MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
@@ -102,7 +102,7 @@ class Embedding(SpanReader):
         Stage(
             "finetune",
             ("system", "model", "finetune", "-finetune.answer_by"),
-            "realm_lab.systems.stages.finetune:finetune_reader",
+            "realm_lab.engine.systems.stages.finetune:finetune_reader",
         ),
         EVALUATE,
     )
@@ -116,10 +116,10 @@ class Embedding(SpanReader):
     @cached_property
     def vectors_ND(self) -> Embeddings:
         """Return the passages' vectors: from the store, or embedded now."""
-        from realm_lab.params.checkpoint import digest_checkpoint
+        from realm_lab.engine.params.checkpoint import digest_checkpoint
+        from realm_lab.engine.retrieval.embeddings import Identity
+        from realm_lab.engine.systems.context import embedding_store
         from realm_lab.records.files import digest
-        from realm_lab.retrieval.embeddings import Identity
-        from realm_lab.systems.context import embedding_store
 
         own, text = self.own, self.passages.text
         weights = digest_checkpoint(Path(own.folder), f"system_options.{self.name}.folder")
@@ -138,7 +138,7 @@ class Embedding(SpanReader):
 
     @cached_property
     def _search(self) -> ExactSearch:
-        from realm_lab.retrieval.exact import ExactSearch
+        from realm_lab.engine.retrieval.exact import ExactSearch
 
         return ExactSearch(self.vectors_ND.for_search(self.context.device))
 

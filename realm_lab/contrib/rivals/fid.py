@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from realm_lab.contrib.rivals.generative import DENOISE, FINETUNE, PassageWriter, WriterOptions
-from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
-from realm_lab.systems.bm25_options import Bm25Options
-from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved
+from realm_lab.engine.params.sections import Candidates, Fraction, NonNegative, Positive
+from realm_lab.engine.systems.bm25_options import Bm25Options
+from realm_lab.engine.systems.realm import WARM_START
+from realm_lab.engine.systems.registry import EVALUATE, Retrieved
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

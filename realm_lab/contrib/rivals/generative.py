@@ -10,20 +10,20 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from realm_lab.corpus.store import Passages
-from realm_lab.evaluation.answers import Answer
-from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
-from realm_lab.systems.reading import PassageSystem
-from realm_lab.systems.registry import Retrieved, Stage, System
+from realm_lab.engine.corpus.store import Passages
+from realm_lab.engine.evaluation.answers import Answer
+from realm_lab.engine.params.sections import Fraction, NonNegative, Positive, Section
+from realm_lab.engine.systems.reading import PassageSystem
+from realm_lab.engine.systems.registry import Retrieved, Stage, System
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from realm_lab.contrib.rivals.models.decoder import Example, Generator
     from realm_lab.contrib.rivals.writing import Written
-    from realm_lab.models.embedder import Embedder
-    from realm_lab.retrieval.retriever import Retriever
-    from realm_lab.systems.context import Context, Knowledge
+    from realm_lab.engine.models.embedder import Embedder
+    from realm_lab.engine.retrieval.retriever import Retriever
+    from realm_lab.engine.systems.context import Context, Knowledge
 
 
 class WriterOptions(Section):
@@ -97,7 +97,7 @@ class PassageWriter(PassageSystem, ABC):
         return self.context.retriever(self.embedder, knowledge=self._knowledge)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        from realm_lab.evaluation.recall import search_questions
+        from realm_lab.engine.evaluation.recall import search_questions
 
         return Retrieved(*search_questions(self.retriever, self.context.question_tokens(questions), k))
 

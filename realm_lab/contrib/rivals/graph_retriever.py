@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from realm_lab.contrib.rivals.linked import STAGES, Example, LinkedOptions, LinkedReader
-from realm_lab.params.sections import NonNegative, Positive
-from realm_lab.systems.registry import Retrieved
+from realm_lab.engine.params.sections import NonNegative, Positive
+from realm_lab.engine.systems.registry import Retrieved
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from realm_lab.contrib.rivals.models.linked import GraphModel
-    from realm_lab.models.encoder import Encoder
+    from realm_lab.engine.models.encoder import Encoder
 
 
 class GraphRetrieverOptions(LinkedOptions):

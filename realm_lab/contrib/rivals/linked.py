@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from realm_lab.contrib.rivals.links import Links
-from realm_lab.corpus.store import Questions
-from realm_lab.corpus.vocabulary import wordpieces_by_id
-from realm_lab.params.sections import NonNegative, Positive
-from realm_lab.systems.bm25_options import Bm25Options
-from realm_lab.systems.bm25_reader import FINETUNE_READER, Bm25Passages
-from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Stage
+from realm_lab.engine.corpus.store import Questions
+from realm_lab.engine.corpus.vocabulary import wordpieces_by_id
+from realm_lab.engine.params.sections import NonNegative, Positive
+from realm_lab.engine.systems.bm25_options import Bm25Options
+from realm_lab.engine.systems.bm25_reader import FINETUNE_READER, Bm25Passages
+from realm_lab.engine.systems.realm import WARM_START
+from realm_lab.engine.systems.registry import EVALUATE, Stage
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     from realm_lab.contrib.rivals.models.linked import PairEncoder
-    from realm_lab.models.encoder import Encoder
+    from realm_lab.engine.models.encoder import Encoder
 
 KEPT = "retriever"
 STAGES = (
@@ -109,8 +109,8 @@ class LinkedReader(Bm25Passages, ABC):
         """Return the model before its training, on the device."""
         import torch
 
-        from realm_lab.core.seeding import derive_seed
-        from realm_lab.models.encoder import Encoder
+        from realm_lab.engine.core.seeding import derive_seed
+        from realm_lab.engine.models.encoder import Encoder
 
         generator = torch.Generator().manual_seed(derive_seed(self.context.initial_seed, "linked-retriever"))
         encoder = self.context.load_reader("warm_start").encoder
@@ -119,7 +119,7 @@ class LinkedReader(Bm25Passages, ABC):
 
     @cached_property
     def model(self) -> Any:
-        from realm_lab.models.folders import load_parameters
+        from realm_lab.engine.models.folders import load_parameters
 
         run = self.context.stage(KEPT)
         run.results()  # it has finished
@@ -138,7 +138,7 @@ class LinkedReader(Bm25Passages, ABC):
 
     def examples(self, questions: Questions) -> list[Example]:
         """Return all training questions with an example."""
-        from realm_lab.models.spans import holds_answer
+        from realm_lab.engine.models.spans import holds_answer
 
         found_QK = self.bm25.search(questions.texts, self.depth).rows_QK
         answers, examples = self.context.answer_wordpieces(questions), []

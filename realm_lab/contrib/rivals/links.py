@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from realm_lab.corpus.records import text_hash
-from realm_lab.corpus.store import Passages, Ragged
+from realm_lab.engine.corpus.records import text_hash
+from realm_lab.engine.corpus.store import Passages, Ragged
 
 BASE = np.uint64(0x9E3779B97F4A7C15)  # of a polynomial hash in 64 bits, which wraps; odd
 AT_ONCE = 1 << 18  # passages

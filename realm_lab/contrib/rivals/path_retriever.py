@@ -20,17 +20,17 @@ import numpy as np
 import pyarrow as pa
 
 from realm_lab.contrib.rivals.linked import STAGES, Example, LinkedOptions, LinkedReader
-from realm_lab.corpus.store import Passages, Ragged, TextTable
-from realm_lab.evaluation.answers import Answer
-from realm_lab.params.sections import Positive
-from realm_lab.systems.registry import Retrieved
+from realm_lab.engine.corpus.store import Passages, Ragged, TextTable
+from realm_lab.engine.evaluation.answers import Answer
+from realm_lab.engine.params.sections import Positive
+from realm_lab.engine.systems.registry import Retrieved
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from realm_lab.contrib.rivals.models.linked import Path, PathModel
-    from realm_lab.models.encoder import Encoder
+    from realm_lab.engine.models.encoder import Encoder
 
 LINKED = 100  # links of a passage that are followed, the best by BM25's order first
 

@@ -1,6 +1,6 @@
 """Declares the rival systems; named in pyproject.toml as an entry point of the group `realm_lab.plugins`."""
 
-from realm_lab.systems.registry import SYSTEMS
+from realm_lab.engine.systems.registry import SYSTEMS
 
 for _name, _class in {
     "bm25_dpr_reader": "dpr:Bm25DprReader",

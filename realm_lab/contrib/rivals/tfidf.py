@@ -20,7 +20,7 @@ import regex
 from bm25s.stopwords import STOPWORDS_EN_PLUS
 from scipy.sparse import csr_array
 
-from realm_lab.corpus.store import Passages
+from realm_lab.engine.corpus.store import Passages
 
 BUCKETS = 2**24
 AT_ONCE = 256  # questions

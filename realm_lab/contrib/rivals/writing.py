@@ -13,11 +13,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, Source, join_examples, write
-from realm_lab.core.process import autocast
-from realm_lab.corpus.store import Passages
-from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.evaluation.answers import Answer, Candidate
-from realm_lab.params.parameters import Params
+from realm_lab.engine.core.process import autocast
+from realm_lab.engine.corpus.store import Passages
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.evaluation.answers import Answer, Candidate
+from realm_lab.engine.params.parameters import Params
 
 
 class Written(NamedTuple):

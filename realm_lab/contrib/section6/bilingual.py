@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 from realm_lab.contrib.section6.settings import BilingualOptions
 from realm_lab.contrib.section6.triples import of_toy
-from realm_lab.core.seeding import numpy_generator
-from realm_lab.corpus.records import Question, Sentence, Span, Split
-from realm_lab.corpus.sources import SourceRequest
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.corpus.records import Question, Sentence, Span, Split
+from realm_lab.engine.corpus.sources import SourceRequest
+from realm_lab.engine.params.corpus import Corpus
+from realm_lab.engine.worlds.language import template_words
+from realm_lab.engine.worlds.sentences import Article
+from realm_lab.engine.worlds.settings import WorldOptions
+from realm_lab.engine.worlds.source import ToySource
+from realm_lab.engine.worlds.world import ToyWorld
 from realm_lab.errors import UserError
-from realm_lab.params.corpus import Corpus
-from realm_lab.worlds.language import template_words
-from realm_lab.worlds.sentences import Article
-from realm_lab.worlds.settings import WorldOptions
-from realm_lab.worlds.source import ToySource
-from realm_lab.worlds.world import ToyWorld
 
 LETTERS = str.maketrans("abcdefghijklmnopqrstuvwxyz0123456789.?;|", "абвгдежзиклмнопрстуфхцчшщъ٠١٢٣٤٥٦٧٨٩۔؟؛¦")
 

@@ -15,16 +15,16 @@ import numpy as np
 from realm_lab.contrib.section6.bilingual import refuse_same
 from realm_lab.contrib.section6.settings import DrawnOptions
 from realm_lab.contrib.section6.triples import TripleWorld, of_toy, wording
-from realm_lab.core.seeding import numpy_generator
-from realm_lab.corpus.pictures import SIDE, cut_patches
-from realm_lab.corpus.records import PICTURE, Passage, Sentence
-from realm_lab.corpus.sources import SourceRequest
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.corpus.pictures import SIDE, cut_patches
+from realm_lab.engine.corpus.records import PICTURE, Passage, Sentence
+from realm_lab.engine.corpus.sources import SourceRequest
+from realm_lab.engine.params.corpus import Corpus
+from realm_lab.engine.worlds.language import RELATIONS, TYPES, Relation, template_words
+from realm_lab.engine.worlds.sentences import fill
+from realm_lab.engine.worlds.settings import WorldOptions
+from realm_lab.engine.worlds.source import ToySource
 from realm_lab.errors import UserError
-from realm_lab.params.corpus import Corpus
-from realm_lab.worlds.language import RELATIONS, TYPES, Relation, template_words
-from realm_lab.worlds.sentences import fill
-from realm_lab.worlds.settings import WorldOptions
-from realm_lab.worlds.source import ToySource
 
 WAYS = 3  # in which each piece is drawn
 NOISE = 12.0  # standard deviation of the noise, of 255

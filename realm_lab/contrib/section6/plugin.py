@@ -1,7 +1,7 @@
 """Registers parts of section 6: sources, formats, a figure; an entry point of `realm_lab.plugins` in pyproject.toml."""
 
 from realm_lab.contrib.section6 import triple_files  # noqa: F401
-from realm_lab.corpus.sources import CORPUS_SOURCES
+from realm_lab.engine.corpus.sources import CORPUS_SOURCES
 from realm_lab.evidence.report.own_figures import FIGURES
 
 _HERE = "realm_lab.contrib.section6"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from realm_lab.worlds.settings import WorldOptions
+from realm_lab.engine.worlds.settings import WorldOptions
 
 
 class TripleOptions(WorldOptions):

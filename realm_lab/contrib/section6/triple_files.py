@@ -11,11 +11,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from realm_lab.corpus.readers.inputs import InputFile
-from realm_lab.corpus.readers.registry import Dropped, register_reader
-from realm_lab.corpus.readers.squad import readable_title
-from realm_lab.corpus.records import Document
-from realm_lab.corpus.text_files import plain_name, read_lines
+from realm_lab.engine.corpus.readers.inputs import InputFile
+from realm_lab.engine.corpus.readers.registry import Dropped, register_reader
+from realm_lab.engine.corpus.readers.squad import readable_title
+from realm_lab.engine.corpus.records import Document
+from realm_lab.engine.corpus.text_files import plain_name, read_lines
 from realm_lab.errors import UserError
 
 HEADERS = ("subject\trelation\tobject", "subject\tpredicate\tobject")

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from realm_lab.contrib.section6.settings import TripleOptions
-from realm_lab.core.seeding import numpy_generator
-from realm_lab.corpus.records import Sentence
-from realm_lab.corpus.sources import SourceRequest
-from realm_lab.params.corpus import Corpus
-from realm_lab.worlds.language import FACTS, RELATIONS, Relation, template_words
-from realm_lab.worlds.sentences import Article, Structured, fill, year
-from realm_lab.worlds.settings import WorldOptions
-from realm_lab.worlds.source import ToySource
-from realm_lab.worlds.world import ToyWorld
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.corpus.records import Sentence
+from realm_lab.engine.corpus.sources import SourceRequest
+from realm_lab.engine.params.corpus import Corpus
+from realm_lab.engine.worlds.language import FACTS, RELATIONS, Relation, template_words
+from realm_lab.engine.worlds.sentences import Article, Structured, fill, year
+from realm_lab.engine.worlds.settings import WorldOptions
+from realm_lab.engine.worlds.source import ToySource
+from realm_lab.engine.worlds.world import ToyWorld
 
 # Share of filler articles, news and others alike: a reader that sees less text does not learn to copy, and one that
 # copies from any triple or picture, whatever its relation, makes every wrong one worse than none.

@@ -9,8 +9,8 @@ import torch
 
 from realm_lab.contrib.planner.bench import Calibration, Speeds, default_path, model_identity, write_calibration
 from realm_lab.contrib.planner.workload import read_text
-from realm_lab.params.load import load
-from realm_lab.params.parameters import Params
+from realm_lab.engine.params.load import load
+from realm_lab.engine.params.parameters import Params
 
 TEXT = """
 preset: smoke

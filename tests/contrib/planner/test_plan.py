@@ -12,11 +12,11 @@ from realm_lab import cli
 from realm_lab.contrib.planner import bench
 from realm_lab.contrib.planner.bench import Calibration, default_path
 from realm_lab.contrib.planner.plan import Request, Seconds, freshness
-from realm_lab.corpus.prepare import prepare
-from realm_lab.models.encoder import EncoderShape
-from realm_lab.params.parameters import Params
-from realm_lab.systems.identity import corpus_folder, plan_run
-from realm_lab.training.flops import encoder_operations
+from realm_lab.engine.corpus.prepare import prepare
+from realm_lab.engine.models.encoder import EncoderShape
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.systems.identity import corpus_folder, plan_run
+from realm_lab.engine.training.flops import encoder_operations
 
 Calibrate = Callable[..., Calibration]
 Capture = pytest.CaptureFixture[str]

@@ -7,14 +7,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from realm_lab.contrib.planner.workload import count_parameters, read_text, workload
-from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import PreparedCorpus
-from realm_lab.models.encoder import Encoder
-from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
-from realm_lab.models.reader import Reader
-from realm_lab.params.load import load
-from realm_lab.params.parameters import Params
-from realm_lab.systems.identity import corpus_folder, plan_run
+from realm_lab.engine.corpus.prepare import prepare
+from realm_lab.engine.corpus.store import PreparedCorpus
+from realm_lab.engine.models.encoder import Encoder
+from realm_lab.engine.models.initial import encoder_shape, new_embedder, new_reader
+from realm_lab.engine.models.reader import Reader
+from realm_lab.engine.params.load import load
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.systems.identity import corpus_folder, plan_run
 
 
 def counted(encoder: Encoder, length: int, sequences: int) -> float:

@@ -8,9 +8,9 @@ import pytest
 from realm_lab.contrib.rivals import links as links_module
 from realm_lab.contrib.rivals.links import Links
 from realm_lab.contrib.rivals.path_retriever import JoinedPassages
-from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import Passages, PreparedCorpus, Ragged
-from realm_lab.corpus.vocabulary import load_tokenizer, wordpieces_by_id
+from realm_lab.engine.corpus.prepare import prepare
+from realm_lab.engine.corpus.store import Passages, PreparedCorpus, Ragged
+from realm_lab.engine.corpus.vocabulary import load_tokenizer, wordpieces_by_id
 from tests.tiny_system import tiny_params
 
 TEXTS = {

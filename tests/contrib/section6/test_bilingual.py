@@ -8,12 +8,12 @@ import pytest
 
 from realm_lab.contrib.section6.bilingual import BilingualWorld
 from realm_lab.contrib.section6.settings import BilingualOptions
-from realm_lab.corpus.prepare import corpus_inputs
-from realm_lab.corpus.records import SPLITS
-from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.worlds.settings import WorldOptions as Settings
-from realm_lab.worlds.world import ToyWorld
-from tests.corpus.preparing import made
+from realm_lab.engine.corpus.prepare import corpus_inputs
+from realm_lab.engine.corpus.records import SPLITS
+from realm_lab.engine.corpus.vocabulary import wordpiece_from_vocabulary
+from realm_lab.engine.worlds.settings import WorldOptions as Settings
+from realm_lab.engine.worlds.world import ToyWorld
+from tests.engine.corpus.preparing import made
 from tests.factories.errors import refused
 from tests.tiny_system import tiny_params
 

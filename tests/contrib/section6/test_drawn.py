@@ -12,13 +12,13 @@ from PIL import Image
 
 from realm_lab.contrib.section6.drawn import INK, PAPER, DrawnWorld, Painter
 from realm_lab.contrib.section6.settings import DrawnOptions
-from realm_lab.corpus.pictures import SIDE, cut_patches, join_patches
-from realm_lab.corpus.records import SPLITS
-from realm_lab.corpus.sources import source_options
-from realm_lab.params.parameters import Params
-from realm_lab.worlds.settings import WorldOptions as Settings
-from realm_lab.worlds.world import ToyWorld
-from tests.corpus.preparing import made
+from realm_lab.engine.corpus.pictures import SIDE, cut_patches, join_patches
+from realm_lab.engine.corpus.records import SPLITS
+from realm_lab.engine.corpus.sources import source_options
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.worlds.settings import WorldOptions as Settings
+from realm_lab.engine.worlds.world import ToyWorld
+from tests.engine.corpus.preparing import made
 from tests.tiny_system import tiny_params
 
 

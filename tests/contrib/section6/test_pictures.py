@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from realm_lab.cli import main
+from realm_lab.engine.models.folders import read_embedder, read_shape, write_embedder
+from realm_lab.engine.models.initial import new_embedder, read_initial_embedder
+from realm_lab.engine.params.load import load
+from realm_lab.engine.systems.context import open_run
 from realm_lab.errors import UserError
-from realm_lab.models.folders import read_embedder, read_shape, write_embedder
-from realm_lab.models.initial import new_embedder, read_initial_embedder
-from realm_lab.params.load import load
-from realm_lab.systems.context import open_run
 from tests import tiny
 from tests.whole import Whole
 

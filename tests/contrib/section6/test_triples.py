@@ -10,11 +10,11 @@ import pytest
 
 from realm_lab.contrib.section6.settings import TripleOptions
 from realm_lab.contrib.section6.triples import TRIPLE_SHARE, TripleWorld
-from realm_lab.corpus.records import SPLITS
-from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.systems.identity import code_roots
-from realm_lab.worlds.world import ToyWorld
-from tests.corpus.preparing import made
+from realm_lab.engine.corpus.records import SPLITS
+from realm_lab.engine.corpus.vocabulary import wordpiece_from_vocabulary
+from realm_lab.engine.systems.identity import code_roots
+from realm_lab.engine.worlds.world import ToyWorld
+from tests.engine.corpus.preparing import made
 from tests.tiny_system import tiny_params
 
 TRIPLE = re.compile(r"(\w+) \| (\w+) \| (\w+) \.")

@@ -12,18 +12,18 @@ from typing import Any
 
 import pandas as pd
 
+from realm_lab.engine.params import load as config
 from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.report import write_study_report
 from realm_lab.evidence.report.report_data import Report
 from realm_lab.evidence.report.sections.overview import Overview, Verdict
-from realm_lab.params import load as config
+from realm_lab.lab.plan import DEFAULT_FIGURES as FIGURES
 from realm_lab.records.code_record import CodeStates
 from realm_lab.records.digests import DIGESTS
 from realm_lab.records.files import digest, write_json, write_text
 from realm_lab.records.plugins import Choice
 from realm_lab.records.run import Run, write_run
 from realm_lab.records.study import StudyCell, StudyRecord, write_study_record
-from realm_lab.runner.plan import DEFAULT_FIGURES as FIGURES
 from tests.factories.finished import finished
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & | pipe </script><!-- {{ 7*7 }}"

@@ -201,7 +201,7 @@ def test_two_commits_are_named_with_the_patch_between_them(
 
     def patch(first: str, second: str) -> str:
         asked.append((first, second))
-        return "diff --git a/realm_lab/masking.py b/realm_lab/masking.py"
+        return "diff --git a/realm_lab/engine/masking.py b/realm_lab/engine/masking.py"
 
     monkeypatch.setattr("realm_lab.evidence.report.code_notes.patch_between", patch)
     command = ["compare", "table/realm-s0", "table/random_token-s0", "--root", str(tmp_path)]

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from realm_lab.core.seeding import derive_seed
-from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.models import folders
-from realm_lab.models.encoder import MASKED, Block, Encoder, EncoderShape, initialise_blocks, sinusoids
-from realm_lab.models.hub import AnyEncoder
-from realm_lab.models.inputs import Batch, join
+from realm_lab.engine.core.seeding import derive_seed
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.models import folders
+from realm_lab.engine.models.encoder import MASKED, Block, Encoder, EncoderShape, initialise_blocks, sinusoids
+from realm_lab.engine.models.hub import AnyEncoder
+from realm_lab.engine.models.inputs import Batch, join
 
 DECODER_FILE = "decoder.safetensors"
 Heads = tuple[Tensor, Tensor]  # keys and values, [B, H, L, E] each

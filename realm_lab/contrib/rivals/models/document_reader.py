@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from realm_lab.models.inputs import Batch
-from realm_lab.models.reader import NO_SPAN
+from realm_lab.engine.models.inputs import Batch
+from realm_lab.engine.models.reader import NO_SPAN
 
 
 class Segment(NamedTuple):

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from realm_lab.core.flop import computed_again
-from realm_lab.core.process import autocast
-from realm_lab.corpus.store import Passages
-from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.models.encoder import Block, Encoder
-from realm_lab.models.inputs import Batch, join, length_groups
-from realm_lab.params.parameters import Params
+from realm_lab.engine.core.flop import computed_again
+from realm_lab.engine.core.process import autocast
+from realm_lab.engine.corpus.store import Passages
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.models.encoder import Block, Encoder
+from realm_lab.engine.models.inputs import Batch, join, length_groups
+from realm_lab.engine.params.parameters import Params
 
 RELATIONS = 3  # links to, is linked from, has the same title (links.py)
 STAYING = 2  # candidates of the step before that are so again (released code)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from realm_lab.corpus.vocabulary import encode_batch_plain, load_tokenizer, special_ids, tokenizer_digest
+from realm_lab.engine.corpus.vocabulary import encode_batch_plain, load_tokenizer, special_ids, tokenizer_digest
+from realm_lab.engine.models.folders import load_encoder, read_checkpoint
+from realm_lab.engine.models.hub import new_encoder
+from realm_lab.engine.models.inputs import join, length_groups
 from realm_lab.errors import UserError
-from realm_lab.models.folders import load_encoder, read_checkpoint
-from realm_lab.models.hub import new_encoder
-from realm_lab.models.inputs import join, length_groups
 
 
 class SentenceEncoder:

@@ -17,21 +17,21 @@ from torch.nn import functional
 from realm_lab.contrib.rivals.drqa import Drqa
 from realm_lab.contrib.rivals.models.document_reader import DocumentReader
 from realm_lab.contrib.rivals.tfidf import STOP_WORDS
-from realm_lab.core.process import autocast
-from realm_lab.core.seeding import epoch_order
-from realm_lab.corpus.store import Passages, Questions
-from realm_lab.corpus.vocabulary import SpecialIds, wordpieces_by_id
+from realm_lab.engine.core.process import autocast
+from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.corpus.store import Passages, Questions
+from realm_lab.engine.corpus.vocabulary import SpecialIds, wordpieces_by_id
+from realm_lab.engine.models.folders import write_tensors
+from realm_lab.engine.models.inputs import join
+from realm_lab.engine.models.spans import find_answer, holds_answer
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.params.sections import Optimiser
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.stages.ending import end_stage
+from realm_lab.engine.training.loop import train
+from realm_lab.engine.training.optimiser import ModelsTask, TrainedModels
 from realm_lab.errors import UserError
-from realm_lab.models.folders import write_tensors
-from realm_lab.models.inputs import join
-from realm_lab.models.spans import find_answer, holds_answer
-from realm_lab.params.parameters import Params
-from realm_lab.params.sections import Optimiser
 from realm_lab.records.run import StageRun
-from realm_lab.systems.context import Context
-from realm_lab.systems.stages.ending import end_stage
-from realm_lab.training.loop import train
-from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 WINDOW = 20  # words on both sides of an answer that are compared (the released script's)
 EXAMPLES = 5  # of a question (the released script's)

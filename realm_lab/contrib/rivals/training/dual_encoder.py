@@ -15,23 +15,23 @@ from torch.nn import functional
 
 from realm_lab.contrib.rivals.dpr import DprOptions
 from realm_lab.contrib.rivals.training.selection import DEPTH
-from realm_lab.core.process import autocast, gather_rows, ranks, share, summed
-from realm_lab.core.seeding import epoch_order
-from realm_lab.corpus.store import NO_ROW, Passages, Questions
-from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.engine.core.process import autocast, gather_rows, ranks, share, summed
+from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.corpus.store import NO_ROW, Passages, Questions
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.evaluation.judged import is_question
+from realm_lab.engine.models.embedder import Embedder
+from realm_lab.engine.models.initial import frozen_names
+from realm_lab.engine.models.inputs import join
+from realm_lab.engine.models.reader import Reader
+from realm_lab.engine.models.spans import holds_answer
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.stages.ending import compile_encoders, finish
+from realm_lab.engine.training.loop import train
+from realm_lab.engine.training.optimiser import ModelsTask, TrainedModels
 from realm_lab.errors import UserError
-from realm_lab.evaluation.judged import is_question
-from realm_lab.models.embedder import Embedder
-from realm_lab.models.initial import frozen_names
-from realm_lab.models.inputs import join
-from realm_lab.models.reader import Reader
-from realm_lab.models.spans import holds_answer
-from realm_lab.params.parameters import Params
 from realm_lab.records.run import StageRun
-from realm_lab.systems.context import Context
-from realm_lab.systems.stages.ending import compile_encoders, finish
-from realm_lab.training.loop import train
-from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Answers = Sequence[Sequence[np.ndarray]]  # of each question, the wordpieces of each of its answers
 

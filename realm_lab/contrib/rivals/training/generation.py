@@ -12,19 +12,23 @@ import numpy as np
 from torch import Tensor, nn
 
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, pad_texts
-from realm_lab.core.process import autocast
-from realm_lab.core.seeding import epoch_order, numpy_generator
-from realm_lab.corpus.store import Passages
-from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.models.candidate_reader import NO_TOKENS
-from realm_lab.models.initial import frozen_names, tower_names
-from realm_lab.models.objectives import distilled
-from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, marginal_log_likelihood_per_token
-from realm_lab.params.parameters import Params
-from realm_lab.params.sections import Optimiser
+from realm_lab.engine.core.process import autocast
+from realm_lab.engine.core.seeding import epoch_order, numpy_generator
+from realm_lab.engine.corpus.store import Passages
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.models.candidate_reader import NO_TOKENS
+from realm_lab.engine.models.initial import frozen_names, tower_names
+from realm_lab.engine.models.objectives import distilled
+from realm_lab.engine.models.realm import (
+    candidate_log_probs,
+    marginal_log_likelihood,
+    marginal_log_likelihood_per_token,
+)
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.params.sections import Optimiser
+from realm_lab.engine.retrieval.retriever import Retriever
+from realm_lab.engine.training.optimiser import ModelsTask, TrainedModels
 from realm_lab.records.run import Flag
-from realm_lab.retrieval.retriever import Retriever
-from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Draw = Callable[[int], list[Example]]  # the batch of a step, a pure function of its number
 JUDGED_STEPS = 100  # a training with fewer steps is not flagged, as in a smoke test, which learns nothing on purpose

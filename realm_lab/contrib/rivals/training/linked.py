@@ -14,20 +14,20 @@ from torch import Tensor, nn
 
 from realm_lab.contrib.rivals.linked import KEPT, Example, LinkedReader
 from realm_lab.contrib.rivals.models.linked import PairEncoder
-from realm_lab.core.process import ranks, share, summed
-from realm_lab.core.seeding import epoch_order, numpy_generator
-from realm_lab.corpus.store import Questions
+from realm_lab.engine.core.process import ranks, share, summed
+from realm_lab.engine.core.seeding import epoch_order, numpy_generator
+from realm_lab.engine.corpus.store import Questions
+from realm_lab.engine.models.folders import write_tensors
+from realm_lab.engine.models.initial import frozen_names
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.stages.ending import close, compile_encoders
+from realm_lab.engine.training.loop import train
+from realm_lab.engine.training.optimiser import ModelsTask, TrainedModels
 from realm_lab.errors import UserError
-from realm_lab.models.folders import write_tensors
-from realm_lab.models.initial import frozen_names
-from realm_lab.params.parameters import Params
 from realm_lab.records.digests import write_digests
 from realm_lab.records.files import atomic_directory
 from realm_lab.records.run import StageRun
-from realm_lab.systems.context import Context
-from realm_lab.systems.stages.ending import close, compile_encoders
-from realm_lab.training.loop import train
-from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Loss = Callable[[Tensor, np.ndarray, Example], Tensor]
 """Loss of the vectors [P, D] and rows [P] of an example's passages, the kept ones first."""

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.seeding import numpy_generator
-from realm_lab.corpus.store import NO_ROW
-from realm_lab.models.spans import NO_ANSWER, answer_log_probs, holds_answer
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.corpus.store import NO_ROW
+from realm_lab.engine.models.spans import NO_ANSWER, answer_log_probs, holds_answer
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.initial import initial_state
+from realm_lab.engine.systems.reading import PassageSystem
+from realm_lab.engine.systems.stages.finetune import FixedPassages, tune
+from realm_lab.engine.training.finetune import FinetuneTask, Found, Spans
 from realm_lab.records.run import StageRun
-from realm_lab.systems.context import Context
-from realm_lab.systems.initial import initial_state
-from realm_lab.systems.reading import PassageSystem
-from realm_lab.systems.stages.finetune import FixedPassages, tune
-from realm_lab.training.finetune import FinetuneTask, Found, Spans
 
 DEPTH = 100  # passages found in which positives and negatives are drawn (the paper's)
 MOST_HARD = 0.8  # largest probability of a hard update (the released code's)

@@ -22,14 +22,14 @@ from realm_lab.contrib.rivals.training.generation import (
     drawing,
     with_passages,
 )
+from realm_lab.engine.models.folders import write_embedder
+from realm_lab.engine.models.initial import new_reader
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.stages.ending import compile_encoders, end_stage
+from realm_lab.engine.training.loop import train
+from realm_lab.engine.training.pairs import ArticlePairs, PassagePairs
 from realm_lab.errors import UserError
-from realm_lab.models.folders import write_embedder
-from realm_lab.models.initial import new_reader
 from realm_lab.records.run import StageRun
-from realm_lab.systems.context import Context
-from realm_lab.systems.stages.ending import compile_encoders, end_stage
-from realm_lab.training.loop import train
-from realm_lab.training.pairs import ArticlePairs, PassagePairs
 
 OTHER_PASSAGES = 3  # besides the one that helps, in `denoise`
 

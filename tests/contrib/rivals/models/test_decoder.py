@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from realm_lab.contrib.rivals.models.decoder import DecoderBlock, Generator, Source, initialise_generator, write
-from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.models.encoder import EncoderShape
-from realm_lab.models.inputs import Batch
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.models.encoder import EncoderShape
+from realm_lab.engine.models.inputs import Batch
 
 SHAPE = EncoderShape(vocabulary_size=30, hidden_size=12, layers=2, heads=3, intermediate_size=20, positions=16)
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)

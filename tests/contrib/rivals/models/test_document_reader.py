@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from realm_lab.contrib.rivals.models.document_reader import DocumentReader, StackedLstm
-from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.models.inputs import join
-from realm_lab.models.reader import NO_SPAN
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.models.inputs import join
+from realm_lab.engine.models.reader import NO_SPAN
 
 WIDTH, WORDS, CLS, SEP = 4, 40, 1, 2
 PAIRS = [([7, 9, 7], [9, 5, 9, 8, 7]), ([11], [6]), ([5, 6, 7, 8, 12], [13, 14, 8, 8, 13, 6, 20, 21, 22]), ([6], [])]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.contrib.rivals.models.linked import RELATIONS, GraphModel
-from realm_lab.models.encoder import Encoder, EncoderShape
+from realm_lab.engine.models.encoder import Encoder, EncoderShape
 from tests.tiny_system import scramble
 
 SIZE, PASSAGES = 8, 6

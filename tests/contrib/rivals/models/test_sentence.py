@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from realm_lab.contrib.rivals.models.sentence import SentenceEncoder
-from tests.models.sentence_folder import write_sentence_folder
+from tests.engine.models.sentence_folder import write_sentence_folder
 
 TEXTS = ["The capital of Peru is Lima .", "lima", "Who wrote the first novel of the river ?", "river stone " * 60, ""]
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from realm_lab.cli import main
 from realm_lab.contrib.rivals.training import dual_encoder
+from realm_lab.engine.systems.bm25 import Bm25, texts_of
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.identity import plan_run
 from realm_lab.errors import UserError
-from realm_lab.systems.bm25 import Bm25, texts_of
-from realm_lab.systems.context import Context
-from realm_lab.systems.identity import plan_run
 from tests import tiny
 from tests.whole import Whole
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from realm_lab.contrib.rivals.drqa import Drqa
-from realm_lab.models.inputs import join
-from realm_lab.systems.identity import plan_run
+from realm_lab.engine.models.inputs import join
+from realm_lab.engine.systems.identity import plan_run
 from tests import tiny
 from tests.whole import Whole
 

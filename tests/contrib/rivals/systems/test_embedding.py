@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from realm_lab.cli import main
 from realm_lab.contrib.rivals.embedding import Embedding, EmbeddingOptions
 from realm_lab.contrib.rivals.models.sentence import SentenceEncoder
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.identity import plan_run
 from realm_lab.errors import UserError
-from realm_lab.systems.context import Context
-from realm_lab.systems.identity import plan_run
 from tests import tiny
+from tests.engine.models.sentence_folder import write_sentence_folder
 from tests.factories.errors import refused
-from tests.models.sentence_folder import write_sentence_folder
 from tests.whole import OPTIONS, Whole
 
 

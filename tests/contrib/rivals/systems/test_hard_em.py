@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from realm_lab.engine.systems.identity import plan_run
 from realm_lab.errors import UserError
-from realm_lab.systems.identity import plan_run
 from tests import tiny
 from tests.whole import Whole
 

@@ -12,12 +12,12 @@ from realm_lab.contrib.rivals.graph_retriever import GraphRetriever
 from realm_lab.contrib.rivals.linked import LinkedReader
 from realm_lab.contrib.rivals.path_retriever import PathRetriever
 from realm_lab.contrib.rivals.training import linked
+from realm_lab.engine.params.load import preset_values, resolve
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.systems.asked import AskedQuestions
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.identity import plan_run
 from realm_lab.errors import UserError
-from realm_lab.params.load import preset_values, resolve
-from realm_lab.params.parameters import Params
-from realm_lab.systems.asked import AskedQuestions
-from realm_lab.systems.context import Context
-from realm_lab.systems.identity import plan_run
 from tests import tiny
 
 SYSTEMS = ("path_retriever", "graph_retriever")

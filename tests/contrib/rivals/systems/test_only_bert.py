@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from realm_lab.engine.systems.identity import plan_run
 from realm_lab.errors import UserError
-from realm_lab.systems.identity import plan_run
 from tests import tiny
 
 

@@ -12,7 +12,7 @@ import pytest
 from bm25s.stopwords import STOPWORDS_EN_PLUS
 
 from realm_lab.contrib.rivals.tfidf import TfidfArticles, TfidfTexts, terms
-from tests.corpus.preparing import write_passages
+from tests.engine.corpus.preparing import write_passages
 
 TEXTS = [
     "The river runs past the old mill, and the river is deep.",

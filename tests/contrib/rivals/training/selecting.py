@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from realm_lab.contrib.rivals.training.selection import SelectionTask
-from realm_lab.core.seeding import epoch_order
-from realm_lab.models.inputs import join
-from realm_lab.systems.bm25 import Bm25, texts_of
+from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.models.inputs import join
+from realm_lab.engine.systems.bm25 import Bm25, texts_of
 from tests.tiny_system import TinySystem
 
 SEED, BATCH, PASSAGES, WIDTH = 5, 6, 7, 3

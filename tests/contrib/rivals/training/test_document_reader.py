@@ -9,11 +9,11 @@ import torch
 
 from realm_lab.contrib.rivals.models.document_reader import DocumentReader
 from realm_lab.contrib.rivals.training.document_reader import DocumentReaderTask, Example, distant_examples
-from realm_lab.core.seeding import epoch_order
-from realm_lab.corpus.store import Ragged
-from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.corpus.store import Ragged
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.models.inputs import join
 from realm_lab.errors import UserError
-from realm_lab.models.inputs import join
 from tests.tiny_system import tiny_params
 
 SPECIAL = SpecialIds(**(dict.fromkeys(SpecialIds._fields, 0) | {"cls": 1, "sep": 2}))

@@ -10,11 +10,11 @@ import torch
 
 from realm_lab.contrib.rivals.training import dual_encoder
 from realm_lab.contrib.rivals.training.dual_encoder import DualEncoderTask, LabelledPassages, label
-from realm_lab.core.seeding import epoch_order
-from realm_lab.corpus.store import NO_ROW
-from realm_lab.corpus.vocabulary import encode_batch_plain
+from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.corpus.store import NO_ROW
+from realm_lab.engine.corpus.vocabulary import encode_batch_plain
+from realm_lab.engine.systems.bm25 import Bm25, texts_of
 from realm_lab.errors import UserError
-from realm_lab.systems.bm25 import Bm25, texts_of
 from tests.tiny_system import TinySystem
 
 DEPTH, STEPS, BATCH = 20, 4, 6

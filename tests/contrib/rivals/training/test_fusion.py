@@ -7,8 +7,8 @@ import torch
 from realm_lab.contrib.rivals.models.decoder import Example, new_generator
 from realm_lab.contrib.rivals.training.generation import GenerationTask
 from realm_lab.contrib.rivals.writing import write_marginal, write_together
-from realm_lab.models.encoder import Encoder, EncoderShape, initialise
-from realm_lab.models.spans import find_answer
+from realm_lab.engine.models.encoder import Encoder, EncoderShape, initialise
+from realm_lab.engine.models.spans import find_answer
 from tests import tiny
 from tests.contrib.rivals.training.test_generation import SPECIAL
 

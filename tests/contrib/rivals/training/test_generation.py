@@ -6,8 +6,8 @@ import torch
 
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, new_generator, pad_texts, write
 from realm_lab.contrib.rivals.training.generation import CopyingTask, GenerationTask, blank, corrupt_spans, drawing
-from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.models.encoder import Encoder, EncoderShape, initialise
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.models.encoder import Encoder, EncoderShape, initialise
 from tests import tiny
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from realm_lab.contrib.rivals.training.selection import HardEmTask, SelectionTask, best_answer_log_probs
-from realm_lab.core.seeding import epoch_order
-from realm_lab.models.spans import NO_ANSWER, answer_log_probs, span_log_probs
-from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.models.spans import NO_ANSWER, answer_log_probs, span_log_probs
+from realm_lab.engine.training.optimiser import ScheduledAdamW
 from tests.contrib.rivals.training.selecting import BATCH, Found, by_hand, make_task
 from tests.tiny_system import TinySystem
 

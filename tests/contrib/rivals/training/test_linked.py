@@ -11,9 +11,9 @@ from torch import Tensor
 from realm_lab.contrib.rivals.linked import Example
 from realm_lab.contrib.rivals.models.linked import PairEncoder, PathModel
 from realm_lab.contrib.rivals.training.linked import LinkedTask
-from realm_lab.core.seeding import epoch_order
-from realm_lab.models.encoder import Encoder
-from realm_lab.models.inputs import join
+from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.models.encoder import Encoder
+from realm_lab.engine.models.inputs import join
 from tests.tiny_system import TinySystem
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from realm_lab.core.seeding import epoch_order
-from realm_lab.corpus.store import NO_ROW
-from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.corpus.store import NO_ROW
+from realm_lab.engine.training.optimiser import ScheduledAdamW
 from tests.contrib.rivals.training.selecting import BATCH, PASSAGES, SEED, Found, by_hand, make_task
 from tests.tiny_system import TinySystem
 

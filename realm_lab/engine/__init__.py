@@ -1,0 +1,1 @@
+"""REALM: everything that can change a number of a run."""

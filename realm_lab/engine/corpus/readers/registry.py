@@ -1,0 +1,241 @@
+"""The registry of formats: how a file is recognised, and which of its records are kept."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from realm_lab.engine.corpus.answers import can_be_scored
+from realm_lab.engine.corpus.hash_numbers import HashNumbers
+from realm_lab.engine.corpus.readers.inputs import InputFile, is_picture
+from realm_lab.engine.corpus.readers.parquet import parquet_head
+from realm_lab.engine.corpus.records import Document, Question, text_hash
+from realm_lab.engine.corpus.regex_answers import compile_pattern
+from realm_lab.engine.corpus.text_files import PARQUET, read_head
+from realm_lab.errors import UserError
+from realm_lab.records.code import OURS, outside_digest
+
+NUMBERED = "~"  # between an id that several records have and the number of one of them
+
+
+class Dropped(Counter[str]):
+    """Counts of dropped records by reason; `first` has the id of the first of each, `<file>:<line>` if it has
+    none."""
+
+    def __init__(self, watched: Set[str] = frozenset()) -> None:
+        super().__init__()
+        self.first: dict[str, str] = {}
+        self._watched = watched
+        self.seen: set[str] = set()  # of the watched ids, those that were left out
+
+    def leave_out(self, reason: str, identity: str) -> None:
+        """Count one."""
+        self[reason] += 1
+        self.first.setdefault(reason, identity)
+        if identity in self._watched:
+            self.seen.add(identity)
+
+
+DocumentReader = Callable[[InputFile, Dropped], Iterator[Document]]
+QuestionReader = Callable[[InputFile, Dropped], Iterator[Question]]
+
+
+class Reader(NamedTuple):
+    """A file format: how it is recognised and read."""
+
+    name: str
+    matches: Callable[[Path, str], bool]  # (path, first characters of the text) -> is it this format?
+    read_documents: DocumentReader | None = None  # None: this format holds no documents
+    read_questions: QuestionReader | None = None  # None: this format holds no questions
+    judged_at: Callable[[Path, str], int] | None = None  # the line of a document, in files that name only known ones
+    is_general: bool = False  # for any file of a kind: a plug-in may have a format for some of them
+
+    def modules(self, *, custom: bool) -> list[str]:
+        """The modules of custom code, or of realm_lab, that read it."""
+        names = {part.__module__ for part in (self.matches, self.read_documents, self.read_questions) if part}
+        return sorted(name for name in names if name.startswith(f"{OURS}.") is not custom)
+
+
+READERS: dict[str, Reader] = {}
+
+
+def register_reader(name: str, matches: Callable[[Path, str], bool], **reads: Any) -> None:
+    """Add a format, `reads` being the other fields of Reader; the latest is asked first, a known name is replaced."""
+    READERS.pop(name, None)
+    READERS[name] = Reader(name, matches, **reads)
+
+
+def find_reader(path: Path | str) -> Reader:
+    """Return the reader for a file, by its name and first characters. UserError: an unknown format."""
+    path = Path(path)
+    head = "" if is_picture(path) else read_head(path)
+    head = parquet_head(path) if head == PARQUET else head
+
+    def found() -> Reader | None:
+        return next((reader for reader in reversed(READERS.values()) if reader.matches(path, head)), None)
+
+    if (reader := found()) is None or reader.is_general:  # the usual formats are read at once, without plug-ins
+        _import_plugins()
+        reader = found()
+    if reader is None:
+        raise UserError("format not recognised", f"known are {', '.join(sorted(READERS))}: see docs/data.md", path=path)
+    return reader
+
+
+def _import_plugins() -> None:
+    from realm_lab.records.plugins import import_plugins  # with pydantic
+
+    import_plugins()
+
+
+def format_modules() -> set[str]:
+    """The modules of realm_lab that read a format, also those of its plug-ins."""
+    _import_plugins()
+    return {module for reader in READERS.values() for module in reader.modules(custom=False)}
+
+
+def custom_formats(files: Iterable[InputFile]) -> dict[str, dict[str, object]]:
+    """The custom formats of files: name -> module -> digest of its code."""
+    _import_plugins()
+    if not any(reader.modules(custom=True) for reader in READERS.values()):
+        return {}
+    found = {reader.name: reader.modules(custom=True) for reader in {find_reader(file.path) for file in files}}
+    return {name: {one: outside_digest(one) for one in modules} for name, modules in found.items() if modules}
+
+
+def read_documents(
+    files: Iterable[InputFile],
+    dropped: Dropped | None = None,
+    wanted: Callable[[Document, InputFile], bool] = lambda document, file: True,
+) -> Iterator[Document]:
+    """Read the documents of the files of a parameter, in order: those with text that are `wanted`, each with a unique
+    id.
+
+    The first of exact copies (the same id and content) is kept. Another document with a used id gets the next
+    free one of ID~2, ID~3, ... Dropped ones are counted in `dropped`, unwanted ones by `wanted` itself. A file that
+    cannot be read is a UserError.
+    """
+    dropped = Dropped() if dropped is None else dropped
+    ids = _OwnIds()
+    for file in files:
+        reader = find_reader(file.path)
+        if reader.read_documents is None:
+            raise UserError(f"format '{reader.name}' holds no documents", "name a file of texts", path=file.path)
+        for document in reader.read_documents(file, dropped):
+            if not document.text.strip() and document.picture is None:
+                dropped.leave_out("document: empty text", document.id)
+            elif wanted(document, file):
+                identity = ids.of(document)
+                if identity is None:
+                    dropped.leave_out("document: copy of an earlier one", document.id)
+                elif identity == document.id:
+                    yield document
+                else:
+                    dropped.leave_out("document: id of an earlier one, kept under another", document.id)
+                    yield document._replace(id=identity)
+
+
+class _OwnIds:
+    """The ids of documents that were read."""
+
+    def __init__(self) -> None:
+        self._contents = HashNumbers()  # hash of an id -> 31 bits of the hash of its document's content
+        self._others: dict[str, set[int]] = {}  # of an id that several have: contents of all but the first
+
+    def of(self, document: Document) -> str | None:
+        """The document's id, or the next free one; None for a copy of an earlier document."""
+        content = text_hash(*document[1:5], document.picture or "") >> 33
+        first = self._add(document.id, content)
+        if first is None:
+            return document.id
+        others = self._others.setdefault(document.id, set())
+        if content == first or content in others:
+            return None
+        others.add(content)
+        numbered = (f"{document.id}{NUMBERED}{number}" for number in itertools.count(len(others) + 1))
+        return next(identity for identity in numbered if self._add(identity, content) is None)
+
+    def _add(self, identity: str, content: int) -> int | None:
+        """The content that the id has already, or None."""
+        before = len(self._contents)
+        found = self._contents.setdefault(text_hash(identity), content)
+        return found if len(self._contents) == before else None
+
+
+def questions_in(file: InputFile, dropped: Dropped) -> Iterator[Question]:
+    """Return every question of a file."""
+    reader = find_reader(file.path)
+    if reader.read_questions is None:
+        raise UserError(
+            f"format '{reader.name}' holds no questions", "name a file of questions and answers", path=file.path
+        )
+    return reader.read_questions(file, dropped)
+
+
+def read_questions(
+    files: Iterable[InputFile],
+    dropped: Dropped | None = None,
+    wanted: Callable[[Question, InputFile], bool] = lambda question, file: True,
+) -> list[Question]:
+    """Read the questions of the files of a parameter, each with text, a unique id, and a usable answer or judged
+    documents.
+
+    Answers are stripped (regular expressions are not) and duplicates are merged; dropped questions are
+    counted in `dropped`. An invalid regular expression is counted and stays, so that evaluation scores its question as
+    the released code does (wrong). Copies, `wanted` and errors: as `read_documents`.
+    """
+    dropped = Dropped() if dropped is None else dropped
+    found: dict[Question, InputFile] = {}
+    for file in files:
+        for question in questions_in(file, dropped):
+            kept = tuple(_worth_scoring(question, question.answers, dropped))
+            text = question.question.strip()
+            if not text:
+                dropped.leave_out("question: empty text", question.id)
+            elif not kept and not question.judged:
+                dropped.leave_out("question: no answer", question.id)
+            else:
+                updated = tuple(_worth_scoring(question, question.answers_updated, dropped))
+                question = question._replace(question=text, answers=kept, answers_updated=updated)
+                if question in found:
+                    dropped.leave_out("question: copy of an earlier one", question.id)
+                found.setdefault(question, file)
+    own = with_own_ids(list(found), dropped)
+    return [question for question, file in zip(own, found.values(), strict=True) if wanted(question, file)]
+
+
+def with_own_ids(questions: Sequence[Question], dropped: Dropped) -> list[Question]:
+    """Rename questions that share an id to ID~1, ID~2, ...
+
+    None of them keeps ID, so that a prediction for ID is not scored as one for a question that it may not be for.
+    """
+    shared = Counter(question.id for question in questions)
+    taken, last = set(shared), Counter[str]()
+    own = []
+    for question in questions:
+        identity = question.id
+        if shared[identity] > 1:
+            dropped.leave_out("question: id of several, kept under others", identity)
+            while identity in taken:
+                last[question.id] += 1
+                identity = f"{question.id}{NUMBERED}{last[question.id]}"
+            taken.add(identity)
+        own.append(question._replace(id=identity))
+    return own
+
+
+def _worth_scoring(question: Question, answers: tuple[str, ...], dropped: Dropped) -> Iterator[str]:
+    is_regex = question.answer_kind == "regex"
+    for answer in dict.fromkeys(answer if is_regex else answer.strip() for answer in answers):
+        if not can_be_scored(answer, question.answer_kind):
+            dropped.leave_out("answer: normalises to nothing", question.id)
+            continue
+        try:
+            if is_regex:
+                compile_pattern(answer)
+        except ValueError:
+            dropped.leave_out("answer: not a valid regular expression, kept and matches nothing", question.id)
+        yield answer

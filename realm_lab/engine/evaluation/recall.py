@@ -1,0 +1,106 @@
+"""Recall@k: how often an answer, the gold passage, one that supports the answer, or the path to it is among the first k
+passages (section 4.5)."""
+
+# Shapes: B questions, K passages
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from realm_lab.engine.corpus.answers import passage_holds
+from realm_lab.engine.corpus.records import AnswerKind
+from realm_lab.engine.corpus.regex_answers import Patterns
+from realm_lab.engine.corpus.store import Passages
+from realm_lab.engine.retrieval.retriever import Retriever
+
+DEPTHS = (1, 5, 20)
+QUESTIONS_AT_ONCE = 256
+
+
+class Ranks(NamedTuple):
+    """1-based rank of the first passage with an answer, of the first gold passage, of the last of the path, and of the
+    first that supports the answer; 0 beyond the depth, -1 if a question has no answers, needs no path, or none that
+    supports its answer is known."""
+
+    answer: np.ndarray
+    gold: np.ndarray
+    gold_known: np.ndarray
+    path: np.ndarray
+    evidence: np.ndarray
+
+    def part(self, places: Sequence[int]) -> Ranks:
+        """Select some of the questions."""
+        return Ranks(*(column[list(places)] for column in self))
+
+
+@torch.no_grad()
+def search_questions(retriever: Retriever, queries: Sequence[np.ndarray], depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of the first `depth` passages per question, int64 [B, depth], and their scores in the index,
+    float32."""
+    rows, scores = [], []
+    for start in range(0, len(queries), QUESTIONS_AT_ONCE):
+        query_BD = retriever.search_queries(queries[start : start + QUESTIONS_AT_ONCE])
+        rows.append(retriever.find(query_BD, depth))
+        scores.append(retriever.indexed_score(query_BD, rows[-1]).cpu().numpy())
+    return np.concatenate(rows), np.concatenate(scores)
+
+
+def rank_answers(
+    rows_BK: np.ndarray,
+    passages: Passages,
+    answers: Sequence[Sequence[str]],
+    gold: Sequence[np.ndarray],
+    kinds: Sequence[AnswerKind],
+    ids: Sequence[str],
+    patterns: Patterns,
+    paths: Sequence[Sequence[int]] = (),
+    supporting: Sequence[Sequence[int]] = (),
+) -> Ranks:
+    """Return ranks of the answers (`passage_holds`), the gold passages, the paths and the passages that support the
+    answers in retrieved rows, negative beyond the corpus."""
+    bodies = {row: str(passages.text.row(row)["body"]) for row in np.unique(rows_BK).tolist() if row >= 0}
+    answer_rank, gold_rank = np.zeros(len(rows_BK), np.int64), np.zeros(len(rows_BK), np.int64)
+    path_rank, evidence_rank = np.full((2, len(rows_BK)), -1)
+    for number, rows in enumerate(rows_BK.tolist()):
+        asked = answers[number], kinds[number], patterns, ids[number]
+        holding = (place for place, row in enumerate(rows, 1) if row >= 0 and passage_holds(bodies[row], *asked))
+        answer_rank[number] = next(holding, 0) if answers[number] else -1
+        gold_rank[number] = _first(rows, gold[number].tolist())
+    for number, wanted in enumerate(supporting):
+        if len(wanted):
+            evidence_rank[number] = _first(rows_BK[number].tolist(), wanted)
+    for number, path in enumerate(paths):
+        if path:
+            found = [np.flatnonzero(rows_BK[number] == row) for row in path]
+            path_rank[number] = 1 + max(int(places[0]) for places in found) if all(map(len, found)) else 0
+    return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]), path_rank, evidence_rank)
+
+
+def _first(rows: Sequence[int], wanted: Sequence[int]) -> int:
+    """Return the rank of the first row that is one of `wanted`, from 1; 0 if none is."""
+    return next((place for place, row in enumerate(rows, 1) if row in {*wanted}), 0)
+
+
+def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:
+    """Return recall_at_k by answer string of the questions with answers, gold_recall_at_k if gold passages are known,
+    evidence_at_k of the questions with a known passage that supports the answer, path_recall_at_k of every passage of a
+    path if an answer needs several."""
+    values: dict[str, float] = {}
+    if len(answers := ranks.answer[ranks.answer >= 0]):
+        values |= {f"recall_at_{k}{suffix}": _share(answers, k) for k in DEPTHS}
+    if ranks.gold_known.any():
+        known = ranks.gold[ranks.gold_known]
+        values |= {f"gold_recall_at_{k}{suffix}": _share(known, k) for k in DEPTHS}
+    if len(supported := ranks.evidence[ranks.evidence >= 0]):
+        values |= {f"evidence_at_{k}{suffix}": _share(supported, k) for k in DEPTHS}
+    if len(paths := ranks.path[ranks.path >= 0]):
+        values |= {f"path_recall_at_{k}{suffix}": _share(paths, k) for k in DEPTHS[1:]}
+    return values
+
+
+def _share(rank: np.ndarray, depth: int) -> float:
+    return float(((rank > 0) & (rank <= depth)).mean())

@@ -1,0 +1,528 @@
+"""The typed parameters, each with the paper's value as its default and its source in its docstring.
+
+Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
+fine-tuning), "code" is the code released with REALM, for questions that the papers leave open. If paper and code
+differ, both are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file
+and corpus.py (the corpus) and sections.py (Search, Refresh, Watch, Optimiser and Streams).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainSerializer, field_validator, model_validator
+
+from realm_lab.engine.params.changes import checked_changes, phases
+from realm_lab.engine.params.corpus import Corpus
+from realm_lab.engine.params.sections import (
+    FOLDER,
+    OBSERVES,
+    Candidates,
+    Dropout,
+    Fraction,
+    IndexSearch,
+    NonNegative,
+    Optimiser,
+    Options,
+    Positive,
+    Processes,
+    Refresh,
+    Section,
+    Streams,
+    Watch,
+    content,
+)
+from realm_lab.records.plugins import Choice, ChoiceField, import_modules
+from realm_lab.records.validation import Contradiction
+
+
+class Tokenizer(Section):
+    """Tokens: of a checkpoint folder, or WordPiece learned from the corpus (the toy world brings its own)."""
+
+    checkpoint: str | None = None
+    """Hugging Face folder, or hf://ORG/NAME, whose tokenizer is used (Guu: BERT's uncased WordPiece); byte-level BPE
+    and Unigram are read too."""
+    vocabulary_size: Annotated[int, Field(ge=100, le=200_000)] = 30_522
+    """Size of a learned vocabulary (Guu: BERT's)."""
+
+
+class Model(Section):
+    """BERT-style towers and reader (paper section 3.2; the paper's encoder is BERT-base)."""
+
+    checkpoint: Annotated[str | None, FOLDER] = None
+    """Hugging Face folder, or hf://ORG/NAME, with the initial Transformer (Guu, section 3.4: BERT-base uncased): a
+    BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA or ModernBERT; empty: from scratch."""
+    hidden_size: Positive = 768
+    """Width (BERT-base)."""
+    layers: Positive = 12
+    """Depth (BERT-base)."""
+    heads: Positive = 12
+    """Attention heads (BERT-base)."""
+    intermediate_size: Positive = 3072
+    """Width of the feed-forward layers (BERT-base)."""
+    activation: Literal["gelu", "gelu_new"] = "gelu"
+    """`gelu_new` is the tanh approximation that Google's BERT and the released REALM weights use; `gelu` is exact and
+    the value in Hugging Face's BERT folders. Must match the checkpoint."""
+    dropout: Dropout = 0.1
+    """Dropout of hidden states and attention weights, while training (BERT)."""
+    projection_size: Positive = 128
+    """Size of query and document vectors (Lee and code; Guu reuses them and names no number)."""
+    pooling: Literal["cls", "tanh", "mean"] = "cls"
+    """Vector that is projected: the last hidden state of [CLS] (Guu, section 3.2), BERT's tanh pooler over it (code),
+    or the mean over all wordpieces, read as one segment (Reimers and Gurevych 2019, Sentence-BERT)."""
+    projection: Literal["drawn", "identity"] = "drawn"
+    """Initial W_input and W_doc: random (`drawn`), or the identity, which needs projection_size equal to hidden_size.
+    With pooling mean and score_scale cosine an embedder starts in the geometry of a sentence encoder."""
+    projection_norm: bool = False
+    """LayerNorm after the projection: no in Guu's equation, yes in the code."""
+    projection_dropout: Dropout = 0.0
+    """Dropout after the projection, while training: none in Guu's equation, 0.1 in the code."""
+    share_towers: bool = True
+    """One Transformer for queries and passages (code), or two (Lee's text); the paper leaves it open."""
+    share_projection: bool = False
+    """One projection for both towers (code), or W_input and W_doc (Guu, section 3.2)."""
+    score_scale: Literal["none", "inverse_sqrt", "cosine"] = "none"
+    """f(x,z) is the plain inner product (Guu, section 3.2; code), the same divided by the root of projection_size, or
+    the cosine divided by score_temperature."""
+    score_temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 0.05
+    """Temperature of score_scale cosine (Sentence-BERT: 0.05, so that f(x,z) is within 20)."""
+    pictures: bool = False
+    """Allow passages that are pictures: a patch of 16 x 16 pixels is projected to a vector in place of a wordpiece's,
+    with its position in the picture (Guu, section 6: multi-modal; Dosovitskiy et al. 2021)."""
+    train_word_embeddings: bool = True
+    """Train the embeddings of words, positions and segments (Guu: everything is trained)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Precision of matrix products; weights, scores, log-probabilities and losses are always float32."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.hidden_size % self.heads:
+            yield Contradiction(
+                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change either",
+                "hidden_size",
+                "heads",
+            )
+        if self.projection == "identity" and self.projection_size != self.hidden_size:
+            yield Contradiction(
+                f"projection: identity needs projection_size {self.hidden_size}, the hidden_size, not "
+                f"{self.projection_size}; set it",
+                "projection",
+                "projection_size",
+            )
+        if self.share_projection and not self.share_towers:
+            yield Contradiction(
+                "share_projection: true needs share_towers: true; one projection cannot serve two towers",
+                "share_projection",
+                "share_towers",
+            )
+
+
+class MaskedLanguageModel(Section):
+    """Warm start of the reader: BERT training on pairs of segments (section 3.4). In half of the pairs a salient span
+    is masked, in the others 15 % of the words (BERT)."""
+
+    steps: NonNegative = 0
+    """Optimiser steps (Guu starts from finished BERT weights)."""
+    batch_size: Positive = 256
+    """Pairs a step (BERT)."""
+    optimiser: Optimiser = Optimiser(learning_rate=1e-4)
+    related_fraction: Fraction = 0.5
+    """Share of pairs whose second segment belongs to the first (BERT: half)."""
+    related_only_fraction: Fraction = 0.0
+    """Share of the steps, at the start, in which every pair is related."""
+
+
+class InverseCloze(Section):
+    """Warm start of the embedder: the Inverse Cloze Task (Lee et al. 2019); the query is removed from its passage in
+    nine of ten cases."""
+
+    steps: NonNegative = 100_000
+    """Optimiser steps (Lee); 0 leaves the projections untrained (a cold start)."""
+    attempts: Positive = 1
+    """Number of random projections to try during the first quarter of the steps; the most accurate one continues (not
+    in the paper)."""
+    batch_size: Positive = 4096
+    """Sentences per step, which are each other's negatives (Lee)."""
+    optimiser: Optimiser = Optimiser(learning_rate=1e-4)
+    initial_encoder: Literal["reader", "checkpoint", "scratch"] = "checkpoint"
+    """Initial Transformers of the towers (Lee: BERT)."""
+    query_scale: Annotated[float, Field(gt=0.0)] = 1.0
+    """Factor on f(x, z) after the Inverse Cloze Task, applied to W_input: the temperature at the start of REALM. Cosine
+    scores have score_temperature instead and ignore it."""
+
+
+class WarmStart(Section):
+    """Training before REALM pre-training (section 3.4, Initialization)."""
+
+    reader: MaskedLanguageModel = MaskedLanguageModel()
+    embedder: InverseCloze = InverseCloze()
+    ict_cut: Literal["sentence", "halves"] = "sentence"
+    """Query of the Inverse Cloze Task: a sentence of a passage with two or more (Lee), or one part of any passage, cut
+    in two at a word between 30 and 70 % of it. Short passages seldom have two sentences."""
+
+
+class Pretrain(Section):
+    """REALM pre-training (sections 3.3 and 3.4)."""
+
+    masking: ChoiceField = Choice("salient_span")
+    """`salient_span` (Guu, section 3.4), `random_token` (BERT), `random_span` (SpanBERT), or custom code,
+    `package.module:function`, with its options."""
+    mask_rate: Fraction = 0.15
+    """Share of wordpieces that random schemes mask, at least one per sentence (BERT, SpanBERT); `salient_span` ignores
+    it."""
+    salient_spans: Positive = 1
+    """Spans that `salient_span` masks in a sentence (Guu, section 3.4: one), all if there are fewer."""
+    sentence_choice: Literal["salient", "by_span", "any"] = "salient"
+    """Sampling of query sentences, whatever the masks: each with a salient span equally often (Guu, section 3.4), each
+    salient span equally often (close to the code, which draws one span of each passage), or every sentence."""
+    recurring_spans: Annotated[list[Positive] | None, Field(min_length=2, max_length=2)] = None
+    """Mask only salient spans that are salient in this many other passages, [at least, at most] (Ram et al. 2022:
+    recurring spans), if X is Z; empty: any."""
+    candidates: Candidates = 8
+    """k: documents read for each query, the null document included (Guu, section 4.3)."""
+    candidate_source: ChoiceField = Choice("index")
+    """Source of the passages that a training step considers: `index` (Guu, section 3.3), `batch` (the passages of the
+    batch's sentences, the best by the current weights), `random`, `oracle` (the gold passage, if it is known, and
+    random ones), `empty` (only the null document), `{name: mixed, index: 6, batch: 5}` (numbers of passages from
+    `index`, `batch` and `random`), or custom code, `package.module:function`, with its options. Evaluation always
+    searches the index."""
+    over_retrieve: NonNegative = 0
+    """Passages taken from the index and ranked again with the current weights before the best are read; 0: only the
+    passages that are read (Guu, code)."""
+    null_document: Literal["off", "encoded", "learned"] = "encoded"
+    """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
+    or no such document (`off`)."""
+    calibrate_null: bool = False
+    """Shift the null document's score once so that the mean p(null|x) of 64 training queries is 1/candidates (neither
+    paper nor code). Held-out sentences may start elsewhere: in the toy world at a mean of .014, not .083."""
+    exclude_trivial: Literal["off", "passage", "article"] = "passage"
+    """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
+    marginal: Literal["example", "token"] = "example"
+    """The likelihood marginalises whole answers (Guu, Eq. 1), or each masked token by itself (code)."""
+    query_form: Literal["masked", "question"] = "masked"
+    """Text that the query tower reads: the sentence with [MASK] (Guu, section 3.2), or a question for the masked span,
+    by its label (Lewis et al. 2019: cloze translation): who, when, where, how many or what, then the rest of the
+    sentence. The reader reads the sentence."""
+    objective: ChoiceField = Choice("marginal")
+    """Objective, which defines the retriever's training signal: `marginal` (Guu, Eq. 1), `emdr2` (Sachan et al. 2021),
+    `perplexity_distillation` (Atlas, Izacard et al. 2022; REPLUG), `leave_one_out` (Atlas), `hard_em` (Min et al.
+    2019), `gated` (Eq. 1, but the retriever is trained only by sentences whose best candidate adds more than
+    `threshold` nats, 2, to the null document, which is read even if it is `off`), or custom code,
+    `package.module:function`, with its options; the equations are in engine/models/objectives.py.
+    perplexity_distillation and leave_one_out have the option `temperature`, 1: the log-likelihoods are divided by it
+    before their softmax, the target of p(z|x) (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code
+    of Atlas: 0.01, for the mean over the tokens of an answer)."""
+    causal_checkpoint: Annotated[str | None, content("causal")] = None
+    """Hugging Face folder, hf://ORG/NAME or GGUF file of a causal language model that replaces the reader in
+    pre-training and in its measures on masked sentences. It is never trained: Eq. 1 with the reader's parameters
+    fixed (Shi et al. 2023, REPLUG)."""
+    causal_form: Literal["left", "infill"] = "left"
+    """Prompt of the causal language model: the passage and the sentence up to the masked words, or the whole sentence
+    with blanks before them; the equations are in engine/models/causal.py."""
+    reward: ChoiceField = Choice("reader")
+    """p(y|z,x) in training: the reader's, or a control without any reader: 1 for the passages that `containment` (they
+    contain the masked wordpieces; Ram et al. 2022) or custom code, `package.module:function`, rewards, and near 0
+    otherwise. The reader still gives the measures on held-out sentences."""
+    train_reader: bool = True
+    """Train the reader (Guu: everything is trained)."""
+    train_query_tower: bool = True
+    """Train Embed_input; separate from a shared document tower if only one of them is trained."""
+    train_document_tower: bool = True
+    """Train Embed_doc; if false, the index never ages."""
+    initial_reader: Annotated[str, content("weights", "warm_start", "scratch")] = "warm_start"
+    """`warm_start`, `scratch`, or a folder (Hugging Face BERT, released REALM, or `model/reader` of a run)."""
+    initial_retriever: Annotated[str, content("weights", "warm_start", "scratch", "encoder")] = "warm_start"
+    """`warm_start` (the Inverse Cloze Task; Guu, section 3.4), `scratch`, `encoder` (the reader's Transformer, new
+    projections), or a folder (Hugging Face BERT, released REALM, or `model/embedder` of a run)."""
+    steps: NonNegative = 200_000
+    """Optimiser steps (Guu, section 4.3)."""
+    batch_size: Positive = 512
+    """Queries per step, over all devices (Guu, section 4.3)."""
+    search_query: Literal["stale", "fresh"] = "stale"
+    """Query tower that searches: the one stored with the index (`stale`, code), or the current one (`fresh`)."""
+    search: IndexSearch = IndexSearch()
+    refresh: Refresh = Refresh()
+    reader: Optimiser = Optimiser()
+    retriever: Optimiser = Optimiser()
+    watch: Annotated[Watch, OBSERVES] = Watch()
+    changes: dict[Positive, Options] = {}
+    """Changes during pre-training: `{150: {masking: random_token, refresh.policy: never}}` has random masks and no
+    refresh after the first 150 steps. A name is a parameter of `pretrain`. Its steps, batch size, initial models and
+    readers, the towers that are trained, and `search_query` cannot change."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.null_document != "off" and self.candidates < 2:
+            yield Contradiction(
+                "candidates: 1 leaves room for the null document alone; raise it, or set that to off",
+                "candidates",
+                "null_document",
+            )
+        trains_retriever = self.train_query_tower or self.train_document_tower
+        if not (self.train_reader or trains_retriever) and self.steps:
+            yield Contradiction(
+                "train_reader and both towers are false: nothing is trained; set one to true, or steps to 0",
+                "train_reader",
+                "train_query_tower",
+                "train_document_tower",
+                "steps",
+            )
+        if self.causal_checkpoint is not None and self.train_reader:
+            yield Contradiction(
+                "causal_checkpoint: a causal language model is not trained; set train_reader to false",
+                "causal_checkpoint",
+                "train_reader",
+            )
+        if self.reward.name != "reader" and (self.train_reader or self.marginal == "token"):
+            yield Contradiction(
+                f"reward: {self.reward.name}: no reader reads; set train_reader to false and marginal to example",
+                "reward",
+                "train_reader",
+                "marginal",
+            )
+        if self.causal_checkpoint is not None and self.marginal == "token":
+            yield Contradiction(
+                "causal_checkpoint: it reads whole answers; set marginal to example", "causal_checkpoint", "marginal"
+            )
+        if self.null_document == "learned" and not trains_retriever:
+            yield Contradiction(
+                "null_document: learned needs a tower that trains; a frozen retriever learns no vector",
+                "null_document",
+                "train_query_tower",
+                "train_document_tower",
+            )
+        if self.sentence_choice == "any" and self.masking.name == "salient_span":
+            yield Contradiction(
+                "sentence_choice: any has sentences that masking: salient_span cannot mask; use by_span",
+                "sentence_choice",
+                "masking",
+            )
+        source = self.candidate_source
+        if source.name == "empty" and self.null_document == "off":
+            yield Contradiction(
+                "candidate_source: empty leaves only the null document; set null_document to encoded",
+                "candidate_source",
+                "null_document",
+            )
+        if source.name != "index" and self.over_retrieve:
+            yield Contradiction(
+                f"candidate_source: {source.name}: over_retrieve ranks passages of the index; set it to 0",
+                "candidate_source",
+                "over_retrieve",
+            )
+        passages = self.candidates - int(self.null_document != "off")
+        shares = source.options.values() if source.name == "mixed" else [passages]
+        if all(isinstance(share, int) for share in shares) and sum(shares) != passages:
+            yield Contradiction(
+                f"candidate_source: mixed has {sum(shares)} passages, and {passages} are read; correct its numbers",
+                "candidate_source",
+                "candidates",
+                "null_document",
+            )
+        if self.marginal == "token" and self.objective.name != "marginal":
+            yield Contradiction(
+                f"objective: {self.objective.name} needs whole answers; set marginal to example",
+                "objective",
+                "marginal",
+            )
+
+    @field_validator("changes")
+    @classmethod
+    def _can_change(cls, changes: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        return checked_changes(cls, changes)
+
+    @model_validator(mode="after")
+    def _changes_fit(self) -> Pretrain:
+        phases(self)
+        return self
+
+
+class Finetune(Section):
+    """Open-QA fine-tuning (section 3.2): marginal over the top passages, index frozen."""
+
+    steps: NonNegative = 300_000
+    """Optimiser steps (code: the released Natural Questions weights)."""
+    batch_size: Positive = 1
+    """Questions per step (Lee)."""
+    candidates: Candidates = 5
+    """Passages read for each question (Guu, section 4.3; Lee)."""
+    max_span_wordpieces: Annotated[int, Field(ge=1, le=50)] = 10
+    """Longest answer (Lee)."""
+    span_hidden_size: Positive = 256
+    """Hidden units of the span head (code)."""
+    softmax: Literal["factored", "joint", "selected"] = "factored"
+    """p(z|x) times p(span|z,x) (Guu, section 3.2), one softmax over the spans of all passages (Lee; code), or p(z|x) by
+    a head of the reader over [CLS] instead of the retriever (Karpukhin et al. 2020, section 6.1)."""
+    objective: ChoiceField = Choice("marginal")
+    """Objective, as in pretrain except `gated`. The early loss is added to any."""
+    answer_by: Literal["span", "string"] = "span"
+    """Answer: the best span of the best passage (code), or the text of largest p(y|x), summed over the passages and
+    over the spans with its wordpieces (Guu, Eq. 1 and section 3.2)."""
+    early_loss_candidates: NonNegative = 5000
+    """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
+    train_reader: bool = True
+    """Train the reader."""
+    train_query_tower: bool = True
+    """Train Embed_input; the document vectors stay fixed (Guu, section 3.3)."""
+    initial_reader: Annotated[str, content("weights", "previous", "warm_start", "scratch")] = "previous"
+    """`previous` (pre-training, or the warm start if there is none), `warm_start`, `scratch`, or a folder. With
+    initial_retriever this is the ablation of encoder and retriever (Guu, Table 2)."""
+    initial_retriever: Annotated[str, content("weights", "previous", "warm_start", "scratch")] = "previous"
+    """As initial_reader."""
+    reader: Optimiser = Optimiser(learning_rate=1e-5)
+    retriever: Optimiser = Optimiser(learning_rate=1e-5)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.steps and not (self.train_reader or self.train_query_tower):
+            yield Contradiction(
+                "train_reader and train_query_tower are false: nothing is trained; set one to true, or steps to 0",
+                "train_reader",
+                "train_query_tower",
+                "steps",
+            )
+        if self.objective.name == "gated":
+            yield Contradiction(
+                "objective: gated compares with the null document, which fine-tuning never reads; choose another",
+                "objective",
+            )
+        if self.softmax != "factored" and self.objective.name != "marginal":
+            yield Contradiction(
+                f"objective: {self.objective.name} needs a p(z|x) of the retriever; set softmax to factored",
+                "objective",
+                "softmax",
+            )
+        if self.softmax == "selected" and self.train_query_tower and not self.early_loss_candidates and self.steps:
+            yield Contradiction(
+                "softmax: selected leaves the query tower without a loss; set train_query_tower to false",
+                "softmax",
+                "train_query_tower",
+                "early_loss_candidates",
+            )
+
+
+class Evaluate(Section):
+    """Size and interval of measurements."""
+
+    interval_steps: Annotated[Positive, OBSERVES] = 1000
+    """Steps of pre-training between two measurements on held-out text."""
+    cloze_sentences: Positive = 400
+    """Held-out sentences for utility and likelihood."""
+    questions: Positive | None = None
+    """Questions to measure on; empty: all."""
+    explorer_examples: Annotated[NonNegative, OBSERVES] = 12
+    """Worked examples in the report."""
+
+
+# Marks a parameter that may hold a password: no file and no command line gets its value.
+NEVER_WRITTEN = PlainSerializer(lambda value: None, when_used="json")
+
+OtherCodePolicy = Literal["stop", "fresh", "accept"]
+
+
+class Launch(Section):
+    """Distribution of work over this machine. Never part of a run's identity."""
+
+    device: str = "auto"
+    """`auto` (a CUDA device if there is one), `cpu`, `cuda`, or the name of another torch device."""
+    processes: Processes = 0
+    """Runs side by side; 0: one per core, or one on a GPU."""
+    threads: Processes = 0
+    """Cores per run; 0: an equal share of those that affinity, a container's quota and SLURM allow. Set 1 on a machine
+    that does other work."""
+    builder: str = "inline"
+    """Process that embeds the passages of a refresh during pre-training, with the same numbers: the trainer itself
+    (`inline`), a second process on its machine (`process`), or one started by a command where the same files are, such
+    as `srun --nodes=1` on a separate node. A process helps if an index may be late (pretrain.refresh.delay_steps)."""
+    ranks: Positive = 1
+    """Processes of one run, each with a share of every batch (data parallel)."""
+    micro_batch: NonNegative = 0
+    """Queries whose gradients are held in memory at once; 0: all of a step."""
+    recompute: bool = False
+    """Read candidates a second time in the backward pass rather than hold their activations: less memory, more time."""
+    compile: bool = False
+    """Compile the encoders with torch.compile (needs a C++ compiler on CPUs)."""
+    checkpoint_interval_seconds: Positive = 60
+    """Seconds between two checkpoints."""
+    log_interval_steps: Positive = 10
+    """Steps between two lines of metrics."""
+    token_budget: Positive = 8192
+    """Wordpieces, padding included, that go through an encoder at once."""
+    other_code: OtherCodePolicy = "stop"
+    """Treatment of a finished stage that other code computed: `stop` names it and does nothing,
+    `fresh` computes it again, `accept` records that the change of the code is harmless. --fresh and --accept override
+    it."""
+    tracking_uri: Annotated[str | None, NEVER_WRITTEN] = None
+    """MLflow server to mirror to; empty: SQLite in this folder."""
+
+    @field_validator("builder")
+    @classmethod
+    def _is_builder(cls, value: str) -> str:
+        if value not in ("inline", "process") and len(shlex.split(value)) < 2:
+            raise ValueError(
+                f"'{value}' begins no builder; write inline, process, or a command such as 'srun --nodes=1'"
+            )
+        return value
+
+
+class Params(Section):
+    """All parameters, resolved."""
+
+    _options: Section | None = None  # of a view: the options of the run's system that the stage may read
+
+    preset: str = "paper"
+    """Preset that fills all empty parameters."""
+    seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0]
+    """Seeds, one run each; the paper reports one."""
+    plugins: Annotated[list[str], OBSERVES] = []
+    """Your modules that register plug-ins, `[mylab.parts]`. They are imported before anything is checked. A
+    study may list more. An installed package needs no entry if it names its module as an entry point of the group
+    `realm_lab.plugins`."""
+    corpus: Corpus = Corpus()
+    tokenizer: Tokenizer = Tokenizer()
+    model: Model = Model()
+    warm_start: WarmStart = WarmStart()
+    pretrain: Pretrain = Pretrain()
+    finetune: Finetune = Finetune()
+    evaluate: Evaluate = Evaluate()
+    streams: Streams = Streams()
+    system_options: dict[str, Options] = {}
+    """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; listed in docs/systems.md. A
+    preset and params.yaml are merged option by option."""
+    launch: Launch = Launch()
+
+    def phases(self) -> dict[int, Params]:
+        """Return the parameters from each step of pre-training on at which one changes, and from step 0."""
+        return {step: self.model_copy(update={"pretrain": one}) for step, one in phases(self.pretrain).items()}
+
+    def at_end(self) -> Params:
+        """Return the parameters as they are at the end of pre-training, which later stages read."""
+        return list(self.phases().values())[-1]
+
+    @field_validator("plugins")
+    @classmethod
+    def _are_imported(cls, names: list[str]) -> list[str]:
+        import_modules("plugins", names)
+        return names
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if len(set(self.seeds)) != len(self.seeds):
+            yield Contradiction("seeds: one is listed twice; list each once", "seeds")
+        if self.corpus.source.name == "files" and not self.corpus.files.knowledge and self.preset != "paper":
+            yield Contradiction(
+                "corpus.files.knowledge is empty: name at least one file of passages",
+                "corpus.files.knowledge",
+                "corpus.source",
+            )
+        if self.corpus.source.name == "toy" and self.corpus.files.knowledge:
+            yield Contradiction(
+                "corpus.files.knowledge is named, but corpus.source is toy; set corpus.source to files",
+                "corpus.files.knowledge",
+                "corpus.source",
+            )
+        unresolved = self.preset == "paper" and not self.corpus.files.knowledge  # the bare defaults
+        if self.warm_start.embedder.initial_encoder == "checkpoint" and not (self.model.checkpoint or unresolved):
+            yield Contradiction(
+                "warm_start.embedder.initial_encoder: checkpoint needs model.checkpoint; name a folder there",
+                "warm_start.embedder.initial_encoder",
+                "model.checkpoint",
+            )

@@ -1,0 +1,245 @@
+"""Base classes of the parameter sections, and the sections about the index and its health, optimisers and noise.
+
+The other sections, and the sources named here, are in parameters.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
+
+from realm_lab.engine.params.checkpoint import digest_causal, digest_checkpoint
+from realm_lab.errors import UserError
+from realm_lab.records.files import digest_path
+from realm_lab.records.plugins import Choice, ChoiceField, plain_options
+from realm_lab.records.validation import Contradiction
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+Processes = Annotated[int, Field(ge=0, le=4096)]
+Candidates = Annotated[int, Field(ge=1, le=1000)]
+
+
+Options = Annotated[dict[str, Any], AfterValidator(plain_options)]
+
+# Marks a parameter that changes what is logged or shown and nothing that is computed: it is not part of a run's key.
+OBSERVES = Field(json_schema_extra={"observes": True})
+
+
+NO = ("off", "none", "never", "no", "false")  # words that switch something off
+
+
+def off(value: str) -> Any:
+    """Mark a parameter that names a plug-in: with `value` it does nothing."""
+    return Field(json_schema_extra={"off": value})
+
+
+def marks_of(field: FieldInfo) -> dict[str, Any]:
+    """Return the marks of a parameter."""
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def content(kind: str, *names: str) -> Any:
+    """Mark a parameter that names files: their content, not their path, is part of a run's key.
+
+    `kind`: `file` (a file, a folder with all that is in it, or a list of these), `weights` (a folder of models, its
+    .safetensors and .json files) or `causal` (a causal language model). `names` are values that are no path.
+    """
+    return Field(json_schema_extra={"content": kind, "names": list(names)})
+
+
+FILE = content("file")
+FOLDER = content("weights")
+
+
+class Section(BaseModel):
+    """A group of parameters: frozen; an unknown name is an error."""
+
+    # An infinity has no JSON and so no run_key.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    _reader: tuple[str, str] = ("", "")  # of a view: the stage that reads it, and the section's name with a dot
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse to read a parameter that the stage of a view does not declare; pydantic calls this for a missing
+        attribute only."""
+        if name in type(self).model_fields:
+            stage, section = self._reader
+            raise UserError(
+                f"stage '{stage}' reads '{section}{name}', which it does not declare",
+                "add the name to depends_on of the stage, so that it is part of the key",
+                parameter=f"{section}{name}",
+            )
+        return super().__getattr__(name)  # type: ignore[misc]  # pydantic hides it from type checkers
+
+    def view(self, keeps: Callable[[str], bool], stage: str, section: str = "") -> Self:
+        """Return the parameters that a stage may read: those whose dotted name `keeps` accepts, and those that only
+        observe. To read another raises a UserError."""
+        found = self.model_copy()
+        found._reader = (stage, section)
+        for name, field in type(self).model_fields.items():
+            value = self.__dict__.get(name)
+            if marks_of(field).get("observes"):
+                continue
+            if isinstance(value, Section):
+                found.__dict__[name] = value.view(keeps, stage, f"{section}{name}.")
+            elif not keeps(f"{section}{name}"):
+                found.__dict__.pop(name, None)
+        return found
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse booleans as numbers; pydantic would take `true` for 1. If one choice is off, none or never, false
+        means it, and the other words for it do."""
+        assert info.field_name
+        field = cls.model_fields[info.field_name]
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        no = next((choice for choice in (*choices, marks_of(field).get("off")) if choice in NO), None)
+        if no is not None and str(value).lower() in NO and value not in choices:
+            return no
+        if isinstance(value, bool) and not choices and field.annotation not in (bool, Choice):
+            raise ValueError("must not be true or false")
+        return value
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield what its values contradict in each other."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if found := list(self.contradictions()):
+            found[0].others = found[1:]
+            raise found[0]
+        return self
+
+
+def identity_values(
+    params: BaseModel, name: str = "", described: Callable[[str, Choice], Any] = lambda _, choice: choice.plain()
+) -> dict[str, Any]:
+    """Return the values that distinguish two runs, as plain JSON types, without parameters that only observe, files and
+    folders by their content.
+
+    `name`: the parameters' own, for errors; `described(parameter, choice)` returns the identity of a plug-in.
+    """
+    values: dict[str, Any] = {}
+    plain = params.model_dump(mode="json")
+    for own, field in type(params).model_fields.items():
+        marks, parameter = marks_of(field), f"{name}.{own}" if name else own
+        if "observes" in marks or own not in plain:
+            continue
+        value = getattr(params, own)
+        if isinstance(value, BaseModel):
+            values[own] = identity_values(value, parameter, described)
+        elif isinstance(value, Choice):
+            values[own] = described(parameter, value)
+        elif "content" in marks and value not in (None, *marks["names"]):
+            values[own] = _digest_content(marks["content"], value, parameter, marks["names"])
+        else:
+            values[own] = plain[own]
+    return values
+
+
+def _digest_content(kind: str, value: Any, parameter: str, names: list[str]) -> Any:
+    """Return the digest of the files that a parameter names. UserError: none exist, or they are of another kind."""
+    if isinstance(value, list):
+        return [_digest_content(kind, one, parameter, names) for one in value]
+    if kind == "causal":
+        return digest_causal(Path(value))
+    if kind == "weights":
+        return digest_checkpoint(Path(value), parameter, names)
+    try:
+        return digest_path(Path(value))
+    except UserError as error:
+        raise UserError(f"parameter '{parameter}': {error}", parameter=parameter) from None
+
+
+class Watch(Section):
+    """Probes and early warnings of a collapse during pre-training: p(z|x) flat, all on the null document, a reader that
+    gains nothing from the gold passage, or less than half of the held-out retrieval of step 0 left, which every
+    evaluation checks (records/bounds.py)."""
+
+    interval_steps: Positive = 100
+    """Steps between two measurements by the probes."""
+    patience_steps: Positive = 500
+    """Steps a quantity must stay out of its bounds before the run is flagged. Retrieval that is out of bounds at the
+    last step is flagged at once."""
+
+
+class IndexSearch(Section):
+    """Search of the MIPS index in pre-training. Fine-tuning, evaluation and the measures of staleness always
+    search exactly."""
+
+    backend: ChoiceField = Choice("exact")
+    """Every passage (`exact`; `faiss_flat`), or approximate search (Guu, section 3.3, names no method) by FAISS:
+    inverted lists (`{name: ivf_flat, nlist: 64, nprobe: 4}`), these with product quantisation (`ivf_pq`: `nlist`,
+    `nprobe`, `M`, `nbits`), a graph (`hnsw`: `M`, `efConstruction`, `efSearch`), or 8-bit numbers (`sq8`). Each FAISS
+    index has the option `overfetch`, the number of passages taken from it per requested one. Defaults depend on the
+    number of passages: nlist 4 sqrt(passages), nprobe a sixteenth of it. Or custom code, `package.module:Class`. The
+    index is built again whenever a vector has changed, and its recall@8 against exact search is logged as
+    search_recall_at_8: on 256 passages, moved by half the spread of all of them. The passages that it finds are scored
+    by the true inner products."""
+
+
+class Refresh(Section):
+    """Refresh of the MIPS index while the weights move, and its delay."""
+
+    policy: Annotated[ChoiceField, off("never")] = Choice("interval")
+    """Refresh policy: `interval`, `schedule`, `drift`, `budget`, `map` or `never`. `interval`: every `interval_steps`
+    (Guu, section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`: pairs [from_step, interval], each valid
+    until the next. A refresh is made at each from_step above 0, then in its interval; the interval 0 makes none.
+    `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh when the index finds a smaller share of
+    the fresh top k of some fixed queries; that share is estimated, from above, on a sample of the passages and those
+    that the index finds. `{name: budget, fraction: 0.1}`: whenever refreshing has taken a smaller share of all
+    floating-point operations so far. `{name: map, sample: 0.02, kind: orthogonal, rebuild_every: 10}`: every
+    `interval_steps` a map from the index's vectors to the current ones is fitted on a sample of the passages, and the
+    queries are mapped; every tenth time the index is rebuilt. `never`. Or custom code, `package.module:Class`, with
+    its options."""
+    interval_steps: Positive = 500
+    """Steps between two refreshes (Guu, section 4.5: about 500); for policy drift, between two checks."""
+    delay_steps: NonNegative = 0
+    """An index of the weights after step s is searched from step s + delay_steps on, never sooner or later; 0: the
+    trainer waits for it (Guu builds it in parallel to training and gives no number)."""
+
+
+class Optimiser(Section):
+    """AdamW with linear warm-up and linear decay (Guu, section 4.3: BERT's default optimiser): weight decay 0.01, not
+    on biases and LayerNorm. The warm-up starts at 1/warmup_steps of the peak (code: at 0). The gradient norms of reader
+    and retriever are clipped at 1 each (code: the norm of both together), since each may have a different learning
+    rate."""
+
+    learning_rate: Annotated[float, Field(ge=0.0, le=1.0)] = 3e-5
+    """Peak learning rate (Guu, section 4.3)."""
+    warmup_steps: NonNegative = 10_000
+    """Steps to reach the peak (code: a tenth of the steps, at least 100, at most 10,000)."""
+    final_fraction: Fraction = 0.0
+    """Share of the peak that is left at the last step (BERT: 0)."""
+    recipe: Literal["bert", "short"] = "bert"
+    """`bert`: the decay counts from step 0, so that the learning rate drops when the warm-up ends, Adam's beta2 is
+    0.999, and its moments are not corrected for their bias (BERT, code). `short`, for runs of some hundred steps: decay
+    from the end of the warm-up, beta2 0.98, moments corrected."""
+
+
+class Streams(Section):
+    """Noise apart from the seed, for studies of it. The seed draws the world, new weights and the order of training
+    data. A number other than 0 here is another draw of weights or order, in the same world.
+    """
+
+    initialisation: NonNegative = 0
+    """Draw of all new weights: encoders from scratch, projections, and heads that a folder lacks."""
+    order: dict[str, Annotated[int, Field(strict=True, ge=0)]] = {}
+    """Draw of the order of the data, the masks and the dropout of some training stages, by their names:
+    `{pretrain: 1}`."""
+
+    @field_validator("order")
+    @classmethod
+    def _without_zeros(cls, numbers: dict[str, int]) -> dict[str, int]:
+        """Leave out stages at 0, which keep the seed's draw."""
+        return {stage: number for stage, number in numbers.items() if number}

@@ -1,0 +1,193 @@
+"""Refresh policies decide at which steps the corpus is embedded again (section 4.5). Each is one small class.
+
+A policy decides from plain numbers; nothing is embedded here and no clock is read. "At step s" means: after s finished
+optimiser steps, before the next. A policy is registered under a name, or `pretrain.refresh.policy` names custom code,
+`package.module:Class`,
+    class First(Section):
+        first: int = 1
+    class Doubling:
+        def __init__(self, settings: Refresh, options: First): ...
+        def wants_refresh(self, now: Progress) -> bool:
+            return now.step >= self._first and now.step.bit_count() == 1
+A policy without options takes only the settings (records/plugins.py).
+The delay until a new index is used (`delay_steps`) is the same for every policy: training/refreshing.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal, NamedTuple, Protocol
+
+from pydantic import Field, field_validator
+
+from realm_lab.engine.params.sections import NonNegative, Refresh, Section
+from realm_lab.errors import UserError
+from realm_lab.records.plugins import Kind, Plugin, calling, check_takes
+
+PARAMETER = "pretrain.refresh.policy"
+
+
+class Progress(NamedTuple):
+    """Numbers that a policy may use at a step, the first being 1: at step 0 there is always a fresh index."""
+
+    step: int
+    under_way: int  # refreshes that were asked for and are not searched yet
+    training_flops: float  # floating-point operations so far, without refreshing
+    refresh_flops: float  # of refreshing and of checking for drift
+    overlap: Callable[[], float]  # measures which share of the fresh top k the index still finds; costs a few passages
+
+
+class RefreshPolicy(Protocol):
+    """Decides when to refresh. The decision must be a pure function of `now`, so that a resumed run decides alike."""
+
+    def wants_refresh(self, now: Progress) -> bool | Mapped:
+        """True if the corpus must be embedded with the weights of this step; `Mapped()` if only the queries are mapped
+        to the vectors of the index."""
+
+
+REFRESH_POLICIES: Kind[Callable[..., RefreshPolicy]] = Kind("refresh policy", "Class", "settings")
+register_refresh = REFRESH_POLICIES.register  # makes a policy selectable as `pretrain.refresh.policy: NAME`
+
+
+def refresh_policy(settings: Refresh) -> RefreshPolicy:
+    """Return the policy that the parameters name. UserError: an unknown name, a wrong option, or custom code that
+    cannot be constructed."""
+    chosen = REFRESH_POLICIES.choose(PARAMETER, settings.policy)
+    return OwnPolicy(chosen, settings) if chosen.is_own else chosen(settings)
+
+
+def check_refresh(settings: Refresh) -> None:
+    """Refuse an unknown policy, or a custom one that fails when it is constructed and called once."""
+    if REFRESH_POLICIES.choose(PARAMETER, settings.policy).is_own:
+        refresh_policy(settings).wants_refresh(Progress(1, 0, 1.0, 0.0, lambda: 1.0))
+
+
+class OwnPolicy:
+    """A custom policy; its errors are one line each."""
+
+    def __init__(self, chosen: Plugin[Callable[..., RefreshPolicy]], settings: Refresh):
+        self._chosen, self._policy = chosen, chosen(settings)
+        decide = getattr(self._policy, "wants_refresh", None)
+        if not callable(decide):
+            problem = f"parameter '{PARAMETER}': '{chosen.name}' has no method wants_refresh(now)"
+            raise UserError(problem, parameter=PARAMETER, remedy="add it")
+        check_takes(PARAMETER, f"{chosen.name}.wants_refresh", decide, "now")
+
+    def wants_refresh(self, now: Progress) -> bool | Mapped:
+        with calling(PARAMETER, self._chosen.name, self._chosen.target):
+            wanted = self._policy.wants_refresh(now)
+            return wanted if isinstance(wanted, Mapped) else bool(wanted)
+
+
+@register_refresh("never")
+class Never:
+    """Keeps the index of the first step."""
+
+    def __init__(self, settings: Refresh):
+        pass
+
+    def wants_refresh(self, now: Progress) -> bool:
+        return False
+
+
+@register_refresh("interval")
+class Interval:
+    """Refreshes every `interval_steps` (Guu, section 4.5: about 500)."""
+
+    def __init__(self, settings: Refresh):
+        self._interval = settings.interval_steps
+
+    def wants_refresh(self, now: Progress) -> bool:
+        """True at each multiple of the interval."""
+        return now.step % self._interval == 0
+
+
+class Intervals(Section):
+    """Options of policy schedule."""
+
+    intervals: list[Annotated[list[NonNegative], Field(min_length=2, max_length=2)]]
+    """Pairs [from_step, interval_steps], the first from step 0; the interval 0 asks for none."""
+
+    @field_validator("intervals")
+    @classmethod
+    def _ascending(cls, pairs: list[list[int]]) -> list[list[int]]:
+        steps = [from_step for from_step, _ in pairs]
+        if not steps or steps[0] or steps != sorted(set(steps)):
+            raise ValueError(f"the steps are {steps}, not 0 and then ascending; write [[0, 100], [1000, 500]]")
+        return pairs
+
+
+@register_refresh("schedule")
+class Schedule:
+    """Refreshes at changing intervals: pairs [from_step, interval_steps], each valid until the next."""
+
+    def __init__(self, settings: Refresh, options: Intervals):
+        self._pairs = options.intervals
+
+    def wants_refresh(self, now: Progress) -> bool:
+        """True at each from_step, then in its interval; never for interval 0."""
+        start, interval = next(pair for pair in reversed(self._pairs) if pair[0] <= now.step)
+        return bool(interval) and (now.step - start) % interval == 0
+
+
+class Overlap(Section):
+    """Options of policy drift."""
+
+    overlap: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
+    """The smallest share of the fresh top k that the index may find."""
+
+
+@register_refresh("drift")
+class Drift:
+    """Refreshes when a check, every `interval_steps`, finds that the index has drifted."""
+
+    def __init__(self, settings: Refresh, options: Overlap):
+        self._interval, self._least = settings.interval_steps, options.overlap
+
+    def wants_refresh(self, now: Progress) -> bool:
+        """True if the index has drifted; nothing is checked while a refresh is under way."""
+        return now.step % self._interval == 0 and not now.under_way and now.overlap() < self._least
+
+
+class Mapped(Section):
+    """Options of policy map."""
+
+    sample: Annotated[float, Field(gt=0.0, le=1.0)] = 0.02
+    """The share of the passages that is embedded to fit a map."""
+    kind: Literal["orthogonal", "affine"] = "orthogonal"
+    """The map from old to current vectors: a rotation, or any linear map and a shift."""
+    rebuild_every: Annotated[int, Field(ge=1)] = 10
+    """After this many intervals the index is rebuilt in place of a map."""
+
+
+@register_refresh("map")
+class Map:
+    """Maps the queries to the vectors of the index every `interval_steps` (index_map.py), and seldom rebuilds it."""
+
+    def __init__(self, settings: Refresh, options: Mapped):
+        self._options, self._interval = options, settings.interval_steps
+
+    def wants_refresh(self, now: Progress) -> bool | Mapped:
+        """True at each `rebuild_every`-th interval, a map at the others."""
+        interval, part = divmod(now.step, self._interval)
+        return not part and (interval % self._options.rebuild_every == 0 or self._options)
+
+
+class Fraction(Section):
+    """Options of policy budget."""
+
+    fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """The share of all floating-point operations so far that refreshing may have taken."""
+
+
+@register_refresh("budget")
+class Budget:
+    """Refreshes when its share of all floating-point operations has fallen below `fraction`."""
+
+    def __init__(self, settings: Refresh, options: Fraction):
+        self._most = options.fraction
+
+    def wants_refresh(self, now: Progress) -> bool:
+        """True if the share is below the budget and no refresh is under way."""
+        total = now.training_flops + now.refresh_flops
+        return not now.under_way and now.refresh_flops < self._most * total

@@ -1,0 +1,21 @@
+"""The options of BM25. No heavy import: systems declare them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from realm_lab.engine.params.sections import Section
+
+
+class Bm25Options(Section):
+    """Options of every system that uses BM25. The defaults of k1 and b are Anserini's, as in the literature on
+    open-domain question answering."""
+
+    k1: Annotated[float, Field(ge=0.0)] = 0.9
+    """Count of a term at which BM25 gives half of the weight that it can have, in a passage of mean length."""
+    b: Annotated[float, Field(ge=0.0, le=1.0)] = 0.4
+    """Share of a passage's length in that count: 0 none, 1 all of it."""
+    title_weight: Annotated[float, Field(ge=0.0)] = 1.0
+    """Weight of a count in the title, that of the body being 1; 0: titles are not searched."""

@@ -1,0 +1,374 @@
+"""The interface of a system, and the registry of systems. No torch when this is imported.
+
+A system is trained and evaluated as a whole: REALM, its warm start, BM25 with a reader. It declares its
+stages, each with the parameters that it depends on, and how a finished run of it retrieves and
+answers. Identity, the runner, DVC, studies, reports, MLflow and the command line work from this declaration and name no
+system. A custom system is a class, `package.module:Class` wherever a system is expected, or registered by a plug-in
+(records/plugins.py). A cell chooses one with its options: `system: {name: dpr, steps: 300}`. docs/systems.md has
+an example.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
+
+from pydantic import ValidationError
+
+from realm_lab.engine.evaluation.answers import Answer
+from realm_lab.engine.params.load import is_inside, is_option, parameter_fields
+from realm_lab.engine.params.sections import Section
+from realm_lab.errors import UserError, suggestion
+from realm_lab.records.code import OURS
+from realm_lab.records.parameters import CHANGES, OPTIONS, is_system_option
+from realm_lab.records.plugins import Choice, Kind, Plugin, checked_options, load_object
+from realm_lab.records.validation import validation_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from realm_lab.engine.corpus.store import Passages
+    from realm_lab.engine.evaluation.cloze_items import ClozeItem, ClozeReading
+    from realm_lab.engine.params.parameters import Params
+
+
+# Parameters that name a plug-in -> its kind, which is imported when it is asked for: no stage reaches all plug-ins.
+PARTS = {
+    "corpus.source": "realm_lab.engine.corpus.sources:CORPUS_SOURCES",
+    "corpus.tagger": "realm_lab.engine.corpus.sources:TAGGERS",
+    "pretrain.masking": "realm_lab.engine.masking:MASKING_SCHEMES",
+    "pretrain.refresh.policy": "realm_lab.engine.retrieval.refresh:REFRESH_POLICIES",
+    "pretrain.search.backend": "realm_lab.engine.retrieval.backends:SEARCH_BACKENDS",
+    "pretrain.candidate_source": "realm_lab.engine.retrieval.candidate_sources:CANDIDATE_SOURCES",
+    "pretrain.objective": "realm_lab.engine.models.objectives:OBJECTIVES",
+    "pretrain.reward": "realm_lab.engine.models.rewards:REWARDS",
+    "finetune.objective": "realm_lab.engine.models.objectives:OBJECTIVES",
+}
+
+
+SYSTEM = "system"  # in `depends_on`: the system itself
+ALWAYS_READ = ("launch",)  # parameters that every stage can read: how it runs
+
+
+class Unsupported(UserError):
+    """Raised for an operation that a system cannot do; evaluation leaves it out and notes the reason."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a system.
+
+    Attributes:
+        name: its name in DVC and on the command line: warm_start, pretrain, finetune, evaluate, or a new one.
+        depends_on: the parameters that its results depend on, as dotted names of sections or single parameters; a name
+            with a minus before it is left out again (`-pretrain.initial_reader`). They are part of its key, and its
+            work can read these and those of the stages before it; any other raises an error. "system" is the system
+            itself, with all of its options, for work that calls `context.system`.
+        work: `package.module:function`, called with (Context, StageRun) to do the stage; imported when it is done.
+        observes: further parameters that its work reads and that change only what it logs.
+        keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
+        uses_ranks: true if several processes can share the work.
+        version: part of its key; raised if its numbers change on purpose, and those of other stages do not
+            (ENGINE_VERSION).
+    """
+
+    name: str
+    depends_on: tuple[str, ...]
+    work: str
+    observes: tuple[str, ...] = ()
+    keeps: str = "model"
+    uses_ranks: bool = True
+    version: int = 1
+
+    @property
+    def module(self) -> str:
+        """The module of its work."""
+        return self.work.partition(":")[0]
+
+    @property
+    def is_own(self) -> bool:
+        """True if its work is custom code."""
+        return not self.module.startswith(f"{OURS}.")
+
+    @property
+    def calls_system(self) -> bool:
+        """True if its work calls the system."""
+        return SYSTEM in self.depends_on
+
+    def declares(self, name: str) -> bool:
+        """True if its results depend on a parameter: the last of `depends_on` that covers the name decides."""
+        found = self.calls_system and is_inside(name, OPTIONS)
+        for declared in self.depends_on:
+            if is_inside(name, declared.removeprefix("-")):
+                found = not declared.startswith("-")
+        return found
+
+
+PREPARE = Stage(
+    "prepare",
+    ("corpus", "tokenizer"),
+    "realm_lab.engine.systems.prepare:prepare",
+    observes=("finetune.max_span_wordpieces",),  # to refuse a world whose names are longer
+    keeps="",
+    uses_ranks=False,
+)
+"""The first stage of every run, before those that its system declares."""
+EVALUATE = Stage(
+    "evaluate",
+    # parameters of `pretrain` used in measuring utility; its initial models are in the keys before
+    (
+        SYSTEM,
+        "pretrain",
+        "-pretrain.initial_reader",
+        "-pretrain.initial_retriever",
+        f"-{CHANGES}",
+        "evaluate",
+        "finetune.answer_by",
+    ),
+    "realm_lab.engine.systems.evaluate:evaluate",
+    keeps="eval",
+    uses_ranks=False,
+    version=2,  # 2: BM25, which every run measures for comparison, has Lucene's terms and finds only what shares one
+)
+"""The last stage of every system: the same measurements of each, except those that a system does not support."""
+
+
+class Retrieved(NamedTuple):
+    """Passages of some questions, best first. Q questions, K passages."""
+
+    rows_QK: np.ndarray  # int64, rows of the knowledge corpus, negative if there are fewer
+    scores_QK: np.ndarray  # float32, larger is better, finite; only the order is comparable between systems
+
+    @classmethod
+    def padded(
+        cls, found: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]], k: int
+    ) -> Retrieved:
+        """Return the first k (rows, scores) of each question; row -1 with NO_SCORE if there are fewer."""
+        import numpy as np
+
+        from realm_lab.engine.retrieval.rows import NO_SCORE
+
+        rows_QK, scores_QK = np.full((len(found), k), -1, np.int64), np.full((len(found), k), NO_SCORE, np.float32)
+        for number, (rows, scores) in enumerate(found):
+            size = min(k, len(rows))
+            rows_QK[number, :size], scores_QK[number, :size] = rows[:size], scores[:size]
+        return cls(rows_QK, scores_QK)
+
+
+class System:
+    """A whole system; subclass it, and register it or name it as `package.module:Class`.
+
+    One instance belongs to one run with finished training stages. Methods that a system does not support raise
+    Unsupported, the default below; only `answer` is required for measurements.
+    """
+
+    name: ClassVar[str]  # letters, digits and _; the first part of the name of a run's folder
+    title: ClassVar[str]
+    stages: ClassVar[tuple[Stage, ...]]
+    reads_pictures: ClassVar[bool] = False  # whether passages may be pictures
+    only_bert: ClassVar[bool] = False  # whether model.checkpoint must be a BERT, of whose layers the system is built
+    options: ClassVar[type[Section]] = Section  # parameters of this system only, system_options.NAME; its training
+    # stages depend on them as "system_options" or "system_options.OPTION"
+    fixed: ClassVar[Mapping[str, Any]] = {}  # parameters that its runs always have: {"finetune.softmax": "joint"}
+
+    def __init__(self, context: Any):  # realm_lab.engine.systems.context.Context, which imports this file
+        self.context = context
+
+    @property
+    def params(self) -> Params:
+        """The run's parameters, with the system's fixed ones."""
+        params: Params = self.context.params
+        return params
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        """Return the best k passages of each question."""
+        raise Unsupported(f"system {self.name} retrieves no passages")
+
+    def answer(
+        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
+    ) -> list[Answer]:
+        """Return one answer to each question, from the passages given, else from the system's retrieval, k of them
+        (None: as many as in training)."""
+        raise Unsupported(f"system {self.name} answers no questions")
+
+    def before_finetuning(self) -> System:
+        """Return the system with the initial models of its fine-tuning, whose retrieval is zero-shot; itself if these
+        are the same."""
+        return self
+
+    def on_corpus(self, passages: Passages, digest: str) -> System:
+        """Return the same system, not trained again, on another version of the knowledge corpus."""
+        raise Unsupported(f"system {self.name} cannot be asked with another corpus")
+
+    def utilities(self, question: str, answer: Answer) -> list[float | None]:
+        """Return the retrieval utility of each of the answer's candidates in nats: log p(y|z,x) - log p(y|null,x)."""
+        return [None] * len(answer.candidates)
+
+    def read_blanks(self, items: Sequence[ClozeItem]) -> list[ClozeReading]:
+        """Read sentences with a blank and a known answer, with retrieval (the paper's Table 4)."""
+        raise Unsupported(f"system {self.name} fills no blanks")
+
+    def modules(self) -> Sequence[nn.Module]:
+        """Return the models that retrieve and answer, to count their weights; none: they are not counted."""
+        return ()
+
+    def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return measurements that only this system has, with worked examples: here those on masked sentences."""
+        raise Unsupported(f"system {self.name} reads no masked sentences")
+
+    @classmethod
+    def stage(cls, name: str) -> Stage:
+        """Return the stage of that name. UserError: it has no such stage."""
+        found = next((stage for stage in (PREPARE, *cls.stages) if stage.name == name), None)
+        if found is None:
+            known = ", ".join(stage.name for stage in cls.stages)
+            raise UserError(f"system {cls.name} has no stage '{name}'; its stages are {known}")
+        return found
+
+
+class Systems(Kind[type[System]]):
+    """The registered systems. The options of one are its attribute `options`."""
+
+    def find(self, parameter: str, name: str) -> Plugin[type[System]]:
+        plugin = super().find(parameter, name)
+        system = plugin.load()
+        return replace(plugin, code=system, model=system.options)
+
+    def examine(self, parameter: str, name: str, code: Any) -> type[Section]:
+        _check(name, code)
+        options: type[Section] = code.options
+        return options
+
+
+@functools.cache  # per class
+def _check(name: str, system: Any) -> None:
+    """Refuse a class without what every system declares, or with a stage that depends on an unknown name, which would
+    choose nothing."""
+    if not (isinstance(system, type) and issubclass(system, System)):
+        raise UserError(f"system '{name}': not a subclass of realm_lab.System; make it one")
+    for attribute in ("name", "title", "stages"):
+        if not getattr(system, attribute, None):
+            raise UserError(f"system '{name}': the class has no '{attribute}'; add it (docs/systems.md has an example)")
+    if not all(isinstance(stage, Stage) for stage in system.stages):
+        raise UserError(f"system '{name}': 'stages' must be a tuple of Stage; write stages = (Stage(...), EVALUATE)")
+    known = [*parameter_fields(), *(f"{OPTIONS}.{option}" for option in system.options.model_fields)]
+    for stage in system.stages:
+        depended = [parameter.removeprefix("-") for parameter in stage.depends_on if parameter != SYSTEM]
+        for parameter in (*depended, *stage.observes):
+            if parameter not in known:
+                wrong = f"stage '{stage.name}' depends on '{parameter}', which is no parameter"
+                raise UserError(f"system '{name}': {wrong}; {suggestion(parameter, known)}")
+    for parameter in system.fixed:
+        if parameter not in parameter_fields():
+            raise UserError(f"system '{name}': 'fixed' has '{parameter}', which is no parameter; "
+                            f"{suggestion(parameter, parameter_fields())}")  # fmt: skip
+    for option in system.options.model_fields:
+        if not any(stage.declares(f"{OPTIONS}.{option}") for stage in system.stages):
+            remedy = f"add '{OPTIONS}.{option}' to depends_on of the stage that reads it"
+            raise UserError(f"system '{name}': no stage depends on its option '{option}'; {remedy}")
+
+
+SYSTEMS = Systems("system", "Class", "context")
+for _name, _class in {
+    "bm25_reader": "Bm25Reader",
+    "orqa": "Orqa",
+    "realm": "Realm",
+    "warm_start": "WarmStart",
+}.items():
+    SYSTEMS.declare(_name, f"realm_lab.engine.systems.{_name}:{_class}")
+Class = TypeVar("Class", bound=type[System])
+
+
+def register_system(system: Class) -> Class:
+    """Make a system known by its name; a decorator. UserError: the name is taken, or it declares no stages."""
+    SYSTEMS.register(getattr(system, "name", system.__qualname__))(system)
+    return system
+
+
+def system_of(name: str) -> type[System]:
+    """Return the system of that name, or `package.module:Class`. UserError: there is none; it names the nearest."""
+    return SYSTEMS.find("system", name).load()
+
+
+def system_source(name: str) -> str | dict[str, str] | None:
+    """The digest of the package of a user's own system; None for one of realm_lab."""
+    return SYSTEMS.find("system", name).source
+
+
+def options_of(params: Params, system: str) -> Section:
+    """Return the parameters that only this system has, from `system_options`. UserError: an unknown option or a wrong
+    value, or options of an unknown system."""
+    if params._options is not None:
+        return params._options
+    for name in params.system_options:
+        try:
+            SYSTEMS.find(OPTIONS, name)
+        except UserError as error:
+            raise UserError(error.problem, error.remedy, parameter=f"{OPTIONS}.{name}") from None
+    choice = Choice(system, params.system_options.get(system, {}))
+    return cast(Section, checked_options(f"{OPTIONS}.{system}", choice, system_of(system).options))
+
+
+def fixed_params(params: Params, system: str) -> Params:
+    """Return the parameters of a system's runs: those given, with its fixed ones. UserError: they contradict."""
+    fixed = system_of(system).fixed
+    if not fixed or params._options is not None:  # a view has them
+        return params
+    for name in (f"pretrain.{name}" for change in params.pretrain.changes.values() for name in change):
+        if name in fixed:
+            raise UserError(f"system '{system}' has {name} = {fixed[name]} at all steps", parameter=CHANGES)
+    changed: dict[str, Any] = params.model_dump(mode="json")
+    for name, value in fixed.items():
+        *sections, last = name.split(".")
+        functools.reduce(dict.__getitem__, sections, changed)[last] = value
+    try:
+        return type(params)(**changed)
+    except ValidationError as error:
+        raise UserError(f"system '{system}' has {dict(fixed)}: {validation_line(error)}") from None
+
+
+def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Params:
+    """Return the parameters of a run that a stage may read: those that it and the stages before it declare, and those
+    that it observes. With `key`, only those that it declares itself."""
+    from realm_lab.engine.params.sections import Streams
+
+    declared, params = (PREPARE, *system_of(system).stages), fixed_params(params, system)
+    last = system_of(system).stage(stage)
+    if not last.declares(CHANGES) and params._options is None:  # it reads them as they are at the end, as a view does
+        params = params.at_end()
+    stages = declared[: declared.index(last) + 1]
+
+    def keeps(name: str) -> bool:
+        if key:
+            return last.declares(name)
+        read = any(is_inside(name, one) for one in (*ALWAYS_READ, *last.observes))
+        return read or any(stage.declares(name) for stage in stages)
+
+    view = params.view(keeps, last.name)
+    names = {stage.name for stage in stages}
+    order = {stage: number for stage, number in params.streams.order.items() if stage in names}
+    streams = Streams(initialisation=params.streams.initialisation, order=order)
+    own = options_of(params, system).view(keeps, last.name, f"{OPTIONS}.")
+    view.__dict__ |= {"streams": streams, "system_options": {system: own.model_dump(mode="json")}}
+    view._options = own
+    return view
+
+
+def with_options(flat: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Add the default of each option in `names` that is missing in flat parameters; None if it has none."""
+    return {name: _default(name, flat) for name in names if is_option(name)} | dict(flat)
+
+
+def _default(name: str, flat: Mapping[str, Any]) -> Any:
+    """The default of an option, if its system, or the plug-in that is named in `flat`, has it."""
+    parameter, _, option = name.rpartition(".")
+    if is_system_option(name):
+        declared: Any = system_of(parameter.partition(".")[2]).options
+    else:
+        kind: Kind[Any] = load_object(parameter, PARTS[parameter])
+        declared = kind.find(parameter, flat[parameter]).options_model()
+    field = declared.model_fields.get(option) if declared else None
+    return None if field is None or field.is_required() else field.get_default(call_default_factory=True)

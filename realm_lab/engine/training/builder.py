@@ -1,0 +1,136 @@
+"""A separate process, on this or another machine, that embeds the corpus while training continues (launch.builder).
+
+It pays off if an index may be late (pretrain.refresh.delay_steps), and changes no number. The trainer writes weights to
+`<run>/index/step-N/embedder` and a line with N to the process, which embeds and answers with N; the embeddings are then
+in `<run>/index/step-N/embeddings.safetensors`. A builder that fails ends the run, which resumes when it is run again;
+without its trainer it reads the end of its input, and ends too.
+"""
+
+# Shapes: N passages, D embedding size
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from realm_lab.engine.core.process import limit_threads, on_first_rank, pick_device, ranks
+from realm_lab.engine.corpus.store import PreparedCorpus
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.models.embedder import Embedder
+from realm_lab.engine.models.encoder import show
+from realm_lab.engine.models.folders import EMBEDDER_JSON, read_embedder, read_tensors, write_embedder, write_tensors
+from realm_lab.engine.params.parameters import Launch
+from realm_lab.engine.retrieval.index import Inputs
+from realm_lab.engine.retrieval.retriever import Retriever
+from realm_lab.errors import UserError
+from realm_lab.records.files import seen
+from realm_lab.records.launched import own_package
+
+OF_JOB = re.compile(r"SLURM_(?!CONF$)")
+COMMAND = (sys.executable, "-m", "realm_lab.engine.training.builder")
+
+
+class ProcessBuilder:
+    """The trainer's end of the builder process. The first rank owns the process, and all ranks read its results."""
+
+    def __init__(self, folder: Path, launch: Launch, corpus: Path, inputs: Inputs, device: torch.device):
+        self._folder, self._device = folder, device
+        self._process: subprocess.Popen[str] | None = None
+        if ranks().rank:
+            return
+        shutil.rmtree(folder, ignore_errors=True)  # of a trainer that was killed; it submits again
+        places = {"corpus": str(corpus.resolve()), "folder": str(folder.resolve())}
+        job: dict[str, Any] = {"inputs": inputs._asdict() | {"special": inputs.special._asdict()}, **places}
+        job |= {"device": launch.device, "compile": launch.compile}
+        job["threads"] = torch.get_num_threads()  # as the trainer's, so that the numbers are the same
+        begin = [] if launch.builder == "process" else shlex.split(launch.builder)
+        # With the variables of the trainer's job, srun would start a step of that job.
+        own = {name: value for name, value in os.environ.items() if not (begin and OF_JOB.match(name))}
+        command, pipe = (*begin, *COMMAND, json.dumps(job)), subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=own | own_package())
+        except OSError as error:
+            raise UserError(f"launch.builder: {command[0]}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.terminate()  # srun ends the processes that it started
+            self._process.communicate()
+
+    def submit(self, step: int, embedder: Embedder) -> None:
+        """Write the weights, and ask for their embeddings."""
+        if self._process is None:
+            return
+        write_embedder(embedder, _place(self._folder, step) / "embedder")
+        assert self._process.stdin is not None
+        try:
+            print(step, file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            raise self._failure() from None
+
+    def wait(self, step: int) -> Tensor:
+        """Return the embeddings of a submitted step, float32 [N, D]; older ones are deleted. UserError: the builder has
+        failed."""
+        on_first_rank(lambda: self._wait(step))
+        found = read_tensors(seen(_place(self._folder, step) / "embeddings.safetensors"))["embeddings"]
+        if self._process is not None:
+            for older in self._folder.glob("step-*"):
+                if older.name < _place(self._folder, step).name:
+                    shutil.rmtree(older, ignore_errors=True)  # except files that are still being read
+        return found.to(self._device)
+
+    def _wait(self, step: int) -> None:
+        """Wait for the answer to a step; steps are answered in the order in which they were submitted."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        answer = None
+        while answer != step:
+            line = self._process.stdout.readline()
+            if not line:
+                raise self._failure()
+            answer = int(line)
+
+    def _failure(self) -> UserError:
+        assert self._process is not None
+        return UserError(f"the builder of the index ended with code {self._process.wait()}, see above; run again")
+
+
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def serve(job: dict[str, Any]) -> None:
+    """Run the builder's side: embed each requested step until the input ends."""
+    for name in (signal.SIGUSR1, signal.SIGUSR2):  # SLURM warns all processes; the trainer stops in time, and ends this
+        signal.signal(name, signal.SIG_IGN)
+    folder, given = Path(job["folder"]), job["inputs"]
+    limit_threads(job["threads"])
+    corpus = PreparedCorpus(Path(job["corpus"]))
+    inputs, passages = Inputs(**given | {"special": SpecialIds(**given["special"])}), corpus.passages()
+    for line in sys.stdin:
+        place = _place(folder, int(line))
+        embedder, _ = read_embedder(seen(place / "embedder" / EMBEDDER_JSON).parent)
+        if corpus.pictures is not None:
+            show(embedder, torch.from_numpy(corpus.pictures.patches))
+        embedder.to(pick_device(job["device"]))
+        if job["compile"]:
+            embedder.document_encoder.compile(dynamic=True)
+        embeddings_ND = Retriever(embedder, passages, inputs).embed_passages()
+        write_tensors(place / "embeddings.safetensors", {"embeddings": embeddings_ND})
+        print(int(line), flush=True)
+
+
+if __name__ == "__main__":
+    serve(json.loads(sys.argv[1]))

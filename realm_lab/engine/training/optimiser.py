@@ -1,0 +1,250 @@
+"""AdamW with BERT's schedule: linear warm-up, then linear decay; no weight decay on biases and LayerNorm."""
+
+# Shapes: U parameters of a bucket
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from realm_lab.engine.core.process import begin_sum_over_ranks_, ranks, to_device
+from realm_lab.engine.models.embedder import Embedder
+from realm_lab.engine.models.initial import frozen_names, tower_names
+from realm_lab.engine.params.parameters import Finetune, Params, Pretrain
+from realm_lab.engine.params.sections import Optimiser
+from realm_lab.engine.training.checkpoint import load_module, module_tensors
+
+BETA1, EPSILON, WEIGHT_DECAY, CLIP_NORM = 0.9, 1e-6, 0.01, 1.0  # BERT's
+BUCKET_BYTES = 25 << 20  # DistributedDataParallel's
+
+
+class Recipe(NamedTuple):
+    """The settings behind the parameter `recipe`."""
+
+    beta2: float
+    bias_correction: bool  # of Adam's moments: BERT's optimiser has none, which is felt in the first steps
+    decays_from_start: bool  # the decay counts from step 0, so that the rate drops when the warm-up ends
+
+
+RECIPES = {"bert": Recipe(0.999, False, True), "short": Recipe(0.98, True, False)}
+
+
+def learning_rate_factor(step: int, total_steps: int, settings: Optimiser) -> float:
+    """Return the share of the peak learning rate used in `step` (0-based): up over warmup_steps, then linearly down to
+    final_fraction at the last step. The first step of the warm-up has 1/warmup_steps; BERT's has 0."""
+    if step < settings.warmup_steps:
+        return (step + 1) / settings.warmup_steps
+    start = 0 if RECIPES[settings.recipe].decays_from_start else settings.warmup_steps
+    progress = (step - start) / max(1, total_steps - start)
+    return 1.0 - (1.0 - settings.final_fraction) * min(1.0, progress)
+
+
+class ScheduledAdamW:
+    """A group of parameters with its learning rate, schedule and clipping."""
+
+    def __init__(self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str]):
+        self.name, self._settings, self._total_steps = name, settings, total_steps
+        self._recipe = RECIPES[settings.recipe]
+        self.named = {key: value for key, value in module.named_parameters() if key not in frozen}
+        decayed = [value for value in self.named.values() if value.ndim > 1]
+        plain = [value for value in self.named.values() if value.ndim <= 1]
+        self._adamw = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
+            lr=settings.learning_rate,
+            betas=(BETA1, self._recipe.beta2),
+            eps=EPSILON,
+            fused=True,
+        )
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self._adamw.zero_grad(set_to_none=True)
+
+    def step(self, step: int) -> dict[str, float]:
+        """Clip and update; returns the learning rate used and the gradient norm before clipping.
+
+        If the norm is not finite nothing is updated: the caller checks the returned norm.
+        """
+        rate = self._settings.learning_rate * learning_rate_factor(step, self._total_steps, self._settings)
+        for group in self._adamw.param_groups:
+            group["lr"] = rate
+        norm = float(nn.utils.clip_grad_norm_(self.named.values(), CLIP_NORM))
+        if math.isfinite(norm):
+            if not self._recipe.bias_correction:
+                self._skip_bias_correction()
+            self._adamw.step()
+        return {f"learning_rate_{self.name}": rate, f"gradient_norm_{self.name}": norm}
+
+    def _skip_bias_correction(self) -> None:
+        """Disable Adam's bias correction, as BERT does: 1 - beta^t is exactly 1 after infinitely many steps."""
+        for parameter in self.named.values():
+            if parameter.grad is not None and not self._adamw.state[parameter]:
+                self._adamw.state[parameter] = {
+                    "step": torch.tensor(torch.inf, device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+
+    def state(self) -> dict[str, Tensor]:
+        """Return Adam's moments by parameter name, for a checkpoint."""
+        return {
+            f"{self.name}.{key}.{part}": value
+            for key, parameter in self.named.items()
+            for part, value in self._adamw.state.get(parameter, {}).items()
+        }
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the result of `state`."""
+        for key, parameter in self.named.items():
+            prefix = f"{self.name}.{key}."
+            parts = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            if parts:
+                self._adamw.state[parameter] = {part: value.clone() for part, value in parts.items()}
+
+
+class GradientSum:
+    """The sum of one step's gradients over the ranks; every rank gets the same bits.
+
+    Parameters are in buckets, from the last to the first, as a backward pass reaches them. A bucket is exchanged as
+    soon as all of its gradients are complete and the buckets before it are under way, so that all ranks exchange in one
+    order; `finish` exchanges the rest, if a rank does not use some parameter. With the gradients
+    of a bucket goes a number for each, whether it is present: a parameter that no rank used gets no gradient.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]):
+        self._buckets: list[list[nn.Parameter]] = []
+        filled = BUCKET_BYTES
+        for parameter in reversed(parameters) if ranks().size > 1 else ():
+            if filled >= BUCKET_BYTES:
+                self._buckets.append([])
+                filled = 0
+            self._buckets[-1].append(parameter)
+            filled += parameter.nbytes
+        self._missing = [set(map(id, bucket)) for bucket in self._buckets]
+        self._exchanged: list[tuple[Tensor, Callable[[], None]]] = []  # of the first buckets, with how to wait for it
+
+    @contextmanager
+    def during(self) -> Iterator[None]:
+        """Inside is the backward pass that completes the gradients: the last one that reaches a parameter."""
+        parameters = [parameter for bucket in self._buckets for parameter in bucket]
+        hooks = [parameter.register_post_accumulate_grad_hook(self._note) for parameter in parameters]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _note(self, parameter: Tensor) -> None:
+        for missing in self._missing:
+            missing.discard(id(parameter))
+        while len(self._exchanged) < len(self._buckets) and not self._missing[len(self._exchanged)]:
+            self._exchange_next()
+
+    def _exchange_next(self) -> None:
+        bucket = self._buckets[len(self._exchanged)]
+        gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
+        is_used_U = to_device(np.array([each.grad is not None for each in bucket], np.float32), bucket[0].device)
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), is_used_U])
+        self._exchanged.append((flat, begin_sum_over_ranks_(flat)))
+
+    def finish(self) -> None:
+        """Exchange the remaining buckets, and replace the gradients by the sums."""
+        while len(self._exchanged) < len(self._buckets):
+            self._exchange_next()
+        for bucket, (flat, wait) in zip(self._buckets, self._exchanged, strict=True):
+            wait()
+            *sums, used_U = flat.split([*(each.numel() for each in bucket), len(bucket)])
+            for parameter, found, used in zip(bucket, sums, used_U.tolist(), strict=True):
+                if used:
+                    parameter.grad = found.view_as(parameter)
+
+
+def _heads_first(named: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
+    """The reader's heads before its encoder: no stage uses all of them, and a bucket with one that has no gradient
+    would hold up the exchange of all later ones."""
+    return [named[name] for name in sorted(named, key=lambda name: name.startswith("encoder."))]
+
+
+class TrainedModels:
+    """A reader and an embedder, with an optimiser for each that trains."""
+
+    @classmethod
+    def of(
+        cls, params: Params, settings: Pretrain | Finetune, reader: nn.Module, embedder: Embedder, *towers: bool
+    ) -> TrainedModels:
+        """Choose the modules that a stage trains: the reader, and the query and document tower by `towers`."""
+        models = cls(reader, embedder)
+        frozen = frozen_names(reader, params)
+        models.train("reader", reader, settings.reader, settings.steps, frozen, settings.train_reader)
+        frozen = frozen_names(embedder, params) | tower_names(embedder, *towers)
+        models.train("retriever", embedder, settings.retriever, settings.steps, frozen, any(towers))
+        return models
+
+    def __init__(self, reader: nn.Module, embedder: nn.Module):
+        self._reader, self._embedder = reader, embedder
+        self.optimisers: list[ScheduledAdamW] = []
+        self._sum = GradientSum([])  # of the present step
+
+    def train(
+        self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str], trains: bool = True
+    ) -> None:
+        """Train one of the two from now on, if it `trains`; otherwise it gets no gradient."""
+        for key, parameter in module.named_parameters():
+            parameter.requires_grad_(trains and key not in frozen)
+        if trains:
+            self.optimisers.append(ScheduledAdamW(name, module, settings, total_steps, frozen))
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for optimiser in self.optimisers:
+            optimiser.zero_grad()
+        parameters = [each for optimiser in self.optimisers[::-1] for each in _heads_first(optimiser.named)]
+        self._sum = GradientSum(parameters)
+
+    def backward(self, result: Tensor, gradient: Tensor | None = None, *, last: bool = True) -> None:
+        """Add up gradients. In the `last` pass of a step that reaches a parameter the ranks sum its gradient meanwhile;
+        if no pass is marked as the last, `step` sums."""
+        with self._sum.during() if last else nullcontext():
+            result.backward(gradient)
+
+    def step(self, step: int) -> dict[str, float]:
+        """Sum the gradients over the ranks, update, and return the results of the optimisers."""
+        values: dict[str, float] = {}
+        self._sum.finish()
+        for optimiser in self.optimisers:
+            values |= optimiser.step(step)
+        return values
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return weights and moments, for a checkpoint."""
+        state = module_tensors("reader", self._reader) | module_tensors("embedder", self._embedder)
+        for optimiser in self.optimisers:
+            state |= optimiser.state()
+        return state
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the result of `tensors`."""
+        load_module("reader", self._reader, tensors)
+        load_module("embedder", self._embedder, tensors)
+        for optimiser in self.optimisers:
+            optimiser.load_state(tensors)
+
+
+class ModelsTask:
+    """A task of the loop with no state besides its models."""
+
+    _models: TrainedModels
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and moments."""
+        return self._models.tensors()
+
+    def load(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Restore the result of `tensors`."""
+        self._models.load(tensors)

@@ -1,0 +1,92 @@
+"""The queries of pre-training: the sentences of each step, their masks, and the initial null document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from realm_lab.engine.core.seeding import epoch_order, numpy_generator
+from realm_lab.engine.corpus.store import Sentences
+from realm_lab.engine.masking import MaskedSentence, MaskRequest, asked_form, mask, masking_scheme
+from realm_lab.engine.params.parameters import Pretrain
+from realm_lab.engine.retrieval.candidates import CandidatePolicy, calibrate_null, initialise_null
+from realm_lab.engine.retrieval.retriever import Retriever
+from realm_lab.errors import UserError
+
+CALIBRATION_SENTENCES = 64
+
+
+class QueryStream:
+    """An endless stream of sentences in shuffled epochs, addressed by position; its length is the length of an epoch.
+
+    An epoch has each sentence with a salient span once (`salient`), each salient span once, so that a sentence comes
+    as often as it has spans (`by_span`; the scheme chooses the masked one), or each sentence once (`any`).
+    The order is a pure function of the seed and the position, whatever the scheme masks and however many numbers it
+    draws; a mask depends only on its sentence and the generator.
+    """
+
+    def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int, vocabulary: Sequence[str]):
+        self._settings, self._sentences, self._mask_id, self._vocabulary = settings, sentences, mask_id, vocabulary
+        self._seed, self._scheme = seed, masking_scheme(settings.masking)
+        self._asked = asked_form(settings, vocabulary)
+        self._by_span = settings.sentence_choice == "by_span"
+        self._rows: np.ndarray | None = None  # None: items are the rows themselves, or spans
+        self._count = sentences.span_count() if self._by_span else len(sentences)
+        if settings.sentence_choice == "salient":
+            self._rows = sentences.rows_with_spans()
+            self._count = len(self._rows)
+        if not self._count:
+            raise UserError(
+                f"parameter 'pretrain.sentence_choice' is {settings.sentence_choice}, but no sentence of the "
+                "pre-training corpus has a salient span; check corpus.tagger, or choose any with masking: random_token"
+            )
+        self._order = epoch_order(self._count, seed, "pretrain-sentences")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def rows(self, start: int, count: int) -> np.ndarray:
+        """Return sentences at positions `start` to `start + count - 1` of the stream, int64 [count]."""
+        items = self._order.take(start, count)
+        if self._by_span:
+            return self._sentences.rows_of_spans(items)
+        return items if self._rows is None else self._rows[items]
+
+    def masked(self, row: int, generator: np.random.Generator) -> MaskedSentence:
+        """Mask the positions of a sentence that the scheme chose."""
+        tokens, settings = self._sentences.tokens[row], self._settings
+        request = MaskRequest(
+            len(tokens),
+            self._sentences.salient_spans(row),
+            settings.mask_rate,
+            settings.salient_spans,
+            tokens,
+            [self._vocabulary[token] for token in tokens],
+            self._sentences.labels(row),
+        )
+        sentence = mask(tokens, self._scheme(request, generator), self._mask_id, self._sentences.text(row))
+        return self._asked(sentence, self._sentences.kind(row, sentence.positions))
+
+    def sample(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the first sentences, masked with a separate generator: rows and queries."""
+        rows = self.rows(0, min(count, len(self)))
+        return rows, [self.masked(int(row), numpy_generator(self._seed, purpose, int(row))).query for row in rows]
+
+    def origins(self, rows: np.ndarray) -> np.ndarray:
+        """Return the passages that sentences were taken from."""
+        return np.asarray(self._sentences.origins[rows])
+
+
+def place_null(settings: Pretrain, retriever: Retriever, stream: QueryStream) -> None:
+    """Initialise the null document with some training queries; the same at every call."""
+    null_D, policy = retriever.embedder.null_vector, CandidatePolicy.of(settings)
+    is_new = null_D is not None and not null_D.any()
+    calibrates = settings.calibrate_null and policy.null
+    if is_new or calibrates:
+        rows, queries = stream.sample(CALIBRATION_SENTENCES, "calibration")
+        exclude = policy.exclusion(retriever, stream.origins(rows))
+        if is_new:
+            initialise_null(retriever, policy, queries, exclude)
+        if calibrates:
+            calibrate_null(retriever, policy, queries, exclude)

@@ -1,0 +1,94 @@
+"""`realm-lab demo`: a finished study that comes with the package, copied into runs/, which answers a question.
+
+The study is demo.yaml in realm_lab/demo/, with the stages of its runs next to it: whole, so that other studies can use
+them, except their environments. `make demo-study` trains them again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from realm_lab.engine.systems.identity import kept_corpus_folder
+from realm_lab.errors import UserError
+from realm_lab.lab.plan import plan_study
+from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.wanted import record_study
+from realm_lab.lab.worker import run_stage
+from realm_lab.records.digests import read_digests, write_last
+from realm_lab.records.files import atomic_directory
+from realm_lab.records.run import StageRun
+from realm_lab.records.study import read_study_record, study_folder
+
+FOLDER = Path(__file__).parents[1] / "demo"
+QUESTION = "who is the president of vovzib ?"
+LEFT_OUT = "env.json", "code.patch", "lease"  # of a stage: they name the machine and the user
+
+
+def planned(root: Path) -> StudyPlan:
+    """Plan the demo in a project, whatever its params.yaml contains."""
+    return plan_study(FOLDER / "demo.yaml", root, params_path=FOLDER / "params.yaml")
+
+
+def install(root: Path) -> str:
+    """Copy the demo into ROOT/runs and prepare its corpus, unless that is done; returns the name of its REALM run.
+
+    UserError: the project has another study of this name, or the stages belong to another version of the engine.
+    """
+    plan = planned(root)
+    path = study_folder(Path(root) / "runs", plan.name) / "study.json"
+    if path.exists() and {run.run_key for run in read_study_record(path).runs} != {run.run_key for run in plan.runs}:
+        raise UserError("another study has the name of the demo", path=path, remedy="run the demo in another folder")
+    record_study(plan, root)
+    for run in plan.runs:
+        for folder in run.folders(Path(root) / "runs").values():
+            source = FOLDER / "stages" / folder.name
+            if source.is_dir() and not folder.exists():
+                with atomic_directory(folder) as scratch:
+                    shutil.copytree(source, scratch, dirs_exist_ok=True)
+            elif not folder.exists() and not folder.name.startswith("prepare"):
+                raise UserError("no such stage", "the demo was made by another version of the engine", path=source)
+    first = plan.runs[0]
+    if not (kept_corpus_folder(root, first) / "manifest.json").exists():
+        run_stage("prepare", first.system, first.params, first.seed, root)
+    return f"{plan.name}/{first.cell}-s{first.seed}"
+
+
+def next_steps(root: Path) -> str:
+    """Return the commands to go on with in a project."""
+    train = "dvc repro" if (Path(root) / "dvc.yaml").exists() else "realm-lab run"
+    show = "realm-lab mirror; mlflow ui"
+    if (Path(root) / "Makefile").exists():
+        train, show = "make repro", "make ui"
+    return f"realm-lab report demo; {show}; {train} trains the default study"
+
+
+def collect(root: Path) -> None:
+    """Take the stages of the finished study over into the package, without names of the user and the machine."""
+    target = FOLDER / "stages"
+    shutil.rmtree(target, ignore_errors=True)
+    for run in planned(root).runs:
+        for stage, folder in run.folders(Path(root) / "runs").items():
+            copy = target / folder.name
+            if stage != "prepare" and not copy.exists():
+                StageRun(folder, stage).check()
+                shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
+                status = replace(StageRun(folder, stage).status(), host="", pid=0)
+                write_last(copy / "status.json", asdict(status), name=read_digests(folder)[0])
+
+
+def main(root: Path) -> None:
+    """Train the study in the project ROOT, unless the present code did it, and take it over."""
+    from realm_lab.lab.sweep import Request, sweep
+
+    request = Request(FOLDER / "demo.yaml", root, params_path=FOLDER / "params.yaml", retry_failed=True,
+                      overrides={"launch.other_code": "fresh"})  # fmt: skip
+    if sweep(request):
+        raise UserError("the study of the demo is not complete", "run it again")
+    collect(root)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,107 @@
+"""`python -m realm_lab.lab.effective FOLDER`: write files that DVC compares before each of its other stages.
+
+parameters.json has params.yaml with its preset filled in. keys.json has a digest of the keys of each stage of the
+default pipeline, which also change with the content of files. code.json has one of the code of each stage and of the
+stages before it. studies/NAME.json has the same of a study that dvc.yaml names, as a sweep would find it. The first
+stage of DVC: it refuses what a later one would refuse after work.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from realm_lab.engine.params.load import load
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, code_roots, plan_run
+from realm_lab.engine.systems.registry import options_of
+from realm_lab.errors import UserError
+from realm_lab.lab.other_code import other_code
+from realm_lab.lab.plan import check_parts, plan_study
+from realm_lab.lab.results import Results
+from realm_lab.lab.rules.seeds import options_of as seed_options
+from realm_lab.lab.wanted import wanted
+from realm_lab.records.code_record import CodeStates, code_reader
+from realm_lab.records.files import digest, write_json
+from realm_lab.records.plugins import Choice
+from realm_lab.records.yaml_file import read_yaml
+
+AFTER = {"evaluate": ("realm_lab.evidence.report.default_run",), "report": ("realm_lab.evidence.report.report",)}
+
+
+def write_effective(source: Path, folder: Path) -> None:
+    """Write every parameter with its value, and digests of keys and code. UserError: a wrong parameter, or an unknown
+    name."""
+    params = load(source)
+    check_parts(params)
+    options_of(params, DEFAULT_SYSTEMS[-1])
+    write_json(folder / "parameters.json", params.model_dump(mode="json"))
+    write_json(folder / "keys.json", stage_keys(params))
+    write_json(folder / "code.json", stage_digests(params, source.parent / "runs"))
+    (folder / "studies").mkdir(parents=True, exist_ok=True)
+    for name in _studies(source.with_name("dvc.yaml")):
+        study = study_digests(source.parent / "experiments" / f"{name}.yaml", source.parent)
+        write_json(folder / "studies" / f"{name}.json", study)
+
+
+def _studies(pipeline: Path) -> list[str]:
+    """Return the studies that a dvc.yaml names in its first lines."""
+    variables = read_yaml(pipeline).get("vars", []) if pipeline.exists() else []
+    return [name for one in variables if isinstance(one, dict) for name in one.get("studies", [])]
+
+
+def stage_keys(params: Params) -> dict[str, str]:
+    """Return stage -> digest of its keys in all runs of the default pipeline."""
+    plans = [plan_run(params, system, seed) for system in DEFAULT_SYSTEMS for seed in params.seeds]
+    stages = ("prepare", *plans[-1].stages)
+    return {
+        stage: digest([plan.key(stage) for plan in plans if stage in ("prepare", *plan.stages)]) for stage in stages
+    }
+
+
+def stage_digests(params: Params, runs: Path) -> dict[str, str]:
+    """Return stage -> digest of the code that it and the stages before it reach, for every system of the default
+    pipeline, with the files that custom code opened; and of `report`."""
+    reader, found, opened = code_reader(runs), {}, _opened(params, runs)
+    above: list[str] = []
+    by_system = [code_roots(params, system) for system in DEFAULT_SYSTEMS]
+    for stage in by_system[-1]:
+        roots = [*AFTER.get(stage, ()), *(root for each in by_system for root in each.get(stage, ()))]
+        above.append(digest([reader.reached(roots), opened[stage]]))
+        found[stage] = digest(above)
+    found["report"] = digest(reader.reached(AFTER["report"]))
+    reader.save()
+    return found
+
+
+def _opened(params: Params, runs: Path) -> dict[str, dict[str, str]]:
+    """Return stage -> the files that custom code opened in its runs so far, with their present digests."""
+    states, found = CodeStates(runs), dict[str, dict[str, str]]()
+    for system in DEFAULT_SYSTEMS:
+        for seed in params.seeds:
+            for stage, folder in plan_run(params, system, seed).folders(runs).items():
+                found.setdefault(stage, {}).update(states.files(folder))
+    return found
+
+
+def study_digests(path: Path, root: Path) -> dict[str, Any]:
+    """Return digests of the keys of a study's runs, without those that depend on results, and of all its code; and
+    `changes` of code since its finished stages. UserError: it cannot be planned."""
+    plan, reader = plan_study(path, root), code_reader(root / "runs")
+    least = len(plan.seeds) if plan.rule is None else seed_options(plan.rule).at_least
+    runs = [run for run in plan.runs if run.seed in plan.seeds[:least]]
+    named = [choice.name for choice in plan.design.figures]
+    named += [Choice.read(metric.choice).name for metric in plan.design.own_metrics if metric.choice]
+    roots = {*AFTER["report"], *(name.partition(":")[0] for name in named if ":" in name)}
+    for run in runs:
+        roots |= {one for modules in code_roots(run.params, run.system).values() for one in modules}
+    changes = {change for one, _ in other_code(wanted(plan, Results(root)), root) for change in one.changes}
+    keys, code = [run.run_key for run in runs], reader.reached(sorted(roots))
+    reader.save()
+    return {"keys": digest(keys), "code": digest(code), "changes": sorted(changes)}
+
+
+if __name__ == "__main__":
+    try:
+        write_effective(Path("params.yaml"), Path(sys.argv[1]))
+    except UserError as error:
+        sys.exit(f"error: {error}")

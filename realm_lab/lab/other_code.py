@@ -1,0 +1,85 @@
+"""Handle results computed by other code: name them before they are used, then compute again or accept them
+(`launch.other_code`)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from realm_lab.engine.systems.identity import code_roots, exported_corpus_folder, kept_corpus_folder
+from realm_lab.errors import UserError
+from realm_lab.records.code_record import CodeStates, StageCode, changes_line
+from realm_lab.records.files import remove_directory
+from realm_lab.records.run import Run
+from realm_lab.records.run_lease import writing
+
+KEPT = ("config.yaml", "lease")  # of a stage that is to start from nothing
+OtherCode = tuple[StageCode, list[Run]]
+
+
+def other_code(runs: Iterable[Run], root: Path, until: str = "") -> list[OtherCode]:
+    """Return stages of planned runs that other code computed, each with the runs that would use it again, as far as
+    stage `until`, or each run's last."""
+    states = CodeStates(Path(root) / "runs")
+    found: dict[Path, StageCode] = {}
+    owners: dict[Path, list[Run]] = {}
+    for run in runs:
+        folders = run.folders(Path(root) / "runs", until)
+        kept = states.of_run(folders, code_roots(run.params, run.system))
+        for stage in kept:
+            if stage.changes:
+                found[stage.folder] = stage
+                owners.setdefault(stage.folder, []).append(run)
+    return [(stage, owners[folder]) for folder, stage in found.items()]
+
+
+def described(found: Sequence[OtherCode]) -> str:
+    """Describe the results of other code, and the changes of that code, in a line."""
+    return changes_line([stage for stage, _ in found], len({run.name for _, runs in found for run in runs}))
+
+
+def settle_code(runs: Sequence[Run], root: Path, until: str = "", check: Callable[[], None] = lambda: None) -> None:
+    """Treat results of other code by `launch.other_code`: stop, delete them, or accept them. `check` is called before
+    anything is written. UserError: the setting is `stop`, or a process works on such a stage."""
+    found = other_code(runs, root, until)
+    policy = runs[0].params.launch.other_code if runs else "stop"
+    if found and policy == "stop":
+        raise UserError(f"{described(found)}; --fresh computes it again, --accept records that the change is harmless")
+    check()
+    if found:
+        print(f"{'accepted' if policy == 'accept' else 'computing again'}: {described(found)}", file=sys.stderr)
+    runs_folder = Path(root) / "runs"
+    states = CodeStates(runs_folder)
+    for one, users in found:
+        if policy == "accept":
+            run, stage = users[0], one.stage
+            folders, roots = run.folders(runs_folder), code_roots(run.params, run.system)
+            states.accept(stage, folders, roots[stage])
+            continue
+        for run in users:
+            folders = run.folders(runs_folder, until)
+            way = list(folders)
+            for stage in way[way.index(one.stage) :]:  # and the stages computed from it
+                _empty(folders[stage])
+                if stage == "prepare":
+                    _remove_corpus(run, root)
+
+
+def _remove_corpus(run: Run, root: Path) -> None:
+    kept = kept_corpus_folder(root, run)
+    for folder in (kept, exported_corpus_folder(root, run)):
+        remove_directory(folder)
+    for cuts in kept.parent.glob(f".{kept.name}.*.cuts"):
+        shutil.rmtree(cuts)
+
+
+def _empty(folder: Path) -> None:
+    """Delete a stage's results so that it starts from nothing. UserError: a process works on it."""
+    if not (folder / "config.yaml").exists():
+        return
+    with writing(folder):
+        for path in folder.iterdir():
+            if path.name not in KEPT:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,396 @@
+"""Turn a study's file into its runs: every cell at every seed with its resolved parameters and keys. No results are
+read: which runs it wants by them is in wanted.py."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from realm_lab.engine.masking import check_masking
+from realm_lab.engine.params.changes import phases
+from realm_lab.engine.params.load import beyond_preset, flatten, laid_over, placed, resolve, setting
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.retrieval.refresh import check_refresh
+from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, plan_run, plan_runs
+from realm_lab.engine.systems.registry import system_of, with_options
+from realm_lab.errors import UserError, suggestion
+from realm_lab.evidence.report.own_figures import FIGURES, OF_TRAINING, REPORT_SECTIONS, known_anywhere
+from realm_lab.lab.launchers import LocalOptions
+from realm_lab.lab.planned import CellSpace, StudyPlan
+from realm_lab.lab.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
+from realm_lab.lab.rules.space import Dimension, Tuning, check_dimension, check_metric, last_stage_for
+from realm_lab.lab.rules.tune import check_trials
+from realm_lab.lab.search_file import Search
+from realm_lab.lab.study import (
+    DEFAULT_SYSTEM,
+    Study,
+    cells_of,
+    overrides_of,
+    read_study_file,
+    value_in_name,
+)
+from realm_lab.records.computed import COMPUTED, definition
+from realm_lab.records.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
+from realm_lab.records.parameters import measuring, show
+from realm_lab.records.plugins import Choice, Kind, Plugin, import_plugins, load_object
+from realm_lab.records.run import Run
+from realm_lab.records.study import DEFAULT, StudyCell, StudyRecord
+from realm_lab.records.yaml_file import read_yaml
+
+DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
+
+
+def plan_study(
+    path: Path,
+    root: Path,
+    *,
+    params_path: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> StudyPlan:
+    """Plan the study of a file in the project `root`, whatever its results are; nothing is written.
+
+    Cells change the parameters of `params_path` (default: the project's params.yaml). `overrides` (dotted name ->
+    value; `preset` too) hold for every cell and override the study. UserError: the study or a cell's parameters are
+    wrong, or two cells are one run.
+    """
+    path, params_path, overrides = Path(path), params_path or Path(root) / "params.yaml", overrides or {}
+    if "space" in read_yaml(path):
+        search = read_study_file(path, Search)
+        return _search(search, *search.below(params_path, overrides), root)
+    study = read_study_file(path, Study)
+    base, common = study.below(params_path, overrides)
+    seeds, rule = _seeds_of(study)
+    given = [(cell, _settings(study, cell, common)) for cell in cells_of(study)]
+    spaces = () if study.tune is None else _spaces(study, given, base, common, seeds)
+
+    @functools.cache
+    def planned(chosen: str) -> StudyPlan:
+        choices = json.loads(chosen)
+        cells, runs, everywhere, of_baseline = _runs(study, given, base, common, seeds, choices)
+        return StudyPlan(
+            _design(study, cells, seeds, rule, of_baseline, everywhere, root),
+            runs,
+            study.launcher,
+            study.on_finish,
+            rule,
+            study.tune,
+            spaces,
+            choose=lambda choices: planned(json.dumps(choices, sort_keys=True)),
+        )
+
+    return planned("{}")
+
+
+def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], root: Path) -> StudyPlan:
+    """Plan a search. UserError: its metric, its pruning or its space does not fit the parameters."""
+    values = laid_over(laid_over(below, search.common), given)
+    with placed(values["preset"], values):
+        base = resolve(values)
+        check_parts(base)
+    with placed(search.reach("metric")):
+        check_metric(search.metric, base.corpus)
+    if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
+        message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
+        raise UserError(message, value=search.reach("pruning", "after_steps"))
+    cell, place, last = StudyCell("", "", DEFAULT_SYSTEM, {}), search.reach("space"), last_stage_for(search.metric)
+    inside = functools.partial(placed, place)
+    space = _space(search, cell, values, base, search.space, place, {*search.common, *given}, inside)
+    settings = search.launcher
+    if settings.local.processes is None:  # no more processes than trials at a time need
+        local = LocalOptions(processes=search.parallel * len(search.seeds))
+        settings = settings.model_copy(update={"local": local})
+    design = StudyRecord(
+        name=search.name,
+        question=search.question,
+        baseline="",
+        cells=(),
+        seeds=tuple(search.seeds),
+        runs=(),
+        metrics=(search.metric,),
+        last_stage="" if last == "evaluate" else last,
+        source=os.path.relpath(search.path, root),
+    )
+    return StudyPlan(design, space.make({}), settings, spaces=(space,), search=search)
+
+
+def _runs(
+    study: Study,
+    given: Sequence[tuple[StudyCell, Mapping[str, Any]]],
+    base: Mapping[str, Any],
+    common: Mapping[str, Any],
+    seeds: Sequence[int],
+    choices: Mapping[str, Any],
+) -> tuple[tuple[StudyCell, ...], tuple[Run, ...], dict[str, Any], Params]:
+    """Return the cells with the values that were chosen for them, every run, the changes of the preset in all cells,
+    and the parameters of the baseline. UserError: a cell's parameters are wrong, or two cells are one run."""
+    cells, resolved, plans = [], dict[str, Params](), []
+    for cell, overrides in given:
+        cells.append(replace(cell, overrides=laid_over(overrides, choices.get(cell.name, {}))))
+        values = laid_over(base, cells[-1].overrides)
+        with _in_cell(study, cell, values):
+            resolved[cell.name] = resolve(values)
+            check_parts(resolved[cell.name])
+            plans.append(plan_runs(resolved[cell.name], cell.system, seeds))
+    cells, of_baseline = _compared(cells, [flatten(params) for params in resolved.values()])
+    own = [key for key in cells[0].overrides if key not in common]
+    everywhere = {
+        key: value
+        for key, value in beyond_preset(resolved[cells[0].name]).items()
+        if not any(f"{key}.".startswith(f"{name}.") for name in own)
+    }
+    runs = []
+    owners: dict[str, StudyCell] = {}  # run key -> its cell
+    for cell, planned in zip(cells, plans, strict=True):
+        for run in planned:
+            other = owners.setdefault(run.run_key, cell)
+            if other != cell:
+                raise _overlap(study, other, cell, of_baseline, everywhere)
+            runs.append(replace(run, cell=cell.name, chosen=choices.get(cell.name, {})))
+    return tuple(cells), tuple(runs), everywhere, resolved[cells[0].name]
+
+
+def _design(
+    study: Study,
+    cells: Sequence[StudyCell],
+    seeds: tuple[int, ...],
+    rule: Plugin[SeedCounts] | None,
+    of_baseline: Params,
+    everywhere: Mapping[str, Any],
+    root: Path,
+) -> StudyRecord:
+    """Return the record of a study without its runs."""
+    metrics = _metrics_of(study)
+    axes = study.axes if len(study.axes) > 1 else {}
+    return StudyRecord(
+        name=study.name,
+        question=study.question,
+        baseline=cells[0].name,
+        cells=tuple(cells),
+        seeds=seeds,
+        runs=(),
+        metrics=tuple(dict.fromkeys(metric.name for metric in metrics.values())),
+        axes={axis: tuple(value_in_name(show(point)) for point in points) for axis, points in axes.items()},
+        source=os.path.relpath(study.path, root),
+        figures=_parts_of(study, "figures", FIGURES),
+        sections=_parts_of(study, "sections", REPORT_SECTIONS),
+        until=options_of(rule).looks if rule else None,
+        delta={metrics[text].name: value for text, value in study.delta.items()},
+        own_metrics=tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
+        common=json.loads(json.dumps(everywhere)),
+        observes=measuring(flatten(of_baseline)),
+        **study.model_dump(include={"declared", "not_run", "note", "tags"}),
+    )
+
+
+def _compared(cells: Sequence[StudyCell], flat: Sequence[dict[str, Any]]) -> tuple[list[StudyCell], dict[str, Any]]:
+    """Return cells with their differences from the baseline, the first, and its parameters. `flat`: those of each."""
+    names = dict.fromkeys(name for values in flat for name in values)
+    flat = [with_options(values, names) for values in flat]
+    base = flat[0]
+    changes = ({key: value for key, value in values.items() if value != base[key]} for values in flat)
+    return [replace(cell, changes=json.loads(json.dumps(own))) for cell, own in zip(cells, changes, strict=True)], base
+
+
+def _settings(study: Study, cell: StudyCell, common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a cell over params.yaml. UserError: it changes one of `common`, the --set of all cells."""
+    for key in common:
+        if key in cell.overrides:
+            message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
+            raise UserError(message, value=setting(cell.overrides, key))
+    return laid_over(laid_over(study.common, cell.overrides), common)
+
+
+def _in_cell(study: Study, cell: StudyCell, values: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Attach the source of a parameter in flat `values`, or else of the cell, to errors raised inside."""
+    return placed(study.reach("cells", cell.name), values, f"cell '{cell.name}': ")
+
+
+def _spaces(
+    study: Study,
+    given: Sequence[tuple[StudyCell, Mapping[str, Any]]],
+    base: Mapping[str, Any],
+    common: Mapping[str, Any],
+    seeds: Sequence[int],
+) -> tuple[CellSpace, ...]:
+    """Return the space of every cell. UserError: the choice could depend on the study's own seeds or on test data, or
+    the space of a cell does not fit it."""
+    tune, found = study.tune, []
+    assert tune is not None
+    study.refuse_twice(tune.seeds, "tune", "seeds")
+    if shared := sorted(set(tune.seeds) & set(seeds)):
+        message = f"tune.seeds: {shared[0]} is a seed of the study, too; a choice must not see them, so take others"
+        raise UserError(message, value=study.reach("tune", "seeds"))
+    for cell, overrides in given:
+        own = study.cells[cell.name].space if cell.name in study.cells else None
+        space = tune.space if own is None else own
+        written_space = study.reach("tune", "space") if own is None else study.reach("cells", cell.name, "space")
+        if not space:
+            problem = f"cell '{cell.name}' has no space to tune; write one here, or in 'tune'"
+            raise UserError(problem, value=written_space)
+        before, inside = laid_over(base, overrides), functools.partial(_in_cell, study, cell)
+        with inside(before):
+            untuned = resolve(before)
+        with placed(study.reach("tune", "metric")):
+            check_metric(tune.metric, untuned.corpus)
+        found.append(_space(tune, cell, before, untuned, space, written_space, {*cell.overrides, *common}, inside))
+        check_trials(found[-1], tune)
+    return tuple(found)
+
+
+def _space(
+    tuning: Tuning | Search,
+    cell: StudyCell,
+    before: Mapping[str, Any],
+    untuned: Params,
+    space: Mapping[str, Dimension],
+    place: Any,
+    taken: Collection[str],
+    inside: Callable[[Mapping[str, Any]], AbstractContextManager[None]],
+) -> CellSpace:
+    """Return the space of a cell, which `place` has as it was written, with the runs of its trials. `before` are the
+    cell's settings, `taken` those that cannot be in a space; `inside` attaches the source of an error in settings.
+    UserError: the space does not fit the cell."""
+    for name in overrides_of(dict.fromkeys(place)):  # they are parameters of a cell
+        if name in taken:
+            where = f"for cell '{cell.name}'" if cell.name else "in 'set' or by --set"
+            raise UserError(f"'{name}' is set {where} and is in its space; keep one", value=name)
+    known, last = with_options(flatten(untuned), space), last_stage_for(tuning.metric)
+    made: dict[str, tuple[Run, ...]] = {}
+
+    def make(values: Mapping[str, Any]) -> tuple[Run, ...]:
+        text = json.dumps(values, sort_keys=True)
+        if text not in made:
+            tried = laid_over(before, {name: values[name] for name in place if name in values})
+            with inside(tried):
+                params = resolve(tried)
+                check_parts(params)
+            runs = plan_runs(params, cell.system, tuning.seeds)
+            made[text] = tuple(replace(run, cell=cell.name, last_stage=last) for run in runs)
+        return made[text]
+
+    found = CellSpace(cell.name, space, {name: known[name] for name in space}, make, place)
+    with found.errors():
+        if last not in make({})[0].stages:
+            raise UserError(f"metric: the system '{cell.system}' has no stage '{last}', where it is measured")
+    for name, dimension in space.items():
+        with found.errors(name):
+            check_dimension(name, dimension, found.own[name], found.key, last)
+    return found
+
+
+def _parts_of(study: Study, name: str, kind: Kind[Any]) -> tuple[Choice, ...]:
+    """Return the extra figures or sections of a study's report. UserError: an unknown one."""
+    found = []
+    for place, choice in enumerate(getattr(study, name)):
+        with placed(study.reach(name, place)):
+            found.append(known_anywhere(kind, name, choice))
+    return tuple(found)
+
+
+def _metrics_of(study: Study) -> dict[str, Metric]:
+    """Return the definition of each metric of a study, by its name and as the file writes it. The modules of the
+    study's systems and schemes are imported before, since they may register some. UserError: an unknown one, or one
+    named twice."""
+    found: list[Metric] = []
+    for place, choice in enumerate(study.metrics):
+        with placed(study.reach("metrics", place)):
+            found.append(_metric(choice))
+    study.refuse_twice([metric.name for metric in found], "metrics")
+    named = {choice.name: metric for choice, metric in zip(study.metrics, found, strict=True)}
+    named |= {metric.name: metric for metric in found}
+    for text in study.delta:
+        with placed(study.reach("delta", text)):
+            if text not in named:
+                raise UserError(f"delta: '{text}' is none of the study's metrics", suggestion(text, named))
+            named[text].check_delta(study.delta[text])
+    return named
+
+
+def _metric(choice: Choice) -> Metric:
+    """The metric that a study names."""
+    name = one_name(choice.name)
+    if not choice.options and (name in METRICS or of_kind(name, "results")):
+        return metric(name)
+    entry = load_object("metrics", name) if ":" in name else None
+    if not isinstance(entry, Metric):
+        import_plugins()
+        known = {*METRICS, *COMPUTED}
+        if ":" not in name and name not in COMPUTED:
+            raise UserError(f"metrics: unknown metric '{name}'; {suggestion(name, sorted(known))}")
+        entry = definition("metrics", choice)
+    elif choice.options or entry.source != "results":
+        raise UserError(f"metrics: '{name}' is a realm_lab.Metric, which has no options and is of source 'results'")
+    if METRICS.get(entry.name, entry) != entry:
+        raise UserError(f"metrics: '{name}': another metric is called '{entry.name}'; choose another name")
+    learn([entry])
+    return entry
+
+
+def _seeds_of(study: Study) -> tuple[tuple[int, ...], Plugin[SeedCounts] | None]:
+    """Return all seeds that a study may take, and the rule for them, if it has one. UserError: no such rule, or a wrong
+    option."""
+    if isinstance(study.seeds, list):
+        return tuple(study.seeds), None
+    with placed(study.reach("seeds")):
+        rule = SEED_RULES.choose("seeds", study.seeds)
+        if not isinstance(options := rule.options, SeedRule):
+            raise UserError(f"'{rule.name}': the type of its options is no subclass of realm_lab.SeedRule")
+    return tuple(range(options.first, options.first + options.at_most)), rule
+
+
+# Extra metrics and figures of the report of the default run.
+DEFAULT_FIGURES = tuple(Choice(FIGURES[name].target) for name in OF_TRAINING)
+
+
+def default_plan(params: Params, name: str = DEFAULT) -> StudyPlan:
+    """Return the default pipeline as a study: REALM and its warm start."""
+    check_parts(params)
+    cells = tuple(StudyCell(system, system_of(system).title, system, {}) for system in DEFAULT_SYSTEMS)
+    design = StudyRecord(
+        name=name,
+        question="What does REALM pre-training add to its own warm start?",
+        baseline=cells[0].name,
+        cells=cells,
+        seeds=tuple(params.seeds),
+        runs=(),
+        figures=DEFAULT_FIGURES,
+        common=json.loads(json.dumps(beyond_preset(params))),
+    )
+    runs = (replace(plan_run(params, cell.system, seed), cell=cell.name) for cell in cells for seed in params.seeds)
+    return StudyPlan(design, tuple(runs))
+
+
+def check_parts(params: Params) -> None:
+    """Refuse, before any work, a plug-in that fails when it is tried, or an unknown device."""
+    for settings in phases(params.pretrain).values():
+        check_masking(settings)
+        check_refresh(settings.refresh)
+    if params.launch.device not in DEVICES:
+        from realm_lab.engine.core.process import device_named  # torch takes seconds to import: only for rare names
+
+        device_named(params.launch.device)
+
+
+def _overlap(
+    study: Study, one: StudyCell, two: StudyCell, base: dict[str, Any], common: Mapping[str, Any]
+) -> UserError:
+    """Raise a UserError for two cells that are one run: their changes affect no stage of it, or params.yaml makes the
+    same change."""
+    first, second = base | one.changes, base | two.changes
+    differs = [key for key in first if first[key] != second[key]]
+    same = [key for key in common if {**one.overrides, **two.overrides}.get(key) == common[key]]
+    if differs:
+        shown = ", ".join(f"{key} is {show(first[key])} and {show(second[key])}" for key in differs)
+        why = f"they differ in parameters that matter to no stage of the run ({shown}); delete one of them"
+    elif same:
+        why = f"params.yaml sets {same[0]} = {show(common[same[0]])} for every cell; empty that line"
+    else:
+        why = "they have identical parameters; delete one of them"
+    place = setting(two.overrides, *differs) or study.reach(*("cells", two.name) if study.cells else ("axes",))
+    return UserError(f"cells '{one.name}' and '{two.name}' are the same run: {why}", value=place)

@@ -1,0 +1,185 @@
+"""Output of `--dry-run`: the cells or the space, the state of the runs, and the time that the rest takes."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from realm_lab.engine.core.durations import duration
+from realm_lab.engine.params.parameters import Launch
+from realm_lab.engine.params.sections import Refresh
+from realm_lab.lab.other_code import described, other_code
+from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.rules.tune import Tuned
+from realm_lab.lab.schedule import Launcher, share_out
+from realm_lab.lab.status import in_words, print_table
+from realm_lab.lab.study import changes_title
+from realm_lab.lab.tasks import stages_left, tasks_of
+from realm_lab.records.files import print_json, read_json
+from realm_lab.records.launched import cores, visible_gpus
+from realm_lab.records.parameters import show
+from realm_lab.records.run import Run
+from realm_lab.records.state import StageStates
+from realm_lab.records.study import StudyCell, study_folder
+
+POLICY = "pretrain.refresh.policy"
+REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]
+
+
+def plan_as_json(plan: StudyPlan, runs: Sequence[Run], root: Path) -> list[dict[str, Any]]:
+    """Output of `--dry-run --json`: one entry per run with its state and the parameters that its cell sets."""
+    states = StageStates(Path(root) / "runs")
+    overrides = {cell.name: cell.overrides for cell in plan.cells}
+    return [
+        {
+            "study": plan.name,
+            "cell": run.cell,
+            "seed": run.seed,
+            "run_key": run.run_key,
+            "state": states.look(run).state,
+            "overrides": overrides[run.cell] | run.chosen,
+        }
+        | ({} if run.trial is None else {"trial": run.trial})
+        for run in runs
+    ]
+
+
+def show_plan(
+    plan: StudyPlan, runs: Sequence[Run], root: Path, until: str = "", launcher: Launcher | None = None
+) -> None:
+    """Print a row for each cell or trial with its `runs`, and how much there is to do up to the stage `until`: with
+    one, each task; and how a launcher would start it. UserError: it could not."""
+    states = StageStates(Path(root) / "runs")
+    rows = []
+    for cell in plan.cells:
+        of_cell = [run for run in runs if run.cell == cell.name]  # none: the command of a stage that it does not have
+        for trial in dict.fromkeys(run.trial for run in of_cell):
+            mine = [run for run in of_cell if run.trial == trial]
+            counts = Counter(states.look(run).state for run in mine)
+            says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
+            name = f"{cell.name}\n{cell.title}" if says_more and trial is None else mine[0].label
+            differs = _differs(plan, cell) if trial is None else changes_title(mine[0].chosen)
+            rows.append((name, differs, ", ".join(str(run.seed) for run in mine), in_words(counts)))
+    tasks = tasks_of(runs, states, retry_failed=True, until=until)
+    how = launcher.preview(tasks) if launcher else ()
+    columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
+    print_table(f"{plan.name}: {plan.design.question}", columns, rows)
+    print(f"{len(runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
+    for task in tasks if until else ():
+        print(f"to do: {task.title}")
+    if plan.design.common:
+        print(in_every_cell(plan))
+    if found := other_code(runs, root, until):
+        print(described(found))
+    if expected := expected_time(plan, runs, root, launcher.at_once if launcher else None):
+        print(expected)
+    for line in how:
+        print(line)
+
+
+def show_search(plan: StudyPlan, root: Path, *, as_json: bool) -> None:
+    """Print the output of `sweep --dry-run` for a search: the space, the number of trials, and the existing ones."""
+    assert plan.search is not None
+    search, path = plan.search, study_folder(Path(root) / "runs", plan.name) / "trials.json"
+    states = Counter(trial["state"] for trial in read_json(path)["trials"]) if path.exists() else {}
+    own = plan.spaces[0].own
+    found = search.as_data(own)
+    if as_json:
+        print_json(found | {"trials": search.trials, "parallel": search.parallel, "states": states})
+        return
+    rows = [(name, show(own[name]), show(space)) for name, space in found["space"].items()]
+    print_table(f"{plan.name}: {search.question}", ("parameter", "as it is, the first trial", "where trials are"), rows)
+    there = ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
+    how = f"{search.trials} trials for {search.metric}, at most {search.parallel} at a time"
+    print(f"{how}, each with seeds {show(search.seeds)}; there are: {there}")
+
+
+def expected_time(plan: StudyPlan, runs: Sequence[Run], root: Path, most: int | None = None) -> str:
+    """Estimate the time of unfinished stages, shared ones once, from reference runs of the same cells; "" if nothing is
+    left or was measured. It is about that of a machine as fast as the reference's."""
+    hours, states = reference_hours(plan, root), StageStates(Path(root) / "runs")
+    todo: dict[tuple[str, str], float] = {}
+    alone: dict[str, float] = {}  # of each run
+    unknown: set[str] = set()
+    for node, run in stages_left(runs, states):
+        if run.cell not in hours:
+            unknown.add(run.run_key)
+        elif node[0] != "prepare":  # no device is needed
+            value = hours[run.cell][node[0]]
+            todo[node] = max(todo.get(node, 0.0), value)
+            alone[run.run_key] = alone.get(run.run_key, 0.0) + value
+    if not todo:
+        return ""
+    at_once = runs_at_once(len(alone), plan.runs[0].params.launch, most)
+    work = sum(todo.values())
+    time = f"{duration(max(work / at_once, *alone.values()) * 3600)}, {at_once} at a time"
+    others = f"; {len(unknown)} more runs have no reference" if unknown else ""
+    return f"about {time} ({work:.2f} device hours for {len(alone)} runs, as in reports/reference{others})"
+
+
+def runs_at_once(runs: int, launch: Launch, most: int | None) -> int:
+    """Return how many of `runs` a launcher runs at a time. `most`: its own number, if it has one."""
+    return share_out(runs, launch.ranks, cores(), len(visible_gpus(launch.device)), most or launch.processes)[0]
+
+
+def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
+    """Return cell -> stage -> device hours of a whole run in the reference reports: of the same runs, else of the same
+    cell."""
+    rows: list[dict[str, str]] = []
+    minutes: dict[tuple[str, str], dict[str, float]] = {}  # (study, cell) -> of each stage
+    for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
+        with open(path, newline="", encoding="utf-8") as file:
+            rows += [row for row in csv.DictReader(file) if row["device_hours"]]
+        if (summary := path.with_name("summary.json")).exists():
+            cost = read_json(summary).get("cost", {})
+            minutes |= {(path.parent.name, cell): of_cell["minutes"] for cell, of_cell in cost.items()}
+    found = {}
+    for cell in plan.cells:
+        runs = plan.of(cell.name)
+        keys = {run.run_key for run in runs}
+        same = [row for row in rows if row["run_key"] in keys]
+        if not same and plan.design.source:
+            same = [row for row in rows if (row["study"], row["cell"]) == (plan.name, cell.name)]
+        if same and runs:
+            mean = sum(float(row["device_hours"]) for row in same) / len(same)
+            found[cell.name] = in_stages(mean, runs[0], minutes.get((same[0]["study"], same[0]["cell"]), {}))
+    return found
+
+
+def in_stages(hours: float, run: Run, minutes: Mapping[str, float]) -> dict[str, float]:
+    """Divide the hours of a run over its stages as these minutes are, or equally if they are not known."""
+    known = {stage: minutes.get(stage, 0.0) for stage in run.stages}
+    whole = sum(known.values())
+    return {stage: hours * (value / whole if whole else 1 / len(known)) for stage, value in known.items()}
+
+
+def after_tuning(plan: StudyPlan, trials: Tuned, root: Path, at_once: int | None) -> str:
+    """Describe the work of a study whose cells are being tuned: trials that are left, and its own runs after them."""
+    seeds = len(trials.tuning.seeds)
+    line = f"{trials.left} trials are left, each of {seeds} runs; then {len(plan.runs)} runs of the study itself"
+    expected = expected_time(plan, [*plan.runs, *trials.runs], root, at_once)
+    return f"{line}\nall of them: {expected}" if expected else f"{line}; `--try` estimates the time of all of them"
+
+
+def in_every_cell(plan: StudyPlan) -> str:
+    """Describe the changes of the preset by params.yaml and --set for every cell; a warning if cells vary it too."""
+    changed = ", ".join(f"{name} = {show(value)}" for name, value in plan.design.common.items())
+    varied = sorted({name for cell in plan.cells for name in cell.changes} & set(plan.design.common))
+    warning = (
+        f"\nWARNING: cells of this study vary {', '.join(varied)}: its baseline has the changed value" if varied else ""
+    )
+    return f"params.yaml or --set changes the preset in every cell: {changed}{warning}"
+
+
+def _differs(plan: StudyPlan, cell: StudyCell) -> str:
+    if cell.name == plan.baseline.name:
+        return "(the baseline)"
+    system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
+    changes = dict(cell.changes)
+    if changes.get(POLICY) == "never":  # the other settings apply only to the baseline
+        changes = {name: value for name, value in changes.items() if name == POLICY or name not in REFRESH}
+    return "\n".join([*system, *(f"{name} = {show(value)}" for name, value in changes.items())])

@@ -1,0 +1,193 @@
+"""Wait for the tasks of a sweep, and show their progress: a bar per task on a terminal, elsewhere a line per task about
+once a minute; and a line per ended task."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from realm_lab.engine.core.durations import duration
+from realm_lab.lab.schedule import InlineLauncher, Launcher
+from realm_lab.lab.status import pace, verdict_so_far
+from realm_lab.lab.tasks import Task
+from realm_lab.records.metric_log import MetricLog
+from realm_lab.records.state import UNFINISHED, Cause, StageState
+
+POLL_SECONDS = 0.2
+SECONDS_BETWEEN_LINES = 60.0
+SECONDS_TO_FIRST_LINE = 4.0
+
+
+class _Bars(Progress):
+    """Bars with the present verdict below them."""
+
+    verdict = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Return the lines from top to bottom."""
+        yield from super().get_renderables()
+        if self.verdict:
+            yield Text(self.verdict, no_wrap=False, overflow="fold")  # the console itself does not wrap
+
+
+class SweepProgress:
+    """Progress on standard error. Inside `with self.bars`, call `update` repeatedly with the states of all tasks.
+
+    `study`: a terminal shows the present verdict of this study; "" for none.
+    """
+
+    def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True, study: str = ""):
+        self.console = Console(stderr=True, soft_wrap=True)
+        self._root, self._say_failures, self._study = root, say_failures, study
+        self.tasks: dict[str, Task] = {}
+        self._states: dict[str, StageState] = {}
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bars = _Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self._whole = self.bars.add_task("tasks", total=0)
+        self.add(tasks)
+        self._of_task: dict[str, TaskID] = {}
+        self._said_at = time.monotonic() - max(0.0, SECONDS_BETWEEN_LINES - SECONDS_TO_FIRST_LINE)
+        self._lock = threading.Lock()
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Show these tasks, too."""
+        self.tasks |= {task.name: task for task in tasks}
+        self.bars.update(self._whole, total=len(self.tasks))
+
+    @contextmanager
+    def watching(self, launcher: Launcher) -> Iterator[None]:
+        """Inside, what a launcher does in this process is shown as well: nobody asks for its states meanwhile."""
+        if not isinstance(launcher, InlineLauncher):
+            yield
+            return
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(1.0):
+                self.update(dict(launcher.states))
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def update(self, states: Mapping[str, StageState]) -> None:
+        """Show the states of all tasks."""
+        with self._lock:
+            self._update(states)
+
+    def _update(self, states: Mapping[str, StageState]) -> None:
+        now = time.monotonic()
+        is_time = now - self._said_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
+        for name in [name for name in states if name in self.tasks]:  # others are of an earlier submission
+            state, before = states[name], self._states.get(name)
+            if state.state == "RUNNING" and self.console.is_terminal:
+                self._show_bar(self.tasks[name])
+            elif state.state == "RUNNING" and is_time:
+                self._say_progress(self.tasks[name])
+                self._said_at = now
+            if state.state not in UNFINISHED and (before is None or before.state != state.state):
+                if name in self._of_task:
+                    self.bars.remove_task(self._of_task.pop(name))
+                self._say_end(self.tasks[name], state)
+        self._states = dict(states)
+        done = sum(state.state not in UNFINISHED for name, state in states.items() if name in self.tasks)
+        self.bars.update(self._whole, completed=done)
+        if self._study and self.console.is_terminal:
+            complete = sum(state.state == "COMPLETE" for state in states.values())
+            self.bars.verdict = verdict_so_far(self._root, self._study, complete)
+
+    def _show_bar(self, task: Task) -> None:
+        run = next((run for run in task.runs(self._root) if run.status().state != "COMPLETE"), None)
+        if run is not None:
+            if task.name not in self._of_task:
+                self._of_task[task.name] = self.bars.add_task(task.title, total=None)
+            status = run.status()
+            about, total = task.at(run.stage) + _loss(run.path, status.step), status.total_steps or None
+            self.bars.update(self._of_task[task.name], description=about, completed=status.step, total=total)
+
+    def _say_progress(self, task: Task) -> None:
+        """Describe the running stage of the task: step, loss, speed and remaining time."""
+        for run in task.runs(self._root):
+            status = run.status()
+            if status.state == "RUNNING":
+                done = f"step {status.step} of {status.total_steps}"
+                step = done if status.total_steps else f"{status.step:,} records"
+                self._say(f"{task.at(run.stage)}: {step}{_loss(run.path, status.step)}{pace(status)}")
+                return
+        self._say(f"{task.title}: starting")
+
+    def _say_end(self, task: Task, state: StageState) -> None:
+        if state.state == "COMPLETE":
+            statuses = [run.status() for run in task.runs(self._root)]
+            self._say(f"{task.title}: done in {duration(sum(status.wall_seconds for status in statuses))}")
+            for flag in (flag for status in statuses for flag in status.flags):
+                self._say(f"{task.title}: FLAGGED: {flag}", "bold red")
+        elif self._say_failures:
+            is_needed = state.reason is not None and state.reason.cause is Cause.NEEDED
+            is_own = state.state == "FAILED" and not is_needed
+            why = state.error or state.state.lower()
+            self._say(f"{task.title}: {'FAILED: ' * is_own}{why}", "bold red" * is_own)
+
+    def _say(self, line: str, style: str = "") -> None:
+        self.console.print(line, markup=False, highlight=False, style=style)
+
+
+@functools.lru_cache(maxsize=64)  # a log may be long: it is read once per reported step
+def _loss(stage: Path, step: int) -> str:
+    """The loss that was logged last, `, loss 3.250`; "" before there is one."""
+    losses = [row["loss"] for row in MetricLog(stage / "metrics.jsonl").rows() if row.get("loss") is not None]
+    return f", loss {losses[-1]:.3f}" if losses else ""
+
+
+def drive(
+    launcher: Launcher,
+    tasks: Sequence[Task],
+    root: Path,
+    pause_seconds: float = POLL_SECONDS,
+    *,
+    wait_for_others: bool,
+    say_failures: bool = True,
+    study: str = "",
+    more: Callable[[Mapping[str, StageState]], Sequence[Task]] = lambda states: (),
+) -> dict[str, StageState]:
+    """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
+    work on is left to them. `study`: whose verdict a terminal shows meanwhile. `more` starts further tasks when some
+    have ended, and returns them."""
+    before: dict[str, StageState] = {}
+    progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)
+    with progress.bars, progress.watching(launcher):
+        while True:
+            states = launcher.poll()
+            progress.update(states)
+            if begun := more(states):
+                progress.add(begun)
+                continue
+            counts = Counter(state.state for state in states.values())
+            if not any(counts[state] for state in UNFINISHED):
+                return states
+            if states == before:
+                if not (counts["RUNNING"] or counts["QUEUED"] or wait_for_others):
+                    for name, state in states.items():
+                        if state.state == "PENDING" and name in progress.tasks:
+                            say(f"left alone: {progress.tasks[name].title}: {state.error}")
+                    return states
+                time.sleep(pause_seconds)
+            before = states
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,53 @@
+"""`realm-lab init`: a project outside a checkout, from the files in realm_lab/project/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from realm_lab.errors import UserError, needs
+from realm_lab.records.files import write_text
+
+TEMPLATE = Path(__file__).parents[1] / "project"
+HEAD = """\
+# The parameters of realm_lab. Choose a preset in the next line; an empty value means: as the preset says.
+# The comment shows each preset's value.
+"""
+
+
+def init(folder: Path, preset: str) -> None:
+    """Write params.yaml, dvc.yaml, experiments/, examples/ and DVC's folder, in a Git repository or outside one.
+    UserError: a file or folder with one of these names already exists; nothing is written."""
+    with needs("`realm-lab init`", "dvc", "platform"):
+        from dvc.repo import Repo
+
+    from realm_lab.engine.params.load import from_flags, preset_values
+    from realm_lab.engine.params.reference_page import render_params_yaml
+
+    preset_values(from_flags({"preset": preset})["preset"])  # refused before anything is written
+    texts = {
+        path.relative_to(TEMPLATE).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(TEMPLATE.rglob("*"))
+        if path.is_file()
+    }
+    for name in ("gitignore", "dvcignore"):
+        texts[f".{name}"] = texts.pop(name)
+    # Named dvc.yaml in the package, DVC would take it for a pipeline of the checkout
+    texts["dvc.yaml"] = texts.pop("pipeline.yaml")
+    written = render_params_yaml({"preset": preset})
+    texts["params.yaml"] = HEAD + written[written.index("preset:") :]
+    study = "experiments/quick.yaml"
+    texts[study] = texts[study].replace("preset: toy\n", f"preset: {preset}\n")
+    there = [name for name in (*texts, ".dvc") if name != ".gitignore" and (folder / name).exists()]
+    if there:
+        raise UserError(f"{folder / there[0]} already exists; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    in_git = [place for place in (folder.resolve(), *folder.resolve().parents) if (place / ".git").exists()]
+    repo = Repo.init(str(folder), no_scm=not in_git, subdir=bool(in_git) and in_git[0] != folder.resolve())
+    with repo.config.edit() as settings:
+        settings["core"]["analytics"] = False
+    repo.close()
+    for name, text in texts.items():
+        path = folder / name
+        if name == ".gitignore" and path.exists():
+            text = path.read_text(encoding="utf-8").rstrip("\n") + f"\n\n{text}"
+        write_text(path, text)

@@ -1,0 +1,70 @@
+"""The results of runs, for the rules that choose among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from realm_lab.engine.systems.identity import check_measured
+from realm_lab.records.metric_log import MetricLog
+from realm_lab.records.run import Run, stage_folder
+from realm_lab.records.run_values import run_values
+from realm_lab.records.state import StageStates
+from realm_lab.records.study import StudyRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Results:
+    """The results of runs as their folders have them at the last look. Values of a complete run are read once.
+    `retry_failed`: a failed run may still be tried again here. `ended`: keys of runs whose tasks of this process have
+    ended."""
+
+    def __init__(self, root: Path, *, retry_failed: bool = False):
+        self.root, self._runs, self.retry_failed = Path(root), Path(root) / "runs", retry_failed
+        self.ended: set[str] = set()
+        self.journal: Any = None  # of a search, once it is opened
+        self._values: dict[tuple[str, str], dict[str, float]] = {}
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Read the state of every run again when it is asked for."""
+        self.states = StageStates(self._runs)
+
+    def look(self, run: Run) -> Run:
+        """Return a run with the states of its stages."""
+        return self.states.look(run)
+
+    def has_failed(self, run: Run) -> bool:
+        """True if a run failed, and is not about to be tried again."""
+        is_tried = not self.retry_failed or run.run_key in self.ended
+        return is_tried and self.look(run).state == "FAILED"
+
+    def is_stopped(self, run: Run) -> bool:
+        """True if somebody stopped a run."""
+        return run.run_key in self.ended and self.look(run).state not in ("COMPLETE", "FAILED")
+
+    def curve(self, run: Run, name: str) -> dict[int, float]:
+        """Return step -> value of a run's pre-training so far."""
+        path = stage_folder(self._runs, "pretrain", run.key("pretrain"))
+        return {row["step"]: row[name] for row in MetricLog(path / "metrics.jsonl").rows() if row.get(name) is not None}
+
+    def outcome(self, run: Run) -> dict[str, float] | None:
+        """Return the values of a run that has ended, none if it failed; None: it has not. UserError: they were measured
+        over other sentences or questions."""
+        found, keys = self.look(run), run.keys()
+        if found.state != "COMPLETE":
+            return {} if found.state == "FAILED" else None
+        last = [*keys.items()][-1]
+        if last not in self._values:
+            check_measured(self._runs, run, last[0])
+            self._values[last] = run_values({name: found.folder(name) for name in keys})
+        return self._values[last]
+
+    def table(self, record: StudyRecord) -> pd.DataFrame:
+        """Return a row of values for each complete run of a study."""
+        from realm_lab.evidence.report.frames import load_runs  # brings pandas
+
+        results = load_runs(self._runs, record).results
+        return results[results["status"] == "COMPLETE"]

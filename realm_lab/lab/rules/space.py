@@ -1,0 +1,146 @@
+"""Spaces of parameters that a search, or `tune` in a study, tries, and the measure that may choose among them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.params.corpus import Corpus
+from realm_lab.errors import UserError
+from realm_lab.lab.launchers import Part
+from realm_lab.lab.rules.seeds import SeedList
+from realm_lab.records.metrics import CURVES, chosen_by
+from realm_lab.records.parameters import show
+
+EDGE_SHARE = 0.05  # of a range, at each end
+
+
+class Dimension(Part):
+    """One parameter of the space: a range of numbers, or choices."""
+
+    low: int | float | None = None
+    """The smallest value."""
+    high: int | float | None = None
+    """The largest value."""
+    log: bool = False
+    """Small values are as likely as large ones: drawn on a log scale."""
+    step: Annotated[int | float, Field(gt=0)] | None = None
+    """Only values at multiples of this above `low`."""
+    choices: Annotated[list[bool | int | float | str | None], Field(min_length=2)] | None = None
+    """Any of these, instead of a range."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Dimension:
+        if [end is None for end in (self.low, self.high)] != [self.choices is not None] * 2:
+            raise ValueError("write {low: ..., high: ...} or {choices: [...]}")
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        if self.log and (self.step is not None or (self.low is not None and self.low <= 0)):
+            raise ValueError("a log scale begins above 0 and has no step")
+        return self
+
+    def at(self, share: float, is_whole: bool) -> Any:
+        """Return the value at a share of the range or the choices, from 0 to below 1."""
+        if self.low is None or self.high is None:
+            return self.ends[int(share * len(self.ends))]
+        if self.step or is_whole:
+            step = self.step or 1
+            if not self.log:
+                return self.low + step * int(share * (int((self.high - self.low) / step + 1e-9) + 1))
+            return round(self.low * (self.high / self.low) ** share)
+        return self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
+
+    @property
+    def ends(self) -> list[Any]:
+        return [self.low, self.high] if self.choices is None else self.choices
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self.ends if self.low is None or self.high is None else self.low <= value <= self.high
+
+    def is_edge(self, value: Any) -> bool:
+        """True for the smallest or largest of numbers, and for values in the outer twentieth of a range: a better one
+        may be outside."""
+        if self.low is None or self.high is None:
+            are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in self.ends)
+            return are_numbers and value in (min(self.ends), max(self.ends))
+        scale: Callable[[float], float] = math.log if self.log else float
+        low, high = scale(self.low), scale(self.high)
+        return min(scale(value) - low, high - scale(value)) <= EDGE_SHARE * (high - low)
+
+
+Space = dict[str, Dimension]
+
+
+class Tuning(Part):
+    """The keys of `tune` in a study: as many trials for each cell, before the study's own seeds."""
+
+    trials: Annotated[int, Field(ge=2)]
+    """Number of trials of every cell. The first one has the cell's parameters as they are."""
+    seeds: SeedList
+    """Development seeds, one run of a trial for each; its value is their mean. None of the study's own seeds."""
+    metric: str = "exact_match_dev"
+    """The quantity to maximise, measured on development data, as in a search. Of equal trials the first one wins."""
+    space: Space = Field(default_factory=dict)
+    """Space of cells without a separate one, written as in a search."""
+    sampler: Literal["tpe", "random", "latin", "grid"] = "tpe"
+    """Optuna sampler that proposes trials, or `latin` (a Latin hypercube, for few trials), or `grid`: every combination
+    of the choices, which must be as many as the trials."""
+
+
+def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
+    """Return every combination, the last parameter first to change. UserError: a range has no grid."""
+    for name, dimension in space.items():
+        if dimension.choices is None:
+            raise UserError(f"'{name}' is a range; list its values as 'choices' for a grid", parameter=name)
+    values = [dimension.ends for dimension in space.values()]
+    return [dict(zip(space, chosen, strict=True)) for chosen in itertools.product(*values)]
+
+
+def hypercube(space: Mapping[str, Dimension], own: Mapping[str, Any], count: int, draw: int) -> list[dict[str, Any]]:
+    """Return a Latin hypercube sample (McKay, Beckman and Conover 1979, Technometrics 21, section 2): each parameter
+    has one value in each of `count` equal parts of its range, in random order. They depend on the names of the
+    parameters, on `count` and `draw`."""
+    shares = {}
+    for name in space:
+        generator = numpy_generator(draw, "latin", name, count)
+        shares[name] = (generator.permutation(count) + generator.random(count)) / count
+    return [
+        {name: item.at(float(shares[name][number]), isinstance(own[name], int)) for name, item in space.items()}
+        for number in range(count)
+    ]
+
+
+def check_dimension(
+    name: str, dimension: Dimension, own: Any, key: Callable[[dict[str, Any]], Hashable], last_stage: str
+) -> None:
+    """Check one parameter of a space. `own` is its value in the first trial, `key` gives the key of a trial with
+    values. UserError: the value is not in the space, it is no number, or it changes no trial."""
+    if dimension.choices is None and (isinstance(own, bool) or not isinstance(own, int | float)):
+        raise UserError(f"'{name}' is no number; list its values as 'choices'")
+    if isinstance(own, int) and isinstance(dimension.step, float):
+        raise UserError(f"'{name}' takes whole numbers; so must its step be")
+    if own not in dimension:
+        raise UserError(f"'{name}' is {show(own)} in the baseline, which is not in its range; widen it")
+    if {key({name: end}) for end in dimension.ends} == {key({})}:
+        remedy = "leave it out, or search for another metric"
+        raise UserError(f"'{name}' changes nothing up to '{last_stage}', where a trial ends; {remedy}")
+
+
+def check_metric(name: str, corpus: Corpus) -> None:
+    """Refuse a metric that is not measured on development data, or needs questions that the corpus does not have."""
+    known, reason = chosen_by(), "is not measured on development data"
+    if name in known and not corpus.has_dev_questions:
+        known = {name: entry for name, entry in known.items() if entry.part == "own measurements"}
+        reason = "needs development questions, and corpus.files neither names nor holds out any"
+    if name not in known:
+        raise UserError(f"metric: '{name}' {reason}; choose one of {', '.join(known)}")
+
+
+def last_stage_for(metric: str) -> str:
+    """Return the last stage of a trial: no fine-tuning is needed if the metric is a curve of pre-training."""
+    return "pretrain" if metric in CURVES else "evaluate"

@@ -1,0 +1,195 @@
+"""`tune` in a study: trials of each cell, and the choice among them, before the study's own runs.
+
+The trials are a function of the study and of complete runs, so nothing is stored between two looks: a stopped sweep
+continues with the same trials and makes the same choice. Trials are ordinary runs with ordinary keys.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from realm_lab.errors import UserError
+from realm_lab.lab.planned import CellSpace, StudyPlan
+from realm_lab.lab.results import Results
+from realm_lab.lab.rules.space import Dimension, Tuning, grid, hypercube, last_stage_for
+from realm_lab.records.run import Run
+
+OPERATIONS = "training_teraflop"
+MOST_HYPERCUBES = 50
+
+TrialState = Literal["pending", "failed", "complete"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a cell: a run for every seed of the tuning. `by_seed`: their values of the metric, None without
+    one."""
+
+    values: dict[str, Any]
+    runs: tuple[Run, ...]
+    state: TrialState
+    by_seed: tuple[float | None, ...]
+    teraflop: float | None  # a run's operations of training, mean over the seeds
+
+    @property
+    def value(self) -> float | None:
+        known = [value for value in self.by_seed if value is not None]
+        return statistics.fmean(known) if self.state == "complete" else None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The trials of every cell that are known so far, the first with its parameters as they are."""
+
+    tuning: Tuning
+    trials: dict[str, tuple[Trial, ...]]
+    spaces: dict[str, Mapping[str, Dimension]]
+
+    @property
+    def left(self) -> int:
+        """The number of trials that have not ended."""
+        ended = sum(trial.state != "pending" for trials in self.trials.values() for trial in trials)
+        return len(self.trials) * self.tuning.trials - ended
+
+    @property
+    def best(self) -> dict[str, int | None]:
+        """Cell -> the number of its best complete trial, of equal ones the first; None for all before it has ended."""
+        found = {}
+        for cell, trials in self.trials.items():
+            known = {number: trial.value for number, trial in enumerate(trials) if trial.value is not None}
+            found[cell] = max(known, key=lambda number: (known[number], -number), default=None)
+        return dict.fromkeys(found) if self.left else found
+
+    @property
+    def choices(self) -> dict[str, dict[str, Any]]:
+        """Cell -> the values that were chosen for it; empty before every cell has a choice."""
+        best = {cell: number for cell, number in self.best.items() if number is not None}
+        if len(best) < len(self.trials):
+            return {}
+        return {cell: self.trials[cell][number].values for cell, number in best.items()}
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all trials; of trials that are the same run, those of the first."""
+        found = dict[str, Run]()
+        for run in (run for trials in self.trials.values() for trial in trials for run in trial.runs):
+            found.setdefault(run.run_key, run)
+        return [*found.values()]
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as study.json has it."""
+        tuning = self.tuning.model_dump(mode="json", exclude={"space"})
+        cells = {cell: self._cell_as_data(cell) for cell in self.trials}
+        last = last_stage_for(self.tuning.metric)
+        return dict(json.loads(json.dumps(tuning | {"last_stage": last, "cells": cells})))
+
+    def _cell_as_data(self, cell: str) -> dict[str, Any]:
+        chosen, dimensions = self.choices.get(cell), self.spaces[cell]
+        trials = [
+            {
+                "values": trial.values,
+                "state": trial.state,
+                "by_seed": [*trial.by_seed],
+                OPERATIONS: trial.teraflop,
+                "runs": [run.name for run in trial.runs],
+            }
+            for trial in self.trials[cell]
+        ]
+        space = {name: dimension.model_dump(exclude_defaults=True) for name, dimension in dimensions.items()}
+        at_edge = [name for name, value in (chosen or {}).items() if dimensions[name].is_edge(value)]
+        best = None if chosen is None else self.best[cell]
+        return {"space": space, "trials": trials, "chosen": best, "at_edge": at_edge}
+
+
+def check_trials(cell: CellSpace, tuning: Tuning) -> None:
+    """UserError: the space of a cell does not have enough trials."""
+    with cell.errors():
+        trials_of_cell(cell, tuning, lambda values, runs: Trial(values, runs, "pending", (), None))
+
+
+def tuned(study: StudyPlan, results: Results) -> Tuned:
+    """Return all trials of a study that follow from its results: those that have ended, and the next ones."""
+    tuning = study.tuning
+    assert tuning is not None
+
+    def trial(values: dict[str, Any], runs: tuple[Run, ...]) -> Trial:
+        found = [results.outcome(run) for run in runs]
+        by_seed = tuple(None if one is None else one.get(tuning.metric) for one in found)
+        work = [one[OPERATIONS] for one in found if one and OPERATIONS in one]
+        state: TrialState = "pending" if None in found else "failed" if None in by_seed else "complete"
+        return Trial(values, runs, state, by_seed, statistics.fmean(work) if len(work) == len(runs) else None)
+
+    trials = {}
+    for cell in study.spaces:
+        with cell.errors():
+            trials[cell.cell] = trials_of_cell(cell, tuning, trial)
+    return Tuned(tuning, trials, {cell.cell: cell.space for cell in study.spaces})
+
+
+def trials_of_cell(
+    cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, Any], tuple[Run, ...]], Trial]
+) -> tuple[Trial, ...]:
+    """Return the trials of a cell: those that have ended, and those that follow from them. UserError: there are not
+    enough."""
+    found, keys = list[Trial](), set[str]()
+    for values in _proposals(cell, tuning, found):
+        try:
+            runs = cell.make(values)
+        except UserError:
+            if tuning.sampler == "grid":
+                raise
+            continue  # the next draw
+        key = cell.key(values)
+        if key in keys:
+            continue
+        keys.add(key)
+        numbered = tuple(replace(run, chosen=dict(values), trial=len(found)) for run in runs)
+        found.append(look(dict(values), numbered))
+        if len(found) == tuning.trials:
+            break
+    return tuple(found)
+
+
+def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Iterator[dict[str, Any]]:
+    """Yield values of trials; the caller adds those that suit to `found`. It ends where the next trial depends on
+    results that are not there yet. UserError: there are not enough."""
+    space, own = cell.space, cell.own
+    first = {name: own[name] for name in space}
+    if tuning.sampler == "grid":
+        points = grid(space)
+        if len(points) != tuning.trials:
+            raise UserError(
+                f"its grid has {len(points)} combinations and tune.trials is {tuning.trials}, which every cell must "
+                "have; change its choices or the trials"
+            )
+        yield first
+        yield from (point for point in points if point != first)
+    elif tuning.sampler == "latin":
+        yield first
+        for draw in range(MOST_HYPERCUBES):  # the first one, unless trials of it are equal or not valid
+            yield from hypercube(space, own, tuning.trials - 1, draw)
+    else:
+        from realm_lab.lab.rules.trials import MOST_DRAWS, RANDOM_TRIALS, draws  # brings optuna
+
+        yield first
+        while True:
+            number, ended = len(found), list[tuple[dict[str, Any], float | None]]()
+            if tuning.sampler == "tpe" and number >= RANDOM_TRIALS:
+                if any(trial.state == "pending" for trial in found):
+                    return
+                ended = [(trial.values, trial.value) for trial in found]
+            for values in draws(tuning.sampler, space, own, ended, number):
+                yield values
+                if len(found) > number:
+                    break
+            else:
+                raise UserError(
+                    f"no trial {number + 1} that differs from those before in {MOST_DRAWS} draws; widen its space, or "
+                    "lower tune.trials"
+                )
+    if len(found) < tuning.trials:
+        raise UserError(f"only {len(found)} combinations of its space differ up to the last stage of a trial")

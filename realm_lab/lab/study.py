@@ -1,0 +1,436 @@
+"""A study as a file: experiments/NAME.yaml -> Study -> its cells, the baseline first: the named ones, or every
+combination of the points of its axes. The keys are explained below and in docs/study_file.md."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
+
+from realm_lab.engine.params.load import (
+    dotted,
+    from_flags,
+    is_divided,
+    is_known,
+    is_part,
+    is_section,
+    laid_over,
+    parameter_fields,
+    placed,
+    read_values,
+    setting,
+    unknown_parameter,
+)
+from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS
+from realm_lab.engine.systems.registry import system_of
+from realm_lab.errors import UserError, suggestion, written
+from realm_lab.evidence.report.published import published
+from realm_lab.lab.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
+from realm_lab.lab.rules.seeds import LIST, RULE, SeedList, SeedsOrRule
+from realm_lab.lab.rules.space import Dimension, Space, Tuning
+from realm_lab.records.files import check_name, is_name
+from realm_lab.records.parameters import CHANGES, OPTIONS, show
+from realm_lab.records.plugins import Choice, ChoiceField, import_modules
+from realm_lab.records.study import Criterion, StudyCell
+from realm_lab.records.validation import validation_line
+from realm_lab.records.yaml_file import has_key, reach, read_yaml
+
+DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
+IN_CELLS = "=,+"  # further characters in names of cells
+Given = dict[Any, Any]  # parameters of a file, whose names and values know their line
+
+
+def _tag(name: str) -> str:
+    """Accept the names that MLflow accepts, except the mirror's."""
+    if not re.fullmatch(r"(?!realm\.|mlflow\.)[\w.\- :/]{1,250}", name):
+        rules = "letters, digits and _ - . / : blank, and neither realm. nor mlflow. in front"
+        raise ValueError(f"no name of a tag; write {rules}")
+    return name
+
+
+def _published(name: str) -> str:
+    published(name)
+    return name
+
+
+class CellEntry(Part):
+    title: str = ""
+    """Name in tables and figures; empty: its changes, as `parameter = value`."""
+    system: ChoiceField = Choice(DEFAULT_SYSTEM)
+    """System that is trained and evaluated: a registered one, or `package.module:Class`; with options,
+    `{name: dpr, steps: 300}`."""
+    set: Given = {}
+    """Parameters that this cell changes: dotted names, or sections within sections."""
+    paper: Annotated[str, AfterValidator(_published)] | None = None
+    """The published number that it corresponds to, such as `table2.realm`."""
+    space: Annotated[Space, Field(min_length=1)] | None = None
+    """The space that `tune` tries for this cell; empty: that of `tune`."""
+
+
+class StudyFile(Part):
+    """Common part of a study and a search: their keys, and errors that name file and line."""
+
+    PARTS: ClassVar[dict[str, type[BaseModel]]] = {
+        "launcher": LauncherSettings,
+        "launcher.local": LocalOptions,
+        "launcher.slurm": SlurmOptions,
+    }  # the groups of keys in the file
+
+    question: Annotated[str, Field(min_length=1)]
+    """The question of the study, in one sentence; the report answers it."""
+    preset: str | None = None
+    """Preset of the parameters; empty: that of params.yaml."""
+    set: Given = {}
+    """Parameters of every cell, over those of params.yaml. `launch.*` may only be set here."""
+    seeds: SeedList
+    """One run of a trial for every seed; its value is their mean."""
+    plugins: list[str] = []
+    """Your modules that register plug-ins, besides those that params.yaml lists."""
+    launcher: LauncherSettings = LauncherSettings()
+    """Settings of launchers, `local` and `slurm`; `default` names the one that is used."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_parts(cls, values: Mapping[str, Any]) -> Any:
+        """Accept empty keys: `realm:` with nothing below is a cell without changes; an empty `set:` sets nothing."""
+        filled = {key: value for key, value in values.items() if value is not None}
+        if isinstance(filled.get("cells"), dict):
+            filled["cells"] = {name: {} if cell is None else cell for name, cell in filled["cells"].items()}
+        return filled
+
+    _document: Any = PrivateAttr(default_factory=lambda: written({}, Path("study.yaml")))
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def path(self) -> Path:
+        path: Path = self._document.path
+        return path
+
+    @functools.cached_property
+    def common(self) -> dict[str, Any]:
+        """The parameters that `set` changes in every cell, dotted name -> value. UserError: an unknown one."""
+        return overrides_of(self.set, launch=True)
+
+    def below(self, path: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return flat values: those of params.yaml, with the preset and the plug-ins of the study, and `overrides` of
+        the command line, which are over all others. UserError: one that no --set may change."""
+        flags = from_flags(overrides)
+        if "seeds" in flags:
+            problem = "change 'seeds' in the file, or give --seeds N to `sweep`"
+            raise UserError(problem, value=setting(flags, "seeds"))
+        chosen = {key: flags.pop(key) for key in [*flags] if key == "preset"}
+        own = {key: value for key, value in self._document.items() if key == "preset" and value}
+        values = read_values(path, chosen or own)
+        listed = [*(values.get("plugins") or []), *self.plugins]
+        return laid_over(values, {"plugins": listed}) if self.plugins else values, flags
+
+    def reach(self, *keys: str | int) -> Any:
+        """Return the value in the file to which `keys` lead, as far as they exist."""
+        return reach(self._document, *keys)
+
+    def refuse_twice(self, values: list[Any], *keys: str) -> None:
+        """Check that each value is listed once."""
+        for place, value in enumerate(values):
+            if value in values[:place]:
+                problem = f"{'.'.join(keys)}: {show(value)} is listed twice; keep one"
+                raise UserError(problem, value=self.reach(*keys, place))
+
+
+class Study(StudyFile):
+    PARTS: ClassVar[dict[str, type[BaseModel]]] = {
+        **StudyFile.PARTS,
+        "cells": CellEntry,
+        "tune": Tuning,
+    }
+
+    seeds: SeedsOrRule  # type: ignore[assignment]
+    """One run of each cell for every seed; at least six seeds are needed for significance, however many metrics and
+    cells there are. Or `{until: decided, at_least: 4, at_most: 16}`: from the fourth seed on each cell takes one more
+    until its first metric differs from the baseline's or is equivalent within `delta`, 16 at most (`at_most` is 6 or
+    more: fewer seeds cannot be significant). `first` (0) is the first of them. `within: 2 h` takes no other seed if the
+    runs would need more hours of device time. A custom rule is `{until: package.module:function, ...}`."""
+
+    baseline: str | dict[str, Any]
+    """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
+    cells: dict[str, CellEntry] = {}
+    """Named cells, each with its changes of the study's parameters."""
+    axes: dict[Any, list[Any] | Given] = {}
+    """Instead of cells: run every combination of these axis values. Axis -> its points: a parameter with a list
+    of values, or any name with named points, each with the parameters that it sets."""
+    metrics: list[ChoiceField] = [Choice("exact_match"), Choice("recall_at_5"), Choice("retrieval_utility_end")]
+    """Metrics to compare, the most important first: all cells in all of these are one family of tests. A custom metric
+    is `package.module:NAME`: a function of the predictions, which may have options (`{name: ..., OPTION: VALUE}`), or a
+    `Metric` that a system measures."""
+    delta: dict[str, Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]] = {}
+    """Metric -> the largest difference that does not matter, in its unit and below its range: the report shows if a
+    larger one is ruled out."""
+    declared: Criterion = ""
+    """Criterion of each variant: `same sign` on all seeds, `significant` or `equivalent`; empty: none."""
+    tune: Tuning | None = None
+    """Tuning of every cell before the study's own seeds, with the same number of trials; empty: none."""
+    not_run: dict[str, Annotated[str, Field(min_length=1)]] = {}
+    """Cells deliberately left out -> the reason; a table of the report."""
+    note: str = ""
+    """A note for people, shown in MLflow under the question."""
+    tags: dict[Annotated[str, AfterValidator(_tag)], str] = {}
+    """Tags of the study and its runs in MLflow: name -> value."""
+    on_finish: str = ""
+    """Command or webhook (a URL) to call when the study ends; it gets the verdict as JSON."""
+    figures: list[ChoiceField] = []
+    """More figures: the name of one, or `package.module:function`, which is called with the StudyFrames of the study
+    and its options, and returns a figure of matplotlib."""
+    sections: list[ChoiceField] = []
+    """More sections of the report: the name of one, or `package.module:Class`, a subclass of ReportSection."""
+
+
+File = TypeVar("File", bound=StudyFile)
+
+
+def read_study_file(path: Path, model: type[File]) -> File:
+    """Read a study or a search, check their common part, and import its plug-ins. UserError: one line with the file,
+    the line, the fault and the remedy."""
+    document = read_yaml(path)
+    try:
+        study = model(**document)
+    except ValidationError as error:
+        raise _explained(error, document, model) from None
+    study._document = document
+    with placed(study.reach("plugins")):
+        import_modules("plugins", study.plugins)
+    if isinstance(study.seeds, list):
+        study.refuse_twice(study.seeds, "seeds")
+    return study
+
+
+def overrides_of(given: Mapping[str, Any], launch: bool = False) -> dict[str, Any]:
+    """Return dotted name -> value of a `set` or a point, with sections spelled out. UserError: an unknown parameter, a
+    section without a value, or one that is not part of a run's identity."""
+    found: dict[str, Any] = {}
+    for name, value in _leaves(given, ""):
+        _check_parameter(name, launch)
+        if name in found:
+            raise UserError(f"parameter '{name}' is set twice; keep one", value=name)
+        found[name] = value
+    return found
+
+
+def _check_parameter(name: str, launch: bool) -> None:
+    if name in ("preset", "seeds"):
+        raise UserError(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", value=name)
+    if not launch and name.split(".")[0] == "launch":
+        problem = f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'"
+        raise UserError(problem, value=name)
+    if not is_known(name):
+        raise unknown_parameter(name)
+    if is_section(name):
+        inside = next(other for other in parameter_fields() if other.startswith(f"{name}."))
+        raise UserError(f"'{name}' is a section; name a parameter in it, such as '{inside}'", value=name)
+
+
+def _leaves(given: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, value) for everything in nested sections."""
+    for key, value in given.items():
+        name = dotted(prefix, key)
+        is_divisible = is_section(name) or name.partition(".")[0] == OPTIONS
+        is_options = isinstance(value, dict) and is_part(name) and "name" not in value
+        if is_options or (isinstance(value, dict) and value and is_divisible and is_divided(name, prefix)):
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _explained(error: ValidationError, document: Any, model: type[StudyFile]) -> UserError:
+    """Return an error about the first fault of a file, unknown keys before others."""
+    problems = error.errors()
+    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
+    inside, location = document, []
+    given = [part for part in problem["loc"] if part not in (LIST, RULE)]
+    for part in given:  # others than those in the file name the types of a union
+        if has_key(inside, part):
+            location.append(part)
+            inside = inside[part]
+    place = reach(document, *location)
+    *above, key = map(str, given)
+    group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
+    group = Dimension if "space" in above else group
+    known = {field.alias or name: field for name, field in group.model_fields.items()}
+    if problem["type"] == "extra_forbidden" and key in parameter_fields():
+        return UserError(f"'{key}' is a parameter", "put it under 'set:'", value=place)
+    if problem["type"] == "extra_forbidden":
+        of = f" of {'.'.join(above)}" if above else ""
+        remedy = (no_setting if group is SlurmOptions else suggestion)(key, known)
+        return UserError(f"unknown key '{key}'{of}", remedy, value=place)
+    if problem["type"] == "missing":
+        meaning = " ".join((known[key].description or "").split())
+        return UserError(f"'{'.'.join([*above, key])}' is missing", f"add it: {meaning}", value=place)
+    return UserError(validation_line(error, location), value=place)
+
+
+def cells_of(study: Study) -> list[StudyCell]:
+    """Return all cells, the baseline first, then as in the file. UserError: a wrong baseline, name, title or axis."""
+    if study.cells and study.axes:
+        problem = "a study has 'cells' or 'axes'; write the axes' points as cells"
+        raise UserError(problem, value=study.reach("axes"))
+    found = _combinations(study) if study.axes else _named_cells(study)
+    titled: dict[str, str] = {}
+    for cell in found:
+        if cell.name in study.not_run:
+            problem = f"not_run: '{cell.name}' is a cell, which is run; delete one"
+            raise UserError(problem, value=study.reach("not_run", cell.name))
+        if (other := titled.setdefault(cell.title, cell.name)) != cell.name:
+            problem = f"cells '{other}' and '{cell.name}' have the same title, '{cell.title}'; change one"
+            raise UserError(problem, value=study.reach("cells", cell.name))
+    return found
+
+
+def changes_title(changes: Mapping[str, Any]) -> str:
+    """`parameter = value, ...`; changes during pre-training with their step."""
+    names, found = _short(changes), []
+    for name, value in changes.items():
+        if name == CHANGES and value:
+            found += [f"{changes_title(change)} from step {step}" for step, change in value.items()]
+        else:
+            found.append(f"{names[name].replace('_', ' ')} = {show(value)}")
+    return ", ".join(found)
+
+
+def early_changes(document: Any) -> None:
+    """Move the changes during pre-training to its steps 1, 2, ..., in place, for runs of few steps."""
+    found = list(_changes_in(document))
+    steps = sorted({int(step) for changes in found for step in changes})
+    for changes in found:
+        moved = {str(steps.index(int(step)) + 1): change for step, change in changes.items()}
+        changes.clear()
+        changes.update(moved)
+
+
+def _changes_in(document: Any) -> Iterator[dict[str, Any]]:
+    for key, value in document.items() if isinstance(document, dict) else ():
+        if key.rpartition(".")[2] == "changes" and isinstance(value, dict):
+            yield value
+        else:
+            yield from _changes_in(value)
+
+
+def _short(names: Iterable[str]) -> dict[str, str]:
+    """Return dotted name -> its last part, or the whole name if another ends in the same."""
+    last = {name: name.rsplit(".", 1)[-1] for name in names}
+    return {name: end if list(last.values()).count(end) == 1 else name for name, end in last.items()}
+
+
+def _named_cells(study: Study) -> list[StudyCell]:
+    if not isinstance(study.baseline, str):
+        problem = "baseline: points are for axes and there are none; name one of the cells"
+        raise UserError(problem, value=study.reach("baseline"))
+    if study.baseline not in study.cells:
+        remedy = suggestion(study.baseline, study.cells) if study.cells else "add cells or axes"
+        raise UserError(f"baseline: '{study.baseline}' is no cell", remedy, value=study.reach("baseline"))
+    found = []
+    for name in sorted(study.cells, key=lambda name: name != study.baseline):
+        entry = study.cells[name]
+        with placed(study.reach("cells", name)):
+            check_name(name, "cell", IN_CELLS)
+        if entry.space and study.tune is None:
+            problem = f"cell '{name}' has a space, and the study no 'tune'; add it"
+            raise UserError(problem, value=study.reach("cells", name, "space"))
+        with placed(study.reach("cells", name, "system"), prefix=f"cell '{name}': "):
+            system = system_of(entry.system.name)
+        own = overrides_of(entry.set)
+        for option, value in entry.system.options.items():
+            place = study.reach("cells", name, "system", option)
+            key = written(f"{OPTIONS}.{entry.system.name}.{option}", place.path, place.line)
+            if key in own:
+                raise UserError(f"parameter '{key}' is set twice; keep one", value=key)
+            own[key] = value
+        titles = ["" if entry.system.name == DEFAULT_SYSTEM else system.title, changes_title(own)]
+        title = entry.title or ", ".join(filter(None, titles)) or name
+        found.append(StudyCell(name, title, entry.system.name, {}, entry.paper, overrides=own))
+    return found
+
+
+def value_in_name(value: str) -> str:
+    """Write a value as part of a cell's name: custom code by its name, `{name: span, share: 0.3}` as
+    `span+share=0.3`."""
+    if is_name(f"_{value}", "=+"):
+        return value
+    plain = re.sub(r"[\w.]+:(?=\w)", "", value.removeprefix("{name: ")).replace(": ", "=").replace(", ", "+")
+    return re.sub(r"[^\w.=+-]", "", plain)
+
+
+def _baseline_points(study: Study, points: Mapping[str, Mapping[str, StudyCell]]) -> tuple[StudyCell, ...]:
+    if isinstance(study.baseline, str):
+        remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
+        raise UserError(f"baseline: '{study.baseline}' is no cell", remedy, value=study.reach("baseline"))
+    for axis in study.baseline:
+        if axis not in points:
+            place = study.reach("baseline", axis)
+            raise UserError(f"baseline: '{axis}' is no axis", suggestion(axis, points), value=place)
+    chosen = []
+    for axis, there in points.items():
+        if axis not in study.baseline:
+            raise UserError(f"baseline: no point of axis '{axis}'", "add one", value=study.reach("baseline"))
+        if (wanted := show(study.baseline[axis])) not in there:
+            problem = f"baseline: '{wanted}' is no point of axis '{axis}'"
+            raise UserError(problem, suggestion(wanted, there), value=study.reach("baseline", axis))
+        chosen.append(there[wanted])
+    return tuple(chosen)
+
+
+def _points(study: Study, axis: str) -> dict[str, StudyCell]:
+    """Return the points of an axis, each a cell, by its name in the file: values of a parameter, or names with their
+    settings."""
+    given = study.axes[axis]
+    if not given:
+        raise UserError(f"axis '{axis}' has no points", "list some, or delete it", value=axis)
+    found: dict[str, StudyCell] = {}
+    for key, value in enumerate(given) if isinstance(given, list) else given.items():
+        place = study.reach("axes", axis, key)
+        is_named = isinstance(key, str)
+        if is_named != isinstance(value, dict) and not (isinstance(value, dict) and "name" in value):
+            raise UserError(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", value=place)
+        overrides = overrides_of(value if is_named else {written(axis, place.path, place.line): value})
+        if is_named:
+            name, part, title = str(key), str(key), str(key).replace("_", " ")
+        else:
+            name, title = show(value), changes_title(overrides)
+            part = f"{_short(study.axes)[axis]}={value_in_name(name)}"
+        if name in found or any(overrides == other.overrides for other in found.values()):
+            raise UserError(f"axis '{axis}': point '{name}' is listed twice", "keep one", value=place)
+        if any(part == other.name for other in found.values()):
+            remedy = "name the points: NAME: {PARAMETER: VALUE}"
+            raise UserError(f"axis '{axis}': two points would be called '{part}'", remedy, value=place)
+        points = {axis: value_in_name(name)} if len(study.axes) > 1 else {}
+        found[name] = StudyCell(part, title, DEFAULT_SYSTEM, {}, None, points, overrides)
+    return found
+
+
+def _combinations(study: Study) -> list[StudyCell]:
+    points = {axis: _points(study, axis) for axis in study.axes}
+    baseline = _baseline_points(study, points)
+    others = (chosen for chosen in itertools.product(*(one.values() for one in points.values())) if chosen != baseline)
+    return [_combined(study, chosen) for chosen in (baseline, *others)]
+
+
+def _combined(study: Study, chosen: Sequence[StudyCell]) -> StudyCell:
+    """Return the cell of a point of each axis."""
+    overrides: dict[str, Any] = {}
+    for point in chosen:
+        for key in point.overrides:
+            if key in overrides:
+                raise UserError(f"two axes both set '{key}'; merge them into one axis", value=key)
+        overrides |= point.overrides
+    name = ",".join(point.name for point in chosen)
+    if not is_name(name, IN_CELLS):
+        remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
+        raise UserError(f"axes: '{name}' cannot name a cell", remedy, value=study.reach("axes"))
+    title = ", ".join(point.title for point in chosen)
+    points = {axis: at for point in chosen for axis, at in point.points.items()}
+    return StudyCell(name, title, DEFAULT_SYSTEM, {}, None, points, overrides)

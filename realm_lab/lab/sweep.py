@@ -1,0 +1,450 @@
+"""`realm-lab sweep`: plan, record, run or submit unfinished runs, collect. Running it again resumes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from realm_lab.engine.systems.identity import corpus_folder
+from realm_lab.errors import UserError, suggestion
+from realm_lab.evidence.ledger import note_plan
+from realm_lab.lab.launchers import LauncherSettings
+from realm_lab.lab.on_finish import call, message
+from realm_lab.lab.other_code import described, other_code, settle_code
+from realm_lab.lab.plan import plan_study
+from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.preview import after_tuning, in_every_cell, plan_as_json, show_plan, show_search
+from realm_lab.lab.progress import POLL_SECONDS, drive, say
+from realm_lab.lab.results import Results
+from realm_lab.lab.rules import search as search_rule
+from realm_lab.lab.rules.tune import tuned
+from realm_lab.lab.schedule import Launcher, PartlySubmitted, detached_launchers, launcher_of
+from realm_lab.lab.status import in_words
+from realm_lab.lab.stopping import stop_sweepers, stoppable, sweeping
+from realm_lab.lab.tasks import Task, nodes_of, tasks_of
+from realm_lab.lab.wanted import record_study, settled, study_record, wanted
+from realm_lab.records.files import print_json, read_json, read_object
+from realm_lab.records.launched import own_package
+from realm_lab.records.run import Run, State, read_run
+from realm_lab.records.state import UNFINISHED, StageState, StageStates
+from realm_lab.records.study import check_study_name, read_study_record, study_folder
+
+FOLLOW_SECONDS = 2.0  # between two looks at what others do
+EXIT_INCOMPLETE = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    path: Path
+    root: Path
+    params_path: Path | None = None
+    launcher: str | None = None  # None: the study's (or search's) own, else local
+    seeds: int | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    dry_run: bool = False
+    as_json: bool = False
+    follow: bool = False
+    retry_failed: bool = False
+    force: bool = False  # replace a report of more complete runs
+    cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
+    profile: str | None = None  # of a cluster
+    cluster: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
+    pilot: str | None = None  # of --power: the study whose spread is used
+    on_finish: bool = True  # call what the study names when it ends
+
+    def planned(self) -> StudyPlan:
+        """Plan the study."""
+        return plan_study(self.path, self.root, params_path=self.params_path, overrides=self.overrides)
+
+    def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
+        """Return the launcher that is asked for, else the study's."""
+        return launcher_of(study, Path(self.root), settings, self.launcher, self.profile, self.cluster)
+
+
+def sweep(request: Request) -> int:
+    """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue."""
+    root = Path(request.root)
+    check_file(request.path, root)
+    study = request.planned()
+    launcher = request.launcher_for(study.launcher, study.name)
+    if request.dry_run:
+        _preview(study, launcher, request)
+        return 0
+    is_search = study.search is not None
+    asked, signals = Sweep(study, launcher, request), list[int]()
+    if is_search:
+        launcher.check([])  # the rest needs the journal, which only this sweep has
+    else:
+        asked.begin()
+    alone = sweeping(root, study.name, alone=is_search)
+    try:
+        with stoppable() as signals, alone, mirroring(request, root), closing(launcher):
+            if is_search:
+                asked.begin()
+            return asked.carry_on()
+    except SystemExit as left:
+        if is_search and asked.has_begun:
+            asked.report()
+        how = "the jobs go on" if launcher.detached else "stopped after checkpoints"
+        say(f"{how}; `realm-lab sweep {request.path}` goes on from there")
+        return 128 + signals[0] if signals else int(left.code or 0)  # of a training loop that noted the signal
+
+
+def _preview(study: StudyPlan, launcher: Launcher, request: Request) -> None:
+    """Print what would be run."""
+    root = Path(request.root)
+    if study.search is not None:
+        show_search(study, root, as_json=request.as_json)
+        return
+    results = Results(root)
+    runs = part_of(study, wanted(study, results), request.cells, request.seeds)
+    shown = settled(study, results)
+    if request.as_json:
+        list(launcher.preview(tasks_of(runs, results.states, retry_failed=True)))
+        print_json(plan_as_json(shown, runs, root))
+        if found := other_code(runs, root):
+            say(described(found))
+        return
+    show_plan(shown, runs, root, launcher=launcher)
+    if study.tuning is not None and not (trials := tuned(study, results)).choices:
+        print(after_tuning(study, trials, root, launcher.at_once))
+
+
+class Sweep:
+    """One sweep of a study: it starts the runs that are wanted and not done, and asks again whenever a run ends."""
+
+    def __init__(self, study: StudyPlan, launcher: Launcher, request: Request):
+        if study.search is not None and launcher.name == "inline":  # one after another, so that each is proposed in
+            search = study.search.model_copy(update={"parallel": 1})  # the knowledge of those before
+            study = replace(study, search=search)
+        self._study, self._launcher, self._request = study, launcher, request
+        self._root, self._results = Path(request.root), Results(request.root, retry_failed=request.retry_failed)
+        self._runs: list[Run] | None = None  # wanted ones, of the cells and seeds that are asked for
+        self._seen: dict[str, Run] = {}  # all that were wanted so far
+        self._tasks: dict[str, Task] = {}  # all that the launcher got
+        self._going: set[str] = set()  # of these
+
+    @property
+    def has_begun(self) -> bool:
+        """True once it knows what is wanted."""
+        return self._runs is not None
+
+    def begin(self) -> list[Task]:
+        """Give the launcher what is wanted and neither done nor started, after its plan is noted; returns the tasks."""
+        is_first = not self.has_begun
+        if is_first:
+            self._settle_choices()
+        runs = part_of(self._study, wanted(self._study, self._results), self._request.cells, self._request.seeds)
+        new = [run for run in runs if run.run_key not in self._seen]
+        self._runs = runs
+        if not new and not is_first:
+            return []
+        self._seen |= {run.run_key: run for run in new}
+        settle_code(new, self._root, check=lambda: self._launcher.check(self._left()))
+        self._results.look_again()
+        tasks, left = self._launcher.free(self._left())
+        if self._study.search is None:
+            self._say_beginning(tasks, left, is_first)
+            record = study_record(self._study, self._root, self._results)
+            note_plan(self._root / "runs", record, self._request.path, self._with_results())
+        try:
+            self._launcher.submit(tasks)
+        except PartlySubmitted:  # if none was taken, the study stays as it was
+            record_study(self._study, self._root, self._results)
+            raise
+        record_study(self._study, self._root, self._results)
+        self._tasks |= {task.name: task for task in tasks}
+        if self._launcher.detached and tasks:
+            say(f"submitted {_count(len(tasks), 'task')}")
+        return tasks
+
+    def _settle_choices(self) -> None:
+        """Accept or delete results of other code that the study's choices are based on, or stop. UserError: also for
+        `fresh` in a search, whose later trials depend on their values."""
+        if self._study.search is not None:
+            runs = search_rule.ended(self._study, self._results)
+            if runs and runs[0].params.launch.other_code == "fresh" and other_code(runs, self._root):
+                name = self._study.name
+                raise UserError(
+                    f"search {name}: other code computed trials that later ones were chosen by; --accept keeps them; "
+                    f"to search anew, `realm-lab gc --forget {name} --yes` first"
+                )
+            settle_code(runs, self._root)
+        elif self._study.tuning is not None:
+            settle_code(tuned(self._study, self._results).runs, self._root)
+            self._results.look_again()
+
+    def carry_on(self) -> int:
+        """Start the wanted runs until there are none, with a report when all of it has ended; or leave it to a queue.
+        Returns the exit code."""
+        before, code, tasks = self._coverage(), 0, [*self._tasks.values()]
+        while not self._is_left_to_a_queue(tasks):
+            self._results.look_again()
+            if self._is_tuning or self._study.search is not None:  # how they ended
+                record_study(self._study, self._root, self._results)
+            code, seen = self.report(), len(self._seen)
+            tasks = self.begin()
+            if len(self._seen) == seen:
+                self._finish(is_news=bool(self._tasks) or before != self._coverage())
+                return code
+        say(f"watch: `realm-lab status {self._study.name}`; when all are complete, the same command again collects "
+            "the results")  # fmt: skip
+        self._print_json()
+        return code
+
+    def _is_left_to_a_queue(self, tasks: Sequence[Task]) -> bool:
+        """Wait until all has ended, and show these tasks, unless a queue works on it and nobody follows; True if so."""
+        if self._launcher.detached and not self._request.follow and self._study.search is None:
+            counts = self._counts()
+            return counts["COMPLETE"] + counts["FAILED"] * self._is_tuning < len(self._runs or ())
+        drive(
+            self._launcher,
+            tasks,
+            self._root,
+            FOLLOW_SECONDS if self._launcher.detached else POLL_SECONDS,
+            wait_for_others=self._request.follow or self._study.search is not None,
+            study="" if self._study.search else self._study.name,
+            more=self._look_again,
+        )
+        return False
+
+    def _look_again(self, states: Mapping[str, StageState]) -> list[Task]:
+        """Start the runs that are wanted since a trial ended, and stop what no run needs any more. More seeds wait for
+        the report of those before."""
+        going = {name for name, state in states.items() if name in self._tasks and state.state in UNFINISHED}
+        is_news = going != self._going or (self._study.search is not None and self._study.search.pruning is not None)
+        if not is_news or not (self._is_tuning or self._study.search is not None):
+            return []
+        self._going = going
+        self._results.look_again()
+        at_work = {node for name in going for node in self._tasks[name].keys.items()}
+        begun = {node for task in self._tasks.values() for node in task.keys.items()}
+        for key, run in self._seen.items():
+            if nodes_of(run) & begun and not nodes_of(run) & at_work:
+                self._results.ended.add(key)
+        tasks = self.begin()
+        needed = {node for run in self._runs or () for node in nodes_of(run)}
+        spare = {name for name in going if not needed & self._tasks[name].keys.items()}
+        if spare:
+            self._launcher.cancel(spare)
+        return tasks
+
+    @property
+    def _is_tuning(self) -> bool:
+        return any(run.trial is not None for run in self._runs or ())
+
+    def _left(self) -> list[Task]:
+        """Return tasks of the runs that are not done and have not started."""
+        found = tasks_of(
+            self._runs or (),
+            StageStates(self._root / "runs"),
+            retry_failed=self._request.retry_failed,
+            each_stage_alone=self._study.search is not None,
+        )
+        return [task for task in found if task.name not in self._tasks]
+
+    def _with_results(self) -> int:
+        """Count the complete runs of the study: wanted ones, and others that it had when it was recorded last."""
+        own = [run for run in wanted(self._study, self._results) if run.trial is None]
+        others = [run for run in _recorded(self._study, self._root) if run.run_key not in {run.run_key for run in own}]
+        complete = sum(self._results.look(run).state == "COMPLETE" for run in own)
+        return complete + sum(_is_complete(run, self._root) for run in others)
+
+    def _say_beginning(self, tasks: Sequence[Task], left: Sequence[str], is_first: bool) -> None:
+        study, counts, runs = self._study, self._counts(), self._runs or ()
+        todo = f"{_count(len(tasks), 'task')} to do ({self._launcher.name})" if tasks else "nothing to do"
+        cells = _count(len({run.cell for run in runs}), "cell")
+        say(f"study {study.name}: {_count(len(runs), 'run')} in {cells}, {counts['COMPLETE']} complete; {todo}")
+        for why in left:
+            say(f"left alone: {why}")
+        if not is_first:
+            return
+        if study.design.common:
+            say(in_every_cell(study))
+        if gone := self._without_corpus():
+            again = "`realm-lab prepare` with its parameters makes one again, and so does a new run that needs it"
+            what = "without the prepared corpus, which only `ask` and the like need"
+            say(f"{_count(gone, 'complete run')} {what}: {again}")
+        if counts["FAILED"] and not self._request.retry_failed:
+            failed = _count(counts["FAILED"], "run")
+            say(f"{failed} failed and stay so: see `realm-lab status {study.name}`, then --retry-failed")
+
+    def _without_corpus(self) -> int:
+        """Count the complete runs whose prepared corpus is gone."""
+        return sum(
+            not (corpus_folder(self._root, run) / "manifest.json").exists()
+            and self._results.look(run).state == "COMPLETE"
+            for run in self._runs or ()
+        )
+
+    def _counts(self) -> Counter[State]:
+        return Counter(self._results.look(run).state for run in self._runs or ())
+
+    def _coverage(self) -> Any:
+        from realm_lab.evidence.report.frames import read_summary  # brings pandas
+
+        return read_summary(self._root / "reports" / self._study.name).get("coverage")
+
+    def report(self) -> int:
+        """Write the report and print the number of runs in each state; returns the exit code. A failed trial is one
+        without a value, so 0 while all trials have ended."""
+        name, counts = self._study.name, self._counts()
+        if self._study.search is not None:
+            return self._report_search()
+        if self._is_tuning:
+            say(f"trials of {name}: {in_words(counts)}")
+            trials = tuned(self._study, self._results)
+            if counts["FAILED"]:
+                say(f"failed trials are not chosen: see `realm-lab status {name}`")
+            if not trials.left and not trials.choices:
+                cells = ", ".join(cell for cell, best in trials.best.items() if best is None)
+                say(f"every trial of {cells} failed, so none can be chosen: change its space, or --retry-failed")
+                return EXIT_INCOMPLETE
+            return 0 if counts.keys() <= {"COMPLETE", "FAILED"} else EXIT_INCOMPLETE
+        from realm_lab.evidence.report.report import write_study_report  # pandas and matplotlib take a second to import
+
+        say(f"study {name}: writing its report")
+        with Console(stderr=True).status(""):
+            folder = write_study_report(self._root, name, force=self._request.force)
+        summary = read_json(folder / "summary.json")
+        for sentence in filter(None, (summary["lead"], summary.get("missing"))):
+            say(sentence)
+        say(f"study {name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
+        return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
+
+    def _report_search(self) -> int:
+        from realm_lab.evidence.report.sections.search import write_search_report  # brings matplotlib
+
+        folder, summary = write_search_report(self._root, self._study.name)
+        found = ", ".join(f"{count} {state}" for state, count in summary["trials"].items() if count)
+        say(f"search {self._study.name}: {found}; {folder / 'report.md'}")
+        return 0 if search_rule.is_well(self._study, self._results) else EXIT_INCOMPLETE
+
+    def _finish(self, *, is_news: bool) -> None:
+        """Print --json, and call what the study names in `on_finish`."""
+        self._print_json()
+        if self._study.on_finish and self._request.on_finish and is_news and not self._is_tuning:
+            states = {str(state): count for state, count in self._counts().items()}
+            content = message(self._study.name, self._root / "reports" / self._study.name, states)
+            if problem := call(self._study.on_finish, content, self._root):
+                say(problem)
+
+    def _print_json(self) -> None:
+        if self._request.as_json and self._study.search is not None:
+            print_json(read_json(self._root / "reports" / self._study.name / "summary.json"))
+        elif self._request.as_json:
+            print_json(plan_as_json(settled(self._study, self._results), self._runs or [], self._root))
+
+
+def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: int | None = None) -> list[Run]:
+    """Return the runs of some cells, several in a text with commas, which names of cells may have, too; default: all.
+    `seeds`: only those of the first ones, except for trials. UserError: no such cell, or fewer seeds than that."""
+    if seeds is not None and not any(run.trial is not None for run in runs):
+        if seeds > len(study.seeds):
+            raise UserError(f"--seeds {seeds}: study {study.name} has {len(study.seeds)}; add seeds to its file")
+        runs = [run for run in runs if run.seed in study.seeds[:seeds]]
+    if not named:
+        return [*runs]
+    known, chosen = [cell.name for cell in study.cells], set()
+    for text in named:
+        parts = text.split(",")
+        while parts:
+            heads = [",".join(parts[:size]) for size in range(len(parts), 0, -1)]
+            found = next((head for head in heads if head in known), "")
+            if not found:
+                raise UserError(f"--cells: study {study.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
+            chosen.add(found)
+            parts = parts[found.count(",") + 1 :]
+    return [run for run in runs if run.cell in chosen]
+
+
+def _recorded(plan: StudyPlan, root: Path) -> tuple[Run, ...]:
+    """Return the runs of the plan before; none of a record that cannot be read, which the plan replaces."""
+    path = study_folder(root / "runs", plan.name) / "study.json"
+    with suppress(UserError):
+        return read_study_record(path).runs if path.exists() else ()
+    return ()
+
+
+def check_file(path: Path, root: Path) -> None:
+    """UserError: the runs here of a study of that name are of another file, which is still there."""
+    record = study_folder(root / "runs", path.stem) / "study.json"
+    source = str(read_object(record).get("source", "")) if record.exists() else ""
+    if source and (root / source).is_file() and not (root / source).samefile(path):
+        raise UserError(f"study {path.stem} is that of {source}, with runs and a report", "rename the file", path=path)
+
+
+def _is_complete(run: Run, root: Path) -> bool:
+    file = root / "runs" / run.name / "run.json"
+    return file.exists() and StageStates(root / "runs").look(read_run(file)).state == "COMPLETE"
+
+
+@contextmanager
+def mirroring(request: Request, root: Path) -> Iterator[None]:
+    """With --follow, MLflow shows the runs while they are made, and all of them at the end."""
+    if not request.follow:
+        yield
+        return
+    command = [sys.executable, "-m", "realm_lab", "mirror", "--root", str(root)]
+    if request.params_path is not None:
+        command += ["--params", str(request.params_path)]
+    environment = os.environ | own_package()
+    mirror = subprocess.Popen([*command, "--follow"], stdout=subprocess.DEVNULL, env=environment, process_group=0)
+    try:
+        yield
+    finally:
+        mirror.terminate()
+        mirror.wait()
+    subprocess.run(command, env=environment, check=False)
+
+
+def cancel_study(study: str, root: Path) -> int:
+    """Stop running tasks and withdraw waiting ones; other studies' sweeps of the same runs continue."""
+    lines = stop_sweepers(root, study)
+    for launcher in detached_launchers(study, root):
+        live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
+        launcher.cancel(live)
+        lines += [f"{_count(len(live), 'job')} cancelled ({launcher.name})"] if live else []
+    for line in lines or [f"nothing of study {study} runs or waits"]:
+        say(line)
+    return 0
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def study_of_cell(name: str) -> str:
+    """STUDY of `STUDY/CELL`; "" for other names and for paths of files."""
+    parts = Path(name).parts
+    return parts[0] if len(parts) == 2 and not name.endswith(".yaml") and parts[0] not in ("experiments", "/") else ""
+
+
+def find_study(name: str, root: Path, is_search: bool = False) -> Path:
+    """The file of a study or search: a path, or a name in ROOT/experiments, where search-NAME is also found as NAME,
+    before a study of that name if a search is wanted. UserError: there is none, and which is nearest."""
+    given, folder = Path(name), Path(root) / "experiments"
+    if study := study_of_cell(name):
+        find_study(study, root)
+        raise UserError(f"'{name}' is a cell or a run of study {study}; name only the study")
+    stem = given.name.removesuffix(".yaml")
+    path = folder / f"{stem}.yaml"
+    named = [path, folder / f"search-{stem}.yaml"]
+    for found in [given, *(named[::-1] if is_search else named)]:
+        if found.suffix == ".yaml" and found.is_file() and found.name != "dvc.yaml":
+            check_study_name(found.stem, str(found), "rename the file")
+            return found
+    known = {other.stem for other in folder.glob("*.yaml")} - {"dvc"}
+    if not known:
+        raise UserError(f"study '{name}': no such file, and no studies in {folder}; `realm-lab init FOLDER` has one")
+    remedy = suggestion(stem, sorted(known))
+    raise UserError(f"study '{name}': no such file, and no {path} (`realm-lab status` lists all); {remedy}")

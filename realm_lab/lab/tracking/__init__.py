@@ -1,0 +1,1 @@
+"""MLflow as a view of run folders. No torch here."""

@@ -1,0 +1,206 @@
+"""`realm-lab sweep NAME --try`: every cell with a few steps and questions, and the time of a whole run.
+
+It is a sweep in a separate project, ROOT/runs/try, which links all files of this one and shares its prepared corpora.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from realm_lab.engine.core.durations import duration
+from realm_lab.engine.params.load import flatten
+from realm_lab.engine.systems.registry import options_of, system_of
+from realm_lab.lab.plan import plan_study
+from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.preview import runs_at_once
+from realm_lab.lab.progress import say
+from realm_lab.lab.results import Results
+from realm_lab.lab.study import early_changes
+from realm_lab.lab.sweep import Request, part_of, sweep
+from realm_lab.lab.tasks import stages_left
+from realm_lab.lab.wanted import settled, wanted
+from realm_lab.records.files import write_text
+from realm_lab.records.metrics import Part
+from realm_lab.records.parameters import CHANGES, OPTIONS
+from realm_lab.records.run import Run, StageRun, stage_folder
+from realm_lab.records.state import StageStates
+from realm_lab.records.study import StudyCell
+
+STEPS = 4
+QUESTIONS = 20
+SMALL = {  # parameter -> its small value; if cells differ in it, they get this value and the next ones
+    "warm_start.reader.steps": STEPS,
+    "warm_start.embedder.steps": STEPS,
+    "pretrain.steps": STEPS,
+    "pretrain.refresh.interval_steps": STEPS // 2,  # so that a refresh is timed
+    "finetune.steps": STEPS,
+    "evaluate.questions": QUESTIONS,
+    "evaluate.cloze_sentences": QUESTIONS,
+    "evaluate.explorer_examples": 2,
+}
+MANY = 10**9
+OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries that the tried project does not share
+
+
+def try_study(request: Request) -> int:
+    """Run the study small and print what a whole run of each cell takes; 1 where a run failed. UserError: as `sweep`
+    refuses the study."""
+    root = Path(request.root)
+    study, results = request.planned(), Results(root)
+    now = wanted(study, results)
+    runs = [*study.runs, *now] if any(run.trial is not None for run in now) else now
+    whole = replace(settled(study, results), runs=tuple(part_of(study, runs, request.cells, request.seeds)))
+    folder = root / "runs" / "try"
+    for path in (folder / "runs" / "stages").glob("*"):
+        if not path.is_symlink():
+            shutil.rmtree(path)  # each try runs again: the code may have been edited
+    _link(root, folder)
+    path = folder / "experiments" / f"{whole.name}.yaml"
+    write_text(path, json.dumps(_small(whole), indent=2))
+    params_path = Path(request.params_path).resolve() if request.params_path else None
+    given = {key: value for key, value in request.overrides.items() if key in ("preset", "launch.other_code")}
+    say(f"{whole.name} is tried in {folder}: {STEPS} steps, {QUESTIONS} questions, one seed")
+    launcher = "inline" if (request.launcher or whole.launcher.default) == "inline" else "local"
+    asked = Request(path, folder, params_path, launcher, overrides=given, force=True)
+    code = sweep(asked)
+    small = plan_study(path, folder, params_path=params_path, overrides=given)
+    _keep_prepared(root, folder)
+    most = asked.launcher_for(whole.launcher, whole.name).at_once
+    for line in _expected(whole, small, root, folder, most):
+        print(line)
+    return code
+
+
+def _link(root: Path, folder: Path) -> None:
+    """Link what the project has; corpora and their records too, so that they are prepared once."""
+    shared = [root / "runs" / "corpora", *(root / "runs" / "stages").glob("prepare-*")]
+    shared[0].mkdir(parents=True, exist_ok=True)
+    for path in (*(path for path in root.iterdir() if path.name not in OWN and path.name[0] != "."), *shared):
+        link = folder / path.relative_to(root)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(path.resolve())
+
+
+def _keep_prepared(root: Path, folder: Path) -> None:
+    """Give the project the records of corpora that were prepared now, which it has."""
+    for path in (folder / "runs" / "stages").glob("prepare-*"):
+        kept = root / path.relative_to(folder)
+        if not path.is_symlink() and not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(kept)
+    _link(root, folder)
+
+
+def _small(plan: StudyPlan) -> dict[str, Any]:
+    """The file of the small study: of each cell what it sets, with small values where they matter."""
+    cells = [cell for cell in plan.cells if plan.of(cell.name)]
+    flat = {cell.name: _sizes(plan.of(cell.name)[0]) for cell in cells}
+    small: dict[str, dict[str, int]] = {cell.name: {} for cell in cells}
+    changes = len({step for cell in cells for step in cell.overrides.get(CHANGES) or ()})  # at the steps 1, 2, ...
+    for name in dict.fromkeys(name for sizes in flat.values() for name in sizes):
+        known = sorted({sizes[name] for sizes in flat.values() if name in sizes})
+        for cell, sizes in flat.items():
+            if name in sizes:  # distinct where the cells are
+                longer = changes if name.endswith("steps") and "interval" not in name else 0
+                more = known.index(sizes[name]) + longer
+                small[cell][name] = min(sizes[name], SMALL.get(name, STEPS) + more)
+    common = {key: value for key, value in cells[0].overrides.items() if key.startswith("launch.")}
+    document = {
+        "question": plan.design.question,
+        "preset": plan.runs[0].params.preset,
+        "plugins": plan.runs[0].params.plugins,
+        "seeds": [plan.seeds[0]],
+        "set": common | {"launch.log_interval_steps": 1},
+        "baseline": cells[0].name,
+        "cells": {cell.name: _entry(cell, small[cell.name]) for cell in cells},
+        "metrics": [*plan.design.metrics],
+        "delta": plan.design.delta,
+    }
+    copied: dict[str, Any] = json.loads(json.dumps(document))
+    early_changes(copied)
+    return copied
+
+
+def _sizes(run: Run) -> dict[str, int]:
+    """Return parameters that decide the length of a run -> value; all questions are very many."""
+    values = flatten(run.params)
+    found = {name: MANY if values[name] is None else values[name] for name in SMALL}
+    options = options_of(run.params, run.system)
+    own = {f"{OPTIONS}.{run.system}.{name}": value for name, value in options if name.endswith("steps")}
+    return found | {name: value for name, value in own.items() if value}
+
+
+def _steps_of(stage: str, run: Run) -> list[str]:
+    """Return the parameters that decide the number of steps of a stage: those of its section, else options of the
+    system that no stage before depends on."""
+    sizes = [name for name in _sizes(run) if name.endswith("steps")]
+    options = [name for name in sizes if name.startswith(OPTIONS)]
+    left = options
+    for one in system_of(run.system).stages:
+        of_section = [name for name in sizes if name.endswith(".steps") and name not in options and one.declares(name)]
+        own = [name for name in left if one.declares(f"{OPTIONS}.{name.rpartition('.')[2]}")]
+        left = [name for name in left if name not in own]
+        if one.name == stage:
+            return of_section or own
+    return []
+
+
+def _entry(cell: StudyCell, small: dict[str, int]) -> dict[str, Any]:
+    own = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
+    return {"title": cell.title, "system": cell.system, "set": own | small}
+
+
+def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most: int | None = None) -> list[str]:
+    """Lines: how long a whole run of each cell takes, and the study; stages that are complete take no time, and shared
+    ones are done once. `most`: runs at a time."""
+    seconds: dict[tuple[str, int], dict[str, float]] = {}  # cell and seed -> stage -> of a whole run
+    lines, todo = [], dict[tuple[str, str], float]()
+    for run in whole.runs:
+        small_run = next(other for other in small.runs if other.cell == run.cell)
+        found = {stage: _seconds(stage, run, small_run, folder / "runs") for stage in ("prepare", *run.stages)}
+        known = {stage: value for stage, value in found.items() if value is not None}
+        if len(known) == len(found):
+            seconds[run.cell, run.seed] = known
+    for run in whole.runs:
+        if run.seed == whole.seeds[0] and (known := seconds.get((run.cell, run.seed), {})):
+            parts = ", ".join(f"{stage.replace('_', '-')} {duration(value)}" for stage, value in known.items())
+            lines.append(f"{run.cell}: a whole run takes about {duration(sum(known.values()))} ({parts})")
+    for node, run in stages_left(whole.runs, StageStates(root / "runs")):
+        if known := seconds.get((run.cell, run.seed), {}):
+            todo[node] = known[node[0]]
+    at_once = runs_at_once(len(whole.runs), whole.runs[0].params.launch, most)
+    work = sum(todo.values())
+    what = f"{whole.name}, {len(whole.runs)} runs: about {duration(work)} of work is left"
+    return [*lines, f"{what}, {duration(work / at_once)} at {at_once} at a time on this machine"]
+
+
+def _seconds(stage: str, run: Run, tried: Run, runs: Path) -> float | None:
+    """Estimate the time of a stage of a whole run from the small one; None if that has not finished. Each step takes as
+    long as in the small one, where refreshes are dense, and so does each question: it is about right, or too long."""
+    found = StageRun(stage_folder(runs, stage, tried.key(stage)), stage)
+    if not found.is_complete():
+        return None
+    wall, rows, sizes, small = found.status().wall_seconds, found.metrics.rows(), _sizes(run), _sizes(tried)
+    if stage == "evaluate":
+        counts = StageRun(stage_folder(runs, "prepare", tried.corpus_key), "prepare").results()["counts"]
+        kept = {"evaluate.questions": counts["questions_test"], "evaluate.cloze_sentences": counts["cloze_test"]}
+        asked, read = (max(1, min(sizes[name], most)) / max(1, min(small[name], most)) for name, most in kept.items())
+        # retrieval and BM25 read all passages, whatever the questions
+        grows: dict[Part, float] = {"own measurements": read, "answers": asked, "corpus update": asked}
+        parts = zip(get_args(Part), itertools.pairwise(row["time"] for row in rows), strict=True)
+        return float(wall + sum((grows.get(part, 1.0) - 1.0) * (end - start) for part, (start, end) in parts))
+    times, names = [row["time"] for row in rows if "loss" in row], _steps_of(stage, run)
+    if len(times) < 2:
+        return float(wall)
+    missing, each = sum(sizes[name] - small[name] for name in names), (times[-1] - times[0]) / (len(times) - 1)
+    if stage == "pretrain":  # which ends with an evaluation
+        ratio = sizes["evaluate.cloze_sentences"] / small["evaluate.cloze_sentences"]
+        each += ratio * (rows[-1]["time"] - times[-1]) / run.params.evaluate.interval_steps
+    return float(wall + missing * each)

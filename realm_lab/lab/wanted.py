@@ -1,0 +1,73 @@
+"""The runs that a study wants by the results so far. A sweep does those that are not done, and asks again whenever one
+ends, until nothing is left.
+
+They are a function of only the study and its results, so that a sweep that was killed goes on alike. Each rule
+has a file in rules/: trials of a tuning come first (tune.py), then all seeds, or as many as a rule for them takes
+(until_decided.py is one). A search (search.py) has a memory, since it is asked while runs go on: its journal.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from realm_lab.engine.systems.identity import record_run
+from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.results import Results
+from realm_lab.lab.rules import search
+from realm_lab.lab.rules.seeds import options_of
+from realm_lab.lab.rules.tune import tuned
+from realm_lab.records.run import Run
+from realm_lab.records.study import StudyRecord, read_study_record, write_study_record
+
+
+def wanted(study: StudyPlan, results: Results) -> list[Run]:
+    """Return the runs that a study wants now, done or not."""
+    if study.search is not None:
+        return search.open_trials(study, results)
+    if study.tuning is not None:
+        trials = tuned(study, results)
+        if not trials.choices:
+            return trials.runs
+    return _taken(settled(study, results), results)
+
+
+def _taken(study: StudyPlan, results: Results) -> list[Run]:
+    """Return the runs of a study at all of its seeds, or at those that its rule takes by the results so far."""
+    if study.rule is None:
+        return [*study.runs]
+    least = options_of(study.rule).at_least
+    whole = study.record(study.runs)
+    complete = results.table(whole)
+    done = {*complete[["cell", "seed"]].itertuples(index=False, name=None)}
+    begun = all((cell.name, seed) in done for cell in study.cells for seed in study.seeds[:least])
+    counts = study.rule(whole, complete) if begun else {}
+    seeds = {cell.name: {*study.seeds[: max(least, counts.get(cell.name, least))]} for cell in study.cells[1:]}
+    seeds[study.baseline.name] = {*study.seeds[:least]}.union(*seeds.values())
+    return [run for run in study.runs if run.seed in seeds[run.cell]]
+
+
+def settled(study: StudyPlan, results: Results) -> StudyPlan:
+    """Return a study with the values that tuning chose for its cells; before that, as it is."""
+    if study.tuning is None or study.choose is None:
+        return study
+    return study.choose(tuned(study, results).choices)
+
+
+def study_record(study: StudyPlan, root: Path, results: Results | None = None) -> StudyRecord:
+    """Return the study.json of a study by its results; nothing is written."""
+    results = results or Results(root)
+    if study.search is not None:
+        return search.record(study, results)
+    own = [run for run in wanted(study, results) if run.trial is None]
+    if study.tuning is None:
+        return study.record(own)
+    trials = tuned(study, results)
+    return settled(study, results).record(own, trials.runs, trials.as_data())
+
+
+def record_study(study: StudyPlan, root: Path, results: Results | None = None) -> StudyRecord:
+    """Write run.json of every run that is wanted, and the study's study.json; returns that as it was read back."""
+    results, runs = results or Results(root), Path(root) / "runs"
+    for run in (*(tuned(study, results).runs if study.tuning else ()), *wanted(study, results)):
+        record_run(runs, run)
+    return read_study_record(write_study_record(runs, study_record(study, root, results)))

@@ -1,0 +1,153 @@
+"""The worker processes of one job: started with a share of the machine, watched, and reaped. No torch here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from realm_lab.records.launched import own_package
+from realm_lab.records.run import StageRun
+
+GRACE_SECONDS = 20.0  # for the other processes of a run after one has failed
+# Exit codes of a worker that was asked to stop: after a checkpoint, or before it started.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+STOPPED = {code for number in STOP_SIGNALS for code in (128 + number, -number)}
+
+
+class Outcome(NamedTuple):
+    """Outcome of the processes of a job: `code` is an exit code, negative for the signal that killed it."""
+
+    code: int
+    text: str  # standard error of the process to blame
+
+    @property
+    def was_stopped(self) -> bool:
+        """True if it was asked to stop by a signal, rather than failed or killed."""
+        return self.code in STOPPED
+
+    @property
+    def line(self) -> str:
+        if self.code < 0:
+            return f"killed by signal {-self.code}"
+        return self.text.splitlines()[-1] if self.text else "failed without a message"
+
+
+class Workers:
+    """One process, or one for each of several ranks, at work on one job."""
+
+    def __init__(
+        self, job: Mapping[str, Any], *, ranks: int = 1, threads: int, gpus: Sequence[str] | None = None, log: Path
+    ):
+        """Start `realm_lab.lab.worker` on a job, its JSON line. `threads` are the cores of each process, `gpus`
+        the ones that the job may see (None: as this process). Output of the processes goes to `log` (-1, -2, ... for
+        further ranks)."""
+        job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
+        place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
+        quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}  # bars of libraries fill a log
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), **quiet, **place, **own_package()}
+        if gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        self._processes: list[subprocess.Popen[str]] = []
+        self._errors: list[IO[str]] = []
+        log.parent.mkdir(parents=True, exist_ok=True)
+        for rank in range(ranks):
+            errors = open(log.with_stem(f"{log.stem}-{rank}") if rank else log, "w+", encoding="utf-8")
+            process = subprocess.Popen(
+                [sys.executable, "-m", "realm_lab.lab.worker"],
+                stdin=subprocess.PIPE,
+                stdout=errors,
+                stderr=errors,
+                text=True,
+                env=environment | {"RANK": str(rank)},
+                process_group=0,  # Ctrl-C in a terminal reaches only this process, which asks them to stop
+            )
+            self._processes.append(process)
+            self._errors.append(errors)
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # the pipe stays open: its end shows a worker that we are gone
+                process.stdin.write(json.dumps(job) + "\n")
+                process.stdin.flush()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(process.pid for process in self._processes)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if all have ended, or one has failed."""
+        codes = [process.poll() for process in self._processes]
+        return None not in codes or any(codes)
+
+    def terminate(self) -> None:
+        """Ask all to stop after a checkpoint."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+
+    def wait(self) -> Outcome:
+        """Wait until all have ended, however long their checkpoints take."""
+        for process in self._processes:
+            process.wait()
+        return self.reap()
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+    def reap(self) -> Outcome:
+        """Return the outcome when all have ended, or one has failed: then the others are ended too."""
+        rank, code = _collect(self._processes)
+        texts = []
+        for errors in self._errors:
+            errors.seek(0)
+            texts.append(errors.read().strip())
+            errors.close()
+        return Outcome(code, texts[rank])
+
+    def settle(self, run: StageRun, outcome: Outcome) -> None:
+        """Write the failure into a stage whose status still names one of these processes as working on it, for example
+        if the first rank was stopped because another failed. A killed process is left as it is: its stage counts as
+        interrupted, and resumes from its checkpoint when it is run again."""
+        status = run.status()
+        mine = status.pid in self.pids and status.host == socket.gethostname()
+        if mine and status.state == "RUNNING" and outcome.code > 0 and not outcome.was_stopped:
+            run.fail(outcome.line)
+
+
+def _free_port(ranks: int) -> int:
+    if ranks == 1:
+        return 0
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
+    """Return (rank, exit code) to report once all have ended, or one has failed: then the others are ended too. To
+    blame is one that was killed, else rank 0, which has the errors of the others, else the one that failed."""
+    codes = [process.poll() for process in processes]
+    for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
+        deadline = time.monotonic() + GRACE_SECONDS
+        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for process in processes:
+            stop(process)  # no effect if it has ended
+    for process in processes:
+        process.wait()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
+    by_itself = [rank for rank, process in enumerate(processes) if process.returncode > 0]
+    failed = [rank for rank, code in enumerate(codes) if code]
+    rank = [*killed, *by_itself, *failed, 0][0]
+    return rank, processes[rank].returncode

@@ -1,1 +1,0 @@
-"""Studies as data: cells, plans, tasks, launchers; searches."""

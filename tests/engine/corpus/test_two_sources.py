@@ -1,0 +1,53 @@
+"""examples/two_sources.py: spans of a sentence that the passage of a title in it has."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.engine.corpus.records import Document
+from realm_lab.engine.corpus.salient_spans import RuleTagger
+
+PASSAGES = {
+    "Ankara": "Ankara is the capital of Turkey. In 1923 Mustafa Kemal chose it.",
+    "Mustafa Kemal (officer)": "Mustafa Kemal was born in Salonica in 1881.",
+    "Peace": "Peace is the absence of war.",
+}
+
+
+@pytest.fixture(scope="module")
+def example() -> Any:
+    path = Path(__file__).parents[3] / "examples" / "two_sources.py"
+    spec = importlib.util.spec_from_file_location("two_sources", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("sentence", "asked"),
+    [
+        ("The parliament met in Ankara for the first time in 1923.", ["1923"]),
+        ("The officer known as Mustafa Kemal saw Ankara and then Salonica in 1881.", ["Salonica", "1881"]),
+        ("The parliament met in Ankara for the first time in 1920.", []),  # no passage has it
+        ("In 1923 the parliament met in Ankara.", []),  # nothing to the left of it to read
+        ("The parliament met there for the first time in 1923.", []),  # no title
+        ("They prayed for peace in the streets in 1923.", []),  # a title only with a capital letter
+    ],
+)
+def test_a_span_is_asked_if_the_passage_of_a_title_has_it(example: Any, sentence: str, asked: list[str]) -> None:
+    documents = [Document(str(number), title, text, title) for number, (title, text) in enumerate(PASSAGES.items())]
+    spans = example.spans_asked(sentence, sentence, example.Knowledge(documents), RuleTagger())
+    assert [sentence[start:end] for start, end in spans] == asked
+
+
+def test_a_span_of_many_passages_is_not_asked(example: Any) -> None:
+    texts = ["Ankara chose it in 1923.", *["It was 1923."] * example.MOST_PASSAGES]
+    documents = [Document(str(n), "Ankara" if n == 0 else f"T{n}", text, str(n)) for n, text in enumerate(texts)]
+    sentence = "The parliament met in Ankara in 1923."
+    for count, asked in ((len(documents) - 1, 1), (len(documents), 0)):
+        knowledge = example.Knowledge(documents[:count])
+        assert len(example.spans_asked(sentence, sentence, knowledge, RuleTagger())) == asked

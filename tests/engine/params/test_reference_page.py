@@ -1,0 +1,71 @@
+"""docs/parameters.md has everything about every parameter, and is not stale."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field, TypeAdapter
+
+from realm_lab.engine.params.load import PRESETS, flatten, is_section, parameter_fields, preset_values, resolve
+from realm_lab.engine.params.reference_page import PAGE, in_words, render_reference, renewed_params_yaml, write
+from realm_lab.engine.params.sections import Candidates, Dropout, NonNegative, Positive
+
+PAGE_TEXT = " ".join(render_reference({}).split())
+PARAMS = {name: resolve(preset_values(name)) for name in PRESETS}
+RESOLVED = {name: flatten(params) | {"system_options": params.system_options} for name, params in PARAMS.items()}
+
+
+def test_params_yaml_is_up_to_date(repository: Path) -> None:
+    written = (repository / "params.yaml").read_text(encoding="utf-8")
+    assert written == renewed_params_yaml(written), "run `make pages`"
+
+
+def test_every_parameter_has_a_row_with_an_anchor_its_meaning_and_its_values() -> None:
+    rows = {
+        anchor: line for line in render_reference({}).splitlines() for anchor in re.findall(r'^\| <a id="(.*?)">', line)
+    }
+    assert sorted(rows) == sorted(name for name in parameter_fields() if not is_section(name))
+    for name, row in rows.items():
+        description = " ".join((parameter_fields()[name].description or "").split())
+        assert description, f"{name} has no docstring"
+        _, shown, meaning, values, default, _ = re.split(r"(?<!\\)\|", row)
+        assert f"`{name}`" in shown
+        assert values.strip()
+        if linked := re.fullmatch(r" \[`(.*)`\]\(#\1\) ", meaning):  # explained in the first section of its kind
+            meaning = re.split(r"(?<!\\)\|", rows[linked[1]])[2]
+            assert name.rpartition(".")[2] == linked[1].rpartition(".")[2]
+        explained = linked[1] if linked else name
+        more = re.findall(rf"- `{re.escape(explained)}`: (.*?)(?= - `|$| </details>)", PAGE_TEXT)
+        assert " ".join([meaning.strip().replace("\\|", "|"), *more]) == description
+        if name == "system_options":
+            continue
+        paper, *others = default.strip().split(" · ")
+        assert re.fullmatch(r"\*\*.+\*\*", paper), f"{name} has no default"
+        differ = {preset for preset, flat in RESOLVED.items() if flat[name] != RESOLVED["paper"][name]}
+        assert {other.split()[0] for other in others} == (differ if name != "preset" else set())
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (bool, "true or false"),
+        (Positive, "whole number, at least 1"),
+        (Candidates, "whole number, at least 1, at most 1,000"),
+        (Dropout, "number, at least 0, below 1"),
+        (Annotated[float, Field(gt=0.0)], "number, above 0"),
+        (Literal["a", "b"], "`a` or `b`"),
+        (NonNegative | None, "whole number, at least 0, or empty"),
+        (str | None, "text, or empty"),
+        (list[str], "list of text"),
+        (Annotated[list[NonNegative], Field(min_length=1)], "list (not empty) of whole number, at least 0"),
+    ],
+)
+def test_types_in_words(annotation: Any, words: str) -> None:
+    assert in_words(TypeAdapter(annotation).json_schema()) == words
+
+
+def test_both_files_are_written(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    assert (tmp_path / PAGE).read_text(encoding="utf-8") == render_reference({})
+    assert (tmp_path / "params.yaml").read_text(encoding="utf-8").startswith("# The parameters")

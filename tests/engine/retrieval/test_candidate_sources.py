@@ -1,0 +1,161 @@
+"""Candidate sources: their rows against a brute-force choice, and training with them."""
+
+# Shapes: B queries, K candidates, N passages, U passages of the batch
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.params.parameters import Pretrain
+from realm_lab.engine.retrieval.candidate_sources import CandidateSource, PassageSearch, QueryBatch
+from realm_lab.engine.retrieval.candidates import CandidatePolicy
+from realm_lab.engine.retrieval.retriever import Retriever
+from realm_lab.engine.retrieval.rows import ABSENT
+from tests import tiny
+from tests.engine.retrieval.tiny_index import ranked
+from tests.factories.errors import refused
+
+GOLD = 3
+
+
+def found(
+    source: Any, retriever: Retriever, queries: list[np.ndarray], count: int, origin: int = -1, first: int = 0
+) -> np.ndarray:
+    """Rows of the queries from number `first` on; the passages of the batch are every other one."""
+    batch = QueryBatch(
+        np.arange(0, len(retriever.passages), 2),
+        np.full(len(queries), GOLD),
+        lambda number: numpy_generator(7, "test", first + number),
+    )
+    settings = Pretrain(candidate_source=source, candidates=count + 1)
+    exclude = CandidatePolicy(count).exclusion(retriever, np.full(len(queries), origin))
+    with torch.no_grad():
+        search = PassageSearch(retriever, queries, retriever.embed_queries(queries), count, exclude)
+        return CandidateSource(settings).of(batch)(search)
+
+
+def test_the_batch_gives_the_best_of_its_passages(
+    retriever: Retriever, queries: list[np.ndarray], scores_BN: np.ndarray
+) -> None:
+    own = 2
+    scores_BN = scores_BN.copy()
+    scores_BN[:, 1::2] = -np.inf
+    scores_BN[:, own] = -np.inf
+    rows_BK = found("batch", retriever, queries, 3, own)
+    np.testing.assert_array_equal(rows_BK, ranked(scores_BN)[:, :3])
+
+
+def test_the_index_is_what_the_policy_searches_by_itself(
+    retriever: Retriever, queries: list[np.ndarray], scores_BN: np.ndarray
+) -> None:
+    np.testing.assert_array_equal(found("index", retriever, queries, 4), ranked(scores_BN)[:, :4])
+
+
+def test_random_passages_are_distinct_allowed_and_the_same_however_the_batch_is_split(
+    retriever: Retriever, queries: list[np.ndarray]
+) -> None:
+    own, everyone = 1, len(retriever.passages)
+    rows_BK = found("random", retriever, queries, everyone - 1, own)
+    expected = sorted(set(range(everyone)) - {own})
+    assert [sorted(row_K) for row_K in rows_BK.tolist()] == [expected] * len(queries)
+    assert len({tuple(row_K) for row_K in rows_BK.tolist()}) == len(queries)
+    np.testing.assert_array_equal(found("random", retriever, queries[1:], everyone - 1, own, first=1), rows_BK[1:])
+    missing_BK = found("random", retriever, queries, everyone, own)  # more than there are
+    assert (missing_BK[:, -1] == ABSENT).all()
+    np.testing.assert_array_equal(missing_BK[:, :-1], rows_BK)
+
+
+def test_an_oracle_finds_the_gold_passage_once_unless_it_is_forbidden(
+    retriever: Retriever, queries: list[np.ndarray]
+) -> None:
+    everyone = len(retriever.passages)
+    rows_BK = found("oracle", retriever, queries, everyone)
+    assert (rows_BK[:, 0] == GOLD).all()
+    assert all(sorted(row_K) == list(range(everyone)) for row_K in rows_BK.tolist())
+    assert not (found("oracle", retriever, queries, everyone, origin=GOLD) == GOLD).any()
+
+
+def test_mixed_sources_repeat_no_passage(
+    retriever: Retriever, queries: list[np.ndarray], scores_BN: np.ndarray
+) -> None:
+    of_batch_BN = scores_BN.copy()
+    of_batch_BN[:, 1::2] = -np.inf
+    rows_BK = found({"name": "mixed", "index": 2, "batch": 2, "random": 1}, retriever, queries, 5)
+    for row_K, of_index_N, of_batch_N in zip(rows_BK.tolist(), ranked(scores_BN), ranked(of_batch_BN), strict=True):
+        first = of_index_N[:2].tolist()
+        assert row_K[:4] == first + [row for row in of_batch_N if row not in first][:2]
+        assert len({*row_K}) == 5
+
+
+def forbidden_too(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
+    return np.tile(np.arange(3), (len(search.queries), 1))
+
+
+def flat(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
+    return np.arange(3)
+
+
+def test_custom_code_cannot_find_a_forbidden_row(retriever: Retriever, queries: list[np.ndarray]) -> None:
+    rows_BK = found(f"{__name__}:forbidden_too", retriever, queries, 4, origin=1)
+    assert rows_BK.tolist() == [[0, ABSENT, 2, ABSENT]] * len(queries)
+    with refused("'pretrain.candidate_source'", "flat' returned int64 [3]", "[4, at most 4]"):
+        found(f"{__name__}:flat", retriever, queries[:4], 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"candidate_source": "empty", "null_document": "off"}, "leaves only the null document"),
+        ({"candidate_source": "batch", "over_retrieve": 20}, "over_retrieve ranks passages of the index"),
+        ({"candidate_source": {"name": "mixed", "index": 3}}, "mixed has 3 passages, and 2 are read"),
+        ({"candidate_source": {"name": "mixed", "index": 1, "oracle": 1}}, "no option 'oracle'"),
+    ],
+)
+def test_a_source_that_contradicts_other_parameters_is_refused(changes: dict[str, Any], said: str) -> None:
+    with refused(said):
+        chosen = tiny.params({"pretrain.candidates": 3} | {f"pretrain.{name}": one for name, one in changes.items()})
+        CandidateSource(chosen.pretrain)
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with a warm start."""
+    return tiny.prepare(tiny.params(), tmp_path_factory.mktemp("sources"), "warm_start")
+
+
+def rows_of(line: Path, source: Any) -> list[dict[str, Any]]:
+    """Logged steps of a short pre-training."""
+    chosen = {"pretrain.candidate_source": source, "pretrain.steps": 3, "pretrain.refresh.policy": "never"}
+    return [row for row in tiny.metrics(tiny.run("pretrain", tiny.params(chosen), line)) if "loss" in row]
+
+
+def test_training_with_no_passage_is_training_without_retrieval(line: Path) -> None:
+    """p(null|x) is 1, so the retriever has no gradient, and the loss is -log p(y|null,x)."""
+    rows = rows_of(line, "empty")
+    assert [row["null_probability"] for row in rows] == [1.0] * 3
+    assert [row["gradient_norm_retriever"] for row in rows] == [0.0] * 3
+    assert all(row["gradient_norm_reader"] > 0 for row in rows)
+    assert [row["retrieval_utility_train"] for row in rows] == [0.0] * 3
+    assert [row["loss"] for row in rows] == pytest.approx([-row["marginal_log_likelihood"] for row in rows])
+
+
+def test_places_for_passages_that_do_not_exist_change_no_bit(line: Path) -> None:
+    """With `empty` only the null document is read, however many candidates there may be."""
+    weights = []
+    for count in (2, 8):
+        chosen = {"pretrain.candidate_source": "empty", "pretrain.candidates": count, "pretrain.steps": 3}
+        weights.append(tiny.files(tiny.run("pretrain", tiny.params(chosen), line).path / "model"))
+    assert weights[0]["reader/model.safetensors"] == weights[1]["reader/model.safetensors"]
+    assert weights[0]["embedder/model.safetensors"] == weights[1]["embedder/model.safetensors"]
+
+
+def test_an_oracle_always_has_the_gold_passage_and_chance_seldom(line: Path) -> None:
+    shares = {
+        source: np.mean([row["gold_among_candidates"] for row in rows_of(line, source)])
+        for source in ("oracle", "random")
+    }
+    assert shares["oracle"] == 1.0 > shares["random"]

@@ -1,0 +1,141 @@
+"""Refresh policies as plain decisions; how late they come into use is in tests/engine/training/test_refreshing.py."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from realm_lab.engine.params.sections import Refresh
+from realm_lab.engine.retrieval.refresh import Progress, check_refresh, refresh_policy
+from tests.factories.errors import refused
+
+STEPS = 60
+
+
+def asked(settings: Refresh, overlaps: dict[int, float] | None = None, takes: int = 0, cost: float = 7.0) -> list[int]:
+    """The steps at which a policy asks; a refresh is under way for `takes` steps, and costs `cost` times a step."""
+    policy, found, spent = refresh_policy(settings), list[int](), 0.0
+    checked: list[int] = []
+    for step in range(1, STEPS):
+
+        def overlap(step: int = step) -> float:
+            checked.append(step)
+            return (overlaps or {})[step]
+
+        under_way = sum(made + takes > step for made in found)
+        if policy.wants_refresh(Progress(step, under_way, float(step), spent, overlap)):
+            found.append(step)
+            spent += cost
+    assert bool(checked) == (overlaps is not None)  # a check costs: only who needs it asks
+    return found
+
+
+@pytest.mark.parametrize("interval", [1, 7, 59, 100])
+def test_interval(interval: int) -> None:
+    assert asked(Refresh(interval_steps=interval), takes=9) == list(range(interval, STEPS, interval))
+
+
+def test_schedule() -> None:
+    settings = Refresh(policy={"name": "schedule", "intervals": [[0, 4], [10, 3], [20, 0], [41, 100]]})
+    assert asked(settings) == [4, 8, 10, 13, 16, 19, 41]
+
+
+@pytest.mark.parametrize(("takes", "expected"), [(0, [5, 10, 20, 25, 35, 40, 50, 55]), (12, [5, 20, 35, 50])])
+def test_drift_asks_below_the_bound_and_not_while_one_is_under_way(takes: int, expected: list[int]) -> None:
+    overlaps = {step: 0.5 if step % 15 else 0.8 for step in range(STEPS)}  # at 15, 30, 45 just enough
+    assert asked(Refresh(policy={"name": "drift", "overlap": 0.8}, interval_steps=5), overlaps, takes) == expected
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.4, 0.6])
+def test_budget_spends_its_share(fraction: float) -> None:
+    found = asked(Refresh(policy={"name": "budget", "fraction": fraction}))
+    spent = 0.0
+    for step in range(1, STEPS):  # a refresh exactly where the share has fallen below the budget
+        assert (step in found) == (spent / (spent + step) < fraction)
+        spent += 7.0 * (step in found)
+    assert len(found) > 0
+    assert len(asked(Refresh(policy={"name": "budget", "fraction": fraction}), takes=100)) == 1
+
+
+@pytest.mark.parametrize("pairs", [None, [], [[5, 5]], [[0, 5], [9, 1], [9, 2]], [[0, 5, 6]], [[0, -1]]])
+def test_a_wrong_schedule_is_refused(pairs: list[list[int]] | None) -> None:
+    options = {} if pairs is None else {"intervals": pairs}
+    with refused(parameter="pretrain.refresh.policy.intervals"):
+        check_refresh(Refresh(policy={"name": "schedule", **options}))
+
+
+OWN = """
+from realm_lab.errors import UserError
+from realm_lab.engine.params.sections import Section
+class First(Section):
+    first: int = 8
+class Doubling:
+    def __init__(self, settings, options: First):
+        self.first = options.first
+    def wants_refresh(self, now):
+        return now.step >= self.first and now.step.bit_count() == 1
+class Nothing:
+    def __init__(self, settings):
+        pass
+class Raises:
+    def __init__(self, settings):
+        self.first = {}["interval"]
+class TakesNone:
+    def wants_refresh(self, now):
+        return True
+class Untyped:
+    def __init__(self, settings, options):
+        pass
+class DecidesAlone(Doubling):
+    def wants_refresh(self):
+        return True
+class Undecided(Doubling):
+    def wants_refresh(self, now):
+        return self.second
+class Refuses(Doubling):
+    def wants_refresh(self, now):
+        raise UserError("give it a schedule")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    (tmp_path / "my_refresh.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return SimpleNamespace()
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ("sometimes", "'sometimes'"),
+        ("my_refresh:Nothing", "no method wants_refresh"),
+        ("my_refresh:Raises", "KeyError in my_refresh.py, line 16 ('interval')"),
+        ("my_refresh:TakesNone", "takes (), but it is called with (settings)"),
+        ("my_refresh:DecidesAlone", "DecidesAlone.wants_refresh' takes (), but it is called with (now)"),
+        ("my_refresh:Undecided", "AttributeError in my_refresh.py, line 28"),
+        ("my_refresh:Untyped", "'options' has no type"),
+        ("my_refresh:Missing", "'Missing'"),
+        ("no_such_module:Class", "module 'no_such_module'"),
+    ],
+)
+def test_what_is_no_policy_is_refused_in_a_line(policy: str, says: str) -> None:
+    with refused(says, parameter="pretrain.refresh.policy"):
+        check_refresh(Refresh(policy=policy))
+
+
+@pytest.mark.usefixtures("own")
+def test_an_error_of_a_users_code_is_kept() -> None:
+    with refused("give it a schedule", path="", parameter=""):
+        check_refresh(Refresh(policy="my_refresh:Refuses"))
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(("options", "steps"), [({}, [8, 16, 32]), ({"first": 2}, [2, 4, 8, 16, 32])])
+def test_a_policy_of_a_user_has_options(options: dict[str, int], steps: list[int]) -> None:
+    assert asked(Refresh(policy={"name": "my_refresh:Doubling", **options})) == steps
+    with refused(parameter="pretrain.refresh.policy.last"):
+        check_refresh(Refresh(policy={"name": "my_refresh:Doubling", "last": 3}))

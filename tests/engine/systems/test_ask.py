@@ -1,0 +1,325 @@
+"""`ask` and `fill` on a tiny trained run: the numbers are the paper's, and a mistake is one line."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab import cli
+from realm_lab.cli.ask import _show, answer, is_near_uniform
+from realm_lab.engine.corpus.store import PreparedCorpus
+from realm_lab.engine.systems.ask import ReadPassage, Reply, ask, fill
+from realm_lab.engine.systems.bm25 import Bm25, texts_of
+from realm_lab.engine.systems.context import open_run
+from realm_lab.engine.systems.identity import corpus_folder, open_stage, plan_run, record_run
+from realm_lab.errors import UserError
+from tests import tiny
+
+PARAMS = tiny.params({"model.dropout": 0.1})
+
+ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"
+Verb = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished realm run, that of params.yaml, and a baseline run that is not finished."""
+    root = tiny.prepare(PARAMS, tmp_path_factory.mktemp("ask"), "warm_start", "pretrain", "finetune")
+    (root / "params.yaml").write_text(json.dumps(PARAMS.model_dump(mode="json", exclude={"launch"})))
+    return root
+
+
+@pytest.fixture(scope="module")
+def corpus(line: Path) -> PreparedCorpus:
+    return PreparedCorpus(corpus_folder(line, plan_run(PARAMS, "realm", 0)))
+
+
+@pytest.fixture
+def said(line: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
+    """Call ask or fill, and return the fields of the result."""
+
+    def call(verb: Verb, text: str, **options: Any) -> Any:
+        found = asdict(verb(open_run(PARAMS, line, 0, "realm"), text, **options))
+        printed = capsys.readouterr()
+        assert printed.out + printed.err == ""
+        return found
+
+    return call
+
+
+def question_of(corpus: PreparedCorpus) -> str:
+    return corpus.questions("test").texts[0]
+
+
+def sentence_of(corpus: PreparedCorpus) -> str:
+    """A passage's own text with its last name masked."""
+    words = corpus.passages().text.row(0)["body"].split()
+    return " ".join([*words[:-2], "[MASK]", "."])
+
+
+def test_ask_tells_the_answer_and_where_it_was_found(said: Verb, corpus: PreparedCorpus) -> None:
+    question = question_of(corpus)
+    found = said(ask, question, k=4)
+    assert found["question"] == question
+    assert len(found["candidates"]) == 4
+    for candidate in found["candidates"]:
+        assert {"passage", "span", "answer", "probability", "reader_probability", "utility"} <= candidate.keys()
+        assert set(candidate["passage"]) == {"id", "title", "body", "document", "article", "form"}
+        start, end = candidate["span"]
+        assert candidate["passage"]["body"][start:end] == candidate["answer"]
+        assert 0 <= candidate["probability"] <= 1
+        assert 0 < candidate["reader_probability"] <= 1
+        assert math.isfinite(candidate["utility"])
+    joint = [candidate["probability"] * candidate["reader_probability"] for candidate in found["candidates"]]
+    assert found["answer"] == found["candidates"][joint.index(max(joint))]["answer"]
+
+
+def test_fill_gives_a_null_document_that_was_no_candidate_no_share(line: Path, corpus: PreparedCorpus) -> None:
+    """Its score was never trained: it is read to compare with, and that is all."""
+    chosen = tiny.params({"model.dropout": 0.1, "pretrain.null_document": "off", "pretrain.steps": 1})
+    tiny.run("pretrain", chosen, line)
+    found = asdict(fill(open_run(chosen, line, 0, "realm"), sentence_of(corpus), k=3))["candidates"]
+    assert [candidate["probability"] for candidate in found if candidate["passage"] is None] == [0.0]
+    assert sum(candidate["probability"] for candidate in found) == pytest.approx(1.0, abs=1e-5)
+    assert len(found) == 4
+
+
+def test_several_masks_side_by_side_ask_for_as_many_wordpieces(said: Verb, corpus: PreparedCorpus) -> None:
+    for count, blank in ((2, "[MASK] [MASK]"), (3, "[MASK][MASK] [MASK]"), (5, " ".join(["[MASK]"] * 5))):
+        assert said(fill, sentence_of(corpus).replace("[MASK]", blank))["wordpieces"] == count
+
+
+def test_fill_follows_the_equations(said: Verb, corpus: PreparedCorpus) -> None:
+    sentence = sentence_of(corpus)
+    found = said(fill, sentence, k=5)
+    assert (found["sentence"], len(found["candidates"])) == (sentence, 6)  # the null document and k passages
+    assert found["wordpieces"] == 2  # as all names and years of the pre-training corpus
+    probabilities = [candidate["probability"] for candidate in found["candidates"]]
+    assert sum(probabilities) == pytest.approx(1.0, abs=1e-5)
+    assert probabilities == sorted(probabilities, reverse=True)
+    joint = sum(c["probability"] * c["reader_probability"] for c in found["candidates"])
+    assert found["marginal"] == pytest.approx(joint, rel=1e-4)  # Eq. 1
+    assert found["marginal_log_probability"] == pytest.approx(math.log(found["marginal"]), abs=1e-6)
+    without = next(c["reader_probability"] for c in found["candidates"] if c["passage"] is None)
+    assert found["without"] == without
+    for candidate in found["candidates"]:
+        utility = math.log(candidate["reader_probability"]) - math.log(without)  # Eq. 2
+        assert candidate["utility"] == pytest.approx(utility, abs=1e-3)
+
+
+def test_a_run_is_asked_by_its_name(
+    line: Path, corpus: PreparedCorpus, said: Verb, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_run(PARAMS, "realm", 0)
+    record_run(line / "runs", plan)
+    question = question_of(corpus)
+    assert cli.main(["ask", question, "--run", "realm-s0", "--root", str(line)]) == 2, "it is not finished"
+    assert "not finished" in capsys.readouterr().err
+    open_stage(line / "runs", plan, "evaluate").finish({})
+    answer = said(ask, question)["answer"]
+    assert cli.main(["ask", question, "--run", "realm-s0", "--json", "--root", str(line)]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == answer
+
+
+def test_words_that_are_not_known_have_a_warning(
+    said: Verb, line: Path, corpus: PreparedCorpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(ask, question_of(corpus))["warning"] is None
+    some = said(ask, f"Zyzzyva {question_of(corpus)} \u4e2d\u6587")["warning"]
+    assert some == "not in this run's vocabulary: Zyzzyva, \u4e2d, \u6587"
+    warning = said(ask, "Zyzzyva \u4e2d\u6587 ???")["warning"]
+    assert warning.startswith("none of these words is known")
+    assert cli.main(["ask", "Zyzzyva ?", "--json", "--root", str(line)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[0] == f"realm-lab: {warning}"
+    assert set(json.loads(printed.out)) == {"system", "question", "answer", "near_uniform", "candidates"}
+
+
+def test_a_sentence_that_is_too_long_to_fill_is_refused(line: Path, corpus: PreparedCorpus) -> None:
+    sentence = " ".join([question_of(corpus)] * 20 + ["[MASK]"])
+    with pytest.raises(UserError, match=r"the sentence is longer than corpus\.sentence_length = 26"):
+        fill(open_run(PARAMS, line, 0, "realm"), sentence)
+
+
+@pytest.mark.parametrize(
+    ("verb", "text", "message"),
+    [
+        (ask, "", "the question is empty"),
+        (ask, " \t\n", "the question is empty"),
+        (fill, "", ONE_BLANK),
+        (fill, "the capital is Paris .", ONE_BLANK),
+        (fill, "[MASK] is the capital of [MASK] .", ONE_BLANK),
+        (fill, "the capital is [mask] .", ONE_BLANK),
+    ],
+)
+def test_mistakes(line: Path, verb: Verb, text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        verb(open_run(PARAMS, line, 0, "realm"), text)
+    assert str(caught.value) == message
+
+
+def test_an_unfinished_run_is_named_with_what_to_do(line: Path) -> None:
+    with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; call `realm-lab r"):
+        ask(open_run(PARAMS, line, 0, "warm_start"), "who ?")
+    with pytest.raises(
+        UserError, match=r"the finetune stage has not .*; run a study with a cell `system: bm25_reader`"
+    ):
+        ask(open_run(PARAMS, line, 0, "bm25_reader"), "who ?")
+    other = tiny.params({"pretrain.steps": 3})
+    with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; call `realm-lab r"):
+        fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")
+    with pytest.raises(UserError, match="seed 1: no corpus is prepared for it; the parameters have the seeds 0"):
+        fill(open_run(PARAMS, line, 1, "realm"), "who is [MASK] ?")
+    with pytest.raises(UserError, match="no finished run for these parameters yet; call `realm-lab run`"):
+        fill(open_run(PARAMS, line / "elsewhere", 0, "realm"), "who is [MASK] ?")
+
+
+def test_a_deleted_corpus_is_prepared_again(line: Path, corpus: PreparedCorpus, tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(line, root)
+    folder = corpus_folder(root, plan_run(PARAMS, "realm", 0))
+    shutil.rmtree(folder)
+    tiny.stage_run("evaluate", PARAMS, root).finish({})
+    with pytest.raises(UserError, match="realm-lab prepare"):
+        ask(open_run(PARAMS, root, 0, "realm"), question_of(corpus))
+    options = ["--params", str(tiny.PARAMETERS), "--root", str(root), "--set", "model.dropout=0.1"]
+    assert cli.main(["prepare", *options]) == 0
+    assert ask(open_run(PARAMS, root, 0, "realm"), question_of(corpus)) == ask(
+        open_run(PARAMS, line, 0, "realm"), question_of(corpus)
+    )
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "runs/stages/finetune-*/model/reader/model.safetensors",
+        "runs/stages/finetune-*/model/embedder/model.safetensors",
+        "runs/embeddings/*/embeddings.bin",
+    ],
+)
+def test_what_is_damaged_answers_nothing(
+    line: Path, corpus: PreparedCorpus, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verify = ["doctor", "--verify", "--root", str(line)]
+    assert cli.main(verify) == 0
+    capsys.readouterr()
+    paths = {path: path.read_bytes() for path in line.glob(place)}
+    for path, content in paths.items():
+        path.write_bytes(bytes(len(content) // 2) + content[len(content) // 2 :])
+    try:
+        with pytest.raises(UserError, match=r"delete .* and run again") as caught:
+            ask(open_run(PARAMS, line, 0, "realm"), question_of(corpus))
+        assert any(str(path) in str(caught.value) for path in paths)
+        assert cli.main(verify) == 1
+        printed = capsys.readouterr().out
+        assert all(str(path) in printed for path in paths)
+    finally:
+        for path, content in paths.items():
+            path.write_bytes(content)
+
+
+def test_fill_asks_the_models_that_finetuning_begins_with(line: Path, corpus: PreparedCorpus) -> None:
+    warm = {"finetune.initial_reader": "warm_start", "finetune.initial_retriever": "warm_start", "model.dropout": 0.1}
+    said = []
+    for chosen, system in ((tiny.params(warm), "realm"), (PARAMS, "warm_start"), (PARAMS, "realm")):
+        said.append(fill(open_run(chosen, line, 0, system), sentence_of(corpus)))
+    assert said[0] == said[1] != said[2]
+
+
+def test_the_command_line_and_its_tables(
+    line: Path, corpus: PreparedCorpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--root", str(line)]
+    assert cli.main(["ask", question_of(corpus), "-k", "3", *options]) == 0
+    table = capsys.readouterr().out
+    assert table.startswith("answer  ")
+    assert "p(z|x)" in table
+    assert cli.main(["ask", sentence_of(corpus), "-k", "2", *options]) == 0
+    table = capsys.readouterr().out
+    assert "(null document)" in table
+    assert "no retrieval" in table
+    [head] = [line for line in table.splitlines() if line.startswith("p(z|x)")]
+    filled = table.splitlines()[0].removeprefix("marginal").partition("  p = ")[0].strip()
+    assert head.index(f"p({filled}|z,x)") < head.index("utility") < head.index("best by z alone")
+    assert cli.main(["fill", f"zzyyxx ? {sentence_of(corpus)}", *options]) == 0
+    assert capsys.readouterr().err == "realm-lab: not in this run's vocabulary: zzyyxx\n"
+    assert cli.main(["ask", " ", *options]) == 2
+    assert capsys.readouterr().err == "realm-lab: error: the question is empty\n"
+    assert cli.main(["ask", sentence_of(corpus), "--retriever", "bm25", *options]) == 2
+    assert "leave it out with a [MASK]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("shares", "weak"),
+    [
+        ([0.26, 0.22, 0.19, 0.16, 0.16], True),
+        ([0.31, 0.19, 0.17, 0.17, 0.16], False),
+        ([0.1, 0.15, 0.45, 0.15, 0.15], False),  # the best is not the first
+        ([0.7, 0.3], True),
+        ([1.0], False),  # nothing to prefer it to
+        ([], False),  # a system without passages
+    ],
+)
+def test_a_retriever_that_prefers_no_passage_is_named(
+    shares: list[float],
+    weak: bool,
+    line: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    candidates = [ReadPassage({"title": "a", "body": "b"}, [0, 1], "b", share, 0.5, None) for share in shares]
+    assert is_near_uniform(candidates) == weak
+    monkeypatch.setattr(
+        "realm_lab.engine.systems.ask.ask", lambda *_: Reply("who ?", "b", candidates, 0 if shares else None)
+    )
+    for as_json in (False, True):
+        answer(open_run(PARAMS, line, 0, "realm"), "who ?", as_json=as_json)
+        printed = capsys.readouterr()
+        assert len(printed.err.splitlines()) == weak
+    assert json.loads(printed.out)["near_uniform"] == weak
+
+
+def test_a_long_answer_leaves_numbers_and_passages_whole(
+    line: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    body = "the broncos defeated the panthers of carolina and earned their third title"
+    answer = "the panthers of carolina and earned their third title"
+    passage = ReadPassage({"title": "fiftieth", "body": body}, [0, 3], answer, 0.25, 0.00905, 0.78)
+    _show(open_run(PARAMS, line, 0, "realm"), [], [passage], ("p(span|z,x)", "answer"), 0)
+    printed = capsys.readouterr().out
+    assert {"0.250", "0.00905", "+0.78", "fiftieth", *body.split()} <= {*printed.split()}
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCorpus) -> None:
+    question = corpus.questions("test").texts[0]
+    found = said(ask, question, k=4, retriever="bm25")["candidates"]
+    rows, scores = Bm25.of_texts(*texts_of(corpus.passages())).search([question], 4)
+    text = corpus.passages().text
+    assert [candidate["passage"]["id"] for candidate in found] == [text.row(row)["id"] for row in rows[0]]
+    total = sum(math.exp(score) for score in scores[0])
+    assert [candidate["probability"] for candidate in found] == pytest.approx(
+        [math.exp(score) / total for score in scores[0]], rel=1e-4
+    )
+    own = said(ask, question, k=4)["candidates"]
+    assert {c["passage"]["id"] for c in own} != {c["passage"]["id"] for c in found}  # not the run's retriever
+
+
+def test_a_blank_in_a_question_is_what_pretraining_masks_with(tmp_path: Path) -> None:
+    root = tiny.prepare(tiny.params(), tmp_path)
+    context = open_run(tiny.params(), root, 0, "realm")
+    word = context.corpus.questions("test").texts[0].split()[0]
+    pieces, mask = list(context.wordpieces([word])[0]), context.special.mask
+    blank, plain, twice = context.question_tokens([f"{word} [MASK] {word}.", f"{word}.", f"[MASK] [MASK]{word}"])
+    stop = context.wordpieces(["."])[0]
+    assert blank.tolist() == [*pieces, mask, *pieces, *stop]
+    assert plain.tolist() == [*pieces, *stop]
+    assert twice.tolist() == [mask, mask, *pieces]
+    longest = tiny.params().corpus.sentence_length - 2
+    assert len(context.question_tokens([f"{word} " * longest])[0]) == longest

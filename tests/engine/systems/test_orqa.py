@@ -1,0 +1,79 @@
+"""ORQA: the early loss over the whole toy corpus and one softmax over all spans, by definition."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.systems.identity import plan_run
+from realm_lab.engine.systems.registry import System
+from tests import tiny
+from tests.whole import Whole
+
+
+@pytest.fixture(scope="module")
+def system(whole: Whole) -> System:
+    assert whole.results("orqa")["questions"] == 12
+    return whole.context("orqa").system
+
+
+@pytest.mark.slow
+def test_it_fixes_what_its_paper_defines(system: System) -> None:
+    given, own = tiny.params().finetune, system.params.finetune
+    assert (given.softmax, own.softmax, given.early_loss_candidates) == ("factored", "joint", 0)
+    assert own.steps == given.steps
+    row = system.context.stage("finetune").metrics.rows()[0]
+    assert row["early_answerable_fraction"] == 1.0, "the early loss reads all passages"
+
+
+def test_the_loss_of_its_first_step_is_that_of_the_equations(system: System) -> None:
+    """The early loss once more in numpy: the share of a softmax over all passages that holds the answer."""
+    context = system.context
+    questions, passages = context.corpus.questions("train"), context.passages
+    batch = epoch_order(len(questions), 0, "finetune-questions").take(0, context.params.finetune.batch_size).tolist()
+    size = len(passages)
+    rows_BN, score_BN = system.before_finetuning().retrieve([questions.texts[n] for n in batch], size)
+    bodies = [f" {passages.text.row(row)['body'].lower()} " for row in range(size)]
+    losses = []
+    for number, rows, scores in zip(batch, rows_BN, score_BN.astype(np.float64), strict=True):
+        answers = [f" {answer.lower()} " for answer in questions.answers[number]]
+        held = np.array([any(answer in bodies[row] for answer in answers) for row in rows])
+        shares = np.exp(scores - scores.max())
+        losses.append(-np.log(shares[held].sum() / shares.sum()))
+    first = context.stage("finetune").metrics.rows()[0]
+    assert first["early_answerable_fraction"] == 1.0
+    assert first["loss_early"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert first["loss"] == pytest.approx(first["loss_early"] + first["loss_reader"])
+
+
+def test_an_answer_is_the_largest_sum_of_both_scores(system: System) -> None:
+    """With one softmax the shares of the passages are no longer the retriever's."""
+    questions = system.context.corpus.questions("test").texts[:4]
+    retrieved = system.retrieve(questions, 5)
+    for answer, scores in zip(system.answer(questions, retrieved), retrieved.scores_QK, strict=True):
+        prior = torch.from_numpy(scores).log_softmax(0).tolist()
+        assert [candidate.log_prior for candidate in answer.candidates] != pytest.approx(prior, abs=1e-3)
+
+
+def test_passages_are_frozen_and_questions_learn(system: System) -> None:
+    before, after = (system.context.model_folder(stage) / "embedder" for stage in ("warm_start", "finetune"))
+
+    def same(old: Path, new: Path) -> bool:
+        theirs = load_file(new)
+        return all(torch.equal(value, theirs[name]) for name, value in load_file(old).items())
+
+    assert same(before / "model.safetensors", after / "document" / "model.safetensors")
+    assert not same(before / "model.safetensors", after / "model.safetensors")
+    old, new = (load_file(folder / "projections.safetensors") for folder in (before, after))
+    assert torch.equal(old["document_projection.weight"], new["document_projection.weight"])
+    assert not torch.equal(old["query_projection.weight"], new["query_projection.weight"])
+
+
+def test_it_answers_and_shares_the_warm_start(whole: Whole, system: System, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(whole.ask("orqa", capsys)["candidates"]) == 5
+    keys = {name: plan_run(tiny.params(), name, 0) for name in ("orqa", "warm_start")}
+    assert keys["orqa"].key("warm_start") == keys["warm_start"].key("warm_start")
+    assert keys["orqa"].key("finetune") != keys["warm_start"].key("finetune")

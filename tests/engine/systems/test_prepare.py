@@ -1,0 +1,83 @@
+"""A corpus is prepared once, under runs/, and copied for DVC, which may delete the copy; its summary."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from realm_lab.engine.corpus.chunking import CUT_WORDPIECES
+from realm_lab.engine.corpus.prepare import PASSAGE_WORDPIECES
+from realm_lab.engine.corpus.store import Manifest
+from realm_lab.engine.systems import prepare as prepare_stage
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.identity import corpus_folder, exported_corpus_folder, kept_corpus_folder, plan_run
+from realm_lab.engine.systems.prepare import summary
+from realm_lab.lab import pipeline
+from realm_lab.lab.worker import run_stage
+from tests import tiny
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_the_copy_for_dvc_shares_its_bytes_and_nothing_is_prepared_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    params = tiny.params()
+    plan = plan_run(params, "realm", 0)
+    exported, kept = exported_corpus_folder(tmp_path, plan), kept_corpus_folder(tmp_path, plan)
+    tiny.prepare(params, tmp_path)
+    assert corpus_folder(tmp_path, plan) == kept
+    assert not (tmp_path / "data").exists()
+    if not linked:
+        monkeypatch.setattr("os.link", lambda source, target: (_ for _ in ()).throw(OSError("no links")))
+    pipeline.run("prepare", pipeline.planned(params), tmp_path)
+    before = tiny.files(kept)
+    assert tiny.files(exported) == before
+    assert ((kept / "manifest.json").stat().st_nlink > 1) == linked
+    monkeypatch.setattr(prepare_stage, "prepare_corpus", None)  # nothing is made again
+    shutil.rmtree(tmp_path / "data")  # as DVC does
+    assert tiny.files(kept) == before
+    pipeline.run("prepare", pipeline.planned(params), tmp_path)
+    assert tiny.files(exported) == before
+    shutil.rmtree(kept)  # the copy of DVC does as well
+    assert corpus_folder(tmp_path, plan) == exported
+    tiny.prepare(params, tmp_path)
+    assert tiny.files(kept) == before
+
+
+def test_the_summary_has_a_line_for_each_reason() -> None:
+    dropped = {"document: list page": 3, "document: empty text": 1200, "sentence shorter than 6 wordpieces": 2}
+    manifest = Manifest("k", "d", "t", 10, {"passages": 13_353_718, "sentences": 2}, dropped)
+    assert summary(manifest) == [
+        "passages 13,353,718, sentences 2",
+        "dropped or cut: 1,200 (document: empty text)",
+        "dropped or cut: 3 (document: list page)",
+        "dropped or cut: 2 (sentence shorter than 6 wordpieces)",
+    ]
+    assert summary(manifest._replace(dropped={})) == ["passages 13,353,718, sentences 2"]
+    cut = manifest._replace(counts={PASSAGE_WORDPIECES: 1000}, dropped={CUT_WORDPIECES: 73})
+    assert summary(cut) == [
+        "wordpieces of passages 1,000",
+        "dropped or cut: 73 (wordpieces: beyond corpus.passage_length, never read)",
+        "7.30% of the passages' wordpieces are in sentences too long for a passage and never read",
+    ]
+
+
+def test_the_stage_tells_what_it_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "z.jsonl"
+    lines = [{"id": str(n), "title": f"T {n}", "text": f"Ada Miller lived in Oslo until 19{n}."} for n in range(10, 60)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files = {
+        "corpus.source": "files",
+        "corpus.tagger": "rule",
+        "corpus.pretrain_corpus": "same",
+        "corpus.files.knowledge": [str(path)],
+        "tokenizer.vocabulary_size": 300,
+    }
+    params = tiny.params(files)
+    run_stage("prepare", "realm", params, 0, tmp_path)
+    [said] = capsys.readouterr().err.splitlines()
+    assert "passages 50" in said
+    stage = Context(plan_run(params, "realm", 0), tmp_path).stage("prepare")
+    assert "passages 50" in (stage.path / "summary.md").read_text()
+    assert stage.status().step == 50

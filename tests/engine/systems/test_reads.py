@@ -1,0 +1,68 @@
+"""Every stage of every registered system, contrib's too, reads no parameter that it does not declare: reading one
+raises, so each is done here with the branches of the parameters that its work decides by."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.engine.systems.context import Context
+from realm_lab.engine.systems.identity import plan_run
+from realm_lab.engine.systems.registry import SYSTEMS, system_of
+from realm_lab.records.plugins import import_plugins
+from tests import tiny
+from tests.engine.models.sentence_folder import write_sentence_folder
+from tests.whole import OPTIONS
+
+import_plugins()
+LINKED = {"steps": 4, "batch_size": 4, "negatives": 5}
+QUICK: dict[str, Any] = {
+    "corpus.source.hops": 2,
+    "warm_start.reader.steps": 2,
+    "warm_start.embedder.steps": 2,
+    "pretrain.steps": 3,
+    "finetune.steps": 3,
+}
+BRANCHES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "learned null": {"pretrain.null_document": "learned", "pretrain.calibrate_null": True, "finetune.softmax": "joint"},
+    "from scratch": {
+        "pretrain.null_document": "off",
+        "pretrain.initial_retriever": "encoder",
+        "pretrain.train_document_tower": False,
+        "pretrain.query_form": "question",
+        "corpus.pretrain_corpus": "same",
+        "pretrain.recurring_spans": [1, 400],
+        "finetune.initial_reader": "scratch",
+        "finetune.train_query_tower": False,
+        "model.share_towers": False,
+    },
+    "containment": {
+        "pretrain.train_reader": False,
+        "pretrain.reward": "containment",
+        "finetune.initial_reader": "warm_start",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reads")
+
+
+@pytest.fixture(scope="module")
+def folder(root: Path) -> Path:
+    params = tiny.params(QUICK)
+    tiny.prepare(params, root)
+    texts = Context(plan_run(params, "realm", 0), root).passages.text.column("body")
+    return write_sentence_folder(root / "bert", list(texts))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_no_stage_reads_more_than_it_declares(root: Path, folder: Path, system: str, branch: str) -> None:
+    own = {"embedding": {"folder": str(folder)}, "path_retriever": LINKED, "graph_retriever": LINKED}
+    params = tiny.params(QUICK | {"system_options": OPTIONS | own} | BRANCHES[branch])
+    for stage in ("prepare", *(stage.name for stage in system_of(system).stages)):
+        assert tiny.run(stage, params, root, system).is_complete() or stage == "prepare"

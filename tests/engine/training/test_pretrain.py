@@ -1,0 +1,138 @@
+"""The pre-training task: micro-batches, recomputing, and an index that nothing moves."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from realm_lab.engine.masking import mask
+from realm_lab.engine.models.encoder import Encoder, EncoderShape
+from realm_lab.engine.models.inputs import Batch
+from realm_lab.engine.retrieval.retriever import Retriever
+from realm_lab.engine.retrieval.rows import ABSENT, NULL
+from realm_lab.engine.training.flops import PretrainingFlops, encoder_operations
+from realm_lab.engine.training.pretrain import PretrainTask
+from tests import tiny
+
+SHORT = {"pretrain.steps": 3, "evaluate.interval_steps": 3, "pretrain.refresh.interval_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with a warm start."""
+    return tiny.prepare(tiny.params(), tmp_path_factory.mktemp("pretrain"), "warm_start")
+
+
+def outcome(line: Path, changes: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Weights and metrics of a short pre-training; `launch` is not part of its key, so it is run again."""
+    chosen = tiny.params(SHORT | changes)
+    folder = tiny.stage_run("pretrain", chosen, line).path
+    for name in ("status.json", "results.json"):
+        (folder / name).unlink(missing_ok=True)
+    run = tiny.run("pretrain", chosen, line)
+    tensors = {
+        f"{path.parent.name}/{path.stem}/{name}": value
+        for path in sorted((run.path / "model").rglob("*.safetensors"))
+        for name, value in load_file(path).items()
+    }
+    return tensors, tiny.metrics(run)
+
+
+def losses(rows: list[dict[str, Any]]) -> list[float]:
+    return [row["loss"] for row in rows if "loss" in row]
+
+
+@pytest.mark.parametrize("marginal", ["example", "token"])
+@pytest.mark.parametrize("micro_batch", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_a_micro_batch_changes_no_number(
+    line: Path, monkeypatch: pytest.MonkeyPatch, micro_batch: int, marginal: str
+) -> None:
+    """Four sentences per step and several masks per sentence, so that the two normalisers differ."""
+    changes = {"pretrain.marginal": marginal, "pretrain.masking": "random_token"}
+    whole, rows = outcome(line, changes)
+    sizes = []
+    called = PretrainTask._objective
+
+    def noted(self: PretrainTask, rows: Any, *others: Any, **named: Any) -> Any:
+        sizes.append(len(rows))
+        return called(self, rows, *others, **named)
+
+    monkeypatch.setattr(PretrainTask, "_objective", noted)
+    parts, part_rows = outcome(line, changes | {"launch.micro_batch": micro_batch})
+    assert sizes == {1: [1, 1, 1, 1], 3: [3, 1]}[micro_batch] * 3
+    assert losses(part_rows) == pytest.approx(losses(rows), rel=1e-5)
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=1e-3, atol=2e-5)
+    assert {"null_probability_object", "null_probability_subject"} < {name for row in rows for name in row}
+    for metric in {
+        name for row in rows for name in row if name.startswith(("candidate_", "marginal_", "null_", "gold_"))
+    }:
+        found, expected = ([row[metric] for row in each if metric in row] for each in (part_rows, rows))
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(("changes", "built"), [({}, 2), ({"train_document_tower": False}, 0)])
+def test_an_index_behind_which_nothing_moves_is_not_built_again(
+    line: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], built: int
+) -> None:
+    builds: list[int] = []
+    monkeypatch.setattr(Retriever, "embed_passages", _counting(Retriever.embed_passages, builds))
+    named = {f"pretrain.{name}": value for name, value in changes.items()}
+    _, rows = outcome(line, named | {"pretrain.batch_size": 2})
+    assert len(builds) == built  # the evaluations are at the start and the end, whose vectors the store has
+    assert [row["index_staleness_steps"] for row in rows if "index_staleness_steps" in row] == [0.0, 0.0, 0.0]
+
+
+def _counting(original: Any, calls: list[int]) -> Any:
+    def embed(self: Retriever, rows_U: np.ndarray | None = None, embedder: Any = None) -> Any:
+        if rows_U is None:
+            calls.append(len(self.passages))
+        return original(self, rows_U, embedder)
+
+    return embed
+
+
+@pytest.mark.parametrize("length", [3, 17, 40])
+def test_an_encoder_costs_what_torch_counts(length: int) -> None:
+    shape = EncoderShape(100, 24, 3, 4, 56, 64)
+    encoder = Encoder(shape).eval()
+    tokens_BL = torch.ones(2, length, dtype=torch.int64)
+    batch = Batch(tokens_BL, torch.zeros_like(tokens_BL), torch.ones_like(tokens_BL, dtype=torch.bool))
+    with FlopCounterMode(display=False) as counter:  # with a gradient: the fused attention is not counted
+        encoder(*batch)
+    assert counter.get_total_flops() == encoder_operations(shape, np.array([length, length])).sum()
+
+
+@pytest.mark.parametrize(
+    ("reads", "retrieves", "stale"), [(True, True, True), (False, True, False), (True, False, True)]
+)
+def test_a_step_is_the_sum_of_what_is_read_and_retrieved(
+    system: Any, reads: bool, retrieves: bool, stale: bool
+) -> None:
+    passages, reader, embedder = system.passages, system.reader.encoder.shape, system.embedder.query_encoder.shape
+    trained = {"train_reader": reads, "train_query_tower": retrieves, "train_document_tower": retrieves}
+    pretrain = system.params.pretrain.model_copy(update=trained | {"search_query": "stale" if stale else "fresh"})
+    flops = PretrainingFlops(system.params.model_copy(update={"pretrain": pretrain}), passages, reader, embedder)
+    masked = [mask(np.arange(10), np.array([2, 3]), 4), mask(np.arange(6), np.array([1]), 4)]
+    candidates_BK = np.array([[NULL, 5, 7], [NULL, 7, ABSENT]])
+
+    def one(shape: EncoderShape, length: int) -> float:
+        return float(encoder_operations(shape, np.array(length)))
+
+    body = {row: len(passages.bodies[row]) for row in (5, 7)} | {NULL: 0, ABSENT: 0}
+    read = 0.0
+    for sentence, rows in zip(masked, candidates_BK.tolist(), strict=True):
+        for row in rows:
+            read += one(reader, min(58, len(sentence.tokens) + body[row] + 3))
+            read += len(sentence.positions) * 2 * reader.hidden_size * (reader.hidden_size + reader.vocabulary_size)
+    documents = [min(32, len(passages.titles[row]) + body[row] + 3) for row in (5, 7)] + [3]
+    asked = one(embedder, 12) + one(embedder, 8)
+    retrieved = asked + sum(one(embedder, length) for length in documents)
+    assert flops.passage_N[[5, 7]].tolist() == [one(embedder, length) for length in documents[:2]]
+    expected = read * (3 if reads else 1) + retrieved * (3 if retrieves else 1) + (asked if stale else 0)
+    assert flops.step(masked, candidates_BK) == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,169 @@
+"""The choice and frequency of query sentences, and their masks: two independent choices."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.corpus.store import NO_ROW, RaggedWriter, Sentences
+from realm_lab.engine.corpus.vocabulary import SpecialIds
+from realm_lab.engine.masking import MASKING_SCHEMES, MaskRequest, register_masking
+from realm_lab.engine.models.inputs import join
+from realm_lab.engine.params.parameters import Pretrain
+from realm_lab.engine.training.query_stream import QueryStream
+from realm_lab.errors import UserError
+from realm_lab.records.plugins import Choice
+
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+MASK = SPECIAL.mask
+VOCABULARY = [str(token) for token in range(1000)]
+# The spans of each sentence; three have none.
+SPANS: list[list[int]] = [[0, 2], [], [1, 3, 5, 6], [4, 5], [], [0, 1, 2, 3, 4, 6, 7, 8, 9, 12], [3, 6, 8, 9], []]
+SALIENT = [row for row, spans in enumerate(SPANS) if spans]
+
+
+def stored(folder: Path, spans: list[list[int]]) -> Sentences:
+    tokens = [[100 * row + place for place in range(10, 22)] for row in range(len(spans))]
+    for name, dtype, rows in (("tokens", np.uint16, tokens), ("spans", np.int32, spans)):
+        writer = RaggedWriter(folder, name, dtype)
+        writer.append(rows)
+        writer.close()
+    for name in ("origins", "gold"):
+        np.full(len(spans), NO_ROW, np.int32).tofile(folder / f"{name}.bin")
+    return Sentences(folder, np.uint16)
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> Sentences:
+    return stored(tmp_path_factory.mktemp("sentences"), SPANS)
+
+
+def stream(sentences: Sentences, **changes: Any) -> QueryStream:
+    seed = changes.pop("seed", 3)
+    changes |= {"masking": Choice(changes.get("masking", "salient_span"))}
+    # Not validated: a scheme and a choice that do not fit are wanted here.
+    return QueryStream(Pretrain().model_copy(update=changes), sentences, MASK, seed, VOCABULARY)
+
+
+def epochs(queries: QueryStream, count: int) -> list[list[int]]:
+    length = len(queries)
+    return [queries.rows(epoch * length, length).tolist() for epoch in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("choice", "epoch"),
+    [
+        ("salient", SALIENT),
+        ("by_span", [row for row in SALIENT for _ in range(len(SPANS[row]) // 2)]),
+        ("any", list(range(len(SPANS)))),
+    ],
+)
+def test_an_epoch_holds_what_the_choice_says(sentences: Sentences, choice: str, epoch: list[int]) -> None:
+    queries = stream(sentences, sentence_choice=choice, masking="random_token")
+    assert len(queries) == len(epoch)
+    drawn = epochs(queries, 40)
+    assert all(sorted(rows) == epoch for rows in drawn)
+    assert len({tuple(epoch) for epoch in drawn}) > 30  # shuffled again
+
+
+@pytest.mark.parametrize("choice", ["salient", "by_span", "any"])
+def test_each_pair_of_sentence_and_span_is_as_frequent_as_the_choice_says(sentences: Sentences, choice: str) -> None:
+    # by_span: every pair of the corpus equally often; else sentences equally often, and their spans within them
+    queries = stream(sentences, sentence_choice=choice)
+    generator = np.random.default_rng(0)
+    rows = [row for epoch in epochs(queries, 400) for row in epoch if SPANS[row]]
+    seen = Counter((row, int(queries.masked(row, generator).positions[0])) for row in rows)
+    for (row, _), count in seen.items():
+        expected = 400 * (1 if choice == "by_span" else 2 / len(SPANS[row]))
+        assert count == pytest.approx(expected, abs=5 * expected**0.5)
+    assert len(seen) == sum(map(len, SPANS)) // 2
+
+
+@pytest.mark.parametrize("choice", ["salient", "by_span", "any"])
+def test_rows_are_a_function_of_seed_and_position(sentences: Sentences, choice: str) -> None:
+    queries = stream(sentences, sentence_choice=choice)
+    whole = queries.rows(0, 60).tolist()
+    fresh = stream(sentences, sentence_choice=choice)
+    assert fresh.rows(37, 11).tolist() == whole[37:48]
+    assert fresh.rows(5, 9).tolist() == whole[5:14]  # back again
+    assert stream(sentences, sentence_choice=choice, seed=4).rows(0, 60).tolist() != whole
+    assert queries.rows(0, 3).dtype == np.int64
+
+
+@pytest.fixture
+def greedy() -> Iterator[str]:
+    """A scheme that draws another number of numbers for every sentence."""
+
+    @register_masking("greedy")
+    def scheme(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
+        generator.random(1000 + request.length)
+        return np.array([0])
+
+    yield "greedy"
+    del MASKING_SCHEMES["greedy"]
+
+
+@pytest.mark.parametrize("choice", ["salient", "by_span"])
+def test_the_same_sentences_come_under_every_scheme(sentences: Sentences, greedy: str, choice: str) -> None:
+    def rows(**changes: Any) -> list[int]:
+        queries = stream(sentences, sentence_choice=choice, **changes)
+        generator = numpy_generator(3, "pretrain-masks", 0)
+        drawn: list[int] = []
+        for step in range(20):  # masks are drawn in between
+            batch = queries.rows(4 * step, 4).tolist()
+            for row in batch:
+                queries.masked(row, generator)
+            drawn += batch
+        return drawn
+
+    first = rows()
+    for masking in ("random_token", "random_span", greedy):
+        assert rows(masking=masking, mask_rate=0.5) == first
+    assert rows(salient_spans=3) == first
+
+
+@pytest.mark.parametrize("masking", ["salient_span", "random_token", "random_span"])
+def test_a_query_is_its_sentence_with_the_answer_masked_and_no_special_token_in_it(
+    sentences: Sentences, masking: str
+) -> None:
+    queries = stream(sentences, masking=masking, mask_rate=0.4, salient_spans=2)
+    generator = np.random.default_rng(1)
+    for row in queries.rows(0, 200).tolist():
+        masked = queries.masked(row, generator)
+        tokens = sentences.tokens[row].tolist()
+        assert len(masked.tokens) == len(tokens)
+        restored = masked.tokens.copy()
+        restored[masked.positions] = masked.targets
+        assert restored.tolist() == tokens
+        assert np.flatnonzero(masked.tokens == MASK).tolist() == masked.positions.tolist()
+        assert not set(SPECIAL) & set(masked.targets.tolist())
+        joined = join([masked.tokens], None, SPECIAL, 64).tokens_BL[0]
+        assert np.flatnonzero(joined.numpy() == MASK).tolist() == (masked.positions + 1).tolist()
+        assert (joined[0], joined[-1], len(joined)) == (SPECIAL.cls, SPECIAL.sep, len(tokens) + 2)
+
+
+def test_the_query_tower_reads_a_question_and_the_reader_the_sentence(sentences: Sentences) -> None:
+    asked = dict(enumerate("who when where how many what ?".split(), 990))
+    words = [asked.get(number, word) for number, word in enumerate(VOCABULARY)]
+    questions = QueryStream(Pretrain(query_form="question"), sentences, MASK, 3, words)
+    rows, queries = questions.sample(5, "calibration")
+    plain_rows, plain = stream(sentences).sample(5, "calibration")
+    assert rows.tolist() == plain_rows.tolist()
+    for query, without in zip(queries, plain, strict=True):
+        assert query.tolist() == [995, *without[without != MASK].tolist(), 996]  # no labels: what
+    one, other = (made.masked(int(rows[0]), np.random.default_rng(0)) for made in (questions, stream(sentences)))
+    assert one.tokens.tolist() == other.tokens.tolist()
+    assert one.question is not None
+    assert other.question is None
+
+
+@pytest.mark.parametrize("choice", ["salient", "by_span"])
+def test_a_corpus_without_salient_spans_is_refused(tmp_path: Path, choice: str) -> None:
+    without = stored(tmp_path, [[], [], []])
+    with pytest.raises(UserError, match=rf"'pretrain\.sentence_choice' is {choice}, but no sentence .* check corpus"):
+        stream(without, sentence_choice=choice)
+    assert len(stream(without, sentence_choice="any", masking="random_token")) == 3

@@ -1,0 +1,116 @@
+"""The staleness probe against brute force over all passages."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from realm_lab.engine.retrieval.candidates import CandidatePolicy
+from realm_lab.engine.retrieval.retriever import Retriever
+from realm_lab.engine.retrieval.search import IndexGeneration
+from realm_lab.engine.training import probes
+from realm_lab.engine.training.probes import StalenessProbe
+from tests.tiny_system import scramble
+
+PLACES, QUERIES = 5, 12
+
+
+@pytest.fixture(scope="module")
+def queries(system: Any) -> list[np.ndarray]:
+    sentences = system.corpus.sentences()
+    return [np.asarray(sentences.tokens[row]) for row in range(QUERIES)]
+
+
+@pytest.fixture(scope="module")
+def old(system: Any) -> Any:
+    """Other weights: those of an old index."""
+    embedder = copy.deepcopy(system.embedder)
+    scramble(embedder, seed=3, scale=0.05)
+    return embedder
+
+
+def stale(system: Any, old: Any, search: str) -> Retriever:
+    """A retriever whose index and snapshot are of the old weights."""
+    retriever: Retriever = system.retriever(stale_queries=search == "stale")
+    snapshot = copy.deepcopy(old) if search == "stale" else None
+    retriever.adopt(IndexGeneration(retriever.embed_passages(embedder=old), 0), snapshot)
+    return retriever
+
+
+def brute_force(
+    system: Any, old: Any, search: str, queries: list[np.ndarray], forbidden: list[set[int]]
+) -> tuple[float, float]:
+    """Overlap and total variation by sorting everything."""
+    retriever = system.retriever()
+    with torch.no_grad():
+        now = [retriever.embed_queries([query])[0].double().numpy() for query in queries]
+        then = [retriever.embed_queries([query], old)[0].double().numpy() for query in queries]
+    fresh_ND = retriever.embed_passages().double().numpy()
+    old_ND = retriever.embed_passages(embedder=old).double().numpy()
+    found = []
+    for number in range(len(queries)):
+        searched = then[number] if search == "stale" else now[number]
+
+        def top(scores: np.ndarray, number: int = number) -> list[int]:
+            allowed = [row for row in range(len(scores)) if row not in forbidden[number]]
+            return sorted(allowed, key=lambda row: (-scores[row], row))[:PLACES]
+
+        def prior(scores: np.ndarray, rows: list[int]) -> dict[int, float]:
+            weights = np.exp(scores[rows] - scores[rows].max())
+            return dict(zip(rows, weights / weights.sum(), strict=True))
+
+        by_index, by_now = old_ND @ searched, fresh_ND @ now[number]
+        a, b = top(by_index), top(by_now)
+        p, q = prior(by_now, a), prior(by_now, b)
+        shift = sum(abs(p.get(row, 0) - q.get(row, 0)) for row in {*a, *b}) / 2
+        found.append((len({*a} & {*b}) / PLACES, shift))
+    overlap, shift = np.mean(found, axis=0)
+    return float(overlap), float(shift)
+
+
+@pytest.mark.parametrize("search", ["stale", "fresh"])
+@pytest.mark.parametrize("exclude", ["off", "passage", "article"])
+def test_exact_and_sampled_are_brute_force(
+    system: Any, old: Any, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, search: str, exclude: str
+) -> None:
+    articles = np.asarray(system.passages.articles)
+    trivial = None if exclude == "off" else np.array([-1, *range(3, 3 * QUERIES, 3)])
+    forbidden: list[set[int]] = [set() for _ in queries]
+    if trivial is not None:
+        for number, row in enumerate(trivial):
+            if row >= 0:
+                own = np.flatnonzero(articles == articles[row]) if exclude == "article" else [row]
+                forbidden[number] = {int(each) for each in own}
+    monkeypatch.setattr(probes, "SAMPLED_PASSAGES", len(articles))  # the whole corpus is its sample
+    origins = np.full(QUERIES, -1) if trivial is None else trivial
+    probe = StalenessProbe(CandidatePolicy(PLACES + 1, True, exclude), queries, origins, len(articles), 0)
+    retriever = stale(system, old, search)
+    expected = brute_force(system, old, search, queries, forbidden)
+    assert 0 < expected[0] < 1
+    fresh = copy.copy(retriever)
+    fresh.refresh(9)
+    assert probe.exact(retriever, fresh) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    sampled, pool = probe.sampled(retriever)
+    assert sampled == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert len(pool) == len(articles)
+
+
+def test_a_sample_embeds_few_passages_and_what_the_index_finds(
+    system: Any, old: Any, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "SAMPLED_PASSAGES", 20)
+    passages = len(system.passages)
+    policy = CandidatePolicy(PLACES, null=False, exclude_trivial="off")
+    probe = StalenessProbe(policy, queries, np.full(QUERIES, -1), passages, 0)
+    retriever = stale(system, old, "fresh")
+    sampled, pool = probe.sampled(retriever)
+    fresh = copy.copy(retriever)
+    fresh.refresh(9)
+    assert probe.exact(retriever, fresh).overlap <= sampled.overlap
+    deep_BK = retriever.find(retriever.embed_queries(queries).detach(), probes.DEPTH * PLACES)
+    assert {*deep_BK.flatten().tolist()} <= {*pool.tolist()}
+    assert len(pool) <= 20 + deep_BK.size
+    assert len(pool) < passages
+    assert probe.sampled(retriever)[1].tolist() == pool.tolist()

@@ -1,0 +1,392 @@
+"""The pipeline under DVC, in a clone, with tiny parameters: the view of a user of DVC, and of git."""
+
+import os
+import re
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from ruamel.yaml import YAML
+
+import realm_lab
+from realm_lab.api import load_record
+from realm_lab.engine.params.load import load
+from realm_lab.evidence.report.default_run import headline
+from realm_lab.lab.effective import write_effective
+from realm_lab.records.code_record import code_reader
+from realm_lab.records.files import read_json, write_text
+from realm_lab.records.run import StageRun
+from realm_lab.records.study import read_study_record
+from tests.evidence.report.opened_page import open_page
+from tests.slurm_cluster.project import wait_until
+from tests.test_readme import copy_of_checkout
+
+UP_TO_DATE = "parameters:\n\talways changed\n"  # and nothing else
+TINY = Path(__file__).parents[1] / "tiny.yaml"
+METRICS = ["Path", "bm25.R@5", "follows", "realm.EM", "realm.R@5", "realm.utility", "warm_start.EM", "warm_start.R@5"]
+COMMITTED = Path(__file__).parents[2] / "reports" / "reference" / "metrics.json"
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "dvc.md"
+
+Run = Callable[..., str]
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    author = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    own = {"PATH": path, "PYTHONPATH": str(folder), "DVC_NO_ANALYTICS": "1", "COLUMNS": "200"}
+    return os.environ | author | own
+
+
+def commands_in(folder: Path) -> Run:
+    """run("dvc status") -> what the command prints, in the folder; it must end well."""
+    environment = environment_of(folder)
+
+    def run(command: str) -> str:
+        done = subprocess.run(
+            command.split(), cwd=folder, env=environment, capture_output=True, text=True, timeout=1800, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    return run
+
+
+def complete(folder: Path) -> list[str]:
+    """The keys of the runs that readers of the study `default` have, which must be complete."""
+    found = realm_lab.results("default", folder)
+    assert set(found["status"]) == {"COMPLETE"}
+    return list(found["run_key"])
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone after `dvc repro` and a commit."""
+    folder = tmp_path_factory.mktemp("clone")
+    copy_of_checkout(folder)
+    shutil.copy2(TINY, folder / "params.yaml")
+    (folder / "dvc.lock").unlink(missing_ok=True)  # if the checkout was run
+    run = commands_in(folder)
+    run("git add --all")
+    run("git commit -qm tiny")
+    run("dvc repro")
+    assert run("git status --short") == "?? dvc.lock\n", "a run rewrites nothing that is committed"
+    run("git add dvc.lock")
+    run("git commit -qm run")
+    return folder
+
+
+def test_the_headline_of_the_reference_run_fits_a_terminal() -> None:
+    found = headline(read_json(COMMITTED))
+    assert list(found) == ["realm", "warm_start", "bm25", "follows"]
+    columns = [f"{group}.{name}" for group, values in found.items() if group != "follows" for name in values]
+    assert sorted([*columns, "follows"]) == METRICS[1:]
+    assert len("reports/headline.json  " + "    ".join(METRICS[1:])) <= 120
+    lines = DOCUMENTED.read_text(encoding="utf-8").splitlines()
+    shown = next(line.split()[1:] for line in lines if line.startswith("reports/headline"))
+    flat = pd.json_normalize(found).iloc[0]
+    assert [float(value) for value in shown] == [flat[name] for name in METRICS[1:]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pretrain: {masking: salient}", "'salient_span'"),
+        ("launch: {device: tpu}", "'launch.device'"),
+        ("system_options: {drp: {steps: 2}}", "'dpr'"),
+        ("pretrain: {stps: 3}", "params.yaml, line 2: "),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # to run it in this process saves imports
+def test_the_first_stage_refuses_what_a_later_one_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    (tmp_path / "params.yaml").write_text(f"preset: smoke\n{text}\n")
+    stages = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]
+    _, _, module, *arguments = stages["parameters"]["cmd"].split()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [module, *arguments])
+    with pytest.raises(SystemExit) as ended:  # with a text: Python prints it, and the code is 1
+        runpy.run_module(module, run_name="__main__")
+    [line] = str(ended.value.code).splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+    assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
+
+
+KEYED = ["prepare", "warm_start", "pretrain", "finetune", "evaluate"]
+INPUTS = {
+    "params.yaml": (
+        "preset: mine\nstreams: {order: {pretrain: 1}}\n"
+        "corpus: {source: files, tagger: rule, pretrain_corpus: same, files: {knowledge: [a.jsonl]}}\n"
+    ),
+    "presets/mine.yaml": "preset: smoke\nmodel: {heads: 2}\n",
+    "a.jsonl": '{"text": "Kafka was born in Prague."}\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "first"),
+    [
+        ("a.jsonl", "Prague", "Praha", "prepare"),
+        ("presets/mine.yaml", "heads: 2", "heads: 4", "warm_start"),
+        ("params.yaml", "pretrain: 1", "pretrain: 2", "pretrain"),
+        ("params.yaml", "pretrain: 1", "finetune: 1, pretrain: 1", "finetune"),
+    ],
+)
+def test_a_stage_runs_again_when_what_its_key_is_made_of_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, first: str
+) -> None:
+    """DVC sees the content of no file that the parameters name."""
+    pipeline = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]
+    assert all({"data/keys.json": [stage]} in pipeline[stage]["params"] for stage in KEYED)
+    assert pipeline["parameters"]["always_changed"]
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for text in (INPUTS[name], INPUTS[name].replace(old, new)):
+        for path, content in (INPUTS | {name: text}).items():
+            write_text(tmp_path / path, content)
+        write_effective(Path("params.yaml"), tmp_path / "data")
+        found.append(read_json(tmp_path / "data" / "keys.json"))
+    assert [stage for stage in KEYED if found[0][stage] != found[1][stage]] == KEYED[KEYED.index(first) :]
+
+
+def test_the_password_of_a_tracking_store_is_in_no_file_that_dvc_pushes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = "postgresql://me:hunter2@host/runs"
+    write_text(tmp_path / "params.yaml", f"preset: smoke\nlaunch: {{tracking_uri: '{store}'}}\n")
+    write_effective(Path("params.yaml"), tmp_path / "data")
+    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file() and "hunter2" in path.read_text()]
+    params = load(Path("params.yaml"))
+    assert params.launch.tracking_uri == store
+    assert "hunter2" not in params.model_dump_json()  # of jobs
+
+
+OF_A_STUDY = {
+    "params.yaml": (
+        "preset: mine\ncorpus: {source: files, tagger: rule, pretrain_corpus: same, files: {knowledge: [a.jsonl]}}\n"
+    ),
+    "presets/mine.yaml": "preset: smoke\nmodel: {heads: 2}\n",
+    "a.jsonl": '{"text": "Kafka was born in Prague."}\n',
+    "dvc_masks.py": "import dvc_helper\n\n\ndef first(request, generator):\n    return [dvc_helper.FIRST]\n",
+    "dvc_helper.py": "FIRST = 0\n",
+    "dvc_figures.py": "def none(study):\n    return {}\n",
+    "experiments/mine.yaml": (
+        "question: q\nseeds: [0]\nbaseline: realm\nfigures: ['dvc_figures:none']\n"
+        "cells: {realm: {}, own: {set: {pretrain.masking: 'dvc_masks:first'}}}\n"
+    ),
+    "dvc.yaml": "vars:\n  - studies: [mine]\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "counts"),
+    [
+        ("a.jsonl", "Prague", "Praha!", True),
+        ("presets/mine.yaml", "heads: 2", "heads: 4", True),
+        ("params.yaml", "preset: mine", "preset: mine\nfinetune: {steps: 3}", True),
+        ("dvc_masks.py", "FIRST]", "FIRST + 1]", True),
+        ("dvc_helper.py", "0", "1", True),
+        ("dvc_figures.py", "return {}", "return {'a': 1}", True),
+        ("dvc_helper.py", "0", "0  # a comment", False),
+        ("params.yaml", "preset: mine", "preset: mine  # a comment", False),
+    ],
+)
+def test_a_study_runs_again_when_what_its_runs_are_made_of_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, counts: bool
+) -> None:
+    """Custom parts, the modules that they import, presets and files are seen, which DVC does not."""
+    study = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]["study"]["do"]
+    assert "data/studies/${item}.json" in study["deps"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for text in (OF_A_STUDY[name], OF_A_STUDY[name].replace(old, new)):
+        for path, content in (OF_A_STUDY | {name: text}).items():
+            write_text(tmp_path / path, content)
+        for module in ("dvc_masks", "dvc_helper", "dvc_figures"):
+            sys.modules.pop(module, None)
+        code_reader.cache_clear()
+        write_effective(Path("params.yaml"), tmp_path / "data")
+        found.append((tmp_path / "data" / "studies" / "mine.json").read_bytes())
+    code_reader.cache_clear()
+    assert (found[0] != found[1]) == counts
+
+
+@pytest.mark.slow
+def test_status_metrics_and_parameters(clone: Path) -> None:
+    run = commands_in(clone)
+    assert run("dvc status") == UP_TO_DATE
+    head, row = run("dvc metrics show").splitlines()
+    assert head.split() == METRICS
+    assert re.fullmatch(r"reports/headline.json( +-?[\d.]+){7} *", row)
+    assert max(len(head), len(row)) <= 120
+    path = clone / "params.yaml"
+    before = path.read_text()
+    path.write_text(before.replace("questions: 12, ", ""))  # the preset's value is in use then
+    run("dvc repro -q parameters")
+    found = [line.split() for line in run("dvc params diff").splitlines()]
+    assert found[0] == ["Path", "Param", "HEAD", "workspace"]
+    assert ["data/parameters.json", "evaluate.questions", "12"] in [line[:3] for line in found if line[-1] != "12"]
+    path.write_text(before)
+    run("dvc repro -q parameters")
+    assert run("dvc status") == UP_TO_DATE
+
+
+@pytest.fixture(scope="module")
+def plots(clone: Path) -> Path:
+    """The page of `make plots`."""
+    commands_in(clone)(f"{sys.executable} docs/offline_plots.py")
+    return clone / "dvc_plots" / "index.html"
+
+
+@pytest.mark.slow
+def test_plots_have_a_line_for_each_seed_and_pictures_beside_the_page(plots: Path) -> None:
+    text = plots.read_text()
+    assert '"color": {"field": "system"' in text
+    assert '"detail": {"field": "seed"' in text
+    assert len(re.findall(r'<img src="static/[^"]*\.png"', text)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_browser_draws_all_plots_without_network(plots: Path, browser: Any) -> None:
+    with open_page(browser, plots.as_uri(), "light", 1280) as opened:
+        opened.page.wait_for_selector(".vega-embed canvas, .vega-embed svg")
+        charts = opened.page.locator(".vega-embed canvas, .vega-embed svg.marks").count()
+        pictures = opened.page.locator("img").evaluate_all("all => all.filter(one => one.naturalWidth > 0).length")
+        assert (charts, pictures) == (plots.read_text().count("vegaEmbed('#"), 2)
+        assert not [one for one in opened.messages if "rror" in one]
+        assert all(one.startswith(("file:", "data:", "blob:")) for one in opened.requests)
+
+
+@pytest.mark.slow
+def test_a_queued_experiment_runs_what_it_changes_and_leaves_its_runs(clone: Path) -> None:
+    run = commands_in(clone)
+    stages = clone / "runs" / "stages"
+    before = {path.name for path in stages.iterdir()}
+    default = (clone / "runs" / "studies" / "default" / "study.json").read_bytes()
+    run("dvc exp run --queue -n short -S finetune.steps=1")
+    run("dvc exp run --run-all")
+    made = {path.name.split("-")[0] for path in stages.iterdir() if path.name not in before}
+    assert made == {"finetune", "evaluate"}
+    assert before <= {path.name for path in stages.iterdir()}, "what is shared is not deleted with the copy"
+    study = read_study_record(clone / "runs" / "studies" / "short" / "study.json")
+    assert all((stages / f"evaluate-{one.run_key[:12]}" / "results.json").is_file() for one in study.runs)
+    assert (clone / "runs" / "studies" / "default" / "study.json").read_bytes() == default
+    table = run("dvc exp show --no-pager --only-changed --hide-workspace --drop ^(data/prepared|models|reports|params)")
+    assert "[short]" in table
+    assert "finetune.steps" in table
+
+
+@pytest.mark.slow
+def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> None:
+    run = commands_in(clone)
+    report, metrics = (clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")
+    runs = read_json(clone / "runs" / "studies" / "default" / "study.json")["runs"]
+    records = [read_json(clone / "runs" / run["run"] / "run.json") for run in runs]
+    stages = {f"runs/{path}" for record in records for path in record["stages"].values()}
+    stages |= {f"runs/stages/prepare-{record['inputs']['corpus'][:12]}" for record in records}
+    for folder in ("runs", "data", "models", "reports/default"):
+        shutil.rmtree(clone / folder)
+    with (clone / "realm_lab" / "evidence" / "report" / "tables.py").open("a") as file:
+        file.write("AGAIN = 1\n")  # the report is made again
+    run("dvc repro")
+    run("git checkout -q realm_lab")
+    assert ((clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")) == (report, metrics)
+    assert {str(path.relative_to(clone)) for path in (clone / "runs" / "stages").iterdir()} == stages
+    run("dvc repro")  # as the commit has it
+    assert run("git status --short") == ""
+
+
+@pytest.mark.slow
+def test_readers_follow_params_yaml_through_temp_apply_and_the_checkout_of_an_old_commit(clone: Path) -> None:
+    """None of these records the study `default` again."""
+    run, before = commands_in(clone), complete(clone)
+    run("dvc exp run --temp -n aside -S finetune.steps=3")
+    assert complete(clone) == before
+    run("dvc exp apply aside")
+    applied = complete(clone)
+    assert set(applied).isdisjoint(before)
+    assert load_record("default/realm-s0", clone).run_key in applied
+    run("git commit -qam aside")
+    run("git checkout -q HEAD~1")
+    assert complete(clone) == before
+    assert load_record("default/realm-s0", clone).run_key in before
+    run("git checkout -q -")
+    assert complete(clone) == applied
+    run("git reset -q --hard HEAD~1")
+
+
+@pytest.mark.slow
+def test_control_c_in_an_experiment_leaves_no_reader_with_its_runs(clone: Path) -> None:
+    run, before = commands_in(clone), complete(clone)
+    known = {*(clone / "runs" / "stages").glob("finetune-*")}
+    command = ["dvc", "exp", "run", "-n", "stopped", "-S", "finetune.steps=100000"]
+    with subprocess.Popen(
+        command, cwd=clone, env=environment_of(clone), stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as experiment:
+
+        def is_training() -> bool:
+            assert experiment.poll() is None, "it ended by itself"
+            begun = {*(clone / "runs" / "stages").glob("finetune-*")} - known
+            return any(StageRun(folder, "finetune").status().step for folder in begun)
+
+        wait_until(is_training, "fine-tuning is under way", 600)
+        os.killpg(experiment.pid, signal.SIGINT)  # as a terminal does
+        said = experiment.communicate(timeout=600)[1]
+    assert experiment.returncode != 0
+    assert "git checkout HEAD -- params.yaml" in said
+    stopped = realm_lab.results("default", clone)
+    assert "PREEMPTED" in set(stopped["status"])
+    assert set(stopped["run_key"]).isdisjoint(before)
+    with pytest.raises(realm_lab.UserError, match="not finished"):
+        realm_lab.load_run("default/realm-s0", clone)
+    run("git checkout HEAD -- params.yaml")
+    assert complete(clone) == before
+    run("dvc repro")
+    assert run("git status --short") == ""
+    assert complete(clone) == before
+
+
+@pytest.mark.slow
+def test_a_clone_without_runs_gets_models_and_reports_from_a_remote(clone: Path, tmp_path: Path) -> None:
+    run = commands_in(clone)
+    run(f"dvc remote add --default --force shared {tmp_path / 'shared'}")
+    run("git add .dvc/config")
+    run("git commit -qm remote")
+    run("dvc push -q")
+    subprocess.run(["git", "clone", "-q", str(clone), str(tmp_path / "other")], check=True)
+    there = commands_in(tmp_path / "other")
+    there("dvc pull -q")
+    assert there("dvc status") == UP_TO_DATE
+    assert there("dvc metrics show") == run("dvc metrics show")
+    assert "answer" in there("realm-lab ask where?")
+
+
+@pytest.mark.slow
+def test_an_edit_of_the_engine_is_computed_again_and_that_of_a_comment_is_not(clone: Path) -> None:
+    run = commands_in(clone)
+    path = clone / "realm_lab" / "systems" / "evaluate.py"
+    before, text = run("git status --short"), path.read_text()
+    path.write_text(text.replace('"questions": len(test)}', '"questions": len(test) + 1000}  # counted otherwise'))
+    ran = re.findall(r"Running stage '(\w+)'", run("dvc repro"))
+    assert ran == ["parameters", "evaluate", "report"]
+    rows = pd.read_csv(clone / "reports" / "default" / "results.csv")
+    assert (rows["questions"] > 1000).all()
+    assert run("dvc status") == UP_TO_DATE
+    with path.open("a") as file:
+        file.write("# a comment\n")
+    assert re.findall(r"Running stage '(\w+)'", run("dvc repro")) == ["parameters"]
+    path.write_text(text)
+    run("dvc repro")
+    assert run("git status --short") == before
+    assert (pd.read_csv(clone / "reports" / "default" / "results.csv")["questions"] < 1000).all()

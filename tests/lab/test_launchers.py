@@ -1,0 +1,104 @@
+"""Settings of SLURM: from the study, a profile and the command line, checked before anything is submitted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.lab.launchers import SETTINGS, LauncherSettings, SlurmOptions, on_cluster
+from realm_lab.records.study import study_record_paths
+from tests.factories.errors import refused
+from tests.lab.conftest import PARAMETERS
+from tests.lab.fake_slurm import Fake
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "project"
+
+
+@pytest.mark.parametrize(
+    ("option", "setting"), [*SETTINGS.items(), ("t", "timeout_min"), ("--gpus_per_node", "gpus_per")]
+)
+def test_an_option_with_a_setting_of_its_own_is_refused_with_its_name(option: str, setting: str) -> None:
+    with pytest.raises(ValueError, match=f"additional: '{option}': use the setting {setting}"):
+        SlurmOptions(additional={option: 1})
+
+
+@pytest.mark.parametrize("option", ["ntasks", "n", "dependency", "output", "test-only", "parsable"])
+def test_an_option_that_realm_lab_sets_is_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f"additional: '{option}'"):
+        SlurmOptions(additional={option: 1})
+    allowed: dict[str, str | int | float | bool] = {"gres": "gpu:1", "exclusive": True, "mem-per-cpu": "2G"}
+    assert SlurmOptions(additional=allowed).additional == allowed
+
+
+@pytest.fixture
+def study(write: Any, root: Path) -> list[str]:
+    """The command line of a sweep of one cell and two seeds."""
+    path = write("baseline: realm\ncells:\n  realm:\n")
+    return ["sweep", str(path), "--root", str(root), "--params", str(PARAMETERS), "--launcher", "slurm"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--profile", "nope"], "--profile nope: "),
+        (["--slurm", "prtition=gpu"], "'partition'"),
+        (["--slurm", "gres=gpu:1"], "additional: {gres: ...}"),
+        (["--slurm", "time=10"], "timeout_min"),
+        (["--slurm", "additional={time: 10}"], "timeout_min"),
+        (["--slurm", "timeout_min=0"], "timeout_min must be at least 1"),
+        (["--slurm", "mem_gb=0.0001"], "mem_gb must be at least 0.001"),
+        (["--slurm", "nodes=2", "--set", "launch.ranks=3"], "launcher.slurm.nodes: 3 processes"),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_dry_run_refuses_what_a_sweep_would(
+    fake: Fake, study: list[str], options: list[str], words: str, form: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*study, "--dry-run", *options, *form]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, len(printed.err.splitlines())) == ("", 1)
+    assert words in printed.err
+
+
+def test_a_dry_run_shows_the_jobs_and_submits_none(
+    fake: Fake, study: list[str], root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*study, "--dry-run", "--slurm", "partition=gpu", "--slurm", "array_parallelism=3"]) == 0
+    printed = capsys.readouterr().out
+    assert "partition gpu" in printed
+    assert "at most 3 at a time" in printed
+    assert not list(fake.folder.glob("script-*"))
+    assert not root.exists()
+    monkeypatch.setenv("PATH", "")
+    assert main([*study, "--dry-run"]) == 0
+    assert "no sbatch on this machine" in capsys.readouterr().out
+
+
+def test_a_refused_submission_leaves_no_study(fake: Fake, study: list[str], root: Path) -> None:
+    fake.answer("sbatch", "sbatch: error: invalid partition specified: gpus\n", code=1)
+    assert main([*study, "--slurm", "partition=gpus"]) == 2
+    assert list(study_record_paths(root / "runs")) == []
+    (fake.folder / "sbatch.answer").unlink()
+    assert main(study) == 0
+    before = [path.read_bytes() for path in study_record_paths(root / "runs")]
+    assert len(before) == 1
+
+
+def test_the_command_line_goes_before_the_profile_and_that_before_the_study(tmp_path: Path) -> None:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "mine.yaml").write_text("partition: gpu\nmem_gb: 8\n")
+    study = LauncherSettings(slurm=SlurmOptions(partition="cpu", cpus_per_task=4))
+    found = on_cluster(study, tmp_path, "mine", {"mem_gb": 16}).slurm
+    assert (found.partition, found.cpus_per_task, found.mem_gb) == ("gpu", 4, 16)
+    with refused("profiles/other.yaml", path="--profile other"):
+        on_cluster(study, tmp_path, "other", {})
+    (tmp_path / "profiles" / "list.yaml").write_text("- gpu\n")
+    with refused(path=tmp_path / "profiles" / "list.yaml"):
+        on_cluster(study, tmp_path, "list", {})
+    (tmp_path / "profiles" / "number.yaml").write_text("partition: gpu\n8: x\n")
+    with refused("in quotes", path=tmp_path / "profiles" / "number.yaml", line=2):
+        on_cluster(study, tmp_path, "number", {})

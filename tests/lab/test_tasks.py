@@ -1,0 +1,188 @@
+"""Tasks: every stage that is left is in exactly one, what runs share is done once and before what needs it."""
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.systems.identity import kept_corpus_folder
+from realm_lab.lab.launchers import LauncherSettings
+from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.schedule import launcher_of
+from realm_lab.lab.sweep import Request, Sweep
+from realm_lab.lab.tasks import Task, chains, tasks_of
+from realm_lab.records.files import digest
+from realm_lab.records.run import Run
+from realm_lab.records.state import StageStates
+from tests import tiny
+from tests.lab.conftest import leave
+
+STUDY = """
+baseline: realm
+cells:
+  realm:
+  reset: {set: {finetune.initial_reader: warm_start}}
+  warm: {system: warm_start}
+  token: {set: {pretrain.masking: random_token}}
+"""
+PREPARE_WARM = ("prepare", "warm_start")
+TUNE = ("finetune", "evaluate")
+
+
+def left(plan: StudyPlan, root: Path, **options: Any) -> list[Task]:
+    return tasks_of(plan.runs, StageStates(root / "runs"), **options)
+
+
+def shapes(tasks: list[Task]) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
+    return [(task.run.seed, task.stages, task.cells) for task in tasks]
+
+
+def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
+    tasks = left(planned(STUDY), tmp_path)
+    everyone = ("realm", "reset", "warm", "token")
+    assert shapes(tasks) == [
+        (0, PREPARE_WARM, everyone),
+        (1, PREPARE_WARM, everyone),
+        (0, ("pretrain",), ("realm", "reset")),
+        (1, ("pretrain",), ("realm", "reset")),
+        (0, TUNE, ("warm",)),
+        (0, ("pretrain", *TUNE), ("token",)),
+        (1, TUNE, ("warm",)),
+        (1, ("pretrain", *TUNE), ("token",)),
+        (0, TUNE, ("realm",)),
+        (0, TUNE, ("reset",)),
+        (1, TUNE, ("realm",)),
+        (1, TUNE, ("reset",)),
+    ]
+    assert tasks[2].after == (tasks[0].name,)
+    assert tasks[8].after == tasks[9].after == (tasks[2].name,)
+    assert tasks[8].title == "realm seed 0: finetune, evaluate"
+
+
+def test_complete_runs_without_their_corpora_stay_complete_and_are_named(
+    planned: Callable[..., StudyPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, launcher = planned(STUDY), launcher_of("study", tmp_path, LauncherSettings(), "inline")
+    for run in plan.runs:
+        for stage in ("prepare", *run.stages):
+            leave(tmp_path, run, stage, "COMPLETE")
+    said = []
+    for seed in (None, 0, 1):  # whose corpus is deleted
+        for run in plan.runs:
+            if run.seed == seed:
+                shutil.rmtree(kept_corpus_folder(tmp_path, run), ignore_errors=True)
+        assert left(plan, tmp_path) == []
+        assert Sweep(plan, launcher, Request(tmp_path / "study.yaml", tmp_path)).begin() == []
+        said.append(capsys.readouterr().err.splitlines())
+    assert [any("8 complete" in line for line in lines) for lines in said] == [True] * 3
+    named = [[line for line in lines if "prepared corpus" in line] for lines in said]
+    assert [lines and lines[0].split()[0] for lines in named] == [[], "4", "8"]
+
+
+def test_what_is_complete_is_left_out_and_names_stay(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
+    plan = planned(STUDY)
+    token = plan.of("token")[0]
+    name = next(task.name for task in left(plan, tmp_path) if task.cells == ("token",) and task.run.seed == 0)
+    for stage in ("prepare", "warm_start", "pretrain"):
+        leave(tmp_path, token, stage, "COMPLETE")
+    todo = [task for task in left(plan, tmp_path) if task.run.seed == 0]
+    assert not any(task.after for task in todo if task.cells in (("token",), ("warm",), ("realm", "reset")))
+    assert [(task.name, task.stages) for task in todo if task.cells == ("token",)] == [(name, TUNE)]
+    for run in plan.runs:
+        for stage in run.stages:
+            leave(tmp_path, run, stage, "COMPLETE")
+    assert left(plan, tmp_path) == []
+
+
+def test_a_failure_is_done_again_only_when_asked_for(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
+    plan = planned(STUDY)
+    leave(tmp_path, plan.of("realm")[0], "pretrain", "FAILED", error="out of memory")
+    assert not any(
+        {"realm", "reset"} & set(task.cells) and "pretrain" in task.stages
+        for task in left(plan, tmp_path)
+        if task.run.seed == 0
+    )
+    assert not any(task.run.seed == 0 and task.cells == ("reset",) for task in left(plan, tmp_path))
+    assert len(left(plan, tmp_path, retry_failed=True)) == 12
+
+
+def test_a_study_can_stop_at_a_stage(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
+    plan = planned("baseline: realm\ncells:\n  realm:\n  warm: {system: warm_start}\n")
+    runs, states = plan.of("realm"), StageStates(tmp_path / "runs")
+    assert [task.stages for task in tasks_of(runs, states, until="pretrain")] == [(*PREPARE_WARM, "pretrain")] * 2
+    assert {task.stages for task in tasks_of(plan.runs, states, until="prepare")} == {("prepare",)}
+    alone = tasks_of(runs[:1], states, until="pretrain", each_stage_alone=True)
+    assert [task.stages for task in alone] == [("prepare",), ("warm_start",), ("pretrain",)]
+    assert [task.after for task in alone] == [(), (alone[0].name,), (alone[1].name,)]
+
+
+def test_a_job_is_what_the_worker_reads(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
+    plan = planned(STUDY)
+    task = next(task for task in left(plan, tmp_path) if task.cells == ("token",))
+    job: dict[str, Any] = task.job(tmp_path)
+    assert Params(**job.pop("params")) == plan.of("token")[0].params
+    stages = ["pretrain", *TUNE]
+    assert job == {"stages": stages, "system": "realm", "seed": 0, "root": str(tmp_path)}
+    assert task.keys == {stage: plan.of("token")[0].key(stage) for stage in stages}
+
+
+PARAMS = tiny.params()
+NAMES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
+
+
+def made_run(choices: tuple[int, ...]) -> Run:
+    """A run whose stages are distinguished by the stages before, as keys are; choice 9 of pretrain: there is none."""
+    names = [name for name, choice in zip(NAMES, choices, strict=True) if choice != 9]
+    path = [str(choice) for choice in choices if choice != 9]
+    keys = {name: digest([name, *path[: place + 1]]) for place, name in enumerate(names)}
+    corpus = keys.pop("prepare")
+    system = "warm_start" if 9 in choices else "realm"
+    return Run("-".join(path), choices[0], "", "", None, system, PARAMS, corpus, keys)
+
+
+CHOICES = st.tuples(
+    st.integers(0, 1), st.integers(0, 1), st.sampled_from([0, 1, 9]), st.integers(0, 1), st.integers(0, 1)
+)
+
+
+@given(st.sets(CHOICES, max_size=12), st.data())
+def test_tasks_cover_what_is_left_exactly_once_in_an_order_that_works(
+    choices: set[tuple[int, ...]], data: st.DataObject
+) -> None:
+    runs = [made_run(choice) for choice in sorted(choices)]
+    everything = {(stage, run.key(stage)): run for run in runs for stage in ("prepare", *run.stages)}
+    complete = data.draw(st.sets(st.sampled_from(sorted(everything)))) if everything else set()
+    work = []
+    for run in runs:
+        left = ["prepare", *run.stages]
+        while left and (left[0], run.key(left[0])) in complete:
+            del left[0]
+        work.append((run, left))
+    wanted = {(stage, run.key(stage)) for run, left in work for stage in left}
+
+    tasks = chains(work)
+
+    found = [node for task in tasks for node in task.keys.items()]
+    assert len(found) == len(set(found))
+    assert set(found) == wanted
+    where = {node: task.name for task in tasks for node in task.keys.items()}
+    order = [task.name for task in tasks]
+    assert len(set(order)) == len(order)
+    after: dict[str, set[str]] = {name: set() for name in order}
+    ends: dict[str, int] = dict.fromkeys(order, 0)
+    for run, left in work:
+        names = [where[stage, run.key(stage)] for stage in left]
+        for one, two in itertools.pairwise(names):
+            assert order.index(one) <= order.index(two)
+            after[two] |= {one} - {two}
+        for name in names[-1:]:
+            ends[name] += 1
+    assert {task.name: set(task.after) for task in tasks} == after
+    followers = [name for needed in after.values() for name in needed]
+    assert all(followers.count(name) > 1 for name in set(followers) if not ends[name]), "two tasks that could be one"
