@@ -26,7 +26,7 @@ make_venv = $$python -m venv $(1) >/dev/null 2>&1 || { \
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell demo demo-study repro experiments reference test test-all test-numerics test-oldest setup-oldest ui lint pages docs pictures recording plots clean
+.PHONY: help setup setup-dev shell demo demo-study repro experiments reference test test-all drills test-numerics test-oldest setup-oldest ui lint pages docs pictures recording plots clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -89,8 +89,12 @@ test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 # One process more than cores: a fifth of the time of the slow tests is waiting, for SLURM, locks and ends of processes.
-test-all: setup-dev  ## run all tests, the slow ones too
-	@$(VENV)/bin/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder $(ARGS)
+MORE := -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder
+test-all: setup-dev  ## run the slow tests too
+	@$(VENV)/bin/python -m pytest $(MORE) -m "not drill" $(ARGS)
+
+drills: setup-dev  ## test with SLURM, a browser, PostgreSQL, new environments, random kills and damage
+	@$(VENV)/bin/python -m pytest $(MORE) -m drill $(ARGS)
 
 OLDEST := .venv-oldest
 OLDEST_STAMP := $(OLDEST)/.installed-$(FOLDER)

@@ -54,6 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that this machine cannot run, with the reason; files with the most slow tests come first, so that none
     of them starts when the other processes have nothing left."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    for item in items:
+        if any(item.get_closest_marker(marker) for marker in NEEDS) and item.get_closest_marker("slow"):
+            item.add_marker("drill")
     items.sort(key=lambda item: -slow[item.path])
     for marker, (is_here, reason) in NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
@@ -65,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say what a choice of markers left out."""
     if config.option.markexpr:
-        terminalreporter.write_line(f"only tests that are {config.option.markexpr}; `make test-all` runs all of them")
+        terminalreporter.write_line(f"only tests that are {config.option.markexpr}")
 
 
 @pytest.fixture(scope="session")

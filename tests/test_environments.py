@@ -75,6 +75,7 @@ def test_all_name_the_same_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_the_evidence_alone_is_small_and_judges(tmp_path: Path) -> None:
     """A new environment without the engine: the installation, and the commands that people run on tables."""
     package, reports = tmp_path / "package", tmp_path / "project" / "reports"

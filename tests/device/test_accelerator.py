@@ -9,6 +9,7 @@ from tests.device.outcomes import NAMES, outcomes
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.drill,
     pytest.mark.skipif(not pretend.has_compiler(), reason=f"no C++ compiler: {pretend.COMPILER} is not on PATH"),
 ]
 

@@ -28,7 +28,7 @@ from realm_lab.records.digests import DIGESTS
 from realm_lab.records.files import read_json, write_json, write_text
 from tests import tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drill]
 FLIPS = int(os.environ.get("REALM_LAB_FLIPS", 54))
 STUDY = "question: q\nseeds: [0, 1]\nbaseline: warm_start\nmetrics: [exact_match, recall_at_5]\n"
 CELLS = "cells:\n  warm_start: {system: warm_start}\n  realm: {system: realm}\n"

@@ -25,7 +25,7 @@ from tests.lab.tracking import shown
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import Project, assert_as_uninterrupted, uninterrupted, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drill]
 ROLES = ("sweep", "worker", "builder", "mirror")
 KILLS = int(os.environ.get("REALM_LAB_KILLS", len(ROLES)))
 JOBS = max(1, KILLS // 5)  # more kills, of jobs of SLURM
