@@ -158,9 +158,9 @@ def salient_span(request: MaskRequest, generator: np.random.Generator) -> np.nda
     """Mask `salient_spans` distinct salient spans, drawn uniformly; all if there are fewer (section 3.4: one)."""
     order = np.arange(len(request.spans))
     count = min(request.salient_spans, len(order))
-    for place in range(count):  # the first draws of a Fisher-Yates shuffle
-        other = int(generator.integers(place, len(order)))
-        order[[place, other]] = order[[other, place]]
+    for position in range(count):  # the first draws of a Fisher-Yates shuffle
+        other = int(generator.integers(position, len(order)))
+        order[[position, other]] = order[[other, position]]
     return np.unique(np.concatenate([np.arange(*request.spans[chosen]) for chosen in order[:count]]))
 
 

@@ -58,14 +58,14 @@ class GraphRetriever(LinkedReader):
     def graph(self, bm25: np.ndarray) -> np.ndarray:
         """Return the rows of a graph: the seeds, passages that they link to, passages linked from those, then the other
         passages of BM25; within a hop the best by BM25's order first, then in the order of their linking passages."""
-        own, place = self.own, {int(row): number for number, row in enumerate(bm25)}
+        own, rank = self.own, {int(row): number for number, row in enumerate(bm25)}
         rows = dict.fromkeys(bm25[: own.seeds].tolist())
         frontier = list(rows)
         for _ in range(own.hops):
             linked = dict.fromkeys(row for by in frontier for row in self.links.of(by).tolist() if row not in rows)
-            frontier = sorted(linked, key=lambda row: place.get(row, len(bm25)))[: own.passages - len(rows)]
+            frontier = sorted(linked, key=lambda row: rank.get(row, len(bm25)))[: own.passages - len(rows)]
             rows |= dict.fromkeys(frontier)
-        return np.array([*(rows | dict.fromkeys(place))][: own.passages], np.int64)
+        return np.array([*(rows | dict.fromkeys(rank))][: own.passages], np.int64)
 
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray

@@ -63,7 +63,7 @@ class JoinedPassages(Passages):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def place(self, number: int, span: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+    def locate(self, number: int, span: tuple[int, int]) -> tuple[int, tuple[int, int]]:
         """Return the passage that a span of characters starts in, and the span in its body, cut at the end of that."""
         start, end = span
         for row, text in zip(self._rows[number], self._texts[number], strict=True):
@@ -105,10 +105,10 @@ class PathRetriever(LinkedReader):
         from realm_lab.contrib.rivals.models.linked import best_paths
 
         encoder, own = self.pair_encoder(self.model), self.own
-        place = {int(row): number for number, row in enumerate(bm25)}
+        rank = {int(row): number for number, row in enumerate(bm25)}
 
         def linked(row: int) -> list[int]:
-            return sorted(self.links.of(row).tolist(), key=lambda other: place.get(other, len(bm25)))[:LINKED]
+            return sorted(self.links.of(row).tolist(), key=lambda other: rank.get(other, len(bm25)))[:LINKED]
 
         def encode(rows: Sequence[int]) -> Tensor:
             return encoder.vectors([tokens] * len(rows), rows)
@@ -147,7 +147,7 @@ class PathRetriever(LinkedReader):
         for answer in answers:
             found = []
             for candidate in answer.candidates:
-                row, span = joined.place(candidate.row, candidate.span)
+                row, span = joined.locate(candidate.row, candidate.span)
                 found.append(candidate._replace(row=row, span=span))
             placed.append(answer._replace(candidates=found))
         return placed

@@ -59,13 +59,13 @@ class BilingualWorld(ToyWorld):
                 backwards += [*range(number - 1, first - 1, -1), number]
                 first = number + 1
         backwards += range(len(words) - 1, first - 1, -1)
-        told = [self._word(words[number]) for number in backwards]
+        translated = [self._word(words[number]) for number in backwards]
         before = [0, *accumulate(len(word) + 1 for word in words)]
-        after = [0, *accumulate(len(word) + 1 for word in told)]
-        places = {before[number]: place for place, number in enumerate(backwards)}
-        spans = ((places[span.start], span.label) for span in sentence.spans)
-        moved = (Span(after[place], after[place] + len(told[place]), label) for place, label in spans)
-        return Sentence(" ".join(told), tuple(sorted(moved)))
+        after = [0, *accumulate(len(word) + 1 for word in translated)]
+        positions = {before[number]: position for position, number in enumerate(backwards)}
+        spans = ((positions[span.start], span.label) for span in sentence.spans)
+        moved = (Span(after[position], after[position] + len(translated[position]), label) for position, label in spans)
+        return Sentence(" ".join(translated), tuple(sorted(moved)))
 
     def _word(self, word: str) -> str:
         return word if self._shares_names and word not in self._words else word.translate(LETTERS)
@@ -123,8 +123,12 @@ class BilingualSource(ToySource):
         return of_toy(super().identity(corpus, options, seed))
 
     def sentences(self, split: Split) -> Iterator[tuple[Sentence, int]]:
-        rng, told = numpy_generator(self.world.seed, "sentence-fraction"), super().sentences(split)
-        return told if split != "train" or self._share == 1.0 else (each for each in told if rng.random() < self._share)
+        rng, sentences = numpy_generator(self.world.seed, "sentence-fraction"), super().sentences(split)
+        return (
+            sentences
+            if split != "train" or self._share == 1.0
+            else (one for one in sentences if rng.random() < self._share)
+        )
 
 
 def refuse_same(corpus: Corpus) -> None:

@@ -64,14 +64,14 @@ class DrawnWorld(TripleWorld):
         """Return the passages of the other world; for each picture only the fact, as the text that is drawn."""
         bodies, restated = super().bodies(entity, version)
         rng = numpy_generator(self.seed, "shuffled-pictures", entity, version)
-        told = self.facts(entity)
-        for place, (form, facts) in enumerate(self.stated(entity)):
+        facts_of = self.facts(entity)
+        for position, (form, facts) in enumerate(self.stated(entity)):
             if form == PICTURE:
-                relation, *values = told[facts[0]]
+                relation, *values = facts_of[facts[0]]
                 value = values[version]
                 if self._is_shuffled:
                     value = self.draw(relation, entity, rng).text
-                bodies[place] = [fill(wording(relation), {}, s=self.subject(entity), o=value)]
+                bodies[position] = [fill(wording(relation), {}, s=self.subject(entity), o=value)]
         return bodies, restated
 
     def passages(self, version: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
@@ -116,7 +116,7 @@ class Painter:
         self._pieces, self._first_id, self._seed = world.pieces_per_name, first_id, world.seed
         self._rng = numpy_generator(world.seed, "painter")
         names = sorted({piece.removeprefix("##") for piece in world.name_pieces})
-        self._places = {name: WAYS * place for place, name in enumerate(names)}
+        self._places = {name: WAYS * position for position, name in enumerate(names)}
         drawn = [self._paper(_write(name), (INK, INK, INK)) for name in names for _ in range(WAYS)]
         blank = np.zeros((SIDE, SIDE), bool)
         self._blank = len(drawn)
@@ -130,12 +130,12 @@ class Painter:
                     drawn += [shape[:, at : at + SIDE] for at in range(0, SIDE * self._pieces, SIDE)]
         self.patches = np.concatenate([cut_patches(patch) for patch in drawn])
 
-    def rows(self, told: str) -> list[list[int]]:
+    def rows(self, triple: str) -> list[list[int]]:
         """The ids of the patches of a triple, "subject | relation | value .", a list for each row of the picture."""
-        subject, relation, value = told.removesuffix(" .").split(MARK)
-        rng = numpy_generator(self._seed, "drawn", told)
+        subject, relation, value = triple.removesuffix(" .").split(MARK)
+        rng = numpy_generator(self._seed, "drawn", triple)
         shape = self._first_id + self._shapes[relation] + int(rng.integers(WAYS)) * self._pieces
-        names = [place + int(rng.integers(WAYS)) for name in (subject, value) for place in self._written(name)]
+        names = [position + int(rng.integers(WAYS)) for name in (subject, value) for position in self._written(name)]
         ids = [*range(shape, shape + self._pieces), *(self._first_id + name for name in names)]
         return [ids[at : at + self._pieces] for at in range(0, len(ids), self._pieces)]
 
@@ -156,9 +156,9 @@ class Painter:
 def _write(letters: str) -> np.ndarray:
     """Letters of 3 x 10 pixels side by side, bool [SIDE, SIDE]."""
     ink = np.zeros((SIDE, SIDE), bool)
-    for place, letter in enumerate(letters):
+    for position, letter in enumerate(letters):
         rows = np.array([[int(digit) >> shift & 1 for shift in (2, 1, 0)] for digit in GLYPHS[letter]], bool)
-        ink[3:13, 2 + 4 * place : 5 + 4 * place] = rows.repeat(2, 0)
+        ink[3:13, 2 + 4 * position : 5 + 4 * position] = rows.repeat(2, 0)
     return ink
 
 

@@ -33,12 +33,12 @@ def retrieved_pictures(study: StudyFrames) -> Any:
         # Not a title, which would make the first column as wide as the sentence.
         text = f"{example['text']}\n[MASK]: {example['answer']}"
         row[0].text(0.0, 1.06, text, transform=row[0].transAxes, in_layout=False, fontsize=9)
-        for place, axis in enumerate(row):
+        for column, axis in enumerate(row):
             axis.set_xticks([])
             axis.set_yticks([])
             axis.spines[:].set_visible(False)
-            if place < len(shown := _pictures(example)):
-                _show(axis, shown[place])
+            if column < len(shown := _pictures(example)):
+                _show(axis, shown[column])
     return figure
 
 

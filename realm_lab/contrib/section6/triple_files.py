@@ -42,7 +42,7 @@ class _Triple(NamedTuple):
     language: str  # of the literal
 
 
-class _Told(NamedTuple):
+class _Named(NamedTuple):
     """A triple with names in place of IRIs."""
 
     number: int  # of its line
@@ -63,15 +63,15 @@ def _n_triples(file: InputFile, dropped: Dropped) -> Iterator[Document]:
     def named(iri: str) -> str:
         return " ".join(labels.get(iri, _readable(iri)).split())
 
-    def told() -> Iterator[_Told]:
+    def found() -> Iterator[_Named]:
         for number, subject, relation, iri, literal, _ in _lines(file.path):
             value = named(iri) if iri is not None else literal
             if subject is None or value is None:
                 dropped.leave_out("triple: blank node", f"{file.name}:{number}")
             elif relation != LABEL:
-                yield _Told(number, subject, named(subject), named(relation), value)
+                yield _Named(number, subject, named(subject), named(relation), value)
 
-    return _documents(file, told(), dropped)
+    return _documents(file, found(), dropped)
 
 
 def _lines(path: Path) -> Iterator[_Triple]:
@@ -111,7 +111,7 @@ def _readable(iri: str) -> str:
 def _table(file: InputFile, dropped: Dropped) -> Iterator[Document]:
     """Unquoted, under the header subject, relation (or predicate), object."""
 
-    def told() -> Iterator[_Told]:
+    def found() -> Iterator[_Named]:
         for number, line in read_lines(file.path):
             columns = [column.strip() for column in line.rstrip("\r\n").split("\t")]
             if number == 1 or columns == [""]:
@@ -121,14 +121,14 @@ def _table(file: InputFile, dropped: Dropped) -> Iterator[Document]:
                     f"{file.path}, line {number}: {sum(map(bool, columns))} of 3 columns; expected subject, relation, "
                     "object, or the file is cut off"
                 )
-            yield _Told(number, columns[0], *columns)
+            yield _Named(number, columns[0], *columns)
 
-    return _documents(file, told(), dropped)
+    return _documents(file, found(), dropped)
 
 
-def _documents(file: InputFile, told: Iterable[_Told], dropped: Dropped) -> Iterator[Document]:
+def _documents(file: InputFile, found: Iterable[_Named], dropped: Dropped) -> Iterator[Document]:
     """Neighbouring triples of one subject together, a line each."""
-    for _, triples in groupby(told, key=lambda triple: triple.identity):
+    for _, triples in groupby(found, key=lambda triple: triple.identity):
         rows = list(triples)
         subject = rows[0].subject
         lines: dict[str, None] = {}

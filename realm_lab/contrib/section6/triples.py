@@ -70,8 +70,8 @@ class TripleWorld(ToyWorld):
             return bodies + card, restated
         pairs, _ = self.pairs(entity, version, numpy_generator(self.seed, "passages", entity))
         for number in numbers:  # the passage of the fact, as a triple
-            told, value = values[number]
-            triple = fill(told, self.salient, s=subject, o=value)
+            template, value = values[number]
+            triple = fill(template, self.salient, s=subject, o=value)
             bodies.append([triple if sentence.spans else sentence for sentence in pairs[number]])
         return bodies, restated
 
@@ -95,8 +95,8 @@ class TripleWorld(ToyWorld):
         """Return a card with drawn values except the known ones; empty for ""."""
         names = map(self.name, self.throw_away(rng, FACTS))
         drawn = {r: year(rng) if r.value == "year" else name for r, name in zip(RELATIONS[kind], names, strict=True)}
-        told = [(wording(relation), known.get(relation.name, value)) for relation, value in drawn.items()]
-        return " ".join(sentence.text for sentence in fill_card([fact for fact in told if fact[1]], {}, subject))
+        worded = [(wording(relation), known.get(relation.name, value)) for relation, value in drawn.items()]
+        return " ".join(sentence.text for sentence in fill_card([fact for fact in worded if fact[1]], {}, subject))
 
 
 def fill_card(triples: Sequence[tuple[str, str]], salient: Mapping[str, str], subject: str) -> list[Sentence]:

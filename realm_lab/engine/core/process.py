@@ -73,13 +73,13 @@ def pick_device(name: str) -> torch.device:
     found = int(torch.get_device_module(device).device_count())
     if not found:
         raise UserError(f"parameter 'launch.device': {name} was asked for but torch sees none; use auto or cpu")
-    place = launched()
-    if device.type == "cpu" or place.size == 1:
+    group = launched()
+    if device.type == "cpu" or group.size == 1:
         return device
-    if place.local_rank >= found:
+    if group.local_rank >= found:
         remedy = "lower launch.ranks, or set launch.device to cpu"
-        raise UserError(f"{place.local_rank + 1} ranks or more on a machine with {found} GPUs; {remedy}")
-    return torch.device(device.type, place.local_rank)
+        raise UserError(f"{group.local_rank + 1} ranks or more on a machine with {found} GPUs; {remedy}")
+    return torch.device(device.type, group.local_rank)
 
 
 def device_named(name: str) -> torch.device:
@@ -126,22 +126,22 @@ def shared_casts(device: torch.device) -> AbstractContextManager[object]:
 def connect(device: torch.device) -> None:
     """Connect to the other ranks, if there are any: gloo between CPUs, torch's backend of the device otherwise (NCCL
     for CUDA). UserError: they did not come."""
-    place = launched()
-    if place.size == 1 or dist.is_initialized():
+    group = launched()
+    if group.size == 1 or dist.is_initialized():
         return
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = place.address, str(place.port)
-    if place.address in ("127.0.0.1", "localhost") and sys.platform == "linux":
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = group.address, str(group.port)
+    if group.address in ("127.0.0.1", "localhost") and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host name that no one can resolve is no obstacle
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
     try:
-        store, rank, size = next(rendezvous("env://", place.rank, place.size, timeout=TIMEOUT))
+        store, rank, size = next(rendezvous("env://", group.rank, group.size, timeout=TIMEOUT))
         kinds = dict.fromkeys(("cpu", device.type))
         backend = ",".join(f"{kind}:{dist.get_default_backend_for_device(kind)}" for kind in kinds)
         dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=size)
     except RuntimeError as error:
-        where = f"{place.address}:{place.port}"
-        raise UserError(f"the {place.size} processes of this run did not meet at {where}: {_line(error)}") from None
+        where = f"{group.address}:{group.port}"
+        raise UserError(f"the {group.size} processes of this run did not meet at {where}: {_line(error)}") from None
     _Group.store = PrefixStore("messages", store)
 
 
@@ -288,11 +288,11 @@ def _exchange() -> Iterator[None]:
         yield
     except RuntimeError as error:
         kind: type[UserError] = RankLost
-        said = f"killed, or out of reach ({_line(error)[:160]})"
+        cause = f"killed, or out of reach ({_line(error)[:160]})"
         with suppress(RuntimeError):  # the store went with the rank that kept it
             if _Group.store is not None and _Group.store.check(["failure"]):
-                kind, said = UserError, _Group.store.get("failure").decode()
-        raise kind(f"another process of this run has ended: {said}; run again to resume") from None
+                kind, cause = UserError, _Group.store.get("failure").decode()
+        raise kind(f"another process of this run has ended: {cause}; run again to resume") from None
 
 
 class StopRequest:

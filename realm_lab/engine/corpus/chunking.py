@@ -77,14 +77,14 @@ def _boundaries(text: str) -> Iterator[tuple[int, int]]:
         if "\n" not in chunk.strip() or not _ITEM.match(chunk.lstrip()):
             yield start, end
             continue
-        place = 0
+        position = 0
         for item in _ITEM.finditer(chunk):
-            yield from _plain(text, start + place, start + item.start())
+            yield from _plain(text, start + position, start + item.start())
             inside = _plain(text, start + item.end("mark"), start + item.end())
             yield start + item.start(), next(inside, (0, start + item.end()))[1]
             yield from inside
-            place = item.end()
-        yield from _plain(text, start + place, end)
+            position = item.end()
+        yield from _plain(text, start + position, end)
 
 
 def _plain(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

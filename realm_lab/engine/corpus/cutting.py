@@ -54,7 +54,7 @@ class PlacedSpans(NamedTuple):
         return {"spans": self.spans, "labels": LABEL_SEPARATOR.join(self.labels)}
 
 
-class _Told(NamedTuple):
+class _RawSentence(NamedTuple):
     """A cut sentence that is not stored yet."""
 
     text: str
@@ -90,17 +90,17 @@ class Cutter:
         encoded = self._encoder.encode([document.title for document in documents] + texts)
         titles, pairs = encoded[: len(documents)], zip(texts, encoded[len(documents) :], strict=True)
         passages: list[dict[str, object]] = []
-        told: list[_Told] = []
+        raw_sentences: list[_RawSentence] = []
         patches: list[np.ndarray] = []
         for document, context, found, title in zip(documents, contexts, offsets, titles, strict=True):
             own = list(islice(pairs, len(found)))
-            given = [_inside(document.spans, *place) for place in found]
+            given = [_inside(document.spans, *bounds) for bounds in found]
             if document.picture is not None:
                 passages.append(self._picture(document, title, patches))
                 continue
             if kind == "sentences":  # the text decides, so that the same sentence is always in the same part
-                told += [
-                    _Told(text, ids, NO_ROW, text, context, spans)
+                raw_sentences += [
+                    _RawSentence(text, ids, NO_ROW, text, context, spans)
                     for (text, ids), spans in zip(own, given, strict=True)
                 ]
                 continue
@@ -108,13 +108,13 @@ class Cutter:
             cuts = cut_passages(document, found, len(title), lengths, self._passage_length, dropped)
             for passage, first, last in cuts:
                 for number, (text, ids) in enumerate(own[first:last]):
-                    told.append(
-                        _Told(text, ids, len(passages), f"{passage.id}:{number}", context, given[first + number])
+                    raw_sentences.append(
+                        _RawSentence(text, ids, len(passages), f"{passage.id}:{number}", context, given[first + number])
                     )
                 passages.append(passage_row(passage, title, [ids for _, ids in own[first:last]]))
         sentences: dict[str, list[dict[str, object]]] = {part: [] for part in PARTS}
         if kind != "passages":
-            for each, tagged in zip(told, self._spans(told), strict=True):
+            for each, tagged in zip(raw_sentences, self._spans(raw_sentences), strict=True):
                 placed = place_spans(self._encoder, each.text, tagged, dropped)
                 part = self._part(each.tokens, placed, each.identity, dropped)
                 if part is not None:
@@ -126,11 +126,11 @@ class Cutter:
         cut = pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS)
         return Cut(cut, rows, dropped, np.concatenate(patches) if patches else None)
 
-    def _spans(self, told: Sequence[_Told]) -> list[tuple[Span, ...]]:
+    def _spans(self, raw_sentences: Sequence[_RawSentence]) -> list[tuple[Span, ...]]:
         """The salient spans of sentences: those that are given, else what the tagger finds."""
-        untold = [each for each in told if each.given is None]
-        found = iter(self._tagger.tag_batch([each.text for each in untold], [each.context for each in untold]))
-        return [next(found) if each.given is None else each.given for each in told]
+        untagged = [each for each in raw_sentences if each.given is None]
+        found = iter(self._tagger.tag_batch([each.text for each in untagged], [each.context for each in untagged]))
+        return [next(found) if each.given is None else each.given for each in raw_sentences]
 
     def _picture(self, document: Document, title: list[int], patches: list[np.ndarray]) -> dict[str, object]:
         """The passage of a picture, whose patches are appended to those of the pictures before it."""
@@ -151,15 +151,15 @@ class Cutter:
         self, ids: list[int], placed: PlacedSpans, identity: str, dropped: Counter[str]
     ) -> tuple[str, PlacedSpans] | None:
         """The part that a sentence belongs to, and its spans there; None where it cannot be a query."""
-        place = derive_seed(0, "held-out", identity) / 2**63
-        held_out = place < HELD_OUT_SHARE
+        share = derive_seed(0, "held-out", identity) / 2**63
+        held_out = share < HELD_OUT_SHARE
         if not is_fit(ids, placed.spans, self._sentence_length, dropped, needs_span=held_out):
             return None
         if not held_out:
             return "sentences", placed
         chosen = derive_seed(0, "held-out-span", identity) % len(placed.labels)
         only = PlacedSpans(placed.spans[2 * chosen : 2 * chosen + 2], placed.labels[chosen : chosen + 1])
-        return "cloze_dev" if place < HELD_OUT_SHARE / 2 else "cloze_test", only
+        return "cloze_dev" if share < HELD_OUT_SHARE / 2 else "cloze_test", only
 
 
 def _inside(spans: Sequence[Span] | None, start: int, end: int) -> tuple[Span, ...] | None:
@@ -202,9 +202,9 @@ def encode_bodies(tokenizer: Tokenizer, bodies: Sequence[str]) -> list[tuple[lis
         return [(encoding.ids, encoding.offsets) for encoding in encode_batch_plain(tokenizer, bodies)]
     found = []
     for body in bodies:
-        places = split_sentences(body)
-        encodings = encode_batch_plain(tokenizer, [body[start:end] for start, end in places])
-        pairs = [(place[0], encoding) for place, encoding in zip(places, encodings, strict=True)]
+        bounds = split_sentences(body)
+        encodings = encode_batch_plain(tokenizer, [body[start:end] for start, end in bounds])
+        pairs = [(start, encoding) for (start, _), encoding in zip(bounds, encodings, strict=True)]
         ids = [number for _, encoding in pairs for number in encoding.ids]
         found.append((ids, [(first + a, first + b) for first, encoding in pairs for a, b in encoding.offsets]))
     return found
@@ -217,4 +217,4 @@ def place_spans(encoder: WordEncoder, text: str, spans: Sequence[Span], dropped:
     placed = encoder.place_spans(text, [(span.start, span.end) for span in spans])
     dropped[MISALIGNED_SPAN] += placed.count(None)
     kept = [(pair, span.label) for pair, span in zip(placed, spans, strict=True) if pair is not None]
-    return PlacedSpans([place for pair, _ in kept for place in pair], [label for _, label in kept])
+    return PlacedSpans([position for pair, _ in kept for position in pair], [label for _, label in kept])

@@ -33,9 +33,9 @@ class Expression:
 def matches_from(beginning: Expression, whole: Expression, text: str) -> Iterator[Any]:
     """Return the matches of `whole` in order, not overlapping, that start at a match of `beginning`, or before it by
     as many characters as the number of its last group."""
-    match, place = whole.of(text).match, 0
+    match, position = whole.of(text).match, 0
     for start_of in beginning.of(text).finditer(text):
         start = start_of.start() - (start_of.lastindex or 0)
-        if start >= place and (found := match(text, start)):
-            place = found.end()
+        if start >= position and (found := match(text, start)):
+            position = found.end()
             yield found

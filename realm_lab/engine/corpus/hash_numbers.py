@@ -14,20 +14,20 @@ class HashNumbers:
         self._used = 0
         self._make(1 << 10)
 
-    def _make(self, places: int) -> None:
-        self._hashes, self._numbers = array("Q", bytes(8 * places)), array("i", bytes(4 * places))
-        self._mask, self._most = places - 1, int(MOST_USED * places)
+    def _make(self, slots: int) -> None:
+        self._hashes, self._numbers = array("Q", bytes(8 * slots)), array("i", bytes(4 * slots))
+        self._mask, self._most = slots - 1, int(MOST_USED * slots)
 
     def setdefault(self, found: int, number: int) -> int:
         """The number of a hash, which is `number` (below 2^31) if it was not there."""
         found = found or 1  # 0 is an empty slot
         hashes, mask = self._hashes, self._mask
-        place = found & mask
-        while there := hashes[place]:
+        slot = found & mask
+        while there := hashes[slot]:
             if there == found:
-                return self._numbers[place]
-            place = (place + 1) & mask
-        hashes[place], self._numbers[place] = found, number
+                return self._numbers[slot]
+            slot = (slot + 1) & mask
+        hashes[slot], self._numbers[slot] = found, number
         self._used += 1
         if self._used > self._most:
             old = zip(hashes, self._numbers, strict=True)

@@ -128,7 +128,7 @@ class TextTable:
         found = self._table.column(name).combine_chunks().dictionary_encode()
         names = found.dictionary.to_pylist()
         order = sorted(range(len(names)), key=names.__getitem__)
-        return [names[place] for place in order], np.argsort(order).astype(np.int32)[found.indices.to_numpy()]
+        return [names[position] for position in order], np.argsort(order).astype(np.int32)[found.indices.to_numpy()]
 
 
 INT = pa.int32()

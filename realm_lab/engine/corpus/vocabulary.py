@@ -354,9 +354,9 @@ class WordEncoder:
         words = text.split(" ")
         firsts = list(accumulate(map(len, map(self._ids.__getitem__, words)), initial=0))
 
-        def pieces_at(place: int) -> list[int]:
-            word = text.count(" ", 0, place)
-            inside = place - text.rfind(" ", 0, place) - 1  # character of the word
+        def pieces_at(position: int) -> list[int]:
+            word = text.count(" ", 0, position)
+            inside = position - text.rfind(" ", 0, position) - 1  # character of the word
             offsets = enumerate(self._offsets[words[word]], firsts[word])
             return [number for number, (start, end) in offsets if start <= inside < end]  # several bytes
 

@@ -129,6 +129,6 @@ def _spans(
         offset_G = torch.tensor([len(firsts[i]) + 2 for i in group], device=device)
         first_G, width_G = flat_G // logits_GLW.shape[2] - offset_G, flat_G % logits_GLW.shape[2]
         place_N2[at_G] = torch.stack([first_G, first_G + width_G + 1], 1)
-        for place, i in enumerate(group.tolist() if settings.answer_by == "string" else ()):
-            log_spans[i] = log_probs_GLW[place, len(firsts[i]) + 2 : lengths[i] - 1].double().cpu().numpy()
+        for row, i in enumerate(group.tolist() if settings.answer_by == "string" else ()):
+            log_spans[i] = log_probs_GLW[row, len(firsts[i]) + 2 : lengths[i] - 1].double().cpu().numpy()
     return best_N, place_N2, logit_N, log_spans

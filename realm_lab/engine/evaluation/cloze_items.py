@@ -94,8 +94,8 @@ def _item(question: Question, tokenizer: Tokenizer, special: SpecialIds, longest
     before, after = encode_around_blanks(tokenizer, text.split(MASK))
     shortened = len(before) + len(targets) + len(after) > longest
     if shortened:
-        place = text.index(MASK)
-        sentences = [text[start:end] for start, end in split_sentences(text) if start <= place < end]
+        position = text.index(MASK)
+        sentences = [text[start:end] for start, end in split_sentences(text) if start <= position < end]
         if sentences and MASK in sentences[0]:
             before, after = encode_around_blanks(tokenizer, sentences[0].split(MASK))
         room = max(0, longest - len(targets))
@@ -183,7 +183,7 @@ def _reading(
         float(log_reader_K[rows.index(NULL)]),
         len(item.targets),
         any(holds_answer(normalise_answer(text["body"]), item.answers) for text in texts),
-        [passages.id_of(rows[place]) for place in order if rows[place] >= 0],
+        [passages.id_of(rows[position]) for position in order if rows[position] >= 0],
         any(text["document"] in item.evidence for text in texts) if item.evidence else None,
     )
 
@@ -195,12 +195,12 @@ def best_filling(log_prior_K: Tensor, log_words_KMV: Tensor, beam: int = BEAM) -
     that are likely under some passage.
     """
     beams: list[tuple[list[int], Tensor]] = [([], torch.zeros(len(log_prior_K), device=log_prior_K.device))]
-    for place in range(log_words_KMV.shape[1]):
+    for position in range(log_words_KMV.shape[1]):
         grown = []
         for words, log_reader in beams:
-            marginal_V = (log_prior_K[:, None] + log_reader[:, None] + log_words_KMV[:, place]).logsumexp(0)
+            marginal_V = (log_prior_K[:, None] + log_reader[:, None] + log_words_KMV[:, position]).logsumexp(0)
             for word in marginal_V.topk(min(beam, len(marginal_V))).indices.tolist():
-                grown.append(([*words, word], log_reader + log_words_KMV[:, place, word]))
+                grown.append(([*words, word], log_reader + log_words_KMV[:, position, word]))
         grown.sort(key=lambda grown_beam: -float((log_prior_K + grown_beam[1]).logsumexp(0)))
         beams = grown[:beam]
     return beams[0]

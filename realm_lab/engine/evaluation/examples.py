@@ -31,12 +31,12 @@ def cloze_examples(
         candidates = [
             {
                 **_passage(passages, row, _find(passages, row, tokenizer, masked.targets)),
-                "probability": float(result.log_prior_BK[number, place].exp()),
-                "reader_log_likelihood": float(result.log_reader_BK[number, place]),
-                "utility": float(result.utility_BK[number, place]),
+                "probability": float(result.log_prior_BK[number, rank].exp()),
+                "reader_log_likelihood": float(result.log_reader_BK[number, rank]),
+                "utility": float(result.utility_BK[number, rank]),
                 "is_gold": row >= 0 and row == int(result.gold_B[number]),
             }
-            for place, row in enumerate(result.rows_BK[number].tolist())
+            for rank, row in enumerate(result.rows_BK[number].tolist())
             if row >= NULL
         ]
         likelihoods = {

@@ -35,8 +35,8 @@ def find_documents(
         rows, inverse = np.unique(rows_QK, return_inverse=True)
         names = ["" if row < 0 else name for row, name in zip(rows, _documents(passages, rows), strict=True)]
         found = [
-            [name for name in dict.fromkeys(names[place] for place in places_K) if name and name != own][:depth]
-            for own, places_K in zip(left_out, np.reshape(inverse, rows_QK.shape), strict=True)
+            [name for name in dict.fromkeys(names[at] for at in positions_K) if name and name != own][:depth]
+            for own, positions_K in zip(left_out, np.reshape(inverse, rows_QK.shape), strict=True)
         ]
         has_more_Q = rows_QK.min(1) >= 0  # BM25 finds only passages that share a word with the question
         if k >= len(passages) or not any(len(own) < depth for own, more in zip(found, has_more_Q, strict=True) if more):
@@ -47,9 +47,9 @@ def find_documents(
 def document_grades(judged: Judged, passages: Passages) -> dict[str, int]:
     """Return document -> grade; documents missing in the corpus count, under names that none has."""
     grades: dict[str, int] = {}
-    for place, (row, name) in enumerate(zip(judged.rows_J, _documents(passages, judged.rows_J), strict=True)):
-        key = f"\0{place}" if row == NO_ROW else name
-        grades[key] = max(grades.get(key, 0), int(judged.relevance_J[place]))
+    for position, (row, name) in enumerate(zip(judged.rows_J, _documents(passages, judged.rows_J), strict=True)):
+        key = f"\0{position}" if row == NO_ROW else name
+        grades[key] = max(grades.get(key, 0), int(judged.relevance_J[position]))
     return grades
 
 

@@ -28,9 +28,9 @@ def find_overlaps(trained: Questions, texts: Sequence[str], answers: Sequence[Se
     """Return the overlap of each tested question. Only a question of the same normalised words counts as the same, a
     lower bound of the overlap that people found for Lewis et al."""
     questions = set(map(normalise_answer, trained.texts))
-    said = {normalise_answer(answer) for known in trained.answers for answer in known} - {""}
+    known_answers = {normalise_answer(answer) for known in trained.answers for answer in known} - {""}
     return [
-        Overlap(normalise_answer(question) in questions, not said.isdisjoint(map(normalise_answer, own)))
+        Overlap(normalise_answer(question) in questions, not known_answers.isdisjoint(map(normalise_answer, own)))
         for question, own in zip(texts, answers, strict=True)
     ]
 

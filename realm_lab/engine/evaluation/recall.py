@@ -32,9 +32,9 @@ class Ranks(NamedTuple):
     path: np.ndarray
     evidence: np.ndarray
 
-    def part(self, places: Sequence[int]) -> Ranks:
+    def part(self, indices: Sequence[int]) -> Ranks:
         """Select some of the questions."""
-        return Ranks(*(column[list(places)] for column in self))
+        return Ranks(*(column[list(indices)] for column in self))
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def rank_answers(
     path_rank, evidence_rank = np.full((2, len(rows_BK)), -1)
     for number, rows in enumerate(rows_BK.tolist()):
         asked = answers[number], kinds[number], patterns, ids[number]
-        holding = (place for place, row in enumerate(rows, 1) if row >= 0 and passage_holds(bodies[row], *asked))
+        holding = (rank for rank, row in enumerate(rows, 1) if row >= 0 and passage_holds(bodies[row], *asked))
         answer_rank[number] = next(holding, 0) if answers[number] else -1
         gold_rank[number] = _first(rows, gold[number].tolist())
     for number, wanted in enumerate(supporting):
@@ -76,13 +76,13 @@ def rank_answers(
     for number, path in enumerate(paths):
         if path:
             found = [np.flatnonzero(rows_BK[number] == row) for row in path]
-            path_rank[number] = 1 + max(int(places[0]) for places in found) if all(map(len, found)) else 0
+            path_rank[number] = 1 + max(int(ranks[0]) for ranks in found) if all(map(len, found)) else 0
     return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]), path_rank, evidence_rank)
 
 
 def _first(rows: Sequence[int], wanted: Sequence[int]) -> int:
     """Return the rank of the first row that is one of `wanted`, from 1; 0 if none is."""
-    return next((place for place, row in enumerate(rows, 1) if row in {*wanted}), 0)
+    return next((rank for rank, row in enumerate(rows, 1) if row in {*wanted}), 0)
 
 
 def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:

@@ -135,9 +135,9 @@ class CausalModel:
             kept = self._model(input_ids=ids_NT, logits_to_keep=1, use_cache=True).past_key_values
             keys, values = ([getattr(layer, name) for layer in kept.layers] for name in ("keys", "values"))
             states_2LNHTD = torch.stack([torch.stack(keys), torch.stack(values)])
-            for place, number in enumerate(group):
+            for position, number in enumerate(group):
                 count = len(tokens[number])
-                begun[number] = Begun(ids_NT[place, :count], states_2LNHTD[:, :, place, :, :count])
+                begun[number] = Begun(ids_NT[position, :count], states_2LNHTD[:, :, position, :, :count])
         return [begun[number] for number in range(len(texts))]
 
     @torch.inference_mode()
@@ -165,8 +165,8 @@ class CausalModel:
         encoded = self._tokenizer(prompt.text, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
         scored = [
-            place
-            for place, (first, end) in enumerate(offsets)
+            position
+            for position, (first, end) in enumerate(offsets)
             if any(first < until and start < end for start, until in prompt.answers)
         ]
         if self._positions is not None and len(ids) > self._positions:
@@ -174,7 +174,7 @@ class CausalModel:
             remedy = "lower corpus.passage_length, or name a model with more"
             raise UserError(problem, remedy, path=self._checkpoint)
         if scored and scored[0] == 0:  # nothing precedes it: prepend a token that starts texts
-            return [self._first, *ids], [place + 1 for place in scored]
+            return [self._first, *ids], [position + 1 for position in scored]
         return ids, scored
 
     def _read(
@@ -188,7 +188,7 @@ class CausalModel:
         ids_NT = _padded([ids[before:] for (ids, _), before in zip(tokens, befores, strict=True)])
         owners_S = torch.tensor([number for number, (_, scored) in enumerate(tokens) for _ in scored])
         places_S = torch.tensor(
-            [place - before for (_, scored), before in zip(tokens, befores, strict=True) for place in scored]
+            [position - before for (_, scored), before in zip(tokens, befores, strict=True) for position in scored]
         )
         kept_K, column_S = (places_S - 1).unique(return_inverse=True)  # a token is predicted from the state before it
         given = {"input_ids": ids_NT.to(self._device), "logits_to_keep": kept_K.to(self._device), "use_cache": False}

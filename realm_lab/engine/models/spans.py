@@ -119,8 +119,8 @@ def holds_answer(bodies: Ragged, rows_C: np.ndarray, answers: Sequence[np.ndarra
         if len(answer) == 0 or len(answer) > total:
             continue
         hits = np.flatnonzero(tokens[: total - len(answer) + 1] == answer[0])
-        for place in range(1, len(answer)):
-            hits = hits[tokens[hits + place] == answer[place]]
+        for offset in range(1, len(answer)):
+            hits = hits[tokens[hits + offset] == answer[offset]]
         owner = np.searchsorted(end_R, hits, side="right")
         held_C[real[owner[hits + len(answer) <= end_R[owner]]]] = True  # not across two passages
     return held_C

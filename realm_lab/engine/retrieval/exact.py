@@ -127,11 +127,11 @@ class ExactSearch:
         for number, start in enumerate(starts):
             own = slice(border[number], border[number + 1])
             rows_nD = self.embeddings_ND[start : start + width]
-            for place, reading in enumerate(readings):
+            for index, reading in enumerate(readings):
                 # The memory of the chunk before is used again: fresh memory costs a large product half its time.
-                room = rooms[place] if rooms[place] is not None and len(rows_nD) == width else None
+                room = rooms[index] if rooms[index] is not None and len(rows_nD) == width else None
                 found = reading.scores(start, rows_nD, room)
-                rooms[place] = found.score_nB
+                rooms[index] = found.score_nB
                 score_nB = forbid(found.score_nB, block, query_P[own], row_P[own] - start)
                 pairs = candidates(found._replace(score_nB=score_nB), block, best.scores_BK)
                 if len(pairs[0]) <= MOST_PAIRS:

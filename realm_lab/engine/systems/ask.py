@@ -91,9 +91,7 @@ def warning(context: Context, question: str) -> str | None:
     unknown = [number == context.special.unk for number in encoding.ids]
     words = Counter(encoding.word_ids)
     pieces = zip(encoding.offsets, encoding.word_ids, unknown, strict=True)
-    whole = "".join(
-        question[slice(*place)] for place, word, is_unknown in pieces if words[word] == 1 and not is_unknown
-    )
+    whole = "".join(question[slice(*span)] for span, word, is_unknown in pieces if words[word] == 1 and not is_unknown)
     if not any(map(str.isalnum, whole)):
         return "none of these words is known to this run's tokenizer; the answer means nothing"
     parts = [question[start:end] for start, end in compress(encoding.offsets, unknown)]
@@ -166,12 +164,12 @@ def _fill_length(
         ReadPassage(
             passage=context.passages.text.row(row) if row >= 0 else None,
             span=None,
-            answer=context.tokenizer.decode(log_words_KMV[place].argmax(-1).tolist()).strip(),
-            probability=float(log_prior_K[place].exp()),
-            reader_probability=float(log_reader_K[place].exp()),
-            utility=float(utility_K[place]),
+            answer=context.tokenizer.decode(log_words_KMV[index].argmax(-1).tolist()).strip(),
+            probability=float(log_prior_K[index].exp()),
+            reader_probability=float(log_reader_K[index].exp()),
+            utility=float(utility_K[index]),
         )
-        for place, row in enumerate(rows)
+        for index, row in enumerate(rows)
     ]
     return Filling(
         sentence,

@@ -48,9 +48,9 @@ class AskedQuestions:
         self.paths = [question.path for question in questions]
         self.supporting = [question.supporting for question in questions]
         self.groups: dict[str, list[int]] = {}  # group -> indices of its questions
-        for place, question in enumerate(questions):
+        for index, question in enumerate(questions):
             for group in question.groups:
-                self.groups.setdefault(group, []).append(place)
+                self.groups.setdefault(group, []).append(index)
         self.gold, self.judged = gold, judged
         self.patterns = Patterns()
         self._context = context
@@ -76,18 +76,18 @@ class AskedQuestions:
         """Return retrieval scores over all questions, by group and by form of passages; and the ranks."""
         ranks = self.ranks(rows_QK)
         values = recall_metrics(ranks) | question_forms(rows_QK, self.gold, self._context.passages)
-        for group, places in self.groups.items():
-            values |= recall_metrics(ranks.part(places), f"_{group}")
+        for group, indices in self.groups.items():
+            values |= recall_metrics(ranks.part(indices), f"_{group}")
         return values, ranks
 
     def judged_recalls(self, retrieve: Callable[[Sequence[str], int], Retrieved]) -> dict[str, float]:
         """Return the mean scores of judged documents over the questions that have some; empty if none has."""
-        places = [place for place, judged in enumerate(self.judged) if len(judged.rows_J)]
-        if not places:
+        indices = [index for index, judged in enumerate(self.judged) if len(judged.rows_J)]
+        if not indices:
             return {}
-        texts, passages = [self.texts[place] for place in places], self._context.passages
-        grades = [document_grades(self.judged[place], passages) for place in places]
-        left_out = [own_document(self.ids[place], own) for place, own in zip(places, grades, strict=True)]
+        texts, passages = [self.texts[index] for index in indices], self._context.passages
+        grades = [document_grades(self.judged[index], passages) for index in indices]
+        left_out = [own_document(self.ids[index], own) for index, own in zip(indices, grades, strict=True)]
         found = find_documents(lambda k: retrieve(texts, k).rows_QK, passages, left_out)
         scores = [graded_scores(names, own) for names, own in zip(found, grades, strict=True)]
         return {measure: float(np.mean([score[measure] for score in scores])) for measure in MEASURES}
@@ -106,9 +106,9 @@ class AskedQuestions:
     def exact_matches(self, scores: Sequence[Scores]) -> dict[str, Any]:
         """Return scores by group, and the number of questions of each."""
         values: dict[str, Any] = {}
-        for group, places in self.groups.items():
-            values[f"exact_match_{group}"] = float(np.mean([scores[place].exact_match for place in places]))
-            values[f"questions_{group}"] = len(places)
+        for group, indices in self.groups.items():
+            values[f"exact_match_{group}"] = float(np.mean([scores[index].exact_match for index in indices]))
+            values[f"questions_{group}"] = len(indices)
         return values
 
     def matches(self, answers: Sequence[Answer], references: Sequence[Sequence[str]]) -> list[bool]:

@@ -122,10 +122,10 @@ class Shard:
 
     def find(self, term: str) -> slice:
         """Return the index of a term's entry."""
-        places = range(len(self._terms))
-        place = bisect.bisect_left(places, term, lo=1, key=lambda place: self._terms[place].as_py())
-        has_term = place < len(self._terms) and self._terms[place].as_py() == term
-        return slice(*self._starts[place : place + 2].tolist()) if has_term else slice(0, 0)
+        positions = range(len(self._terms))
+        position = bisect.bisect_left(positions, term, lo=1, key=lambda position: self._terms[position].as_py())
+        has_term = position < len(self._terms) and self._terms[position].as_py() == term
+        return slice(*self._starts[position : position + 2].tolist()) if has_term else slice(0, 0)
 
     def weights(self, found: slice, mean_length: float, options: Bm25Options) -> tuple[np.ndarray, np.ndarray]:
         """Return the passages with a term, and the term's weight in each, float64."""
@@ -171,8 +171,8 @@ class Bm25:
         first = 0
         for shard, own in pairs:
             weights = {}
-            for term, place in own.items():
-                rows, weight = shard.weights(place, self._words / self._size, self._options)
+            for term, position in own.items():
+                rows, weight = shard.weights(position, self._words / self._size, self._options)
                 weights[term] = rows, (rarity[term] * weight).astype(np.float32)
             for number, terms_asked in enumerate(asked):
                 score_N = np.zeros(len(shard.lengths), np.float32)

@@ -50,9 +50,9 @@ class Found(NamedTuple):
     spans: list[list[Spans]]  # of each question and passage that is read: S(z, y)
     early_BC: np.ndarray  # bool: the passage holds an answer; [B, 0] without the early loss
 
-    def part(self, places: np.ndarray) -> Found:
+    def part(self, indices: np.ndarray) -> Found:
         """Some of the questions."""
-        chosen = [int(place) for place in places]
+        chosen = [int(index) for index in indices]
         queries, spans = [self.queries[i] for i in chosen], [self.spans[i] for i in chosen]
         return Found(queries, self.rows_BC[chosen], spans, self.early_BC[chosen])
 
@@ -172,9 +172,9 @@ class FinetuneTask(ModelsTask):
         at_once = self._params.launch.micro_batch or max(1, len(useful))
         sums_3 = torch.zeros(3, dtype=torch.float64, device=leaf_BD.device)
         for start in range(0, len(useful), at_once):
-            places = useful[start : start + at_once]
-            here = to_device(places, leaf_BD.device)
-            parts = [part_B.sum() for part_B in self._objectives(found.part(places), leaf_BD[here])]
+            indices = useful[start : start + at_once]
+            here = to_device(indices, leaf_BD.device)
+            parts = [part_B.sum() for part_B in self._objectives(found.part(indices), leaf_BD[here])]
             objective = (parts[0] + parts[1]) / count
             if objective.requires_grad:
                 self._models.backward(-objective, last=start + at_once >= len(useful))
@@ -187,11 +187,11 @@ class FinetuneTask(ModelsTask):
         """Return the objective, log p_early, and log p(y|x) for the log, [B] each; 0 if a question has no positive."""
         settings = self._settings
         score_BC = self.retriever.indexed_score(query_BD, found.rows_BC)
-        places = np.flatnonzero(found.answerable_B)
-        answerable = to_device(places, score_BC.device)
+        indices = np.flatnonzero(found.answerable_B)
+        answerable = to_device(indices, score_BC.device)
         objective_B = marginal_B = log_early_B = torch.zeros(len(score_BC), device=score_BC.device)
         if len(answerable):
-            read = found.part(places)
+            read = found.part(indices)
             log_reader_BK, reader_logit_BK = self._read(read)
             score_BK = score_BC[answerable, : settings.candidates]
             log_prior_BK = passage_log_probs(score_BK, reader_logit_BK, settings.softmax)

@@ -154,7 +154,7 @@ class PairSampler:
 
         All random numbers are drawn, whatever the `part` of its pairs that is joined.
         """
-        firsts, seconds, places, targets = [], [], [], []
+        firsts, seconds, positions, targets = [], [], [], []
         for item in self._order.take(step * size, size):
             pair = self._source.pair(int(item), generator.random() < related_fraction, generator)
             first, second = np.array(pair.first, np.int64), np.array(pair.second, np.int64)
@@ -170,15 +170,15 @@ class PairSampler:
                 in_first = self._whole_words(first, generator)
                 in_second = self._whole_words(second, generator)
             targets.append(np.concatenate([first[in_first], second[in_second]]))
-            places.append(np.concatenate([in_first + 1, in_second + len(first) + 2]))
+            positions.append(np.concatenate([in_first + 1, in_second + len(first) + 2]))
             first[in_first] = self._special.mask
             second[in_second] = self._special.mask
             firsts.append(first)
             seconds.append(second)
-        at_BM, is_masked_BM = pad_positions(places[part])
+        at_BM, is_masked_BM = pad_positions(positions[part])
         targets_BM, _ = pad_positions(targets[part])
         batch = join(firsts[part], seconds[part], self._special, self._max_length)
-        return MaskedPairs(batch, at_BM, targets_BM, is_masked_BM, sum(len(positions) for positions in places))
+        return MaskedPairs(batch, at_BM, targets_BM, is_masked_BM, sum(map(len, positions)))
 
     def _is_picture(self, tokens: np.ndarray) -> bool:
         """True if a segment has patches, which are not words and never masked."""

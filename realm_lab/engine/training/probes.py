@@ -58,11 +58,11 @@ class ReaderProbe:
         origins = np.asarray(sentences.origins[self.numbers], np.int64)
         golds = np.asarray(sentences.gold[self.numbers], np.int64)
         self.rows: dict[str, np.ndarray] = {name: np.full(len(self.masked), ABSENT, np.int64) for name in PROBES}
-        for place, (sentence, origin, gold) in enumerate(zip(self.masked, origins, golds, strict=True)):
-            generator = numpy_generator(seed, "reader-probe", int(self.numbers[place]))
+        for index, (sentence, origin, gold) in enumerate(zip(self.masked, origins, golds, strict=True)):
+            generator = numpy_generator(seed, "reader-probe", int(self.numbers[index]))
             for name, choices in self._choices(sentence, int(origin), int(gold)).items():
                 if len(choices):
-                    self.rows[name][place] = generator.choice(choices)
+                    self.rows[name][index] = generator.choice(choices)
 
     def _choices(self, sentence: MaskedSentence, origin: int, gold: int) -> dict[str, np.ndarray]:
         articles = np.asarray(self._passages.articles)

@@ -101,11 +101,11 @@ class WarmStartTask:
     def _place(self, step: int) -> tuple[int, int, int]:
         """Return the attempt that a step of the embedder's phase belongs to (-1: the whole phase), its number there,
         and the number of steps there."""
-        attempt, place = divmod(step - self.reader_steps, max(1, self._attempt_steps))
+        attempt, position = divmod(step - self.reader_steps, max(1, self._attempt_steps))
         if attempt < self._attempts:
-            return attempt, place, self._attempt_steps
-        place = step - self.reader_steps - self._attempts * self._attempt_steps
-        return -1, place, self._settings.embedder.steps
+            return attempt, position, self._attempt_steps
+        position = step - self.reader_steps - self._attempts * self._attempt_steps
+        return -1, position, self._settings.embedder.steps
 
     def _reader_step(self, step: int) -> dict[str, float]:
         """Return the masked-language-model loss over masked positions (Devlin et al. 2018)."""
@@ -164,12 +164,12 @@ class WarmStartTask:
         generator = numpy_generator(self.seed, "inverse-cloze-sentences", step)
         taken = self._order.take(step * settings.batch_size, settings.batch_size)
         queries, titles, bodies = [], [], []
-        for number, place in enumerate(taken):
+        for number, position in enumerate(taken):
             if self._captions and (number % 2 or not len(self._clozes.rows)):
                 query, body = self._captions.pair(generator)
                 title = body[:0]
             else:
-                query, title, body = self._clozes.pair(int(self._clozes.rows[place]), generator)
+                query, title, body = self._clozes.pair(int(self._clozes.rows[position]), generator)
             if number in mine:
                 queries.append(query)
                 titles.append(title)

@@ -57,9 +57,9 @@ def fill(wording: str, salient: Mapping[str, str], **names: str) -> Sentence:
     """Put names into a wording; `salient` has the label of each role that is a salient span."""
     spans = []
     longer = 0  # length of the names so far minus the length of their slots
-    for place, role in _roles(wording):
+    for offset, role in _roles(wording):
         if role in salient:
-            spans.append(Span(place + longer, place + longer + len(names[role]), salient[role]))
+            spans.append(Span(offset + longer, offset + longer + len(names[role]), salient[role]))
         longer += len(names[role]) - len("{s}")
     return Sentence(wording.format(**names), tuple(spans))
 

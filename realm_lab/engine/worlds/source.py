@@ -67,16 +67,16 @@ class ToySource:
         for batch in batched(world.passages(version)):
             titles = self.encoder.encode([passage.title for passage, _ in batch])
             pieces = iter(self.parts([sentence.text for _, inside in batch for sentence in inside]))
-            rows, told = [], []
+            rows, items = [], []
             for number, ((passage, inside), title) in enumerate(zip(batch, titles, strict=True)):
                 # the body is its sentences with blanks between, or the rows of a picture
                 tokens = [part for _ in inside for part in next(pieces)]
                 rows.append(passage_row(passage, title, tokens))
-                entity, place = divmod(first + number, world.passages_per_entity)
+                entity, position = divmod(first + number, world.passages_per_entity)
                 if self._is_same and world.split_of(entity) == "train":
-                    gold = world.other_statement(entity, place)
-                    told += [(sentence, number, gold if sentence.spans else NO_ROW) for sentence in inside]
-            yield self._cut(rows, "sentences", told)
+                    gold = world.other_statement(entity, position)
+                    items += [(sentence, number, gold if sentence.spans else NO_ROW) for sentence in inside]
+            yield self._cut(rows, "sentences", items)
             first += len(batch)
 
     def parts(self, texts: Sequence[str]) -> list[list[list[int]]]:
@@ -91,20 +91,20 @@ class ToySource:
                 part = "sentences" if split == "train" else f"cloze_{split}"
                 yield self._cut([], part, [(sentence, NO_ROW, gold) for sentence, gold in batch])
             if self._is_same:
-                for told in batched(self.world.encyclopedia_clozes(split)):
-                    yield self._cut([], f"cloze_{split}", told)
+                for items in batched(self.world.encyclopedia_clozes(split)):
+                    yield self._cut([], f"cloze_{split}", items)
 
     def sentences(self, split: Split) -> Iterator[tuple[Sentence, int]]:
         """The news of a split."""
         return self.world.sentences(split)
 
-    def _cut(self, passages: list[dict[str, object]], part: str, told: Sequence[tuple[Sentence, int, int]]) -> Cut:
+    def _cut(self, passages: list[dict[str, object]], part: str, items: Sequence[tuple[Sentence, int, int]]) -> Cut:
         """Rows of passages, and sentences of one part, each with its origin in `passages` and its gold row."""
         dropped: Counter[str] = Counter()
         held_out = part != "sentences"
-        encoded = self.encoder.encode([sentence.text for sentence, _, _ in told])
+        encoded = self.encoder.encode([sentence.text for sentence, _, _ in items])
         rows = []
-        for (sentence, origin, gold), tokens in zip(told, encoded, strict=True):
+        for (sentence, origin, gold), tokens in zip(items, encoded, strict=True):
             wanted = [span for span in sentence.spans if span.label != "subject" or not held_out]
             placed = place_spans(self.encoder, sentence.text, wanted, dropped)
             if is_fit(tokens, placed.spans, self._length, dropped, needs_span=held_out):

@@ -112,18 +112,18 @@ class ToyWorld:
 
     def split_of(self, entity: int) -> str:
         """train (60 %), dev or test (20 % each), by name."""
-        place = self._order(entity // self.settings.entities_per_name) / self._shared_names
-        if place < HELD_OUT_FRACTION:
+        share = self._order(entity // self.settings.entities_per_name) / self._shared_names
+        if share < HELD_OUT_FRACTION:
             return "test"
-        return "dev" if place < 2 * HELD_OUT_FRACTION else "train"
+        return "dev" if share < 2 * HELD_OUT_FRACTION else "train"
 
     def _name(self, number: int) -> str:
         """Return the name with this number: first the entities, then the pools, then filler names."""
         code = self._names(number)
         parts = []
-        for place in range(self.pieces_per_name - 1):
+        for number in range(self.pieces_per_name - 1):
             code, rest = divmod(code, SYLLABLES)
-            parts.append(self._second[(rest + place) % SYLLABLES])
+            parts.append(self._second[(rest + number) % SYLLABLES])
         return self._first[code] + "".join(parts)
 
     def facts(self, entity: int) -> list[tuple[Relation, str, str]]:
@@ -176,13 +176,13 @@ class ToyWorld:
     def gold_rows(self, entity: int, fact: int) -> list[int]:
         """Rows of the passages that state a fact of an entity."""
         stated = self.stated(entity)
-        return [entity * len(stated) + place for place, (_, facts) in enumerate(stated) if fact in facts]
+        return [entity * len(stated) + position for position, (_, facts) in enumerate(stated) if fact in facts]
 
-    def other_statement(self, entity: int, place: int) -> int:
-        """Return another row that states the fact of passage `place` of an entity, or NO_ROW; for several facts
+    def other_statement(self, entity: int, position: int) -> int:
+        """Return another row that states the fact of passage `position` of an entity, or NO_ROW; for several facts
         NO_ROW."""
-        facts = self.stated(entity)[place][1]
-        own = entity * self.passages_per_entity + place
+        facts = self.stated(entity)[position][1]
+        own = entity * self.passages_per_entity + position
         others = [row for row in self.gold_rows(entity, facts[0]) if row != own] if len(facts) == 1 else []
         return others[0] if others else NO_ROW
 

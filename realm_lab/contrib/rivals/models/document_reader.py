@@ -98,9 +98,9 @@ class DocumentReader(nn.Module):
         for width in range(min(max_width, start_NP.shape[1])):
             size = start_NP.shape[1] - width
             inside = passage.mask_NP[:, width:]
-            pairs, places = inside.nonzero(as_tuple=True)
+            pairs, positions = inside.nonzero(as_tuple=True)
             spans_NP = start_NP[:, :size] + end_NP[:, width:]
-            logits_NLW[pairs, passage.at_NP[pairs, places], width] = spans_NP[inside]
+            logits_NLW[pairs, passage.at_NP[pairs, positions], width] = spans_NP[inside]
         return logits_NLW
 
     def _aligned(self, passage_NPE: Tensor, question_NQE: Tensor, mask_NQ: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ class DocumentReaderTask(ModelsTask):
     def train_step(self, step: int) -> dict[str, float]:
         """Run one step on the mean over a batch of examples."""
         chosen = self._order.take(step * self._batch_size, self._batch_size).tolist()
-        examples = [self._examples[place] for place in chosen]
+        examples = [self._examples[index] for index in chosen]
         corpus, device = self._params.corpus, self._reader.words.weight.device
         queries = [self._questions.tokens[example.question][: corpus.sentence_length - 2] for example in examples]
         bodies = [self._passages.bodies[example.row] for example in examples]

@@ -110,7 +110,7 @@ class DualEncoderTask(ModelsTask):
         own = slice(mine.start, mine.stop)
         query_BD, document_GD = self._embed(numbers[own], positives[own], negatives[own])
         rows_G = np.concatenate([positives, negatives[negatives != NO_ROW]])
-        excluded_BG = np.stack([self._excluded(int(numbers[place]), place, rows_G) for place in mine])
+        excluded_BG = np.stack([self._excluded(int(numbers[position]), position, rows_G) for position in mine])
         score_BG = (query_BD @ document_GD.T).masked_fill(torch.from_numpy(excluded_BG).to(self._device), -torch.inf)
         target_B = torch.tensor(mine, device=self._device)
         loss = functional.cross_entropy(score_BG, target_B, reduction="sum") / size
@@ -132,12 +132,12 @@ class DualEncoderTask(ModelsTask):
         parts = document_D[: len(positives)], document_D[len(positives) :]
         return query_BD, torch.cat([gather_rows(part) for part in parts])
 
-    def _excluded(self, number: int, place: int, rows_G: np.ndarray) -> np.ndarray:
-        """Mark passages that are neither negatives of a question nor its positive, the one at `place`, bool [G]."""
+    def _excluded(self, number: int, position: int, rows_G: np.ndarray) -> np.ndarray:
+        """Mark passages that are neither negatives of a question nor its positive, the one at `position`, bool [G]."""
         excluded_G: np.ndarray = holds_answer(self._passages.bodies, rows_G, self._answers[number]) | (
-            rows_G == rows_G[place]
+            rows_G == rows_G[position]
         )
-        excluded_G[place] = False
+        excluded_G[position] = False
         return excluded_G
 
 

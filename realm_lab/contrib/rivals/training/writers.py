@@ -86,7 +86,7 @@ def denoise(context: Context, run: StageRun) -> None:
             read = corrupt_spans(pair.first, special, generator)
         drawn = generator.integers(len(pairs), size=others)
         seconds = [pair.second, *(pairs.pair(int(other), True, generator).second for other in drawn)]
-        return read._replace(seconds=[seconds[place] for place in generator.permutation(len(seconds))])
+        return read._replace(seconds=[seconds[position] for position in generator.permutation(len(seconds))])
 
     model = new_generator(context.load_reader("warm_start").encoder, context.initial_seed)
     alone, among_others = (

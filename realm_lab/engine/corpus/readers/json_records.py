@@ -79,7 +79,7 @@ class Record(NamedTuple):
         """A field that is a list of texts, or one text."""
         value = self.field(key, object)
         values = [value] if isinstance(value, str) else self.field(key, list)
-        named = self._replace(fields={f"{key} {place}": text for place, text in enumerate(values, 1)})
+        named = self._replace(fields={f"{key} {position}": text for position, text in enumerate(values, 1)})
         return tuple(named.field(name, str) for name in named.fields)
 
     def optional_texts(self, key: str) -> tuple[str, ...]:
@@ -192,50 +192,50 @@ def first_record(head: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if not text.startswith("{"):
         return fields
-    place = 1
+    position = 1
     while True:
         try:
-            key, place = _DECODER.raw_decode(text, _blanks(text, place))
-            place = _blanks(text, place)
-            if not isinstance(key, str) or text[place : place + 1] != ":":
+            key, position = _DECODER.raw_decode(text, _blanks(text, position))
+            position = _blanks(text, position)
+            if not isinstance(key, str) or text[position : position + 1] != ":":
                 return fields
-            place = _blanks(text, place + 1)
-            fields[key] = {'"': "", "[": [], "{": {}}.get(text[place : place + 1])
-            fields[key], place = _DECODER.raw_decode(text, place)
+            position = _blanks(text, position + 1)
+            fields[key] = {'"': "", "[": [], "{": {}}.get(text[position : position + 1])
+            fields[key], position = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError):
             return fields
-        place = _blanks(text, place)
-        if text[place : place + 1] != ",":
+        position = _blanks(text, position)
+        if text[position : position + 1] != ",":
             return fields
-        place += 1
+        position += 1
 
 
 def _members(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield (line, member) of a JSON array, decoded one at a time."""
     text = read_text(path)
-    line, counted, place = 1, 0, _blanks(text, _blanks(text, 0) + 1)
-    is_closed = text[place : place + 1] == "]"
+    line, counted, position = 1, 0, _blanks(text, _blanks(text, 0) + 1)
+    is_closed = text[position : position + 1] == "]"
     while not is_closed:
-        line += text.count("\n", counted, place)
-        counted = place
+        line += text.count("\n", counted, position)
+        counted = position
         try:
-            value, end = _DECODER.raw_decode(text, place)
+            value, end = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            at, reason = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (place, str(error))
+            at, reason = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (position, str(error))
             raise _broken(path, 1 + text.count("\n", 0, at), reason) from None
-        if end - place > MAX_LINE_MB * MEGABYTE:
+        if end - position > MAX_LINE_MB * MEGABYTE:
             problem = f"a record longer than {MAX_LINE_MB} MB"
             raise UserError(problem, "cut it into several records", path=path, line=line)
         yield line, value
-        place = _blanks(text, end)
-        is_closed = text[place : place + 1] == "]"
-        if text[place : place + 1] == ",":
-            place = _blanks(text, place + 1)
+        position = _blanks(text, end)
+        is_closed = text[position : position + 1] == "]"
+        if text[position : position + 1] == ",":
+            position = _blanks(text, position + 1)
         elif not is_closed:
-            raise _broken(path, 1 + text.count("\n", 0, place), "Expecting ',' or ']'")
-    place = _blanks(text, place + 1)
-    if place < len(text):
-        raise _broken(path, 1 + text.count("\n", 0, place), "text after the array")
+            raise _broken(path, 1 + text.count("\n", 0, position), "Expecting ',' or ']'")
+    position = _blanks(text, position + 1)
+    if position < len(text):
+        raise _broken(path, 1 + text.count("\n", 0, position), "text after the array")
 
 
 def _broken(path: Path, line: int, reason: str, part: str = "") -> UserError:
@@ -285,6 +285,6 @@ def _is_list(text: str) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
-def _blanks(text: str, place: int) -> int:
-    found = _BLANKS.match(text, place)
-    return found.end() if found else place
+def _blanks(text: str, position: int) -> int:
+    found = _BLANKS.match(text, position)
+    return found.end() if found else position

@@ -70,9 +70,9 @@ def _values(kind: int, values: Any) -> Iterator[Any]:
         if kind == 1 or isinstance(value, int):
             yield value
         elif kind == 3:  # packed
-            place = 0
-            while place < len(value):
-                number, place = whole_number(value, place)
+            position = 0
+            while position < len(value):
+                number, position = whole_number(value, position)
                 yield number
 
 
