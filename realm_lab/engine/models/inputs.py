@@ -15,6 +15,9 @@ from realm_lab.engine.core.process import to_device
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 
 
+PADDING = 256  # wordpieces of padding in a group: more cost more than another group
+
+
 class Batch(NamedTuple):
     """A padded batch of joined sequences."""
 
@@ -55,15 +58,18 @@ def join(
 
 
 def length_groups(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
-    """Sort rows by length and cut them into groups of at most `token_budget` padded tokens (at least one row each)."""
+    """Sort rows by length and cut them into groups of at most `token_budget` padded tokens, of which at most PADDING
+    are padding (at least one row each)."""
     order = np.argsort(np.asarray(lengths), kind="stable")
     groups: list[np.ndarray] = []
-    start = 0
+    start = real = 0
     for end in range(1, len(order) + 1):
-        longest = lengths[order[end]] if end < len(order) else 0
-        if end == len(order) or (end + 1 - start) * longest > token_budget:
+        real += int(lengths[order[end - 1]])
+        longest = int(lengths[order[end]]) if end < len(order) else 0
+        padded = (end + 1 - start) * longest
+        if end == len(order) or padded > token_budget or padded - real - longest > PADDING:
             groups.append(order[start:end])
-            start = end
+            start, real = end, 0
     return groups
 
 
