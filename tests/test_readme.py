@@ -64,11 +64,11 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
     return dict(action.choices)
 
 
-def wrong_commands(text: str) -> list[str]:
-    """`realm-lab` commands in the text whose verb or option does not exist."""
+def wrong_commands(code: str) -> list[str]:
+    """`realm-lab` commands in the code whose verb or option does not exist."""
     known = verbs()
     wrong = []
-    for command in re.findall(r"\brealm-lab ([^\n|;&#)]*)", code_of(text).replace("\\\n", " ")):
+    for command in re.findall(r"\brealm-lab ([^\n|;&#)]*)", code.replace("\\\n", " ")):
         verb, *rest = command.split() or [""]
         if re.fullmatch(r"[a-z][a-z-]*", verb):
             options = known[verb]._option_string_actions if verb in known else {}
@@ -91,15 +91,21 @@ def test_every_block_says_how_it_is_tested_and_every_command_exists(page: str) -
     blocks = shell_blocks(text)
     assert blocks, "no command"
     assert [f"{page}, line {block.line}" for block in blocks if block.mark is None] == []
-    assert wrong_commands(text) == []
+    assert wrong_commands(code_of(text)) == []
     assert wrong_targets(text, (ROOT / "Makefile").read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("page", sorted(page.name for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md"))
 def test_every_command_of_a_page_exists(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert wrong_commands(text) == []
+    assert wrong_commands(code_of(text)) == []
     assert wrong_targets(text, (ROOT / "Makefile").read_text(encoding="utf-8")) == []
+
+
+def test_every_command_in_the_comments_of_studies_exists() -> None:
+    for path in sorted((ROOT / "experiments").glob("*.yaml")):
+        comments = re.findall(r"^ *#(.*\n)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert wrong_commands("".join(comments)) == [], path.name
 
 
 def copy_of_checkout(target: Path) -> None:
