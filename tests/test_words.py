@@ -39,6 +39,20 @@ def test_no_page_is_over_its_budget() -> None:
     assert words.over_budget(words.ROOT, words.SETTINGS["budget"]) == []
 
 
+def test_a_wide_line_of_code_is_named_and_a_wide_line_of_text_is_not(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    wide, fits = "x" * 91, "x" * 90
+    (tmp_path / "README.md").write_text(f"{wide}\n\n```text\n{fits}\n```\n", encoding="utf-8")
+    text = f"{wide}\n\n```\n{wide}\n```\n\n{wide}\n\n- item\n\n    ```python\n    {fits}\n    {wide}\n    ```\n"
+    (tmp_path / "docs" / "a.md").write_text(text, encoding="utf-8")
+    named = [line.rpartition(": 91 characters")[0] for line in words.wide_code(tmp_path)]
+    assert named == ["docs/a.md:4", "docs/a.md:13"]
+
+
+def test_no_page_has_a_wide_line_of_code() -> None:
+    assert words.wide_code(words.ROOT) == []
+
+
 @pytest.mark.slow
 def test_the_checked_files_follow_the_rules() -> None:
     assert words.check(words.checked()) == []

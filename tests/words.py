@@ -1,4 +1,4 @@
-"""Check the wording and the length of documentation by the rules of words.yaml: `python -m tests.words`."""
+"""Check the wording, the length and the code of documentation by the rules of words.yaml: `python -m tests.words`."""
 
 import ast
 import io
@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = YAML(typ="safe").load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 KINDS = ("page", "docstring", "comment")
+WIDEST_CODE = 90  # characters: more have to be scrolled on the site
 TEMPLATES = ("template", "note")  # attributes of a section of a report that hold its text
 
 
@@ -97,10 +98,29 @@ def check(files: list[Path]) -> list[str]:
     ]
 
 
+def pages(root: Path) -> list[Path]:
+    """List README.md and the pages of docs/."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def wide_code(root: Path) -> list[str]:
+    """One line for each line in a code block of a page that is wider than WIDEST_CODE."""
+    lines = []
+    for path in pages(root):
+        text = path.read_text(encoding="utf-8")
+        for block in re.finditer(r"^( *)```.*?^ *```", text, re.DOTALL | re.MULTILINE):
+            first = text.count("\n", 0, block.start()) + 1
+            for number, line in enumerate(block[0].splitlines(), first):
+                if (width := len(line.removeprefix(block[1]))) > WIDEST_CODE:
+                    name = path.relative_to(root).as_posix()
+                    lines.append(f"{name}:{number}: {width} characters of code, at most {WIDEST_CODE}: break the line")
+    return lines
+
+
 def over_budget(root: Path, budget: dict[str, int]) -> list[str]:
     """One line for each page with more words (tokens with a letter or digit) than its budget, or without a budget."""
     lines = []
-    for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+    for path in pages(root):
         name = path.relative_to(root).as_posix()
         count = sum(any(map(str.isalnum, word)) for word in path.read_text(encoding="utf-8").split())
         if name not in budget:
@@ -117,6 +137,6 @@ def rules() -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     given = [Path(name).resolve() for name in sys.argv[1:]]
-    found = check(given) if given else check(checked()) + over_budget(ROOT, SETTINGS["budget"])
+    found = check(given) if given else check(checked()) + over_budget(ROOT, SETTINGS["budget"]) + wide_code(ROOT)
     print("\n".join(found))
     sys.exit(bool(found))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 
+PROGRAM = "realm-lab"
+WIDTH = 80
 EXAMPLES: dict[str, dict[str, str]] = {
     "init": {
         "init my_project": "a folder with parameters, pipeline, study and sample text",
@@ -115,9 +118,21 @@ EXAMPLES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
+def examples(name: str) -> list[str]:
+    """Write the examples of a command as lines of a shell, each under its purpose; a custom command has none."""
+    lines = []
+    for command, meaning in EXAMPLES.get(name, {}).items():
+        lines += [f"# {meaning}", PROGRAM]
+        for part in re.split(r" (?=-)", command):
+            if len(f"{lines[-1]} {part} \\") > WIDTH:
+                lines[-1] += " \\"
+                lines.append("   ")
+            lines[-1] += f" {part}"
+    return lines
+
+
 def add_examples(name: str, verb: argparse.ArgumentParser) -> None:
-    """Add the examples to the end of a command's help, each under its purpose; a custom command has none."""
-    lines = [f"  # {meaning}\n  realm-lab {command}" for command, meaning in EXAMPLES.get(name, {}).items()]
-    if lines:
+    """Add the examples to the end of a command's help."""
+    if lines := examples(name):
         verb.formatter_class = argparse.RawDescriptionHelpFormatter
-        verb.epilog = "\n".join(["examples:", *lines])
+        verb.epilog = "\n".join(["examples:", *(f"  {line}" for line in lines)])

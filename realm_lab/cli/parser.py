@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from realm_lab import __version__
 from realm_lab.cli.ask import add_ask
-from realm_lab.cli.examples import add_examples
+from realm_lab.cli.examples import PROGRAM, add_examples
 from realm_lab.cli.first_line import first_line
 from realm_lab.cli.flags import add_everywhere, in_place
 from realm_lab.cli.judging import add_claims, add_verdict
@@ -30,7 +30,6 @@ from realm_lab.cli.tools import add_doctor, add_index, add_mirror
 from realm_lab.engine.core.hub import is_dataset
 from realm_lab.errors import ENGINE, UserError, install_line, nearest, suggestion
 
-PROGRAM = "realm-lab"
 PLUGINS = "realm_lab.verbs"  # group of entry points: functions that add commands, as those of this package do
 EXIT_UNEXPECTED = 1
 EXIT_USER_ERROR = 2  # as argparse

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from realm_lab.cli.examples import EXAMPLES
+from realm_lab.cli.examples import PROGRAM, examples
 from realm_lab.cli.json_fields import EXIT_CODES, JSON_FIELDS
-from realm_lab.cli.parser import ALIASES, PROGRAM, build_parser
+from realm_lab.cli.parser import ALIASES, build_parser
 from realm_lab.engine.corpus.sources import CORPUS_SOURCES
 from realm_lab.engine.params import reference_page
 from realm_lab.engine.params.load import flatten
@@ -77,7 +77,7 @@ def render_cli() -> str:
                 for inner, parts in action.choices.items():
                     lines += [f"### {name} {inner}\n", f"{parts.description}.\n", *_arguments(parts)]
                     lines += _json_fields(f"{name} {inner}")
-        lines += ["```bash", *(f"{PROGRAM} {command}  # {why}" for command, why in EXAMPLES[name].items()), "```\n"]
+        lines += ["```bash", *examples(name), "```\n"]
     lines += ["## Other names\n", "Scripts may also use these names:\n"]
     lines += _table(("name", "is"), ((f"`{name}`", f"`{today}`") for name, today in ALIASES.items()))
     return "\n".join(lines).rstrip("\n") + "\n"
