@@ -160,7 +160,7 @@ plots: setup-dev  ## draw the curves (dvc plots show) in a page that needs no ne
 pictures: setup-dev  ## take the pictures of docs/mlflow.md from the runs; STUDY=masking
 	@$(VENV)/bin/python docs/mlflow_screenshots.py --study $(STUDY)
 
-recording: setup  ## record the quickstart as the animated picture docs/quickstart.svg
+recording: setup  ## record `realm-lab demo` and a question as the animated picture docs/demo.svg
 	@$(VENV)/bin/python docs/terminal_recording.py
 
 clean:  ## remove the environment and the caches; data, models, runs and reports stay

@@ -1,6 +1,6 @@
-"""Record the first commands of the quickstart as an animated picture: `make recording`.
+"""Record `realm-lab demo` and a question as an animated picture: `make recording`.
 
-The commands run in a pseudo-terminal, in a new project. docs/quickstart.svg shows the lines as they came, with shorter
+The commands run in a pseudo-terminal, in a new project. docs/demo.svg shows the lines as they came, with shorter
 waits. It has no script: CSS shows one line after the other, so that it also moves in a README.
 """
 
@@ -136,12 +136,12 @@ text{{font:13px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#e
 
 
 def main() -> None:
-    """Write quickstart.svg next to this file."""
+    """Write demo.svg next to this file."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "project"
         subprocess.run(["realm-lab", "init", folder], check=True, stdout=subprocess.DEVNULL)
         lines, length = record(folder)
-    Path(__file__).with_name("quickstart.svg").write_text(picture(lines, length), encoding="utf-8")
+    Path(__file__).with_name("demo.svg").write_text(picture(lines, length), encoding="utf-8")
 
 
 if __name__ == "__main__":
