@@ -6,6 +6,7 @@ method.svg: the method. read-a-figure.png: an annotated figure of differences. r
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from statistics import mean
 
@@ -22,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "reports" / "reference"
 BLUE, ORANGE, GREY, INK = "#0072b2", "#d55e00", "#8a949e", "#1f2933"
 STYLE = {"svg.hashsalt": "realm_lab", "svg.fonttype": "path", "font.family": "sans-serif", "font.size": 10}
+STYLE |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
+BAR, BOX = "#b8c0c8", "#f4f6f8"
+DARK = {INK: "#e6e9ed", BLUE: "#56b4e9", ORANGE: "#ff9d5c", BAR: "#55606b", BOX: "#1f2933"}  # on a dark page
 
 # Three results: title, then study, cell and label of each bar.
 RESULTS = [
@@ -60,6 +64,20 @@ def values(study: str, cell: str, metric: str) -> list[float]:
         return [float(row[metric]) for row in csv.DictReader(file) if row["cell"] == cell and row[metric]]
 
 
+def save(figure: plt.Figure, path: Path) -> None:
+    """Write an SVG without a background, whose colours follow the page."""
+    figure.savefig(path, metadata={"Date": None}, transparent=True)
+    plt.close(figure)
+    text = path.read_text(encoding="utf-8")
+    rules = (
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    style = f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
+    path.write_text(re.sub("</defs>", lambda _: f" {style}\n </defs>", text, count=1), encoding="utf-8")
+
+
 def draw_results(path: Path) -> None:
     """Draw three small plots: a bar for the mean of each cell, a dot per seed."""
     figure, axes = plt.subplots(1, 3, figsize=(11, 2.1), constrained_layout=True)
@@ -67,7 +85,7 @@ def draw_results(path: Path) -> None:
         metric = "recall_at_5" if "recall" in title else "exact_match"
         for row, (study, cell, _) in enumerate(bars):
             found = values(study, cell, metric)
-            axis.barh(row, mean(found), color=BLUE if row == 0 else "#b8c0c8", height=0.66)
+            axis.barh(row, mean(found), color=BLUE if row == 0 else BAR, height=0.66)
             axis.plot(found, np.full(len(found), row), ".", color=INK, markersize=4)
             axis.text(1.03, row, f"{mean(found):.3f}".lstrip("0"), va="center")
         axis.set(xlim=(0, 1), yticks=range(len(bars)), yticklabels=[label for *_, label in bars], xticks=[0, 0.5, 1])
@@ -75,14 +93,13 @@ def draw_results(path: Path) -> None:
         axis.invert_yaxis()
         axis.tick_params(left=False)
         axis.spines[["top", "right", "left"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    save(figure, path)
 
 
 def _box(axis: plt.Axes, x: float, y: float, text: str, color: str = INK, width: float = 1.9) -> None:
     axis.add_patch(
         FancyBboxPatch(
-            (x - width / 2, y - 0.33), width, 0.66, boxstyle="round,pad=0.06", facecolor="#f4f6f8", edgecolor=color
+            (x - width / 2, y - 0.33), width, 0.66, boxstyle="round,pad=0.06", facecolor=BOX, edgecolor=color
         )
     )
     axis.text(x, y, text, ha="center", va="center", color=INK, fontsize=9.5)
@@ -131,8 +148,7 @@ def draw_method(path: Path) -> None:
     _arrow(axis, (5.25, low), (5.95, low), "refresh", ORANGE)
     _arrow(axis, (7.0, low + 0.45), (7.0, top - 0.45))
     _arrow(axis, (12.0, top + 0.45), (4.2, top + 0.45), "gradient: passages that help are scored higher", ORANGE, 0.12)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    save(figure, path)
 
 
 def draw_reading(path: Path) -> None:

@@ -1,15 +1,19 @@
 """Write the pages of the site into build/docs: those of docs/, the committed reports and the notebook.
 
 Any builder that reads mkdocs.yml then makes the site (`make docs`). Links that are right on GitHub point into the site,
-and equations are MathML, which needs no script.
+and equations are MathML, which needs no script. Cells of tables carry the header of their column, since a phone stacks
+them (extra.css). The first page has the version, and a link to the repository if the clone has a remote `origin`.
 """
 
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 from latex2mathml.converter import convert
+
+from realm_lab import __version__
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "docs"
@@ -17,6 +21,8 @@ REPORTS = ["LOG.md", "reference/index.html", "reference/*/report.md", "reference
 LINKS_OF_A_REPORT = (
     "[Findings](../../../findings.md) · [All reports](../index.html) · [How to read a report](../../../reading.md)"
 )
+TABLE = re.compile(r"^\|.*\n\|[-:| ]+\|\n(?:\|.*\|\n)+", re.MULTILINE)
+CELLS = re.compile(r"(?<!\\)\|(?=(?:[^`]*`[^`]*`)*[^`]*$)")  # a line between two cells, which is not in code
 ALONE = "---\nsearch: {exclude: true}\nhide: [navigation, toc]\n---\n"  # no sidebars; the search does not find it
 
 
@@ -29,6 +35,8 @@ def main() -> None:
         page.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
             text = in_the_site(path.read_text(encoding="utf-8"))
+            if path == ROOT / "docs" / "index.md":
+                text = re.sub("^# .*$", rf"\g<0>\n\n{version_and_repository()}", text, count=1, flags=re.MULTILINE)
             if path.name == "report.md":
                 title, _, rest = text.partition("\n")
                 text = f"{title}\n\n{LINKS_OF_A_REPORT}\n{rest}"
@@ -37,6 +45,15 @@ def main() -> None:
             shutil.copyfile(path, page)
     notebook = json.loads((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))
     (PAGES / "tour.md").write_text(in_the_site(notebook_page(notebook)), encoding="utf-8")
+
+
+def version_and_repository() -> str:
+    """Write the version, with a link to the remote `origin` if it has an address that a browser can open."""
+    ask = ["git", "remote", "get-url", "origin"]
+    origin = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    address = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", origin).removesuffix(".git")
+    repository = f" · [Repository]({address})" if address.startswith("https://") else ""
+    return f"Version {__version__}{repository}"
 
 
 def notebook_page(notebook: dict) -> str:
@@ -55,10 +72,26 @@ def notebook_page(notebook: dict) -> str:
 
 
 def in_the_site(markdown: str) -> str:
-    """Point links to ../reports/ and to the notebook into the site, and write equations in $$ as MathML."""
+    """Point links to ../reports/ and to the notebook into the site, write equations in $$ as MathML, label cells."""
     markdown = re.sub(r"\]\[(?=(SEP|MASK|CLS)\])", r"]\\[", markdown)  # wordpieces, not references
     markdown = re.sub(r"^\$\$\n?(.+?)\n?\$\$$", _equation, markdown, flags=re.MULTILINE | re.DOTALL)
-    return markdown.replace("](../reports/", "](reports/").replace("](tour.ipynb)", "](tour.md)")
+    markdown = markdown.replace("](../reports/", "](reports/").replace("](tour.ipynb)", "](tour.md)")
+    prose_and_code = re.split(r"^( *```.*?^ *```)", markdown, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if number % 2 else TABLE.sub(_labelled, part) for number, part in enumerate(prose_and_code))
+
+
+def _labelled(table: re.Match) -> str:
+    """Give each cell but the first of a row the header of its column; a brace outside code would end the label."""
+    head, line, *rows = table[0].splitlines()
+    labels = [re.sub(r'[*`"<>]', "", re.sub(r"\]\(.*?\)|\[", "", label)).strip() for label in CELLS.split(head)]
+    written = []
+    for row in rows:
+        cells = CELLS.split(row)
+        for column in range(2, len(cells) - 1):
+            if cells[column].strip() and "{" not in re.sub("`.*?`", "", cells[column]):
+                cells[column] += f'{{ data-label="{labels[column]}" }} '
+        written.append("|".join(cells))
+    return "\n".join([head, line, *written, ""])
 
 
 def _equation(found: re.Match) -> str:

@@ -1,4 +1,4 @@
-"""The site of the documentation in a real browser: no page is wider than a phone, and none needs another host."""
+"""The site of the documentation in a real browser: pages fit a phone, tables are stacked, no other host is needed."""
 
 import shutil
 import subprocess
@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from realm_lab import __version__
 from tests.evidence.report.opened_page import open_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PHONE = 390
+FIRST_SCREEN = 800  # pixels from the top
 PARTS = ("docs", "reports/LOG.md", "reports/reference", "realm_lab", "mkdocs.yml")
 
 
@@ -31,5 +33,9 @@ def test_pages_fit_a_phone_and_need_no_network(browser: Any, tmp_path: Path, rep
         with open_page(browser, page.as_uri(), "light", PHONE) as opened:
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= PHONE, page
             assert not [sent for sent in opened.requests if not sent.startswith(("file:", "data:", "blob:"))], page
+            if page == tmp_path / "site" / "index.html":
+                assert opened.page.get_by_text(f"Version {__version__}").bounding_box()["y"] < FIRST_SCREEN
             if page.parent.name == "concepts":
                 assert opened.page.locator("math").count() > 3
+                shown = "cell => [getComputedStyle(cell).display, getComputedStyle(cell, '::before').content]"
+                assert opened.page.locator("td[data-label]").first.evaluate(shown) == ["block", '"meaning" ": "']
