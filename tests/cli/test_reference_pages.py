@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,14 @@ from realm_lab.cli import build_parser, main
 from realm_lab.cli.json_fields import JSON_FIELDS
 from realm_lab.cli.parser import ALIASES
 from realm_lab.cli.reference_pages import options_of_sources, render_cli, render_llms, render_metrics
+from realm_lab.engine.models.objectives import OBJECTIVES
 from realm_lab.engine.params.load import flatten
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.params.reference_page import render_reference
+from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES
 from realm_lab.records.defaults import defaults
 from realm_lab.records.metrics import BUILT_IN, CURVES
+from realm_lab.records.plugins import Plugin, import_plugins
 
 
 def test_the_pages_are_up_to_date(repository: Path) -> None:
@@ -76,6 +80,15 @@ def test_every_verb_and_flag_is_on_the_page() -> None:
 def test_every_metric_is_on_the_page() -> None:
     rows = re.findall(r"^\| `(\w+)`", render_metrics(), re.MULTILINE)
     assert set(rows) >= BUILT_IN | set(CURVES)
+
+
+def test_concepts_explains_every_objective_and_candidate_source(repository: Path) -> None:
+    import_plugins()
+    registered: dict[str, Plugin[Any]] = {**OBJECTIVES, **CANDIDATE_SOURCES}
+    built_in = [name for name, part in registered.items() if part.target.startswith("realm_lab.")]
+    page = (repository / "docs" / "concepts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(?:\{name: )?(\w+).*?` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(built_in)
 
 
 def test_every_public_name_is_in_the_python_reference(repository: Path) -> None:

@@ -182,11 +182,9 @@ class Pretrain(Section):
     candidates: Candidates = 8
     """k: documents read for each query, the null document included (Guu, section 4.3)."""
     candidate_source: ChoiceField = Choice("index")
-    """Source of the passages that a training step considers: `index` (Guu, section 3.3), `batch` (the passages of the
-    batch's sentences, the best by the current weights), `random`, `oracle` (the gold passage, if it is known, and
-    random ones), `empty` (only the null document), `{name: mixed, index: 6, batch: 5}` (numbers of passages from
-    `index`, `batch` and `random`), or custom code, `package.module:function`, with its options. Evaluation always
-    searches the index."""
+    """Source of the passages that a training step considers: `index` (Guu, section 3.3), `batch`, `random`, `oracle`,
+    `empty`, `{name: mixed, index: 6, batch: 5}`, or custom code, `package.module:function`, with its options.
+    docs/concepts.md explains them. Evaluation always searches the index."""
     over_retrieve: NonNegative = 0
     """Passages taken from the index and ranked again with the current weights before the best are read; 0: only the
     passages that are read (Guu, code)."""
@@ -205,14 +203,9 @@ class Pretrain(Section):
     by its label (Lewis et al. 2019: cloze translation): who, when, where, how many or what, then the rest of the
     sentence. The reader reads the sentence."""
     objective: ChoiceField = Choice("marginal")
-    """Objective, which defines the retriever's training signal: `marginal` (Guu, Eq. 1), `emdr2` (Sachan et al. 2021),
-    `perplexity_distillation` (Atlas, Izacard et al. 2022; REPLUG), `leave_one_out` (Atlas), `hard_em` (Min et al.
-    2019), `gated` (Eq. 1, but the retriever is trained only by sentences whose best candidate adds more than
-    `threshold` nats, 2, to the null document, which is read even if it is `off`), or custom code,
-    `package.module:function`, with its options; the equations are in engine/models/objectives.py.
-    perplexity_distillation and leave_one_out have the option `temperature`, 1: the log-likelihoods are divided by it
-    before their softmax, the target of p(z|x) (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code
-    of Atlas: 0.01, for the mean over the tokens of an answer)."""
+    """Objective, which defines the retriever's training signal: `marginal` (Guu, Eq. 1), `emdr2`,
+    `perplexity_distillation`, `leave_one_out`, `hard_em`, `reinforce`, `jsa`, `gated`, or custom code,
+    `package.module:function`, with its options. docs/concepts.md has equations, options and sources."""
     causal_checkpoint: Annotated[str | None, content("causal")] = None
     """Hugging Face folder, hf://ORG/NAME or GGUF file of a causal language model that replaces the reader in
     pre-training and in its measures on masked sentences. It is never trained: Eq. 1 with the reader's parameters

@@ -38,4 +38,4 @@ def test_pages_fit_a_phone_and_need_no_network(browser: Any, tmp_path: Path, rep
             if page.parent.name == "concepts":
                 assert opened.page.locator("math").count() > 3
                 shown = "cell => [getComputedStyle(cell).display, getComputedStyle(cell, '::before').content]"
-                assert opened.page.locator("td[data-label]").first.evaluate(shown) == ["block", '"meaning" ": "']
+                assert opened.page.locator("td[data-label]").first.evaluate(shown) == ["block", '"meaning: "']
