@@ -84,7 +84,7 @@ def retrieve(context: Context, questions: Sequence[str], k: int) -> list[list[Hi
 
 
 def load_run(name: PathLike, root: PathLike = ".") -> FinishedRun:
-    """Open a finished run by its folder, by its name or the start of it, or as STUDY/CELL-sSEED. UserError: no such
+    """Open a finished run by its folder, by its name or the start of it, or as STUDY/VARIANT-sSEED. UserError: no such
     run, several with that name, or one that has not finished."""
     from realm_lab.engine.core.process import limit_threads
     from realm_lab.engine.systems.context import Context

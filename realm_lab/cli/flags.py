@@ -91,7 +91,7 @@ def add_other_code(verb: argparse.ArgumentParser) -> None:
 
 def add_run(options: argparse._ActionsContainer) -> None:
     """--run and --system: the finished run to use."""
-    text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED (default: the first seed of --params)"
+    text = "a finished run: its name or the start of it, or STUDY/VARIANT-sSEED (default: the first seed of --params)"
     options.add_argument("--run", dest="finished", metavar="RUN", help=text)  # `run` is the function of the command
     options.add_argument("--system", metavar="NAME", help="system of the run of --params (default: realm)")
 

@@ -30,7 +30,7 @@ JSON_FIELDS = {
         "for a study `study`, `counts` (state -> number), `other_code` (a warning) and `runs`. For a run: stage -> "
         "`state`, `error`, `flags` and `metrics`, the rows of its metrics.jsonl. Without a name: a list of `study`, "
         "`counts` and `question`, with the `error` of a record that cannot be read. With --runs: a list of `run`, "
-        "`state` and `studies` (STUDY/CELL). With --ledger: `lines`, `problems` and `deviations` (study -> changes "
+        "`state` and `studies` (STUDY/VARIANT). With --ledger: `lines`, `problems` and `deviations` (study -> changes "
         "after results were seen)"
     ),
     "compare": "as summary.json of a study: `cells`, `comparisons` and more",
@@ -53,9 +53,9 @@ JSON_FIELDS = {
     ),
     "verdict": (
         "`cell`, `pair`, `baseline`, `cluster`, `control`, `decision` (not worse, worse or undecided), `calibration`, "
-        "`metrics` (metric -> cell -> its finding), `left_out` (`run` and `why`) and `other_status` (column that seems "
-        "to be a state -> its words for runs that did not finish); with --calibrate: `study`, `false_alarms` and its "
-        "standard `error`, `tests`, `seeds` and `comparisons`, each with its own rate"
+        "`metrics` (metric -> variant -> its finding), `left_out` (`run` and `why`) and `other_status` (column that "
+        "seems to be a state -> its words for runs that did not finish); with --calibrate: `study`, `false_alarms` and "
+        "its standard `error`, `tests`, `seeds` and `comparisons`, each with its own rate"
     ),
     "claims": "`files`, `bound` and `problems`, each with `path`, `line`, `says`, `found` and `remedy`",
     "index build": EMBEDDINGS,

@@ -40,7 +40,7 @@ def add_studies(add: Add) -> None:
     text = "with --axis: take seeds until each variant is decided, as long as this device time lasts, such as 2h"
     sweep.add_argument("--budget", metavar="TIME", help=text)
     text = "run only these variants, `cells` in the file, with commas between them"
-    sweep.add_argument("--cells", action="append", default=[], metavar="CELL,...", help=text)
+    sweep.add_argument("--cells", action="append", default=[], metavar="VARIANT,...", help=text)
     text = "run all of it small (few steps and questions, one seed), in runs/try, and say what a whole run takes"
     sweep.add_argument("--try", action="store_true", dest="is_try", help=text)
     text = "run nothing: print the differences that numbers of seeds will detect, and their cost; STUDY has the spread "
@@ -63,7 +63,7 @@ def add_studies(add: Add) -> None:
 
     status = add("studies", "status", _run_status, "show the runs of a study, what a run did, or all studies")
     only = status.add_mutually_exclusive_group()
-    text = "experiments/NAME.yaml, or its NAME; or a run: its name or the start of it, or STUDY/CELL-sSEED"
+    text = "experiments/NAME.yaml, or its NAME; or a run: its name or the start of it, or STUDY/VARIANT-sSEED"
     only.add_argument("study", nargs="?", metavar="STUDY|RUN", help=f"{text} (default: list all studies)")
     only.add_argument("--runs", action="store_true", help="list all runs with their state and their studies")
     text = "check the ledger of plans, looks, changes and verdicts: each line, and the last ones with the studies here"
@@ -76,14 +76,14 @@ def add_compare(add: Add) -> None:
     """Add `compare` and `reproduce` to the command line."""
     summary = "compare runs, or variants of studies: parameters, numbers, curves, differences"
     compare = add("inspect", "compare", _run_compare, summary)
-    text = "a run's folder, name or start of it, STUDY/CELL-sSEED, or STUDY/CELL for all its seeds"
+    text = "a run's folder, name or start of it, STUDY/VARIANT-sSEED, or STUDY/VARIANT for all its seeds"
     compare.add_argument("runs", nargs="+", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, metavar="DIR", help="folder of the page (default: ROOT/reports/compare)")
     add_json(compare)
 
     summary = "check reports against the runs here, or run one variant again: OK, within noise or off"
     again = add("inspect", "reproduce", _run_reproduce, summary)
-    again.add_argument("target", nargs="?", metavar="STUDY[/CELL]", help="default: every report")
+    again.add_argument("target", nargs="?", metavar="STUDY[/VARIANT]", help="default: every report")
     text = "run again in a separate project, runs/reproduce, even if the runs are here"
     again.add_argument("--rerun", action="store_true", help=text)
     text = "smoke test only: the smoke preset, one seed, no comparison of numbers"

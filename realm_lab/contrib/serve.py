@@ -104,7 +104,7 @@ def _whole(text: str) -> str:
 def add_serve(add: Add) -> None:
     """Add `serve` to the command line."""
     serve = add("inspect", "serve", _run_serve, "serve a finished run on 127.0.0.1, over HTTP or as an MCP server")
-    text = "a finished run: its name or the start of it, or STUDY/CELL-sSEED; or bm25: BM25 of the prepared corpus"
+    text = "a finished run: its name or the start of it, or STUDY/VARIANT-sSEED; or bm25: BM25 of the prepared corpus"
     serve.add_argument("name", metavar="RUN", help=text)
     add_params(serve)
     either = serve.add_mutually_exclusive_group()

@@ -1,7 +1,7 @@
 """Queries of claims.yaml, answered from committed studies: numbers and findings, and the numbers of a named source.
 
-A query is `[STUDY/]CELL METRIC [FIELD]`, `CELL - CELL METRIC [difference|size]`, `CELL FIELD`, or for a verdict
-`CELL METRIC above|below CELL METRIC`. CELL may be `A|B`, or `*` for all but the baseline.
+A query is `[STUDY/]VARIANT METRIC [FIELD]`, `VARIANT - VARIANT METRIC [difference|size]`, `VARIANT FIELD`, or for a
+verdict `VARIANT METRIC above|below VARIANT METRIC`. VARIANT may be `A|B`, or `*` for all but the baseline.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class BoundResults:
         head, slash, rest = text.partition("/")
         name, cells = (head, rest) if slash else (study, text)
         if not name:
-            raise UserError(f"'{text}' names no study", remedy="write STUDY/CELL")
+            raise UserError(f"'{text}' names no study", remedy="write STUDY/VARIANT")
         record = self.study(name).report.record
         known = [cell.name for cell in record.cells]
         if cells == "*":
@@ -128,7 +128,7 @@ class BoundResults:
         """Return (value, its name) for each cell that the query names. UserError: there is no such number."""
         words = query.split()
         if len(words) < 2:
-            raise UserError(f"'{query}' is no query", remedy="write CELL METRIC, CELL METRIC FIELD or CELL FIELD")
+            raise UserError(f"'{query}' is no query", remedy="write VARIANT METRIC [FIELD], or VARIANT FIELD")
         name, cells = self.cells(words[0], study)
         if words[1] == "-" and len(words) in (4, 5):
             [other] = self.cells(f"{name}/{words[2]}", study)[1]
@@ -242,7 +242,7 @@ def fits(results: BoundResults, query: str, study: str, verdict: str, before: st
         pairs = [(one, two) for one in first for two in second if (one[0] - two[0]) * sign <= 0]
         return "; ".join(f"{one[1]} is {one[0]:.4g}, {two[1]} {two[0]:.4g}" for one, two in pairs)
     if len(words) not in (2, 3) or (len(words) == 3 and words[2] not in VERDICT_FIELDS):
-        raise UserError(f"'{query}' is no query of a verdict", remedy="write CELL METRIC, or CELL METRIC FINDING")
+        raise UserError(f"'{query}' is no query of a verdict", remedy="write VARIANT METRIC, or VARIANT METRIC FINDING")
     name, cells = results.cells(words[0], study)
     field = words[2] if len(words) == 3 else ""
     said = re.sub(r"\ba little\b", "a-little", verdict.casefold())
@@ -254,7 +254,7 @@ def fits(results: BoundResults, query: str, study: str, verdict: str, before: st
         if not meaning <= OPEN and re.search(NEGATION, said):
             raise UserError(f"'{verdict}' has a negation, and is bound to a significant difference")
     if meaning is None:
-        raise UserError(f"'{verdict}' is no known verdict", remedy="add the finding, for example CELL METRIC lower")
+        raise UserError(f"'{verdict}' is no known verdict", remedy="add the finding, for example VARIANT METRIC lower")
     if meaning == "extreme":
         return _extreme(results, name, cells, words[1], verdict)
     wrong = []

@@ -162,8 +162,8 @@ def find_sides(studies: Studies, texts: Sequence[str]) -> list[Side]:
 
 
 def find_side(studies: Studies, text: str) -> Side:
-    """Resolve one argument: a run's name or its first characters, STUDY/CELL or STUDY/CELL-sSEED. UserError: no such
-    run, or one that was planned and has not started."""
+    """Resolve one argument: a run's name or its first characters, STUDY/VARIANT or STUDY/VARIANT-sSEED. UserError: no
+    such run, or one that was planned and has not started."""
     study, _, cell = text.partition("/")
     if study in (DEFAULT, *studies.names()):
         return _of_study(studies, text, studies.read(study), cell)
@@ -191,8 +191,8 @@ def _of_study(studies: Studies, text: str, record: StudyRecord, name: str) -> Si
         return Side(f"{record.name}/{name}", runs[name])
     if not name:
         cells = _some(f"{record.name}/{cell.name}" for cell in record.cells)
-        raise UserError(f"'{text}' is a study; name its cells or their runs: {cells}, or {record.name}/CELL-sSEED")
-    raise UserError(f"'{text}': study {record.name} has no such cell or run; {suggestion(name, runs)}")
+        raise UserError(f"'{text}' is a study; name a variant or run of it: {cells}, or {record.name}/VARIANT-sSEED")
+    raise UserError(f"'{text}': study {record.name} has no such variant or run; {suggestion(name, runs)}")
 
 
 def _some(names: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ KEPT_SECONDS = 86_400.0  # a stage is kept this long after its process's last si
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:
-    """List every run under ROOT/runs: its name, state, and the studies (STUDY/CELL) that it belongs to."""
+    """List every run under ROOT/runs: its name, state, and the studies (STUDY/VARIANT) that it belongs to."""
     runs = Path(root) / "runs"
     states, members, studies = StageStates(runs, jobs_of_stages(root)), defaultdict(list), studies_of(root)
     for record in (part for name in studies.names() for part in studies.read(name).with_trials):

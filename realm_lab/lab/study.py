@@ -65,11 +65,11 @@ class CellEntry(Part):
     """System that is trained and evaluated: a registered one, or `package.module:Class`; with options,
     `{name: dpr, steps: 300}`."""
     set: Given = {}
-    """Parameters that this cell changes: dotted names, or sections within sections."""
+    """Parameters that this variant changes: dotted names, or sections within sections."""
     paper: Annotated[str, AfterValidator(_published)] | None = None
     """The published number that it corresponds to, such as `table2.realm`."""
     space: Annotated[Space, Field(min_length=1)] | None = None
-    """The space that `tune` tries for this cell; empty: that of `tune`."""
+    """The space that `tune` tries for this variant; empty: that of `tune`."""
 
 
 class StudyFile(Part):
@@ -86,7 +86,7 @@ class StudyFile(Part):
     preset: str | None = None
     """Preset of the parameters; empty: that of params.yaml."""
     set: Given = {}
-    """Parameters of every cell, over those of params.yaml. `launch.*` may only be set here."""
+    """Parameters of every variant, over those of params.yaml. `launch.*` may only be set here."""
     seeds: SeedList
     """One run of a trial for every seed; its value is their mean."""
     plugins: list[str] = []
@@ -152,32 +152,32 @@ class Study(StudyFile):
     }
 
     seeds: SeedsOrRule  # type: ignore[assignment]
-    """One run of each cell for every seed; at least six seeds are needed for significance, however many metrics and
-    cells there are. Or `{until: decided, at_least: 4, at_most: 16}`: from the fourth seed on each cell takes one more
-    until its first metric differs from the baseline's or is equivalent within `delta`, 16 at most (`at_most` is 6 or
-    more: fewer seeds cannot be significant). `first` (0) is the first of them. `within: 2 h` takes no other seed if the
-    runs would need more hours of device time. A custom rule is `{until: package.module:function, ...}`."""
+    """One run of each variant for every seed; fewer than six cannot be significant. Or `{until: decided, at_least: 4,
+    at_most: 16}`: from the fourth seed on each variant takes one more until its first metric differs from the
+    baseline's or is equivalent within `delta`, 16 at most (`at_most` is 6 or more). `first` (0) is the first of them.
+    `within: 2 h` takes no other seed if the runs would need more hours of device time. A custom rule is
+    `{until: package.module:function, ...}`."""
 
     baseline: str | dict[str, Any]
-    """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
+    """The variant that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
     cells: dict[str, CellEntry] = {}
-    """Named cells, each with its changes of the study's parameters."""
+    """Named variants, each with its changes of the study's parameters."""
     axes: dict[Any, list[Any] | Given] = {}
-    """Instead of cells: run every combination of these axis values. Axis -> its points: a parameter with a list
+    """Instead of `cells`: run every combination of these axis values. Axis -> its points: a parameter with a list
     of values, or any name with named points, each with the parameters that it sets."""
     metrics: list[ChoiceField] = [Choice("exact_match"), Choice("recall_at_5"), Choice("retrieval_utility_end")]
-    """Metrics to compare, the most important first: all cells in all of these are one family of tests. A custom metric
-    is `package.module:NAME`: a function of the predictions, which may have options (`{name: ..., OPTION: VALUE}`), or a
-    `Metric` that a system measures."""
+    """Metrics to compare, the most important first: all variants in all of these are one family of tests. A custom
+    metric is `package.module:NAME`: a function of the predictions, which may have options (`{name: ..., OPTION:
+    VALUE}`), or a `Metric` that a system measures."""
     delta: dict[str, Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]] = {}
     """Metric -> the largest difference that does not matter, in its unit and below its range: the report shows if a
     larger one is ruled out."""
     declared: Criterion = ""
     """Criterion of each variant: `same sign` on all seeds, `significant` or `equivalent`; empty: none."""
     tune: Tuning | None = None
-    """Tuning of every cell before the study's own seeds, with the same number of trials; empty: none."""
+    """Tuning of every variant before the study's own seeds, with the same number of trials; empty: none."""
     not_run: dict[str, Annotated[str, Field(min_length=1)]] = {}
-    """Cells deliberately left out -> the reason; a table of the report."""
+    """Variants deliberately left out -> the reason; a table of the report."""
     note: str = ""
     """A note for people, shown in MLflow under the question."""
     tags: dict[Annotated[str, AfterValidator(_tag)], str] = {}

@@ -424,7 +424,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def study_of_cell(name: str) -> str:
-    """STUDY of `STUDY/CELL`; "" for other names and for paths of files."""
+    """STUDY of `STUDY/VARIANT`; "" for other names and for paths of files."""
     parts = Path(name).parts
     return parts[0] if len(parts) == 2 and not name.endswith(".yaml") and parts[0] not in ("experiments", "/") else ""
 

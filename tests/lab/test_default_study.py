@@ -141,7 +141,7 @@ def test_parameters_that_have_not_run_have_no_results(root: Path, capsys: pytest
     for use in (lambda: realm_lab.load_run("default/realm-s7", root), lambda: READERS["compare"](root)):
         with pytest.raises(realm_lab.UserError, match="as it is now; run `realm-lab run`"):
             use()
-    with pytest.raises(realm_lab.UserError, match="no such cell or run"):
+    with pytest.raises(realm_lab.UserError, match="no such variant or run"):
         realm_lab.load_run("default/realm-s0", root)
     assert run_keys_in_mlflow(root) == []
     assert main(["--root", str(root), "status", "default", "--json"]) == 0

@@ -77,16 +77,16 @@ Space = dict[str, Dimension]
 
 
 class Tuning(Part):
-    """The keys of `tune` in a study: as many trials for each cell, before the study's own seeds."""
+    """The keys of `tune` in a study: as many trials for each variant, before the study's own seeds."""
 
     trials: Annotated[int, Field(ge=2)]
-    """Number of trials of every cell. The first one has the cell's parameters as they are."""
+    """Number of trials of every variant. The first one has its parameters as they are."""
     seeds: SeedList
     """Development seeds, one run of a trial for each; its value is their mean. None of the study's own seeds."""
     metric: str = "exact_match_dev"
     """The quantity to maximise, measured on development data, as in a search. Of equal trials the first one wins."""
     space: Space = Field(default_factory=dict)
-    """Space of cells without a separate one, written as in a search."""
+    """Space of variants without a separate one, written as in a search."""
     sampler: Literal["tpe", "random", "latin", "grid"] = "tpe"
     """Optuna sampler that proposes trials, or `latin` (a Latin hypercube, for few trials), or `grid`: every combination
     of the choices, which must be as many as the trials."""

@@ -310,7 +310,7 @@ def _users(members: Sequence[Run]) -> str:
 
 
 def _means(study: StudyRecord, cell: str, members: Sequence[Run]) -> list[Point]:
-    """Return `CELL/exact_match` and the like, means over the seeds of a cell, once all its runs are complete."""
+    """Return `VARIANT/exact_match` and the like, means over the seeds of a cell, once all its runs are complete."""
     mine = [member for member in members if member.cell == cell]
     if not mine or len(mine) != len(study.of(cell)) or any(member.state != "COMPLETE" for member in mine):
         return []

@@ -47,7 +47,7 @@ def test_a_run_is_meant_by_folder_name_or_beginning(made: tuple[Path, StudyRecor
         (["realm-s2"], r"'realm-s2' .* 3 runs \(realm-s2-.*\)"),
         (["raelm-s2-abc"], r"'raelm-s2-abc' .*choose from: realm-s0-"),
         ([""], "no run and no study '' .*; choose from: "),
-        (["table"], r"'table' is a study; .*table/realm, .*table/CELL-sSEED"),
+        (["table"], r"'table' is a study; .*table/realm, .*table/VARIANT-sSEED"),
         (["tabel/realm"], r"'tabel/realm': .*'table'"),
         (["table/random_tokn"], "'random_token'"),
         (["table/realm-s7"], "'realm-s2'"),
