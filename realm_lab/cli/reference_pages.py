@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -44,6 +45,8 @@ Completion of commands and options in this shell (zsh: `--shell=zsh`):
 eval "$(shtab --shell=bash realm_lab.cli.parser.completion)"
 ```
 """
+OF_SEVERAL = 4  # commands that have an argument with the same meaning: explained once
+SHARED = "Several commands have these arguments, and only list their names:\n"
 DESCRIPTION = (
     "Experiments on retrieval-augmented language-model pre-training (REALM) in PyTorch: an exact engine, ablation "
     "studies and paired statistics. AGENTS.md in the repository is for programs that work in it."
@@ -68,14 +71,17 @@ PARTS = {
 
 def render_cli() -> str:
     """Return the text of docs/cli.md: every command with its arguments and examples, from the parser."""
-    parser = build_parser()
+    verbs = build_parser().verbs()
+    count = Counter(row for verb in verbs.values() for row in _rows(verb))
+    shared = [row for row in count if count[row] >= OF_SEVERAL]
     lines = [CLI_HEAD, *_table(("exit code", "meaning"), EXIT_CODES.items()), ""]
-    for name, verb in parser.verbs().items():
-        lines += [f"## {name}\n", f"{verb.description}.\n", *_arguments(verb), *_json_fields(name)]
+    lines += [SHARED, *_table(("argument", "meaning"), shared), ""]
+    for name, verb in verbs.items():
+        lines += [f"## {name}\n", f"{verb.description}.\n", *_arguments(verb, shared), *_json_fields(name)]
         for action in verb._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for inner, parts in action.choices.items():
-                    lines += [f"### {name} {inner}\n", f"{parts.description}.\n", *_arguments(parts)]
+                    lines += [f"### {name} {inner}\n", f"{parts.description}.\n", *_arguments(parts, shared)]
                     lines += _json_fields(f"{name} {inner}")
         lines += ["```bash", *examples(name), "```\n"]
     lines += ["## Other names\n", "Scripts may also use these names:\n"]
@@ -87,10 +93,20 @@ def _json_fields(name: str) -> list[str]:
     return [f"`--json`: {JSON_FIELDS[name]}.\n"] if name in JSON_FIELDS else []
 
 
-def _arguments(verb: argparse.ArgumentParser) -> list[str]:
+def _rows(verb: argparse.ArgumentParser) -> list[tuple[str, str]]:
+    """The arguments of a command with their meanings."""
     shown = [action for action in verb._actions if not isinstance(action, argparse._SubParsersAction)]
     shown = [action for action in shown if action.dest not in ("help", "root", "debug")]
-    return [*_table(("argument", "meaning"), ((_written(action), _cell(action.help or "")) for action in shown)), ""]
+    return [(_written(action), _cell(action.help or "")) for action in shown]
+
+
+def _arguments(verb: argparse.ArgumentParser, shared: list[tuple[str, str]]) -> list[str]:
+    """A table of the arguments that only this command has, and the names of the others."""
+    rows = _rows(verb)
+    own = [row for row in rows if row not in shared]
+    others = [row[0].split()[0] for row in rows if row in shared]
+    table = [*_table(("argument", "meaning"), own), ""] if own else []
+    return [*table, *([f"Also {', '.join(others)}.\n"] if others else [])]
 
 
 def _written(action: argparse.Action) -> str:
@@ -131,7 +147,7 @@ def _metrics(title: str, note: str, metrics: Iterable[Metric]) -> list[str]:
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
     for row in (head, ("---",) * len(head), *rows):
-        yield f"| {' | '.join(row)} |"
+        yield f"| {' | '.join(row)} |" if row[0] != "---" else f"|{'|'.join(row)}|"
 
 
 def _cell(text: str) -> str:

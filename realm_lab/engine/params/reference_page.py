@@ -38,13 +38,14 @@ WIDTH = 116
 LONGEST_COMMENT = 120
 LONGEST_VALUE = 24  # of a preset's value in a comment of params.yaml
 KINDS = {
-    "integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "empty",
+    "integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "empty",
     "object": "names with values",
 }  # fmt: skip
 LIMITS = {
-    "minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below",
+    "minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below",
     "multipleOf": "a multiple of",
 }  # fmt: skip
+PART = "[name or options](extending.md#how-a-part-is-named)"
 FILE_HEAD = """\
 # The parameters of realm_lab that are often changed. Choose a preset in the line below; an empty value means: as in the
 # preset. A comment has the values of the presets toy · smoke · real · paper, or the one of all, and the meaning. Add a
@@ -173,7 +174,7 @@ def _section(key: str, kind: type[BaseModel], first: str) -> str:
     if not names:
         return "\n".join(lines)
     schemas = kind.model_json_schema()["properties"]
-    rows, more = ["| parameter | meaning | values | default |", "| --- | --- | --- | --- |"], []
+    rows, more = ["| parameter | meaning | values | default |", "|---|---|---|---|"], []
     for name in names:
         full = known[name]
         meaning, rest = _sentences(kind.model_fields[name].description or "")
@@ -191,7 +192,7 @@ def _part(name: str, kind: type[BaseModel]) -> str:
     """A heading and a table with a row per option of a plug-in, which is `PARAMETER: NAME`."""
     parameter = name.partition(":")[0]
     lines = [f"## {name}", "", *_wrapped(kind.__doc__ or ""), "", "| option | meaning | values | default |"]
-    lines.append("| --- | --- | --- | --- |")
+    lines.append("|---|---|---|---|")
     schemas = kind.model_json_schema()["properties"]
     for option, field in kind.model_fields.items():
         default = "" if field.is_required() else f"**{_spaced(show(field.get_default(call_default_factory=True)))}**"
@@ -215,9 +216,11 @@ def _defaults(key: str) -> str:
     shown = _values()[key]
     if key == OPTIONS:
         return "[Systems](systems.md)"
-    others = [
-        f"{preset} {_spaced(value)}" for preset, value in shown.items() if value != shown["paper"] and key != "preset"
-    ]
+    presets: dict[str, list[str]] = {}  # of each other value
+    for preset, value in shown.items():
+        if value != shown["paper"] and key != "preset":
+            presets.setdefault(value, []).append(preset)
+    others = (f"{'/'.join(names)} {_spaced(value)}" for value, names in presets.items())
     return " · ".join([f"**{_spaced(shown['paper'])}**", *others])
 
 
@@ -228,7 +231,7 @@ def _spaced(value: str) -> str:
 
 
 def in_words(schema: Mapping[str, Any]) -> str:
-    """A JSON schema in words: `whole number, at least 1, at most 50`."""
+    """A JSON schema in words: `integer from 1 to 50`."""
     if "anyOf" in schema:
         return ", or ".join(map(in_words, schema["anyOf"]))
     if "enum" in schema:
@@ -238,9 +241,9 @@ def in_words(schema: Mapping[str, Any]) -> str:
         kind = f"list of {most}" if most and most == least else "list (not empty) of" if least else "list of"
         return f"{kind} {in_words(schema['items'])}"
     if "choice" in schema:
-        return "name, or `{name: NAME, OPTION: VALUE}`"
+        return PART
     limits = (f"{words} {schema[name]:,.10g}" for name, words in LIMITS.items() if name in schema)
-    return ", ".join([KINDS[schema["type"]], *limits])
+    return " ".join([KINDS[schema["type"]], *limits])
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:
