@@ -14,7 +14,6 @@ from torch import Tensor
 from realm_lab.engine.core.process import to_device
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 
-
 PADDING = 256  # wordpieces of padding in a group: more cost more than another group
 
 
