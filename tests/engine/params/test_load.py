@@ -152,7 +152,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"model.projection": "identity", "model.projection_size": 7}, "projection: identity needs", "set it"),
     ({"model.share_projection": True, "model.share_towers": False}, "share_projection", "needs share_towers: true"),
     ({"warm_start.embedder.initial_encoder": "checkpoint"}, "initial_encoder", "name a folder there"),
-    ({"pretrain.candidates": 1}, "pretrain.candidates: 1 leaves room for the null document alone", "raise it"),
+    (
+        {"pretrain.candidates": 1, "pretrain.null_document": "encoded"},
+        "pretrain.candidates: 1 leaves room for the null document alone",
+        "raise it",
+    ),
     (FROZEN | {"pretrain.train_reader": False}, "nothing is trained", "or steps to 0"),
     ({CAUSAL: "m.gguf"}, "causal_checkpoint: a causal language model is not trained", "set train_reader to false"),
     (
@@ -189,7 +193,7 @@ def test_contradictions_are_refused_with_a_remedy(
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("preset: toy\npretrain:\n  steps: 5\n  candidates: 1\n", 4),
+        ("preset: toy\npretrain:\n  null_document: encoded\n  candidates: 1\n", 4),
         ("preset: toy\nmodel:\n  layers: 2\n  hidden_size: 65\n", 4),
         ("preset: toy\ncorpus:\n  source: files\n", 3),  # the tagger is the preset's
         ("preset: toy\nmodel:\n  layers: 2\nseeds: [1, 1]\n", 4),
@@ -317,7 +321,11 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
         ({"pretrain.step": 1}, "--set pretrain.step", "pretrain.step"),
         ({"pretrain": {"step": 1}}, "--set pretrain.step", "pretrain.step"),
         ({"pretrain.steps": "many"}, "--set pretrain.steps", "pretrain.steps"),
-        ({"pretrain.candidates": 1}, "--set pretrain.candidates", "pretrain.candidates"),
+        (
+            {"pretrain.candidates": 1, "pretrain.null_document": "encoded"},
+            "--set pretrain.candidates",
+            "pretrain.candidates",
+        ),
         ({"preset": "tou"}, "--preset", ""),
     ],
 )
