@@ -41,7 +41,6 @@ SMALL = {  # parameter -> its small value; if cells differ in it, they get this 
     "finetune.steps": STEPS,
     "evaluate.questions": QUESTIONS,
     "evaluate.cloze_sentences": QUESTIONS,
-    "evaluate.explorer_examples": 2,
 }
 MANY = 10**9
 OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries that the tried project does not share

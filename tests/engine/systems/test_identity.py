@@ -46,7 +46,7 @@ IRRELEVANT = (
     "tokenizer.vocabulary_size",
     "system_options.",
 )
-OBSERVING = ("pretrain.watch.", "evaluate.interval_steps", "evaluate.explorer_examples")
+OBSERVING = ("pretrain.watch.", "evaluate.interval_steps")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     **{name: switch.value for name, switch in SWITCHES.items() if not callable(switch.value)},
     "corpus.source": None,  # with files: tests/engine/corpus/test_prepare.py; its options below
