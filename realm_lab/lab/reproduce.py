@@ -53,7 +53,7 @@ def reproduce(
         raise UserError("reproduce: name the cell that is to be run again, for example `masking/random_span`")
     reports = Path(root) / "reports"
     names = sorted(
-        {path.parent.name for place in ("*", "reference/*") for path in reports.glob(f"{place}/results.csv")}
+        {path.parent.name for folder in ("*", "reference/*") for path in reports.glob(f"{folder}/results.csv")}
     )
     if name and name not in names:
         raise UserError(f"no report of study '{name}'", suggestion(name, names), path=reports)

@@ -132,8 +132,8 @@ def _sizes(run: Run) -> dict[str, int]:
     values = flatten(run.params)
     found = {name: MANY if values[name] is None else values[name] for name in SMALL}
     options = options_of(run.params, run.system)
-    own = {f"{OPTIONS}.{run.system}.{name}": value for name, value in options if name.endswith("steps")}
-    return found | {name: value for name, value in own.items() if value}
+    of_system = {f"{OPTIONS}.{run.system}.{name}": value for name, value in options if name.endswith("steps")}
+    return found | {name: value for name, value in of_system.items() if value}
 
 
 def _steps_of(stage: str, run: Run) -> list[str]:
@@ -144,16 +144,16 @@ def _steps_of(stage: str, run: Run) -> list[str]:
     left = options
     for one in system_of(run.system).stages:
         of_section = [name for name in sizes if name.endswith(".steps") and name not in options and one.declares(name)]
-        own = [name for name in left if one.declares(f"{OPTIONS}.{name.rpartition('.')[2]}")]
-        left = [name for name in left if name not in own]
+        of_system = [name for name in left if one.declares(f"{OPTIONS}.{name.rpartition('.')[2]}")]
+        left = [name for name in left if name not in of_system]
         if one.name == stage:
-            return of_section or own
+            return of_section or of_system
     return []
 
 
 def _entry(cell: StudyCell, small: dict[str, int]) -> dict[str, Any]:
-    own = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
-    return {"title": cell.title, "system": cell.system, "set": own | small}
+    changed = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
+    return {"title": cell.title, "system": cell.system, "set": changed | small}
 
 
 def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most: int | None = None) -> list[str]:

@@ -395,11 +395,11 @@ def read_run(path: Path) -> Run:
     try:
         folders, corpus = found["stages"], found["inputs"]["corpus"]
         keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}
-        own = {name: found[name] for name in FIELDS if name != "inputs"} | {"stages": keys, "corpus_key": corpus}
+        kept = {name: found[name] for name in FIELDS if name != "inputs"} | {"stages": keys, "corpus_key": corpus}
         name = f"{found['system']}-s{found['seed']}-{found['run_key'][:KEY_LENGTH]}"
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"not a record of a run ({error})", "repair or delete the file", path=path) from None
-    run = validated(RUN, own | {"cell": "", "name": name}, path)
+    run = validated(RUN, kept | {"cell": "", "name": name}, path)
     check_file(path)
     if path.parent.name != run.name:
         raise UserError(f"the record is of {run.name}", "rename the folder back, or delete the copy", path=path)

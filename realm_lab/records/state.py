@@ -154,8 +154,8 @@ def _state(folder: Path, status: Status, job: StageState | None) -> tuple[State,
         if job is not None and job.state == "CANCELLED":  # killed before it had written a checkpoint
             return "CANCELLED", job.reason
         process = f"process {status.pid} on {status.host}"
-        told = job.error if job is not None else None
-        return "LOST", Reason(Cause.GONE, process, detail=status.error or "", queue=told or "")
+        answer = job.error if job is not None else None
+        return "LOST", Reason(Cause.GONE, process, detail=status.error or "", queue=answer or "")
     if status.state == "FAILED":
         return "FAILED", error_of(status)
     if job is not None and job.state in ("FAILED", "LOST"):  # it ended without a word in the folder

@@ -327,7 +327,7 @@ def test_a_search_by_questions_needs_development_questions(tmp_path: Path) -> No
 def test_a_search_of_the_project_can_be_planned(name: str, repository: Path, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("preset: toy\n", encoding="utf-8")
     plan = plan_study(repository / "experiments" / f"{name}.yaml", tmp_path)
-    assert RATE in plan.spaces[0].own
+    assert RATE in plan.spaces[0].start
     assert plan.runs[0].last_stage == "pretrain"
     path = write_search(tmp_path, SPACE + "metric: exact_match_dev\n")
     assert plan_study(path, tmp_path, params_path=PARAMETERS).runs[0].last_stage == "evaluate"
