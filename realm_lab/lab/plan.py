@@ -102,7 +102,7 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
     inside = functools.partial(placed, written)
     space = _space(search, cell, values, base, search.space, written, {*search.common, *given}, inside)
     settings = search.launcher
-    if settings.local.processes is None:  # no more processes than trials at a time need
+    if settings.local.processes is None:  # as many as the trials at a time need
         local = LocalOptions(processes=search.parallel * len(search.seeds))
         settings = settings.model_copy(update={"local": local})
     design = StudyRecord(
@@ -256,7 +256,7 @@ def _space(
     """Return the space of a cell, `written` as it is in the file, with the runs of its trials. `before` are the
     cell's settings, `taken` those that cannot be in a space; `inside` attaches the source of an error in settings.
     UserError: the space does not fit the cell."""
-    for name in overrides_of(dict.fromkeys(written)):  # they are parameters of a cell
+    for name in overrides_of(dict.fromkeys(written)):  # refuses a name that no cell may set
         if name in taken:
             where = f"for cell '{cell.name}'" if cell.name else "in 'set' or by --set"
             raise UserError(f"'{name}' is set {where} and is in its space; keep one", value=name)

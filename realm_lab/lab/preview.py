@@ -56,11 +56,11 @@ def show_plan(
     states = StageStates(Path(root) / "runs")
     rows = []
     for cell in plan.cells:
-        of_cell = [run for run in runs if run.cell == cell.name]  # none: the command of a stage that it does not have
+        of_cell = [run for run in runs if run.cell == cell.name]  # none if the command is of a stage that it lacks
         for trial in dict.fromkeys(run.trial for run in of_cell):
             of_trial = [run for run in of_cell if run.trial == trial]
             counts = Counter(states.look(run).state for run in of_trial)
-            says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
+            says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)
             name = f"{cell.name}\n{cell.title}" if says_more and trial is None else of_trial[0].label
             differs = _differs(plan, cell) if trial is None else changes_title(of_trial[0].chosen)
             rows.append((name, differs, ", ".join(str(run.seed) for run in of_trial), in_words(counts)))

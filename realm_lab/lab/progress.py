@@ -92,7 +92,7 @@ class SweepProgress:
     def _update(self, states: Mapping[str, StageState]) -> None:
         now = time.monotonic()
         is_time = now - self._last_line_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
-        for name in [name for name in states if name in self.tasks]:  # others are of an earlier submission
+        for name in [name for name in states if name in self.tasks]:  # the launcher may have some of an earlier sweep
             state, before = states[name], self._states.get(name)
             if state.state == "RUNNING" and self.console.is_terminal:
                 self._show_bar(self.tasks[name])

@@ -253,7 +253,7 @@ def _explained(error: ValidationError, document: Any, model: type[StudyFile]) ->
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     inside, location = document, []
     given = [part for part in problem["loc"] if part not in (LIST, RULE)]
-    for part in given:  # others than those in the file name the types of a union
+    for part in given:  # pydantic adds the types of a union
         if has_key(inside, part):
             location.append(part)
             inside = inside[part]

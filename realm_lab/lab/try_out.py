@@ -106,7 +106,7 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
     for name in dict.fromkeys(name for sizes in flat.values() for name in sizes):
         known = sorted({sizes[name] for sizes in flat.values() if name in sizes})
         for cell, sizes in flat.items():
-            if name in sizes:  # distinct where the cells are
+            if name in sizes:  # cells that differ in it stay different
                 longer = changes if name.endswith("steps") and "interval" not in name else 0
                 more = known.index(sizes[name]) + longer
                 small[cell][name] = min(sizes[name], SMALL.get(name, STEPS) + more)

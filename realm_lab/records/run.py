@@ -253,7 +253,7 @@ class StageRun:
         current = self._current or self.status()
         is_ours = (current.host, current.pid) == (socket.gethostname(), os.getpid())
         if not is_ours or current.state != "RUNNING":
-            return current  # another process's attempt: its clocks are not read here
+            return current  # of another process, whose times stay
         peak = max(current.peak_memory_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
         return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)
 
@@ -270,7 +270,7 @@ class StageRun:
         except DiskFull:
             if status.state == "RUNNING":
                 raise
-            overwrite_json(path, asdict(status))  # record the end all the same
+            overwrite_json(path, asdict(status))  # the end is recorded on a full disk, too
 
 
 Value = TypeVar("Value")

@@ -250,7 +250,7 @@ def check_causal(path: Path) -> None:
         raise UserError(problem, "copy the tokenizer and the model of one version", path=tokenizer)
     config = path / "tokenizer_config.json"
     named = (read_object(one) for one in (path / "special_tokens_map.json", config) if one.is_file())
-    given = {name: value for each in named for name, value in each.items()}  # a null in the second one counts
+    given = {name: value for each in named for name, value in each.items()}  # the second one wins, with a null as well
     if given.get("tokenizer_class") in GENERAL_TOKENIZERS and not (given.get("bos_token") or given.get("eos_token")):
         raise UserError(*NO_FIRST_TOKEN, path=config)
 

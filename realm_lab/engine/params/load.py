@@ -156,7 +156,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         for parent in parents:
             inside = inside.setdefault(parent, {})
         inside[name] = _with_options(flat[key], inside.get(name)) if is_part(key) else flat[key]
-    for part in {part_of(key) for key in flat} - {None, *flat}:  # options of the part that is the default
+    for part in {part_of(key) for key in flat} - {None, *flat}:  # options that are given for a default plug-in
         *parents, name = str(part).split(".")
         section = functools.reduce(dict.__getitem__, parents, values)
         section[name] = _with_options(parameter_fields()[str(part)].default.name, section[name])
@@ -190,7 +190,7 @@ def preset_values(name: Any) -> dict[str, Any]:
 
 @functools.cache  # the files belong to the package
 def _preset_values(name: str) -> dict[str, Any]:
-    values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # plain: no fault is in them
+    values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # plain: it has no errors
     base = values.get("preset")  # the preset that this one changes
     return laid_over(_preset_values(base) if base else {}, values) | {"preset": name}
 

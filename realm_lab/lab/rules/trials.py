@@ -119,7 +119,7 @@ class Journal:
         self._study.enqueue_trial(dict(self._start), skip_if_exists=True)
         for trial in self._counted():
             is_open = trial.state is TrialState.RUNNING
-            is_half = is_open and trial.params.keys() != self._space.keys()  # its owner was killed meanwhile
+            is_half = is_open and trial.params.keys() != self._space.keys()  # its owner was killed early
             if is_half or (retry_failed and trial.state is TrialState.FAIL):
                 self._study.enqueue_trial(trial.params, user_attrs={CONTINUES: trial.number})
             if is_half:
@@ -160,7 +160,7 @@ class Journal:
         """Ask for another trial."""
         self._study.sampler = sampler(self._search.sampler, len(self._study.get_trials(deepcopy=False)))
         trial = self._study.ask(self._space)
-        with suppress(UserError):  # it fails as soon as its runs are asked for
+        with suppress(UserError):  # no valid combination: open_trials ends it
             trial.set_user_attr("runs", [run.name for run in self._plan.spaces[0].make(trial.params)])
 
     def tell(self, number: int, state: str, value: float | None = None, why: str = "") -> None:

@@ -142,7 +142,7 @@ def trials_of_cell(
         except UserError:
             if tuning.sampler == "grid":
                 raise
-            continue  # the next draw
+            continue  # no valid combination: the next draw
         key = cell.key(values)
         if key in keys:
             continue
@@ -170,7 +170,7 @@ def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Itera
         yield from (point for point in points if point != first)
     elif tuning.sampler == "latin":
         yield first
-        for draw in range(MOST_HYPERCUBES):  # the first one, unless trials of it are equal or not valid
+        for draw in range(MOST_HYPERCUBES):  # a further one only if trials are equal or not valid
             yield from hypercube(space, start, tuning.trials - 1, draw)
     else:
         from realm_lab.lab.rules.trials import MOST_DRAWS, RANDOM_TRIALS, draws  # brings optuna

@@ -190,7 +190,7 @@ class Mirror:
                 "train something first (dvc repro), or give --root DIR; `realm-lab report` puts back what DVC keeps",
                 path=self.runs,
             )
-        self._lock = self.runs / ".mirror.lock"  # two mirrors at once would both miss a run, and both make it
+        self._lock = self.runs / ".mirror.lock"  # or two mirrors could both create the same run
         with exclusive(self._lock):
             self._tracker = make()
         self.summary = MirrorSummary(self._tracker.where, {})
