@@ -148,7 +148,7 @@ lint: setup-dev  ## ruff check, ruff format --check, mypy, the rules of wording,
 	$(VENV)/bin/python -m realm_lab claims
 
 pages: setup  ## write params.yaml and the generated pages of docs/ again; the values filled in are kept
-	@$(VENV)/bin/python -m realm_lab.cli.reference_pages
+	@$(VENV)/bin/python -m docs.reference_pages
 
 docs: setup-dev  ## build the documentation into site/
 	@$(VENV)/bin/python docs/site_pages.py

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import realm_lab
+from docs.json_fields import JSON_FIELDS
 from realm_lab.cli import main
-from realm_lab.cli.json_fields import JSON_FIELDS
 from tests import tiny
 
 DOCS = Path(__file__).parents[1] / "docs"

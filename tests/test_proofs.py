@@ -33,10 +33,8 @@ from tests.tiny_system import Reference, TinySystem, build_system, prepare_corpu
 VARIANTS: dict[str, dict[str, Any]] = {
     "two towers": {"model": {"share_towers": False}},
     "shared": {"model": {"share_towers": True}},
-    "as released": {
-        "model": {"share_towers": True, "share_projection": True, "pooling": "tanh", "projection_norm": True}
-    },
-    "scaled": {"model": {"score_scale": "inverse_sqrt", "activation": "gelu_new"}},
+    "as released": {"model": {"share_towers": True, "projection": "released", "pooling": "tanh"}},
+    "scaled": {"model": {"score_scale": "inverse_sqrt"}},
     "learned null": {"pretrain": {"null_document": "learned", "candidates": 8}},
 }
 

@@ -102,27 +102,27 @@ def with_gate(gate: Gate) -> list[Finding]:
         for name, one in nats.items()
     ]
     share = gate.among_candidates
-    told = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
-    found.append(Finding("OK" if share.mean >= LEAST_SHARE else "wrong", "answer among the candidates", told))
+    text = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
+    found.append(Finding("OK" if share.mean >= LEAST_SHARE else "wrong", "answer among the candidates", text))
     if gate.only_by_reading:
         found = [one._replace(state="note") for one in found]  # the words are of no use here
     if gate.support:
         spans, with_words, best, pairs, share = gate.support
-        told = (
+        text = (
             f"{best.mean:+.1f} ± {best.error:.1f} nats, preferred in {pairs.mean:.2f} ± {pairs.error:.2f} of the pairs"
         )
         remedy = (
             "pre-training can learn which passages hold the words, no more; compare with pretrain.reward: containment"
         )
         is_preferred = gate.support.prefers_support
-        about = f"{told} ({spans} spans, {with_words} of them with passages that hold the words)"
+        about = f"{text} ({spans} spans, {with_words} of them with passages that hold the words)"
         found.append(
             Finding(
                 "OK" if is_preferred else "note", "support, over the best other", about, "" if is_preferred else remedy
             )
         )
-        told = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
-        found.append(Finding("OK" if share.mean >= LEAST_SHARE else "note", "support among the candidates", told))
+        text = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
+        found.append(Finding("OK" if share.mean >= LEAST_SHARE else "note", "support among the candidates", text))
     return found + [Finding("wrong", "pre-training will not learn", *one.split("; ", 1)) for one in gate.problems]
 
 
@@ -154,8 +154,8 @@ def verify(root: Path) -> list[Finding]:
 
 def _files(root: Path, pattern: str) -> Iterator[Path]:
     """Yield the files of the folders that realm_lab writes, at any depth."""
-    for place in ("runs", "models", "data/prepared"):
-        yield from (path for path in sorted((root / place).rglob(pattern)) if path.is_file())
+    for folder in ("runs", "models", "data/prepared"):
+        yield from (path for path in sorted((root / folder).rglob(pattern)) if path.is_file())
 
 
 def _kind(path: Path) -> str:

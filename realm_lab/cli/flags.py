@@ -57,7 +57,7 @@ def policy_of(options: argparse.Namespace) -> dict[str, Any]:
     return {"launch.other_code": policy} if policy else {}
 
 
-def in_place(error: UserError, options: argparse.Namespace) -> UserError:
+def located(error: UserError, options: argparse.Namespace) -> UserError:
     """Return an error about a parameter with the flag or the line that set it, if one did and the error has no source
     yet."""
     if error.path or not error.parameter or "params" not in options:

@@ -21,7 +21,7 @@ from realm_lab import __version__
 from realm_lab.cli.ask import add_ask
 from realm_lab.cli.examples import PROGRAM, add_examples
 from realm_lab.cli.first_line import first_line
-from realm_lab.cli.flags import add_everywhere, in_place
+from realm_lab.cli.flags import add_everywhere, located
 from realm_lab.cli.judging import add_claims, add_verdict
 from realm_lab.cli.pipeline import add_pipeline
 from realm_lab.cli.project import add_gc, add_start
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = options.run(options)
         sys.stdout.flush()  # a reader that went away is noticed here, not when the interpreter exits
     except UserError as error:
-        return _fail(options, EXIT_USER_ERROR, f"error: {_one_line(in_place(error, options))}")
+        return _fail(options, EXIT_USER_ERROR, f"error: {_one_line(located(error, options))}")
     except KeyboardInterrupt:
         return _fail(options, EXIT_INTERRUPTED, f"{options.verb} interrupted; run it again to go on")
     except BrokenPipeError:

@@ -38,7 +38,6 @@ class MaskRequest(NamedTuple):
     length: int  # wordpieces of the sentence
     spans: np.ndarray  # its salient spans [first, end), int32 [spans, 2]
     rate: float  # pretrain.mask_rate: the share of wordpieces to mask
-    salient_spans: int  # pretrain.salient_spans: how many salient spans to mask
     token_ids: np.ndarray | Sequence[int] = ()  # [length]
     wordpieces: Sequence[str] = ()  # [length], in BERT's notation for every tokenizer: "zov", "##zen"
     labels: Sequence[str] | None = None  # of each salient span, by the tagger: "date", "name", "PER", ...
@@ -101,7 +100,6 @@ def check_masking(settings: Pretrain) -> None:
         8,
         np.array([[2, 4]], np.int32),
         settings.mask_rate,
-        settings.salient_spans,
         np.arange(8),
         "a sentence on tri ##al , it ended".split(),
         ["name"],
@@ -155,13 +153,8 @@ class QuestionForm:
 
 @register_masking("salient_span")
 def salient_span(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """Mask `salient_spans` distinct salient spans, drawn uniformly; all if there are fewer (section 3.4: one)."""
-    order = np.arange(len(request.spans))
-    count = min(request.salient_spans, len(order))
-    for position in range(count):  # the first draws of a Fisher-Yates shuffle
-        other = int(generator.integers(position, len(order)))
-        order[[position, other]] = order[[other, position]]
-    return np.unique(np.concatenate([np.arange(*request.spans[chosen]) for chosen in order[:count]]))
+    """Mask a salient span, drawn uniformly (section 3.4)."""
+    return np.arange(*request.spans[generator.integers(len(request.spans))])
 
 
 @register_masking("random_token")

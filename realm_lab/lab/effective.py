@@ -7,22 +7,22 @@ stage of DVC: it refuses what a later one would refuse after work.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from realm_lab.engine.params.load import load
-from realm_lab.engine.params.parameters import Params
-from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, code_roots, plan_run
-from realm_lab.engine.systems.registry import options_of
+from realm_lab.engine.systems.identity import code_roots
 from realm_lab.errors import UserError
 from realm_lab.lab.other_code import other_code
-from realm_lab.lab.plan import check_parts, plan_study
+from realm_lab.lab.plan import default_plan, plan_study
 from realm_lab.lab.results import Results
 from realm_lab.lab.rules.seeds import options_of as seed_options
 from realm_lab.lab.wanted import wanted
 from realm_lab.records.code_record import CodeStates, code_reader
 from realm_lab.records.files import digest, write_json
 from realm_lab.records.plugins import Choice
+from realm_lab.records.run import Run
 from realm_lab.records.yaml_file import read_yaml
 
 AFTER = {"evaluate": ("realm_lab.evidence.report.default_run",), "report": ("realm_lab.evidence.report.report",)}
@@ -32,11 +32,10 @@ def write_effective(source: Path, folder: Path) -> None:
     """Write every parameter with its value, and digests of keys and code. UserError: a wrong parameter, or an unknown
     name."""
     params = load(source)
-    check_parts(params)
-    options_of(params, DEFAULT_SYSTEMS[-1])
+    runs = default_plan(params).runs
     write_json(folder / "parameters.json", params.model_dump(mode="json"))
-    write_json(folder / "keys.json", stage_keys(params))
-    write_json(folder / "code.json", stage_digests(params, source.parent / "runs"))
+    write_json(folder / "keys.json", stage_keys(runs))
+    write_json(folder / "code.json", stage_digests(runs, source.parent / "runs"))
     (folder / "studies").mkdir(parents=True, exist_ok=True)
     for name in _studies(source.with_name("dvc.yaml")):
         study = study_digests(source.parent / "experiments" / f"{name}.yaml", source.parent)
@@ -49,37 +48,27 @@ def _studies(pipeline: Path) -> list[str]:
     return [name for one in variables if isinstance(one, dict) for name in one.get("studies", [])]
 
 
-def stage_keys(params: Params) -> dict[str, str]:
+def stage_keys(runs: Sequence[Run]) -> dict[str, str]:
     """Return stage -> digest of its keys in all runs of the default pipeline."""
-    plans = [plan_run(params, system, seed) for system in DEFAULT_SYSTEMS for seed in params.seeds]
-    stages = ("prepare", *plans[-1].stages)
-    return {
-        stage: digest([plan.key(stage) for plan in plans if stage in ("prepare", *plan.stages)]) for stage in stages
-    }
+    stages = ("prepare", *runs[-1].stages)
+    return {stage: digest([run.key(stage) for run in runs if stage in ("prepare", *run.stages)]) for stage in stages}
 
 
-def stage_digests(params: Params, runs: Path) -> dict[str, str]:
-    """Return stage -> digest of the code that it and the stages before it reach, for every system of the default
-    pipeline, with the files that custom code opened; and of `report`."""
-    reader, found, opened = code_reader(runs), {}, _opened(params, runs)
+def stage_digests(runs: Sequence[Run], folder: Path) -> dict[str, str]:
+    """Return stage -> digest of the code that it and the stages before it reach, in all runs of the default pipeline,
+    with the files that custom code opened in them so far; and of `report`. `folder`: that of the runs."""
+    reader, states, found = code_reader(folder), CodeStates(folder), dict[str, str]()
+    roots = {run.system: code_roots(run.params, run.system) for run in runs}
     above: list[str] = []
-    by_system = [code_roots(params, system) for system in DEFAULT_SYSTEMS]
-    for stage in by_system[-1]:
-        roots = [*AFTER.get(stage, ()), *(root for each in by_system for root in each.get(stage, ()))]
-        above.append(digest([reader.reached(roots), opened[stage]]))
+    for stage in ("prepare", *runs[-1].stages):
+        reached = [*AFTER.get(stage, ()), *(root for each in roots.values() for root in each.get(stage, ()))]
+        opened: dict[str, str] = {}
+        for path in (run.folders(folder).get(stage) for run in runs):
+            opened |= states.files(path) if path else {}
+        above.append(digest([reader.reached(reached), opened]))
         found[stage] = digest(above)
     found["report"] = digest(reader.reached(AFTER["report"]))
     reader.save()
-    return found
-
-
-def _opened(params: Params, runs: Path) -> dict[str, dict[str, str]]:
-    """Return stage -> the files that custom code opened in its runs so far, with their present digests."""
-    states, found = CodeStates(runs), dict[str, dict[str, str]]()
-    for system in DEFAULT_SYSTEMS:
-        for seed in params.seeds:
-            for stage, folder in plan_run(params, system, seed).folders(runs).items():
-                found.setdefault(stage, {}).update(states.files(folder))
     return found
 
 

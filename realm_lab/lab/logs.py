@@ -26,11 +26,11 @@ SHOWN = 6  # values of an evaluation in a line; metrics.jsonl has all
 
 def show_log(root: Path, run: Run, *, follow: bool) -> None:
     """Print the log; with `follow`, continue until the run is complete, as far as its studies ask, or failed."""
-    said: set[str] = set()
+    printed: set[str] = set()
     studies = Studies(Path(root) / "runs")
     known = [part for name in studies.names() for part in studies.read(name).with_trials]
-    own = [study for study in known if any(one.name == run.name for one in study.runs)]
-    wanted = {stage for study in own for stage in run.folders(Path(), study.last_stage)} if own else {*run.stages}
+    listing = [study for study in known if any(one.name == run.name for one in study.runs)]
+    wanted = {stage for study in listing for stage in run.folders(Path(), study.last_stage)} or {*run.stages}
     while True:
         found = _stages(root, run)
         lines = [line for stage, state in found for line in stage_lines(stage, state)]
@@ -39,9 +39,9 @@ def show_log(root: Path, run: Run, *, follow: bool) -> None:
         if ends or not follow:
             lines += [line for log in process_logs(root, run) for line in _printed(log)]
         for line in lines:
-            if line not in said:
+            if line not in printed:
                 print(line, flush=True)
-        said |= set(lines)
+        printed |= set(lines)
         if ends or not follow:
             return
         time.sleep(LOOK_AGAIN_SECONDS)

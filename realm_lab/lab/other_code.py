@@ -15,7 +15,7 @@ from realm_lab.records.files import remove_directory
 from realm_lab.records.run import Run
 from realm_lab.records.run_lease import writing
 
-KEPT = ("config.yaml", "lease")  # of a stage that is to start from nothing
+KEPT = ("config.yaml", "lease")  # files of a stage that stay if it starts from nothing
 OtherCode = tuple[StageCode, list[Run]]
 
 

@@ -98,11 +98,11 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
         raise UserError(message, value=search.reach("pruning", "after_steps"))
-    cell, place, last = StudyCell("", "", DEFAULT_SYSTEM, {}), search.reach("space"), last_stage_for(search.metric)
-    inside = functools.partial(placed, place)
-    space = _space(search, cell, values, base, search.space, place, {*search.common, *given}, inside)
+    cell, written, last = StudyCell("", "", DEFAULT_SYSTEM, {}), search.reach("space"), last_stage_for(search.metric)
+    inside = functools.partial(placed, written)
+    space = _space(search, cell, values, base, search.space, written, {*search.common, *given}, inside)
     settings = search.launcher
-    if settings.local.processes is None:  # no more processes than trials at a time need
+    if settings.local.processes is None:  # as many as the trials at a time need
         local = LocalOptions(processes=search.parallel * len(search.seeds))
         settings = settings.model_copy(update={"local": local})
     design = StudyRecord(
@@ -138,11 +138,11 @@ def _runs(
             check_parts(resolved[cell.name])
             plans.append(plan_runs(resolved[cell.name], cell.system, seeds))
     cells, of_baseline = _compared(cells, [flatten(params) for params in resolved.values()])
-    own = [key for key in cells[0].overrides if key not in common]
+    varied = [key for key in cells[0].overrides if key not in common]
     everywhere = {
         key: value
         for key, value in beyond_preset(resolved[cells[0].name]).items()
-        if not any(f"{key}.".startswith(f"{name}.") for name in own)
+        if not any(f"{key}.".startswith(f"{name}.") for name in varied)
     }
     runs = []
     owners: dict[str, StudyCell] = {}  # run key -> its cell
@@ -194,7 +194,7 @@ def _compared(cells: Sequence[StudyCell], flat: Sequence[dict[str, Any]]) -> tup
     flat = [with_options(values, names) for values in flat]
     base = flat[0]
     changes = ({key: value for key, value in values.items() if value != base[key]} for values in flat)
-    return [replace(cell, changes=json.loads(json.dumps(own))) for cell, own in zip(cells, changes, strict=True)], base
+    return [replace(cell, changes=json.loads(json.dumps(new))) for cell, new in zip(cells, changes, strict=True)], base
 
 
 def _settings(study: Study, cell: StudyCell, common: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,9 +227,9 @@ def _spaces(
         message = f"tune.seeds: {shared[0]} is a seed of the study, too; a choice must not see them, so take others"
         raise UserError(message, value=study.reach("tune", "seeds"))
     for cell, overrides in given:
-        own = study.cells[cell.name].space if cell.name in study.cells else None
-        space = tune.space if own is None else own
-        written_space = study.reach("tune", "space") if own is None else study.reach("cells", cell.name, "space")
+        separate = study.cells[cell.name].space if cell.name in study.cells else None
+        space = tune.space if separate is None else separate
+        written_space = study.reach("tune", "space") if separate is None else study.reach("cells", cell.name, "space")
         if not space:
             problem = f"cell '{cell.name}' has no space to tune; write one here, or in 'tune'"
             raise UserError(problem, value=written_space)
@@ -249,14 +249,14 @@ def _space(
     before: Mapping[str, Any],
     untuned: Params,
     space: Mapping[str, Dimension],
-    place: Any,
+    written: Any,
     taken: Collection[str],
     inside: Callable[[Mapping[str, Any]], AbstractContextManager[None]],
 ) -> CellSpace:
-    """Return the space of a cell, which `place` has as it was written, with the runs of its trials. `before` are the
+    """Return the space of a cell, `written` as it is in the file, with the runs of its trials. `before` are the
     cell's settings, `taken` those that cannot be in a space; `inside` attaches the source of an error in settings.
     UserError: the space does not fit the cell."""
-    for name in overrides_of(dict.fromkeys(place)):  # they are parameters of a cell
+    for name in overrides_of(dict.fromkeys(written)):  # refuses a name that no cell may set
         if name in taken:
             where = f"for cell '{cell.name}'" if cell.name else "in 'set' or by --set"
             raise UserError(f"'{name}' is set {where} and is in its space; keep one", value=name)
@@ -266,7 +266,7 @@ def _space(
     def make(values: Mapping[str, Any]) -> tuple[Run, ...]:
         text = json.dumps(values, sort_keys=True)
         if text not in made:
-            tried = laid_over(before, {name: values[name] for name in place if name in values})
+            tried = laid_over(before, {name: values[name] for name in written if name in values})
             with inside(tried):
                 params = resolve(tried)
                 check_parts(params)
@@ -274,21 +274,21 @@ def _space(
             made[text] = tuple(replace(run, cell=cell.name, last_stage=last) for run in runs)
         return made[text]
 
-    found = CellSpace(cell.name, space, {name: known[name] for name in space}, make, place)
+    found = CellSpace(cell.name, space, {name: known[name] for name in space}, make, written)
     with found.errors():
         if last not in make({})[0].stages:
             raise UserError(f"metric: the system '{cell.system}' has no stage '{last}', where it is measured")
     for name, dimension in space.items():
         with found.errors(name):
-            check_dimension(name, dimension, found.own[name], found.key, last)
+            check_dimension(name, dimension, found.start[name], found.key, last)
     return found
 
 
 def _parts_of(study: Study, name: str, kind: Kind[Any]) -> tuple[Choice, ...]:
     """Return the extra figures or sections of a study's report. UserError: an unknown one."""
     found = []
-    for place, choice in enumerate(getattr(study, name)):
-        with placed(study.reach(name, place)):
+    for position, choice in enumerate(getattr(study, name)):
+        with placed(study.reach(name, position)):
             found.append(known_anywhere(kind, name, choice))
     return tuple(found)
 
@@ -298,8 +298,8 @@ def _metrics_of(study: Study) -> dict[str, Metric]:
     study's systems and schemes are imported before, since they may register some. UserError: an unknown one, or one
     named twice."""
     found: list[Metric] = []
-    for place, choice in enumerate(study.metrics):
-        with placed(study.reach("metrics", place)):
+    for position, choice in enumerate(study.metrics):
+        with placed(study.reach("metrics", position)):
             found.append(_metric(choice))
     study.refuse_twice([metric.name for metric in found], "metrics")
     named = {choice.name: metric for choice, metric in zip(study.metrics, found, strict=True)}
@@ -392,5 +392,5 @@ def _overlap(
         why = f"params.yaml sets {same[0]} = {show(common[same[0]])} for every cell; empty that line"
     else:
         why = "they have identical parameters; delete one of them"
-    place = setting(two.overrides, *differs) or study.reach(*("cells", two.name) if study.cells else ("axes",))
-    return UserError(f"cells '{one.name}' and '{two.name}' are the same run: {why}", value=place)
+    source = setting(two.overrides, *differs) or study.reach(*("cells", two.name) if study.cells else ("axes",))
+    return UserError(f"cells '{one.name}' and '{two.name}' are the same run: {why}", value=source)

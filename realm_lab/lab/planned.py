@@ -23,14 +23,14 @@ Make = Callable[[Mapping[str, Any]], tuple[Run, ...]]
 
 @dataclass(frozen=True)
 class CellSpace:
-    """The space of a cell. `own`: the cell's values of its parameters, the first trial. `place`: the source of its
-    names."""
+    """The space of a cell. `start`: the cell's values of its parameters, the first trial. `written`: the space in the
+    file."""
 
     cell: str
     space: Mapping[str, Dimension]
-    own: Mapping[str, Any]
+    start: Mapping[str, Any]
     make: Make
-    place: Any
+    written: Any
 
     def key(self, values: Mapping[str, Any]) -> str:
         """Return the key of the last stage of a trial: trials with the same one are one trial."""
@@ -38,7 +38,7 @@ class CellSpace:
 
     def errors(self, *keys: str) -> AbstractContextManager[None]:
         """Attach the file and line of the space, or of a parameter in it, to errors that are raised inside."""
-        return placed(reach(self.place, *keys), prefix=f"cell '{self.cell}': " if self.cell else "")
+        return placed(reach(self.written, *keys), prefix=f"cell '{self.cell}': " if self.cell else "")
 
 
 @dataclass(frozen=True)

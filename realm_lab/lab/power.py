@@ -142,7 +142,7 @@ def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
 
 
 def _sources(root: Path) -> list[str]:
-    reports = (path.parent.name for place in ("*", "reference/*") for path in root.glob(f"reports/{place}/results.csv"))
+    reports = (path.parent.name for part in ("*", "reference/*") for path in root.glob(f"reports/{part}/results.csv"))
     return sorted({*Studies(root / "runs").names(), *reports})
 
 
@@ -239,7 +239,7 @@ def _hours(plan: StudyPlan, pilot: Pilot, root: Path) -> dict[str, dict[str, flo
     """Return cell -> stage -> device hours that a run adds: those of the pilot, else of the reference reports, else the
     mean of all cells that are known. Empty: nothing was measured."""
     rows = pilot.results.dropna(subset=["device_hours"]) if "device_hours" in pilot.results else pilot.results[:0]
-    measured = {str(cell): float(mine["device_hours"].mean()) for cell, mine in rows.groupby("cell")}
+    measured = {str(cell): float(of_cell["device_hours"].mean()) for cell, of_cell in rows.groupby("cell")}
     first = {cell.name: runs[0] for cell in plan.cells if (runs := plan.of(cell.name))}
     known = {cell: in_stages(measured[cell], run, pilot.minutes.get(cell, {})) for cell, run in first.items()
              if cell in measured}  # fmt: skip

@@ -56,14 +56,14 @@ def show_plan(
     states = StageStates(Path(root) / "runs")
     rows = []
     for cell in plan.cells:
-        of_cell = [run for run in runs if run.cell == cell.name]  # none: the command of a stage that it does not have
+        of_cell = [run for run in runs if run.cell == cell.name]  # none if the command is of a stage that it lacks
         for trial in dict.fromkeys(run.trial for run in of_cell):
-            mine = [run for run in of_cell if run.trial == trial]
-            counts = Counter(states.look(run).state for run in mine)
-            says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)  # not of a cell of axes
-            name = f"{cell.name}\n{cell.title}" if says_more and trial is None else mine[0].label
-            differs = _differs(plan, cell) if trial is None else changes_title(mine[0].chosen)
-            rows.append((name, differs, ", ".join(str(run.seed) for run in mine), in_words(counts)))
+            of_trial = [run for run in of_cell if run.trial == trial]
+            counts = Counter(states.look(run).state for run in of_trial)
+            says_more = re.sub(r"[\s_]", "", cell.title) != re.sub(r"[\s_]", "", cell.name)
+            name = f"{cell.name}\n{cell.title}" if says_more and trial is None else of_trial[0].label
+            differs = _differs(plan, cell) if trial is None else changes_title(of_trial[0].chosen)
+            rows.append((name, differs, ", ".join(str(run.seed) for run in of_trial), in_words(counts)))
     tasks = tasks_of(runs, states, retry_failed=True, until=until)
     how = launcher.preview(tasks) if launcher else ()
     columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
@@ -86,12 +86,12 @@ def show_search(plan: StudyPlan, root: Path, *, as_json: bool) -> None:
     assert plan.search is not None
     search, path = plan.search, study_folder(Path(root) / "runs", plan.name) / "trials.json"
     states = Counter(trial["state"] for trial in read_json(path)["trials"]) if path.exists() else {}
-    own = plan.spaces[0].own
-    found = search.as_data(own)
+    start = plan.spaces[0].start
+    found = search.as_data(start)
     if as_json:
         print_json(found | {"trials": search.trials, "parallel": search.parallel, "states": states})
         return
-    rows = [(name, show(own[name]), show(space)) for name, space in found["space"].items()]
+    rows = [(name, show(start[name]), show(space)) for name, space in found["space"].items()]
     print_table(f"{plan.name}: {search.question}", ("parameter", "as it is, the first trial", "where trials are"), rows)
     there = ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
     how = f"{search.trials} trials for {search.metric}, at most {search.parallel} at a time"

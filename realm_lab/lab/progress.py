@@ -56,7 +56,7 @@ class SweepProgress:
         self._whole = self.bars.add_task("tasks", total=0)
         self.add(tasks)
         self._of_task: dict[str, TaskID] = {}
-        self._said_at = time.monotonic() - max(0.0, SECONDS_BETWEEN_LINES - SECONDS_TO_FIRST_LINE)
+        self._last_line_at = time.monotonic() - max(0.0, SECONDS_BETWEEN_LINES - SECONDS_TO_FIRST_LINE)
         self._lock = threading.Lock()
 
     def add(self, tasks: Sequence[Task]) -> None:
@@ -91,14 +91,14 @@ class SweepProgress:
 
     def _update(self, states: Mapping[str, StageState]) -> None:
         now = time.monotonic()
-        is_time = now - self._said_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
-        for name in [name for name in states if name in self.tasks]:  # others are of an earlier submission
+        is_time = now - self._last_line_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
+        for name in [name for name in states if name in self.tasks]:  # the launcher may have some of an earlier sweep
             state, before = states[name], self._states.get(name)
             if state.state == "RUNNING" and self.console.is_terminal:
                 self._show_bar(self.tasks[name])
             elif state.state == "RUNNING" and is_time:
                 self._say_progress(self.tasks[name])
-                self._said_at = now
+                self._last_line_at = now
             if state.state not in UNFINISHED and (before is None or before.state != state.state):
                 if name in self._of_task:
                     self.bars.remove_task(self._of_task.pop(name))

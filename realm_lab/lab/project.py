@@ -41,7 +41,7 @@ def init(folder: Path, preset: str) -> None:
     if there:
         raise UserError(f"{folder / there[0]} already exists; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    in_git = [place for place in (folder.resolve(), *folder.resolve().parents) if (place / ".git").exists()]
+    in_git = [parent for parent in (folder.resolve(), *folder.resolve().parents) if (parent / ".git").exists()]
     repo = Repo.init(str(folder), no_scm=not in_git, subdir=bool(in_git) and in_git[0] != folder.resolve())
     with repo.config.edit() as settings:
         settings["core"]["analytics"] = False

@@ -53,7 +53,7 @@ def reproduce(
         raise UserError("reproduce: name the cell that is to be run again, for example `masking/random_span`")
     reports = Path(root) / "reports"
     names = sorted(
-        {path.parent.name for place in ("*", "reference/*") for path in reports.glob(f"{place}/results.csv")}
+        {path.parent.name for folder in ("*", "reference/*") for path in reports.glob(f"{folder}/results.csv")}
     )
     if name and name not in names:
         raise UserError(f"no report of study '{name}'", suggestion(name, names), path=reports)
@@ -127,7 +127,7 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
     parameters = Path(root) / "params.yaml"
     if not is_quick and parameters.is_file():
         write_text(folder / "params.yaml", parameters.read_text(encoding="utf-8"))
-    given = [path for path in Path(root).glob("models/*") if not any(path.glob("*/manifest.json"))]  # by no stage
+    given = [path for path in Path(root).glob("models/*") if not any(path.glob("*/manifest.json"))]  # not from a stage
     for path in (Path(root) / "data" / "raw", *given):
         inputs = folder / path.relative_to(root)
         if path.is_dir() and not inputs.exists():

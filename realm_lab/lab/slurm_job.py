@@ -19,7 +19,7 @@ from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.lab.slurm_queue import run_program
-from realm_lab.records.files import becomes_true, write_json
+from realm_lab.records.files import wait_until, write_json
 from realm_lab.records.launched import STOP_SIGNALS, exit_on_signals, slurm_job
 from realm_lab.records.run import State
 from realm_lab.records.state import Cause, Reason, StageStates
@@ -90,7 +90,7 @@ def _state_in_the_end(runs: Path, stage: str, key: str) -> State:
     def now() -> State:
         return StageStates(runs).stage(stage, key).state
 
-    becomes_true(lambda: now() not in ("PENDING", "RUNNING"))
+    wait_until(lambda: now() not in ("PENDING", "RUNNING"))
     return now()
 
 

@@ -127,8 +127,8 @@ class StudyFile(Part):
             problem = "change 'seeds' in the file, or give --seeds N to `sweep`"
             raise UserError(problem, value=setting(flags, "seeds"))
         chosen = {key: flags.pop(key) for key in [*flags] if key == "preset"}
-        own = {key: value for key, value in self._document.items() if key == "preset" and value}
-        values = read_values(path, chosen or own)
+        of_file = {key: value for key, value in self._document.items() if key == "preset" and value}
+        values = read_values(path, chosen or of_file)
         listed = [*(values.get("plugins") or []), *self.plugins]
         return laid_over(values, {"plugins": listed}) if self.plugins else values, flags
 
@@ -138,10 +138,10 @@ class StudyFile(Part):
 
     def refuse_twice(self, values: list[Any], *keys: str) -> None:
         """Check that each value is listed once."""
-        for place, value in enumerate(values):
-            if value in values[:place]:
+        for position, value in enumerate(values):
+            if value in values[:position]:
                 problem = f"{'.'.join(keys)}: {show(value)} is listed twice; keep one"
-                raise UserError(problem, value=self.reach(*keys, place))
+                raise UserError(problem, value=self.reach(*keys, position))
 
 
 class Study(StudyFile):
@@ -253,25 +253,25 @@ def _explained(error: ValidationError, document: Any, model: type[StudyFile]) ->
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     inside, location = document, []
     given = [part for part in problem["loc"] if part not in (LIST, RULE)]
-    for part in given:  # others than those in the file name the types of a union
+    for part in given:  # pydantic adds the types of a union
         if has_key(inside, part):
             location.append(part)
             inside = inside[part]
-    place = reach(document, *location)
+    source = reach(document, *location)
     *above, key = map(str, given)
     group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
     group = Dimension if "space" in above else group
     known = {field.alias or name: field for name, field in group.model_fields.items()}
     if problem["type"] == "extra_forbidden" and key in parameter_fields():
-        return UserError(f"'{key}' is a parameter", "put it under 'set:'", value=place)
+        return UserError(f"'{key}' is a parameter", "put it under 'set:'", value=source)
     if problem["type"] == "extra_forbidden":
         of = f" of {'.'.join(above)}" if above else ""
         remedy = (no_setting if group is SlurmOptions else suggestion)(key, known)
-        return UserError(f"unknown key '{key}'{of}", remedy, value=place)
+        return UserError(f"unknown key '{key}'{of}", remedy, value=source)
     if problem["type"] == "missing":
         meaning = " ".join((known[key].description or "").split())
-        return UserError(f"'{'.'.join([*above, key])}' is missing", f"add it: {meaning}", value=place)
-    return UserError(validation_line(error, location), value=place)
+        return UserError(f"'{'.'.join([*above, key])}' is missing", f"add it: {meaning}", value=source)
+    return UserError(validation_line(error, location), value=source)
 
 
 def cells_of(study: Study) -> list[StudyCell]:
@@ -343,16 +343,16 @@ def _named_cells(study: Study) -> list[StudyCell]:
             raise UserError(problem, value=study.reach("cells", name, "space"))
         with placed(study.reach("cells", name, "system"), prefix=f"cell '{name}': "):
             system = system_of(entry.system.name)
-        own = overrides_of(entry.set)
+        overrides = overrides_of(entry.set)
         for option, value in entry.system.options.items():
-            place = study.reach("cells", name, "system", option)
-            key = written(f"{OPTIONS}.{entry.system.name}.{option}", place.path, place.line)
-            if key in own:
+            source = study.reach("cells", name, "system", option)
+            key = written(f"{OPTIONS}.{entry.system.name}.{option}", source.path, source.line)
+            if key in overrides:
                 raise UserError(f"parameter '{key}' is set twice; keep one", value=key)
-            own[key] = value
-        titles = ["" if entry.system.name == DEFAULT_SYSTEM else system.title, changes_title(own)]
+            overrides[key] = value
+        titles = ["" if entry.system.name == DEFAULT_SYSTEM else system.title, changes_title(overrides)]
         title = entry.title or ", ".join(filter(None, titles)) or name
-        found.append(StudyCell(name, title, entry.system.name, {}, entry.paper, overrides=own))
+        found.append(StudyCell(name, title, entry.system.name, {}, entry.paper, overrides=overrides))
     return found
 
 
@@ -371,8 +371,8 @@ def _baseline_points(study: Study, points: Mapping[str, Mapping[str, StudyCell]]
         raise UserError(f"baseline: '{study.baseline}' is no cell", remedy, value=study.reach("baseline"))
     for axis in study.baseline:
         if axis not in points:
-            place = study.reach("baseline", axis)
-            raise UserError(f"baseline: '{axis}' is no axis", suggestion(axis, points), value=place)
+            source = study.reach("baseline", axis)
+            raise UserError(f"baseline: '{axis}' is no axis", suggestion(axis, points), value=source)
     chosen = []
     for axis, there in points.items():
         if axis not in study.baseline:
@@ -392,21 +392,21 @@ def _points(study: Study, axis: str) -> dict[str, StudyCell]:
         raise UserError(f"axis '{axis}' has no points", "list some, or delete it", value=axis)
     found: dict[str, StudyCell] = {}
     for key, value in enumerate(given) if isinstance(given, list) else given.items():
-        place = study.reach("axes", axis, key)
+        source = study.reach("axes", axis, key)
         is_named = isinstance(key, str)
         if is_named != isinstance(value, dict) and not (isinstance(value, dict) and "name" in value):
-            raise UserError(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", value=place)
-        overrides = overrides_of(value if is_named else {written(axis, place.path, place.line): value})
+            raise UserError(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", value=source)
+        overrides = overrides_of(value if is_named else {written(axis, source.path, source.line): value})
         if is_named:
             name, part, title = str(key), str(key), str(key).replace("_", " ")
         else:
             name, title = show(value), changes_title(overrides)
             part = f"{_short(study.axes)[axis]}={value_in_name(name)}"
         if name in found or any(overrides == other.overrides for other in found.values()):
-            raise UserError(f"axis '{axis}': point '{name}' is listed twice", "keep one", value=place)
+            raise UserError(f"axis '{axis}': point '{name}' is listed twice", "keep one", value=source)
         if any(part == other.name for other in found.values()):
             remedy = "name the points: NAME: {PARAMETER: VALUE}"
-            raise UserError(f"axis '{axis}': two points would be called '{part}'", remedy, value=place)
+            raise UserError(f"axis '{axis}': two points would be called '{part}'", remedy, value=source)
         points = {axis: value_in_name(name)} if len(study.axes) > 1 else {}
         found[name] = StudyCell(part, title, DEFAULT_SYSTEM, {}, None, points, overrides)
     return found

@@ -129,7 +129,7 @@ class Sweep:
         self._study, self._launcher, self._request = study, launcher, request
         self._root, self._results = Path(request.root), Results(request.root, retry_failed=request.retry_failed)
         self._runs: list[Run] | None = None  # wanted ones, of the cells and seeds that are asked for
-        self._seen: dict[str, Run] = {}  # all that were wanted so far
+        self._known: dict[str, Run] = {}  # all that were wanted so far
         self._tasks: dict[str, Task] = {}  # all that the launcher got
         self._going: set[str] = set()  # of these
 
@@ -144,11 +144,11 @@ class Sweep:
         if is_first:
             self._settle_choices()
         runs = part_of(self._study, wanted(self._study, self._results), self._request.cells, self._request.seeds)
-        new = [run for run in runs if run.run_key not in self._seen]
+        new = [run for run in runs if run.run_key not in self._known]
         self._runs = runs
         if not new and not is_first:
             return []
-        self._seen |= {run.run_key: run for run in new}
+        self._known |= {run.run_key: run for run in new}
         settle_code(new, self._root, check=lambda: self._launcher.check(self._left()))
         self._results.look_again()
         tasks, left = self._launcher.free(self._left())
@@ -191,9 +191,9 @@ class Sweep:
             self._results.look_again()
             if self._is_tuning or self._study.search is not None:  # how they ended
                 record_study(self._study, self._root, self._results)
-            code, seen = self.report(), len(self._seen)
+            code, known = self.report(), len(self._known)
             tasks = self.begin()
-            if len(self._seen) == seen:
+            if len(self._known) == known:
                 self._finish(is_news=bool(self._tasks) or before != self._coverage())
                 return code
         say(f"watch: `realm-lab status {self._study.name}`; when all are complete, the same command again collects "
@@ -228,7 +228,7 @@ class Sweep:
         self._results.look_again()
         at_work = {node for name in going for node in self._tasks[name].keys.items()}
         begun = {node for task in self._tasks.values() for node in task.keys.items()}
-        for key, run in self._seen.items():
+        for key, run in self._known.items():
             if nodes_of(run) & begun and not nodes_of(run) & at_work:
                 self._results.ended.add(key)
         tasks = self.begin()
@@ -254,9 +254,9 @@ class Sweep:
 
     def _with_results(self) -> int:
         """Count the complete runs of the study: wanted ones, and others that it had when it was recorded last."""
-        own = [run for run in wanted(self._study, self._results) if run.trial is None]
-        others = [run for run in _recorded(self._study, self._root) if run.run_key not in {run.run_key for run in own}]
-        complete = sum(self._results.look(run).state == "COMPLETE" for run in own)
+        runs = [run for run in wanted(self._study, self._results) if run.trial is None]
+        others = [run for run in _recorded(self._study, self._root) if run.run_key not in {run.run_key for run in runs}]
+        complete = sum(self._results.look(run).state == "COMPLETE" for run in runs)
         return complete + sum(_is_complete(run, self._root) for run in others)
 
     def _say_beginning(self, tasks: Sequence[Task], left: Sequence[str], is_first: bool) -> None:

@@ -41,7 +41,6 @@ SMALL = {  # parameter -> its small value; if cells differ in it, they get this 
     "finetune.steps": STEPS,
     "evaluate.questions": QUESTIONS,
     "evaluate.cloze_sentences": QUESTIONS,
-    "evaluate.explorer_examples": 2,
 }
 MANY = 10**9
 OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries that the tried project does not share
@@ -107,7 +106,7 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
     for name in dict.fromkeys(name for sizes in flat.values() for name in sizes):
         known = sorted({sizes[name] for sizes in flat.values() if name in sizes})
         for cell, sizes in flat.items():
-            if name in sizes:  # distinct where the cells are
+            if name in sizes:  # cells that differ in it stay different
                 longer = changes if name.endswith("steps") and "interval" not in name else 0
                 more = known.index(sizes[name]) + longer
                 small[cell][name] = min(sizes[name], SMALL.get(name, STEPS) + more)
@@ -133,8 +132,8 @@ def _sizes(run: Run) -> dict[str, int]:
     values = flatten(run.params)
     found = {name: MANY if values[name] is None else values[name] for name in SMALL}
     options = options_of(run.params, run.system)
-    own = {f"{OPTIONS}.{run.system}.{name}": value for name, value in options if name.endswith("steps")}
-    return found | {name: value for name, value in own.items() if value}
+    of_system = {f"{OPTIONS}.{run.system}.{name}": value for name, value in options if name.endswith("steps")}
+    return found | {name: value for name, value in of_system.items() if value}
 
 
 def _steps_of(stage: str, run: Run) -> list[str]:
@@ -145,16 +144,16 @@ def _steps_of(stage: str, run: Run) -> list[str]:
     left = options
     for one in system_of(run.system).stages:
         of_section = [name for name in sizes if name.endswith(".steps") and name not in options and one.declares(name)]
-        own = [name for name in left if one.declares(f"{OPTIONS}.{name.rpartition('.')[2]}")]
-        left = [name for name in left if name not in own]
+        of_system = [name for name in left if one.declares(f"{OPTIONS}.{name.rpartition('.')[2]}")]
+        left = [name for name in left if name not in of_system]
         if one.name == stage:
-            return of_section or own
+            return of_section or of_system
     return []
 
 
 def _entry(cell: StudyCell, small: dict[str, int]) -> dict[str, Any]:
-    own = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
-    return {"title": cell.title, "system": cell.system, "set": own | small}
+    changed = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
+    return {"title": cell.title, "system": cell.system, "set": changed | small}
 
 
 def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most: int | None = None) -> list[str]:

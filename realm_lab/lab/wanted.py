@@ -58,11 +58,11 @@ def study_record(study: StudyPlan, root: Path, results: Results | None = None) -
     results = results or Results(root)
     if study.search is not None:
         return search.record(study, results)
-    own = [run for run in wanted(study, results) if run.trial is None]
+    runs = [run for run in wanted(study, results) if run.trial is None]
     if study.tuning is None:
-        return study.record(own)
+        return study.record(runs)
     trials = tuned(study, results)
-    return settled(study, results).record(own, trials.runs, trials.as_data())
+    return settled(study, results).record(runs, trials.runs, trials.as_data())
 
 
 def record_study(study: StudyPlan, root: Path, results: Results | None = None) -> StudyRecord:

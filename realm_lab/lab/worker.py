@@ -97,10 +97,10 @@ def _note_failure(run: StageRun, error: BaseException) -> None:
 def _claim(owner: Run, stage: str, run: StageRun, claims: ExitStack) -> bool:
     """True if the stage must run; holds its lease until `claims` closes. Removes leftovers of a killed process and
     records the code. UserError: another process works on it, or other code computed the inputs or checkpoint."""
-    if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
+    if stage != "prepare" and run.is_complete():  # prepare is done again if the corpus is gone
         return False
     claims.enter_context(writing(run.path))
-    if stage != "prepare" and run.is_complete():  # by the one whose end we waited for
+    if stage != "prepare" and run.is_complete():  # by the process that we waited for
         return False
     for folder in (run.path, run.path / "checkpoints"):
         for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
@@ -162,7 +162,7 @@ def main() -> int:
 def _stop_with_parent(parent: int) -> None:
     """Wait until standard input is closed and `parent` is gone, then end this process as a signal would."""
     sys.stdin.read()
-    while os.getppid() == parent:  # a caller that closed the pipe and still waits
+    while os.getppid() == parent:  # the caller closed the pipe, but is alive
         time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGTERM)
 

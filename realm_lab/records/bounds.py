@@ -14,7 +14,7 @@ class Bound(NamedTuple):
     is_upper: bool
     limit: float
     unit: str
-    counts_at_end: bool = False  # crossed at the last step, the run has collapsed, however short that has lasted
+    counts_at_end: bool = False  # if crossed at the last step, the run has collapsed at once
 
     def is_crossed(self, value: float) -> bool:
         """True if a value is out of bounds; NaN is."""

@@ -42,8 +42,8 @@ class CodeReader:
         self._is_new = False
         self._modules: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._reached: dict[tuple[str, ...], dict[str, str]] = {}
-        self._places = functools.cache(_places)
-        self._find = functools.cache(lambda module: find_module(module, self._places))
+        self._folders = functools.cache(_folders)
+        self._find = functools.cache(lambda module: find_module(module, self._folders))
         self._is_local = functools.cache(self._is_outside_packages)
 
     def reached(self, roots: Iterable[str]) -> dict[str, str]:
@@ -113,8 +113,8 @@ class CodeReader:
 
     def _is_outside_packages(self, top: str) -> bool:
         """True for code that is neither installed nor of the standard library, such as a file in the working folder."""
-        places = () if top in sys.stdlib_module_names else self._places(top)
-        return bool(places) and not any(INSTALLED & set(place.parts) for place in places)
+        folders = () if top in sys.stdlib_module_names else self._folders(top)
+        return bool(folders) and not any(INSTALLED & set(folder.parts) for folder in folders)
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -141,21 +141,21 @@ def reach_working_folder() -> None:
         sys.path.append(os.getcwd())
 
 
-def find_module(module: str, places: Callable[[str], tuple[Path, ...]]) -> Path | None:
-    """Return the source file of a module; None if there is none. `places`: folders of its parent package."""
+def find_module(module: str, folders: Callable[[str], tuple[Path, ...]]) -> Path | None:
+    """Return the source file of a module; None if there is none. `folders`: folders of its parent package."""
     top, *parts = module.split(".")
-    for place in places(top):
-        path = place.joinpath(*parts)
+    for folder in folders(top):
+        path = folder.joinpath(*parts)
         if parts and path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
             return path.with_suffix(".py")
-        if not parts and place.suffix == ".py":
-            return place
+        if not parts and folder.suffix == ".py":
+            return folder
         if (path / "__init__.py").is_file():
             return path / "__init__.py"
     return None
 
 
-def _places(top: str) -> tuple[Path, ...]:
+def _folders(top: str) -> tuple[Path, ...]:
     """Return the folders of a package, or the file of a module that is in no package."""
     if top == OURS:
         return (PACKAGE,)

@@ -144,11 +144,11 @@ class CodeStates:
         if edited:
             print(f"{folder.name}: edited while it ran, so it counts as computed by other code: "
                   f"{', '.join(edited)}", file=sys.stderr)  # fmt: skip
-        own = {path.resolve() for path in map(self._reader.file, record.modules) if path is not None}
+        sources = {path.resolve() for path in map(self._reader.file, record.modules) if path is not None}
         files = {
             self._name(path): self._file_digest(path) if same else EDITED
             for path, same in opened_by(record.modules).items()
-            if path.resolve() not in own and self._runs not in path.parents
+            if path.resolve() not in sources and self._runs not in path.parents
         }
         if edited or files.items() - record.files.items():
             self._put(folder, replace(record, modules=record.modules | edited, files=record.files | files))

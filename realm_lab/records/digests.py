@@ -1,7 +1,7 @@
 """Detect damage to finished files: digests.json in a folder has the digests of its files.
 
 {"name": the full name of the folder, "" if it has none,
- "files": {path: {"bytes": size, "sha256": of the file, "sample": of blocks of a large one, "before": see `Written`}}}
+ "files": {path: {"bytes": size, "sha256": of the file, "sample": of blocks of a large one, "before": see FileDigest}}}
 
 A folder in it that has a digests.json too is represented by that file. Reading a folder compares small files whole and
 blocks of large ones, which takes milliseconds at any size. `realm-lab doctor --verify` reads whole files, which
@@ -25,7 +25,7 @@ WHOLE_BYTES = 4 * 2**20  # a file up to this size is always compared whole
 CHANGING = ("checkpoints", "index", "lease")  # folders of a stage; a checkpoint has a separate digest
 
 
-class Written(NamedTuple):
+class FileDigest(NamedTuple):
     """A file as it was written. `before`: the SHA-256 of the content that it replaces, which is there until then."""
 
     bytes: int
@@ -55,21 +55,21 @@ def rewrite(path: Path, value: Any) -> None:
     write_json(path, value)
 
 
-def _put(folder: Path, name: str, files: dict[str, Written]) -> None:
+def _put(folder: Path, name: str, files: dict[str, FileDigest]) -> None:
     plain = {other: {key: part for key, part in one._asdict().items() if part != ""} for other, one in files.items()}
     write_json(folder / DIGESTS, {"name": name, "files": plain})
 
 
-def _written(path: Path) -> Written:
+def _written(path: Path) -> FileDigest:
     size = path.stat().st_size
-    return Written(size, digest_file(path), sample_digest(path) if size > WHOLE_BYTES else "")
+    return FileDigest(size, digest_file(path), sample_digest(path) if size > WHOLE_BYTES else "")
 
 
-def _future(path: Path, value: Any) -> Written:
+def _future(path: Path, value: Any) -> FileDigest:
     """Describe a JSON file that is about to be written."""
     content = json_text(value).encode()
     before = digest_file(path) if path.is_file() else ""
-    return Written(len(content), hashlib.sha256(content).hexdigest(), before=before)
+    return FileDigest(len(content), hashlib.sha256(content).hexdigest(), before=before)
 
 
 def _files(folder: Path, prefix: str = "") -> Iterator[str]:
@@ -96,14 +96,14 @@ def sample_digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def read_digests(folder: Path) -> tuple[str, dict[str, Written]]:
+def read_digests(folder: Path) -> tuple[str, dict[str, FileDigest]]:
     """Return the name and the files that digests.json of a folder has. UserError: it is missing or broken."""
     path = folder / DIGESTS
     if not path.is_file():
         raise UserError("no such file", _remedy(folder), path=path)
     found = read_object(path)
     try:
-        return str(found["name"]), {name: Written(**one) for name, one in found["files"].items()}
+        return str(found["name"]), {name: FileDigest(**one) for name, one in found["files"].items()}
     except (AttributeError, KeyError, TypeError):
         raise UserError("not the digests of a folder", _remedy(folder), path=path) from None
 
@@ -127,7 +127,7 @@ def damage(path: Path, *, whole: bool = False) -> str:
     return "" if written is None else _difference(path, written, whole)
 
 
-def _difference(path: Path, written: Written, whole: bool) -> str:
+def _difference(path: Path, written: FileDigest, whole: bool) -> str:
     if not path.is_file():
         return "no such file any more"
     if written.before and digest_file(path) in (written.sha256, written.before):

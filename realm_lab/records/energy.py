@@ -24,8 +24,8 @@ class EnergyMeter:
 
     def joules(self) -> float:
         """0 if nothing is counted."""
-        for place, ((read, wraps_at), last) in enumerate(zip(self._counters, self._last, strict=True)):
-            self._last[place] = now = read()
+        for number, ((read, wraps_at), last) in enumerate(zip(self._counters, self._last, strict=True)):
+            self._last[number] = now = read()
             self._joules += now - last if now >= last else now - last + wraps_at
         return self._joules
 

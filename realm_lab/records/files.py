@@ -23,7 +23,7 @@ LONGEST_BYTES = 200  # a file system takes 255, and temporary neighbours need so
 MARK = ".realm_lab"  # in every directory that we wrote as a whole, and may therefore replace
 # How libraries say that a disk is full and lose the number: Rust's, and NumPy's where a write ends before its time.
 FULL = re.compile(rf"os error ({errno.ENOSPC}|{errno.EDQUOT})\)|\d+ requested and \d+ written")
-SEEN_SECONDS, LOOK_SECONDS = 120.0, 0.1  # until a file of another machine is seen here
+VISIBLE_SECONDS, LOOK_SECONDS = 120.0, 0.1  # until a file of another machine is visible here
 SETTLED_SECONDS = 2.0  # a file written this recently may be written again without its size and times telling
 
 
@@ -124,19 +124,19 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def seen(path: Path) -> Path:
+def wait_for_file(path: Path) -> Path:
     """Wait until a file that another machine has written is visible here, and return its path. UserError: it is not
-    visible after SEEN_SECONDS."""
-    if not becomes_true(path.exists):
+    visible after VISIBLE_SECONDS."""
+    if not wait_until(path.exists):
         raise UserError(
-            f"not seen here {SEEN_SECONDS:g} s after it was written", "is this disk a shared one?", path=path
+            f"not visible here {VISIBLE_SECONDS:g} s after it was written", "is this disk a shared one?", path=path
         )
     return path
 
 
-def becomes_true(is_true: Callable[[], bool]) -> bool:
-    """Wait up to SEEN_SECONDS for a condition: some file systems show another machine's writes seconds later."""
-    deadline = time.monotonic() + SEEN_SECONDS
+def wait_until(is_true: Callable[[], bool]) -> bool:
+    """Wait up to VISIBLE_SECONDS for a condition: some file systems show another machine's writes seconds later."""
+    deadline = time.monotonic() + VISIBLE_SECONDS
     while not is_true():
         if time.monotonic() > deadline:
             return False

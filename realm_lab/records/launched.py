@@ -11,7 +11,7 @@ from typing import NamedTuple
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # the last as a warning of SLURM
 
 
-class Place(NamedTuple):
+class Launched(NamedTuple):
     """This process among those of its run, and the address of the first."""
 
     rank: int = 0
@@ -21,16 +21,16 @@ class Place(NamedTuple):
     port: int = 0
 
 
-def launched() -> Place:
+def launched() -> Launched:
     """Read the settings of realm_lab's launcher or of `srun`; default: one process. SLURM_NTASKS is ignored, since it
     is also set in a batch script, which is always one process."""
     ours = "RANK" in os.environ
     rank, size = ("RANK", "WORLD_SIZE") if ours else ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if int(os.environ.get(size, "1")) == 1:
-        return Place()
+        return Launched()
     local_rank = int(os.environ[rank if ours else "SLURM_LOCALID"])
     where = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ["MASTER_PORT"])
-    return Place(int(os.environ[rank]), int(os.environ[size]), local_rank, *where)
+    return Launched(int(os.environ[rank]), int(os.environ[size]), local_rank, *where)
 
 
 def own_package() -> dict[str, str]:
@@ -59,9 +59,9 @@ def exit_on_signals() -> None:
 def cores() -> int:
     """Return the cores that this process may use: of its affinity, within the quota of its control group, and of its
     allocation in SLURM."""
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits = (_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")), _allocated())
-    return max(1, min([own, *(int(limit) for limit in limits if limit is not None)]))
+    return max(1, min([affinity, *(int(limit) for limit in limits if limit is not None)]))
 
 
 def _quota(listed: Path, mounted: Path) -> float | None:

@@ -113,7 +113,7 @@ class Holder:
 HOLDER = TypeAdapter(Holder)
 
 
-_sights: dict[Path, tuple[Holder, float, bool]] = {}  # of leases, as `_look` returns them, with the holder then
+_sights: dict[Path, tuple[Holder, float, bool]] = {}  # lease file -> its holder at the last look, with `_look` of it
 
 
 def _look(folder: Path, holder: Holder) -> tuple[float, bool]:

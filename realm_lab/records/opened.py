@@ -23,8 +23,8 @@ LIBRARIES = tuple(
     f"{os.path.realpath(path)}{os.sep}"
     for path in (str(PACKAGE), sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/proc", "/sys", "/dev")
 )
-# file -> its time and size when it was first opened (None: there was none), and the custom modules that opened it, or
-# called what did
+# file -> its time and size when it was first opened (None: it did not exist), and the custom modules that opened it
+# themselves or through a library
 _read: dict[str, tuple[tuple[int, int] | None, set[str]]] = {}
 _written: set[str] = set()
 

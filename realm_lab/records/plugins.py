@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Annotated, Any, Generic, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, InstanceOf, PlainSerializer, ValidationError, WithJsonSchema
 
 from realm_lab.errors import UserError, suggestion
 from realm_lab.records.code import MISSING, OURS, outside_digest, reach_working_folder
@@ -55,10 +55,12 @@ Code = TypeVar("Code", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Choice:
-    """A plug-in as it is written: its name and the given options."""
+    """A plug-in as it is written: its name and the given options. `resolved`: parameter -> the plug-in that it names,
+    once `Kind.choose` has found it; a run carries it to all who ask later."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    resolved: dict[str, Plugin[Any]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def read(cls, value: Any) -> Choice:
@@ -83,7 +85,7 @@ def option_suffix(choice: Choice) -> str:
 
 
 ChoiceField = Annotated[
-    Choice,
+    InstanceOf[Choice],
     BeforeValidator(Choice.read),
     PlainSerializer(Choice.plain),
     WithJsonSchema({"type": "string", "choice": True}),
@@ -231,10 +233,13 @@ class Kind(dict[str, Plugin[Code]]):
         return options
 
     def choose(self, parameter: str, choice: Choice) -> Plugin[Code]:
-        """Find the plug-in that `parameter` names and check its options. Custom code is imported now, a part of
+        """Find the plug-in that `parameter` names and check its options, once. Custom code is imported now, a part of
         realm_lab when it is used. UserError: no such plug-in, it cannot be imported or called, or a wrong option."""
-        plugin = self.find(parameter, choice.name)
-        return replace(plugin, options=checked_options(parameter, choice, plugin.options_model()))
+        if parameter not in choice.resolved:
+            plugin = self.find(parameter, choice.name)
+            options = checked_options(parameter, choice, plugin.options_model())
+            choice.resolved[parameter] = replace(plugin, options=options)
+        return choice.resolved[parameter]
 
 
 def import_modules(parameter: str, modules: Iterable[str]) -> None:

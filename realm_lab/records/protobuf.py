@@ -16,32 +16,32 @@ def fields(message: Any) -> Iterator[tuple[int, Any]]:
     """Yield (number, value) of each field of a message: whole numbers as int, all else as bytes."""
     if not isinstance(message, bytes):
         raise ValueError
-    place = 0
-    while place < len(message):
-        key, place = whole_number(message, place)
+    position = 0
+    while position < len(message):
+        key, position = whole_number(message, position)
         if key & 7 == 0:
-            value, place = whole_number(message, place)
+            value, position = whole_number(message, position)
             yield key >> 3, value
             continue
         if key & 7 == TEXT:
-            size, place = whole_number(message, place)
+            size, position = whole_number(message, position)
         else:
             size = FIXED.get(key & 7, -1)
-        if size < 0 or place + size > len(message):
+        if size < 0 or position + size > len(message):
             raise ValueError
-        yield key >> 3, message[place : place + size]
-        place += size
+        yield key >> 3, message[position : position + size]
+        position += size
 
 
-def whole_number(message: bytes, place: int) -> tuple[int, int]:
+def whole_number(message: bytes, position: int) -> tuple[int, int]:
     """Return the signed number of 64 bits (a varint) that starts there, and the position after it."""
     value = shift = 0
     while True:
-        byte = message[place]
-        place += 1
+        byte = message[position]
+        position += 1
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            return (value - (1 << 64) if value >> 63 else value), place
+            return (value - (1 << 64) if value >> 63 else value), position
         if shift > 63:
             raise ValueError

@@ -253,7 +253,7 @@ class StageRun:
         current = self._current or self.status()
         is_ours = (current.host, current.pid) == (socket.gethostname(), os.getpid())
         if not is_ours or current.state != "RUNNING":
-            return current  # another process's attempt: its clocks are not read here
+            return current  # of another process, whose times stay
         peak = max(current.peak_memory_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
         return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)
 
@@ -270,7 +270,7 @@ class StageRun:
         except DiskFull:
             if status.state == "RUNNING":
                 raise
-            overwrite_json(path, asdict(status))  # record the end all the same
+            overwrite_json(path, asdict(status))  # the end is recorded on a full disk, too
 
 
 Value = TypeVar("Value")
@@ -395,11 +395,11 @@ def read_run(path: Path) -> Run:
     try:
         folders, corpus = found["stages"], found["inputs"]["corpus"]
         keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}
-        own = {name: found[name] for name in FIELDS if name != "inputs"} | {"stages": keys, "corpus_key": corpus}
+        kept = {name: found[name] for name in FIELDS if name != "inputs"} | {"stages": keys, "corpus_key": corpus}
         name = f"{found['system']}-s{found['seed']}-{found['run_key'][:KEY_LENGTH]}"
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"not a record of a run ({error})", "repair or delete the file", path=path) from None
-    run = validated(RUN, own | {"cell": "", "name": name}, path)
+    run = validated(RUN, kept | {"cell": "", "name": name}, path)
     check_file(path)
     if path.parent.name != run.name:
         raise UserError(f"the record is of {run.name}", "rename the folder back, or delete the copy", path=path)

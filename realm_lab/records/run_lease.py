@@ -79,7 +79,7 @@ def _beat(lease: Lease, ended: threading.Event) -> None:
         except DiskFull:
             continue  # a process that takes over could not write either
         except UserError as error:
-            if not ended.is_set():  # else it was given back meanwhile
+            if not ended.is_set():  # the lease is still held
                 print(error, file=sys.stderr, flush=True)
                 os._exit(LOST_CODE)
         except OSError:

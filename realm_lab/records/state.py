@@ -143,22 +143,22 @@ def at_work(folder: Path, job: StageState | None) -> Holder | None:
 
 def _state(folder: Path, status: Status, job: StageState | None) -> tuple[State, Reason | None]:
     if status.state == "COMPLETE":
-        # if something that it made is gone: to be done again
+        # it is done again if a file of it is gone
         return ("COMPLETE", None) if is_whole(folder) else ("PENDING", None)
-    is_running = job is not None and job.state == "RUNNING"  # by the scheduler, whatever the clock of its machine
+    is_running = job is not None and job.state == "RUNNING"  # the scheduler's word counts more than heartbeats
     if status.state == "RUNNING" and (is_running or at_work(folder, job) is not None):
         return "RUNNING", None
-    if job is not None and job.state in UNFINISHED:  # also of a run that waits to go on
+    if job is not None and job.state in UNFINISHED:  # a requeued job, too
         return "QUEUED", job.reason
     if status.state == "RUNNING":
         if job is not None and job.state == "CANCELLED":  # killed before it had written a checkpoint
             return "CANCELLED", job.reason
         process = f"process {status.pid} on {status.host}"
-        told = job.error if job is not None else None
-        return "LOST", Reason(Cause.GONE, process, detail=status.error or "", queue=told or "")
+        answer = job.error if job is not None else None
+        return "LOST", Reason(Cause.GONE, process, detail=status.error or "", queue=answer or "")
     if status.state == "FAILED":
         return "FAILED", error_of(status)
-    if job is not None and job.state in ("FAILED", "LOST"):  # it ended without a word in the folder
+    if job is not None and job.state in ("FAILED", "LOST"):  # its job ended and wrote nothing
         return "LOST", job.reason
     if job is not None and job.state == "CANCELLED":
         return "CANCELLED", job.reason

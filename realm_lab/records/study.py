@@ -140,9 +140,9 @@ class StudyRecord:
         if found.run_key != run.run_key:
             problem = f"{run.cell} seed {run.seed} is listed with another run"
             raise UserError(problem, f"run `{self.command}`", path=study_folder(runs, self.name) / "study.json")
-        return self.own(run, found)
+        return self.member(run, found)
 
-    def own(self, run: Run, found: Run) -> Run:
+    def member(self, run: Run, found: Run) -> Run:
         """Return a run as it was `found`, as the member `run` of this study."""
         stages = found.keys(self.last_stage)
         return replace(found, cell=run.cell, seed=run.seed, trial=run.trial, stages=stages)

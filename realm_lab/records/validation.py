@@ -55,26 +55,26 @@ def problem_of(error: ValidationError, location: Sequence[str | int] | None = No
     for example without the names of a union's types; empty: no field is named."""
     problems = error.errors(include_url=False)
     found = problems[0]
-    place = tuple(found["loc"] if location is None else location)
-    field, kind, given, context = ".".join(map(str, place)), found["type"], found.get("input"), found.get("ctx", {})
+    keys = tuple(found["loc"] if location is None else location)
+    field, kind, given, context = ".".join(map(str, keys)), found["type"], found.get("input"), found.get("ctx", {})
     if isinstance(cause := context.get("error"), Contradiction):
-        return _contradiction(cause, place)
-    names = (".".join(itertools.takewhile(lambda part: not part.isdecimal(), map(str, place))),)
+        return _contradiction(cause, keys)
+    names = (".".join(itertools.takewhile(lambda part: not part.isdecimal(), map(str, keys))),)
     shown = cut(repr(given), 120)
     if kind in MUST_BE:
         # of a union pydantic names each type that the value could have had
-        same = [one for one in problems if place and one["loc"][:-1] == found["loc"][:-1] and place != found["loc"]]
+        same = [one for one in problems if keys and one["loc"][:-1] == found["loc"][:-1] and keys != found["loc"]]
         kinds = dict.fromkeys(
             MUST_BE[one["type"]].format(**one.get("ctx", {})) for one in same or [found] if one["type"] in MUST_BE
         )
         remedy = "; put it in quotes" if kind == "string_type" and isinstance(given, SCALARS) else ""
         text = f"{cut(field) or 'it'} must be {' or '.join(kinds)}, got {shown}{remedy}"
-        return text, names, place
+        return text, names, keys
     message = found["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     is_shown = field and kind != "missing" and not isinstance(given, dict | BaseModel)
     text = (f"{cut(field)}: " if field else "") + message + (f" (given: {shown})" if is_shown else "")
-    return text, names, place
+    return text, names, keys
 
 
 def faults_of(error: ValidationError) -> list[Fault]:
@@ -87,9 +87,9 @@ def faults_of(error: ValidationError) -> list[Fault]:
     return list(dict.fromkeys(faults))
 
 
-def _contradiction(cause: Contradiction, place: tuple[str | int, ...]) -> Fault:
-    section = "".join(f"{name}." for name in place)
-    return f"{section}{cause.problem}", tuple(f"{section}{name}" for name in cause.parameters), place
+def _contradiction(cause: Contradiction, keys: tuple[str | int, ...]) -> Fault:
+    section = "".join(f"{name}." for name in keys)
+    return f"{section}{cause.problem}", tuple(f"{section}{name}" for name in cause.parameters), keys
 
 
 def validation_line(error: ValidationError, location: Sequence[str | int] | None = None) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from docs.json_fields import JSON_FIELDS
+from docs.reference_pages import options_of_sources, render_cli, render_llms, render_metrics
 from realm_lab import __all__ as public
 from realm_lab.cli import build_parser, main
-from realm_lab.cli.json_fields import JSON_FIELDS
 from realm_lab.cli.parser import ALIASES
-from realm_lab.cli.reference_pages import options_of_sources, render_cli, render_llms, render_metrics
 from realm_lab.engine.models.objectives import OBJECTIVES
 from realm_lab.engine.params.load import flatten
 from realm_lab.engine.params.parameters import Params

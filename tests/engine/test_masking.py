@@ -1,7 +1,6 @@
 """Masking schemes against their definitions."""
 
 import importlib
-import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -38,16 +37,14 @@ NO_SPANS = np.empty((0, 2), np.int32)
 BUILT_IN = ("salient_span", "random_token", "random_span")
 
 
-def asked(length: int = 10, spans: np.ndarray = SPANS, rate: float = 0.15, salient_spans: int = 1) -> MaskRequest:
-    return MaskRequest(length, spans, rate, salient_spans)
+def asked(length: int = 10, spans: np.ndarray = SPANS, rate: float = 0.15) -> MaskRequest:
+    return MaskRequest(length, spans, rate)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-@given(length=st.integers(9, 60), rate=st.floats(0.0, 1.0), count=st.integers(1, 5), seed=st.integers(0, 2**32))
-def test_positions_are_distinct_and_inside_the_sentence(
-    name: str, length: int, rate: float, count: int, seed: int
-) -> None:
-    positions = masking_scheme(Choice(name))(asked(length, SPANS, rate, count), np.random.default_rng(seed))
+@given(length=st.integers(9, 60), rate=st.floats(0.0, 1.0), seed=st.integers(0, 2**32))
+def test_positions_are_distinct_and_inside_the_sentence(name: str, length: int, rate: float, seed: int) -> None:
+    positions = masking_scheme(Choice(name))(asked(length, SPANS, rate), np.random.default_rng(seed))
     assert len(positions) >= 1
     assert len(set(positions.tolist())) == len(positions)
     assert positions.min() >= 0
@@ -62,8 +59,8 @@ def test_the_generator_decides_everything(name: str) -> None:
     assert draws[0] != draws[2]
 
 
-def test_one_span_takes_one_uniform_number() -> None:
-    # Every result with one span was made with these: another use of the generator would change its masks.
+def test_a_span_takes_one_uniform_number() -> None:
+    # Every result was made with these: another use of the generator would change its masks.
     ours, plain = np.random.default_rng(7), np.random.default_rng(7)
     for _ in range(50):
         first, end = SPANS[plain.integers(len(SPANS))]
@@ -74,28 +71,12 @@ def test_one_span_takes_one_uniform_number() -> None:
 MANY_SPANS = np.array([[0, 2], [3, 4], [6, 9], [10, 11], [13, 17]], np.int32)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_several_salient_spans_are_distinct_and_every_choice_is_as_likely(count: int) -> None:
-    generator = np.random.default_rng(count)
-    choices = {
-        tuple(position for first, end in chosen for position in range(first, end))
-        for chosen in itertools.combinations(MANY_SPANS.tolist(), count)
-    }
-    seen = Counter(tuple(salient_span(asked(20, MANY_SPANS, 0.0, count), generator).tolist()) for _ in range(4000))
+def test_every_salient_span_is_as_likely() -> None:
+    generator = np.random.default_rng(1)
+    choices = {tuple(range(first, end)) for first, end in MANY_SPANS.tolist()}
+    seen = Counter(tuple(salient_span(asked(20, MANY_SPANS, 0.0), generator).tolist()) for _ in range(4000))
     assert seen.keys() == choices
     assert stats.chisquare([seen[choice] for choice in sorted(choices)]).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("count", [3, 4, 100])
-def test_all_salient_spans_are_masked_where_there_are_fewer(count: int) -> None:
-    for seed in range(20):
-        positions = salient_span(asked(salient_spans=count), np.random.default_rng(seed))
-        assert positions.tolist() == [0, 1, 3, 6, 7, 8]
-
-
-def test_spans_that_share_a_wordpiece_mask_it_once() -> None:
-    overlapping = np.array([[2, 5], [4, 6]], np.int32)
-    assert salient_span(asked(10, overlapping, 0.0, 2), np.random.default_rng(0)).tolist() == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("name", ["random_token", "random_span"])
@@ -294,7 +275,7 @@ def test_the_schemes_of_the_docs_mask_whole_words_and_persons() -> None:
     exec(code, docs)
     pieces = "zov ##zen met ada love ##lace in paris .".split()
     spans = np.array([[0, 2], [3, 6], [7, 8]], np.int32)
-    request = MaskRequest(9, spans, 0.3, 1, np.arange(9), pieces, ["LOC", "PER", "LOC"])
+    request = MaskRequest(9, spans, 0.3, np.arange(9), pieces, ["LOC", "PER", "LOC"])
     assert [text for _, _, text in request.words] == "zovzen met ada lovelace in paris .".split()
     for generator in map(np.random.default_rng, range(20)):
         chosen = set(docs["whole_words"](request, generator).tolist())

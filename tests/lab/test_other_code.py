@@ -65,6 +65,7 @@ from realm_lab.engine.params.load import load
 from realm_lab.evidence.report.code_notes import code_notes
 from realm_lab.evidence.report.frames import load_study
 from realm_lab.lab.effective import stage_digests
+from realm_lab.lab.plan import default_plan
 
 def said(*words):
     out, err = io.StringIO(), io.StringIO()
@@ -79,7 +80,7 @@ print(json.dumps({
     "dry_run_json": said("sweep", "study", "--dry-run", "--json"),
     "status": json.loads(said("status", "study", "--json")[1]),
     "report": code_notes(load_study(root / "runs", "study")),
-    "dvc": stage_digests(load(root / "params.yaml"), root / "runs"),
+    "dvc": stage_digests(default_plan(load(root / "params.yaml")).runs, root / "runs"),
 }))
 """
 

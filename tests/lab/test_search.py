@@ -190,19 +190,20 @@ def test_equal_trials_are_trained_once(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finite_and_what_is_no_combination_fails(tmp_path: Path) -> None:
-    choices = "  model.share_towers: {choices: [true, false]}\n  model.share_projection: {choices: [false, true]}\n"
+    nulls, sources = "  pretrain.null_document: {choices: [encoded, off]}", "{choices: [index, empty]}"
+    choices = f"{nulls}\n  pretrain.candidate_source: {sources}\n"
 
     def scores(params: Params, seed: int) -> float:
-        return 1.0 if params.model.share_towers else float("nan")
+        return 1.0 if params.pretrain.null_document == "encoded" else float("nan")
 
     text = f"{HEAD}space:\n{choices}sampler: random\ntrials: 12\n"
     found = {
         tuple(trial["values"].values()): (trial["state"], trial["why"])
         for trial in search(tmp_path, text, FakeLauncher(tmp_path, scores=scores)).trials
     }
-    assert found[True, False] == ("complete", None)
-    assert found[False, False] == ("failed", "retrieval_utility is missing or not finite")
-    assert "share_projection: true needs share_towers: true" in str(found[False, True][1])
+    assert found["encoded", "index"] == ("complete", None)
+    assert found["off", "index"] == ("failed", "retrieval_utility is missing or not finite")
+    assert "candidate_source: empty leaves only the null document" in str(found["off", "empty"][1])
 
 
 @pytest.mark.parametrize("has_journal", [True, False])
@@ -326,7 +327,7 @@ def test_a_search_by_questions_needs_development_questions(tmp_path: Path) -> No
 def test_a_search_of_the_project_can_be_planned(name: str, repository: Path, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("preset: toy\n", encoding="utf-8")
     plan = plan_study(repository / "experiments" / f"{name}.yaml", tmp_path)
-    assert RATE in plan.spaces[0].own
+    assert RATE in plan.spaces[0].start
     assert plan.runs[0].last_stage == "pretrain"
     path = write_search(tmp_path, SPACE + "metric: exact_match_dev\n")
     assert plan_study(path, tmp_path, params_path=PARAMETERS).runs[0].last_stage == "evaluate"

@@ -353,7 +353,7 @@ def test_a_job_whose_beginning_is_missing_says_so(tmp_path: Path, monkeypatch: p
     task = Task("a", ("pretrain",), plan, {"pretrain": plan.stages["pretrain"]}, (), ("realm",))
     more = {"keys": task.keys, "root": str(tmp_path), "requeue": False, "ends": str(tmp_path / "ends")}
     job = task.job(tmp_path) | more
-    monkeypatch.setattr("realm_lab.records.files.SEEN_SECONDS", 0.0)
+    monkeypatch.setattr("realm_lab.records.files.VISIBLE_SECONDS", 0.0)
     monkeypatch.setattr(slurm_job, "exit_on_signals", lambda: None)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
 

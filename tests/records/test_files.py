@@ -24,7 +24,7 @@ from realm_lab.records.files import (
     read_json_lines,
     remove_directory,
     room_for,
-    seen,
+    wait_for_file,
     write_json,
     write_text,
 )
@@ -218,9 +218,9 @@ def test_a_file_of_another_machine_is_waited_for(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("time.sleep", later)
-    assert seen(path) == path
+    assert wait_for_file(path) == path
     assert 5 < clock[0] < 6
-    monkeypatch.setattr("realm_lab.records.files.SEEN_SECONDS", 3.0)
+    monkeypatch.setattr("realm_lab.records.files.VISIBLE_SECONDS", 3.0)
     clock[0] = 0.0
     with refused("3 s", path=tmp_path / "never"):
-        seen(tmp_path / "never")
+        wait_for_file(tmp_path / "never")

@@ -193,7 +193,7 @@ def stage_hours(params: Params, work: Workload, speeds: Speeds, passages: int) -
 
     warm_start = training(reader.steps, reader.batch_size, 3 * joined)
     warm_start += training(contrasted, embedder.batch_size, 3 * (query + work.passage_operations))
-    reading = tuning.candidates * joined * (3 if tuning.train_reader else 1)
+    reading = tuning.candidates * joined * 3
     finetune = training(tuning.steps, tuning.batch_size, reading + query * (3 if tuning.train_query_tower else 1))
     finetune += passages * tuning.steps * tuning.batch_size * speeds.search_row_query_seconds
     finetune += passages * work.passage_operations / speeds.embed_operations  # its index, which evaluation has as well

@@ -87,7 +87,7 @@ def workload(params: Params, text: Text) -> Workload:
     query = min(corpus.sentence_length, text.sentence + 2)
     joined = min(corpus.sentence_length + corpus.passage_length, text.sentence + text.body + SPECIALS)
     salient = settings.masking.name not in ("random_token", "random_span")
-    masks = SPAN * settings.salient_spans if salient else max(1.0, settings.mask_rate * text.sentence)
+    masks = SPAN if salient else max(1.0, settings.mask_rate * text.sentence)
 
     def operations(length: float) -> float:
         return float(encoder_operations(shape, np.array(length)))

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from realm_lab.engine.core.seeding import derive_seed
 from realm_lab.engine.corpus.chunking import SPECIAL_TOKENS, cut_passages, split_sentences
-from realm_lab.engine.corpus.pictures import SIDE, cut_patches, read_picture
+from realm_lab.engine.corpus.pictures import PICTURE_SIZE, SIDE, cut_patches, read_picture
 from realm_lab.engine.corpus.records import Document, Passage, Question, Span
 from realm_lab.engine.corpus.salient_spans import MakeTagger, Tagger
 from realm_lab.engine.corpus.store import LABEL_SEPARATOR, NO_ROW, Passages, Sentences
@@ -69,11 +69,9 @@ class Cutter:
     """Cuts, tags and tokenises. The result for some articles depends only on them and its arguments;
     `tokenizer` is the JSON."""
 
-    def __init__(
-        self, tokenizer: str, passage_length: int, sentence_length: int, make_tagger: MakeTagger, picture_size: int = 64
-    ):
+    def __init__(self, tokenizer: str, passage_length: int, sentence_length: int, make_tagger: MakeTagger):
         self._tokenizer = Tokenizer.from_str(tokenizer)
-        self._encoder, self._picture_size = WordEncoder(self._tokenizer), picture_size
+        self._encoder = WordEncoder(self._tokenizer)
         self._passage_length, self._sentence_length, self._make_tagger = passage_length, sentence_length, make_tagger
 
     @cached_property
@@ -135,14 +133,14 @@ class Cutter:
     def _picture(self, document: Document, title: list[int], patches: list[np.ndarray]) -> dict[str, object]:
         """The passage of a picture, whose patches are appended to those of the pictures before it."""
         assert document.picture is not None
-        columns = self._picture_size // SIDE
+        columns = PICTURE_SIZE // SIDE
         if len(title) + columns**2 + SPECIAL_TOKENS > self._passage_length:
             raise UserError(
                 f"{document.picture}: its {columns**2} patches with a title of {len(title)} wordpieces are more than a "
-                "passage holds; lower corpus.files.picture_size, or raise corpus.passage_length"
+                "passage holds; raise corpus.passage_length"
             )
         first = self._tokenizer.get_vocab_size() + len(patches) * columns**2
-        patches.append(cut_patches(read_picture(Path(document.picture), self._picture_size)))
+        patches.append(cut_patches(read_picture(Path(document.picture), PICTURE_SIZE)))
         rows = [[*range(start, start + columns)] for start in range(first, first + columns**2, columns)]
         of_document = document.id, document.article, document.form
         return passage_row(Passage(f"{document.id}/0", document.title, "", *of_document), title, rows)

@@ -16,6 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from realm_lab.errors import UserError
 
 SIDE = 16  # pixels of a patch (Dosovitskiy et al. 2021)
+PICTURE_SIZE = 64  # pixels on a side to which image files are scaled
 PATCH_VALUES = SIDE * SIDE * 3
 MOST_PIXELS = 1 << 26  # of a file: 8192 x 8192
 

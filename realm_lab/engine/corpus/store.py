@@ -277,14 +277,6 @@ class Sentences:
         """Return rows with a salient span, ascending, int64; reads only the offsets."""
         return np.flatnonzero(self.spans.offsets[1:] > self.spans.offsets[:-1])
 
-    def span_count(self) -> int:
-        """Salient spans of all sentences together."""
-        return int(self.spans.offsets[-1]) // 2
-
-    def rows_of_spans(self, numbers: np.ndarray) -> np.ndarray:
-        """The sentence of each salient span, the spans numbered through the corpus from 0, int64."""
-        return np.searchsorted(self.spans.offsets, 2 * np.asarray(numbers), side="right") - 1
-
 
 class Articles:
     """Filler pairs for the reader's warm start: `restated` helps with `sentences`, `other` does not."""

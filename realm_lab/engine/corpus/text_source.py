@@ -93,7 +93,7 @@ class TextSource(ABC):
     def _cut(self, documents: Iterable[Document], kind: Kind, part: str) -> Iterator[Cut]:
         request, corpus = self.request, self.request.corpus
         lengths = corpus.passage_length, corpus.sentence_length
-        make_cutter = partial(Cutter, self.tokenizer.to_str(), *lengths, request.make_tagger, corpus.files.picture_size)
+        make_cutter = partial(Cutter, self.tokenizer.to_str(), *lengths, request.make_tagger)
         return cut_all(make_cutter, neighbours(documents), kind, request.workers, request.kept / part)
 
     def asked_documents(self) -> frozenset[str]:

@@ -18,15 +18,16 @@ from realm_lab.engine.models.spans import find_answer
 from realm_lab.engine.retrieval.rows import NULL
 
 Example = dict[str, Any]
+EXAMPLES = 12  # of each kind
 
 
 def cloze_examples(
-    passages: Passages, tokenizer: Tokenizer, special: SpecialIds, result: ClozeResult, when: str, count: int
+    passages: Passages, tokenizer: Tokenizer, special: SpecialIds, result: ClozeResult, when: str
 ) -> list[Example]:
     """Return masked sentences with every candidate's p(z|x), log p(y|z,x) and utility."""
     marginal_B = marginal_log_likelihood(result.log_prior_BK, result.log_reader_BK)
     examples = []
-    for number in evenly_spaced(len(result.masked), count).tolist() if count else []:
+    for number in evenly_spaced(len(result.masked), EXAMPLES).tolist():
         masked = result.masked[number]
         candidates = [
             {
@@ -57,11 +58,10 @@ def question_examples(
     references: Sequence[Sequence[str]],
     gold_rows: Sequence[np.ndarray],
     answers: Sequence[Answer],
-    count: int,
 ) -> list[Example]:
     """Return questions with the span that each passage offers."""
     examples = []
-    for number in evenly_spaced(len(texts), count).tolist() if count else []:
+    for number in evenly_spaced(len(texts), EXAMPLES).tolist():
         answer, gold = answers[number], set(gold_rows[number].tolist())
         joint = [candidate.log_prior + candidate.log_span for candidate in answer.candidates]
         candidates = [

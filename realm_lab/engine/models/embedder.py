@@ -151,14 +151,7 @@ class Embedder(nn.Module):
 
     def split_towers(self) -> None:
         """Copy shared weights, so that one tower can be trained without the other; no number changes."""
-        self._split(PARTS)
-
-    def split_projection(self) -> None:
-        """Copy a shared projection and its norm; the Transformer stays shared. No number changes."""
-        self._split(("projection", "norm"))
-
-    def _split(self, parts: tuple[str, ...]) -> None:
-        for part in parts:
+        for part in PARTS:
             query = getattr(self, f"query_{part}")
             if query is not None and getattr(self, f"document_{part}") is query:
                 setattr(self, f"document_{part}", copy.deepcopy(query))

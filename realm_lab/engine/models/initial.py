@@ -49,8 +49,9 @@ from realm_lab.errors import UserError
 
 MIN_POSITIONS = 64
 PADDED_TO = (8, 16, 32, 64, 128, 256, 512)  # multiples that the rows of word embeddings are padded to, for GPUs
-MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size", "activation")
+MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size")
 HEAD_MUST_AGREE = ("projection_size", "pooling", "projection_norm", "score_scale", "temperature")
+RELEASED_DROPOUT = 0.1  # after the projection, in the code released with REALM
 PROJECTION = {
     "projection.weight": "cls.dense.weight",
     "projection.bias": "cls.dense.bias",
@@ -74,17 +75,16 @@ def encoder_shape(params: Params, vocabulary_size: int) -> EncoderShape:
 
 def embedder_shape(params: Params) -> EmbedderShape:
     """Return the shape of the retrieval head."""
-    model = params.model
+    model, is_released = params.model, params.model.projection == "released"
     return EmbedderShape(
         model.projection_size,
         model.share_towers,
-        model.share_projection,
+        is_released and model.share_towers,
         model.pooling,
-        model.projection_norm,
-        model.projection_dropout,
+        is_released,
+        RELEASED_DROPOUT if is_released else 0.0,
         model.score_scale,
-        initial_projection=model.projection,
-        temperature=model.score_temperature,
+        initial_projection="drawn" if is_released else model.projection,
     )
 
 
@@ -184,7 +184,7 @@ def _asked_shape(params: Params, vocabulary_size: int) -> EncoderShape:
     model, lengths = params.model, params.corpus
     longest = max(lengths.passage_length, lengths.sentence_length) + lengths.sentence_length
     sizes = (model.hidden_size, model.layers, model.heads, model.intermediate_size)
-    shape = EncoderShape(vocabulary_size, *sizes, max(MIN_POSITIONS, longest), model.dropout, model.activation)
+    shape = EncoderShape(vocabulary_size, *sizes, max(MIN_POSITIONS, longest), model.dropout)
     return shape._replace(patch_values=PATCH_VALUES if model.pictures else 0)
 
 
@@ -200,7 +200,6 @@ def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: P
             raise UserError(
                 "only BERT reads pictures", "set model.pictures to false, or name a BERT folder", path=folder
             )
-        asked = asked._replace(activation=found.activation)  # the body's is the family's
     _check_equal(found, asked, MUST_AGREE, folder)
     return found._replace(dropout=asked.dropout, patch_values=asked.patch_values)
 
@@ -210,7 +209,9 @@ def _check_equal(found: NamedTuple, asked: NamedTuple, names: Sequence[str], fol
         if getattr(found, name) != getattr(asked, name):
             raise UserError(
                 f"its {name} is {getattr(found, name)}, the parameters ask for {getattr(asked, name)}",
-                "set the model section (and tokenizer.checkpoint) to the folder's",
+                "set model.projection to released"
+                if name == "projection_norm"
+                else "set the model section (and tokenizer.checkpoint) to the folder's",
                 path=folder,
             )
 
@@ -227,8 +228,6 @@ def _adapted(
     embedder.load_state_dict(found.state_dict())
     if not asked.share_towers:
         embedder.split_towers()
-    elif not asked.share_projection:
-        embedder.split_projection()
     return embedder, null_offset
 
 

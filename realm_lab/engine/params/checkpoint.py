@@ -24,7 +24,6 @@ SIZES = {
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
     "intermediate_size": "intermediate_size",
-    "activation": "hidden_act",
 }
 DISTILBERT_SIZES = {"hidden_size": "dim", "layers": "n_layers", "heads": "n_heads", "intermediate_size": "hidden_dim"}
 OF_ROBERTA = ("roberta", "xlm-roberta")
@@ -211,10 +210,8 @@ def to_convert(pickled: Path, path: Path) -> str:
 
 def sizes_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes that config.json has, by the names of their parameters."""
-    kind = config.get("model_type")
-    names = DISTILBERT_SIZES if kind == "distilbert" else SIZES
-    known = names if kind in OF_BERT else {ours: name for ours, name in names.items() if ours != "activation"}
-    return {ours: config[theirs] for ours, theirs in known.items() if theirs in config}
+    names = DISTILBERT_SIZES if config.get("model_type") == "distilbert" else SIZES
+    return {ours: config[theirs] for ours, theirs in names.items() if theirs in config}
 
 
 def positions_of(config: Mapping[str, Any]) -> int:
@@ -253,7 +250,7 @@ def check_causal(path: Path) -> None:
         raise UserError(problem, "copy the tokenizer and the model of one version", path=tokenizer)
     config = path / "tokenizer_config.json"
     named = (read_object(one) for one in (path / "special_tokens_map.json", config) if one.is_file())
-    given = {name: value for own in named for name, value in own.items()}  # a null in the second one counts
+    given = {name: value for each in named for name, value in each.items()}  # the second one wins, with a null as well
     if given.get("tokenizer_class") in GENERAL_TOKENIZERS and not (given.get("bos_token") or given.get("eos_token")):
         raise UserError(*NO_FIRST_TOKEN, path=config)
 

@@ -39,8 +39,6 @@ class Files(Section):
     """Maximum number of training questions; empty: all."""
     max_test_questions: Positive | None = None
     """Maximum number of test questions; empty: all."""
-    picture_size: Annotated[int, Field(ge=16, le=512, multiple_of=16)] = 64
-    """Pixels on a side to which image files are scaled; a passage has a wordpiece for each 16 x 16 of them."""
     drop_pages: list[PageKind] = ["list", "index", "outline", "disambiguation"]
     """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
     "... (disambiguation)" (code, of ORQA)."""

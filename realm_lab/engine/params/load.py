@@ -53,8 +53,8 @@ def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     _check_names(document)
     given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, flags)
     given.setdefault("preset", written("toy", path))
-    place = reach(given, "preset")  # the name, if true or false is given
-    values = laid_over(preset_values(written(str(given["preset"]), place.path, place.line)), given)
+    source = reach(given, "preset")  # the name, if true or false is given
+    values = laid_over(preset_values(written(str(given["preset"]), source.path, source.line)), given)
     with placed(given["preset"], values):
         listed = values.get("plugins")
         import_modules("plugins", listed if isinstance(listed, list) else ())
@@ -84,9 +84,9 @@ def setting(values: Mapping[str, Any], *names: str) -> str | None:
 
 
 @contextmanager
-def placed(place: Any, values: Mapping[str, Any] = MappingProxyType({}), prefix: str = "") -> Iterator[None]:
+def placed(source: Any, values: Mapping[str, Any] = MappingProxyType({}), prefix: str = "") -> Iterator[None]:
     """Attach to an error raised inside the source of its parameter in flat `values`, or that of the written value
-    `place`. A contradiction also shows the values that a preset chose. `prefix` is for errors in the file of `place`.
+    `source`. A contradiction also shows the values that a preset chose. `prefix` is for errors in the file of `source`.
     """
     try:
         yield
@@ -94,14 +94,14 @@ def placed(place: Any, values: Mapping[str, Any] = MappingProxyType({}), prefix:
     except ValidationError as error:
         faults = [(text + _chosen(values, names), names, location) for text, names, location in faults_of(error)]
     except UserError as error:
-        if error.path and (not error.parameter or (error.line and error.path == place.path)):
+        if error.path and (not error.parameter or (error.line and error.path == source.path)):
             raise
         faults = [(str(error), (error.parameter,), ())]
     found = []
     for text, names, location in faults:
         key = setting(values, *names)
-        there = place if key is None else reach(values, key, *location[key.count(".") + 1 :])
-        shown = prefix if there.path == place.path else ""
+        there = source if key is None else reach(values, key, *location[key.count(".") + 1 :])
+        shown = prefix if there.path == source.path else ""
         found.append(UserError(f"{shown}{text}", parameter=key or names[0], value=there))
     found[0].others = found[1:]
     raise found[0] from None
@@ -156,7 +156,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         for parent in parents:
             inside = inside.setdefault(parent, {})
         inside[name] = _with_options(flat[key], inside.get(name)) if is_part(key) else flat[key]
-    for part in {part_of(key) for key in flat} - {None, *flat}:  # options of the part that is the default
+    for part in {part_of(key) for key in flat} - {None, *flat}:  # options that are given for a default plug-in
         *parents, name = str(part).split(".")
         section = functools.reduce(dict.__getitem__, parents, values)
         section[name] = _with_options(parameter_fields()[str(part)].default.name, section[name])
@@ -177,8 +177,8 @@ def preset_values(name: Any) -> dict[str, Any]:
         return dict(_preset_values(name))
     path = Path(name) if str(name).endswith(".yaml") else OWN_PRESETS / f"{name}.yaml"
     if not path.is_file():
-        own = sorted(found.stem for found in OWN_PRESETS.glob("*.yaml"))
-        raise UserError(f"unknown preset '{cut(str(name))}'; {suggestion(str(name), (*PRESETS, *own))}", value=name)
+        names = sorted(found.stem for found in OWN_PRESETS.glob("*.yaml"))
+        raise UserError(f"unknown preset '{cut(str(name))}'; {suggestion(str(name), (*PRESETS, *names))}", value=name)
     document = read_yaml(path)
     _check_names(document)
     given = {key: value for key, value in flatten(document).items() if value is not None}
@@ -190,7 +190,7 @@ def preset_values(name: Any) -> dict[str, Any]:
 
 @functools.cache  # the files belong to the package
 def _preset_values(name: str) -> dict[str, Any]:
-    values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # plain: no fault is in them
+    values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # plain: it has no errors
     base = values.get("preset")  # the preset that this one changes
     return laid_over(_preset_values(base) if base else {}, values) | {"preset": name}
 

@@ -62,9 +62,6 @@ class Model(Section):
     """Attention heads (BERT-base)."""
     intermediate_size: Positive = 3072
     """Width of the feed-forward layers (BERT-base)."""
-    activation: Literal["gelu", "gelu_new"] = "gelu"
-    """`gelu_new` is the tanh approximation that Google's BERT and the released REALM weights use; `gelu` is exact and
-    the value in Hugging Face's BERT folders. Must match the checkpoint."""
     dropout: Dropout = 0.1
     """Dropout of hidden states and attention weights, while training (BERT)."""
     projection_size: Positive = 128
@@ -72,22 +69,16 @@ class Model(Section):
     pooling: Literal["cls", "tanh", "mean"] = "cls"
     """Vector that is projected: the last hidden state of [CLS] (Guu, section 3.2), BERT's tanh pooler over it (code),
     or the mean over all wordpieces, read as one segment (Reimers and Gurevych 2019, Sentence-BERT)."""
-    projection: Literal["drawn", "identity"] = "drawn"
-    """Initial W_input and W_doc: random (`drawn`), or the identity, which needs projection_size equal to hidden_size.
-    With pooling mean and score_scale cosine an embedder starts in the geometry of a sentence encoder."""
-    projection_norm: bool = False
-    """LayerNorm after the projection: no in Guu's equation, yes in the code."""
-    projection_dropout: Dropout = 0.0
-    """Dropout after the projection, while training: none in Guu's equation, 0.1 in the code."""
+    projection: Literal["drawn", "identity", "released"] = "drawn"
+    """W_input and W_doc (Guu, section 3.2): initially random (`drawn`), or the identity, which needs projection_size
+    equal to hidden_size; or as in the code (`released`): one random projection for both towers if they are shared, with
+    LayerNorm and a dropout of 0.1 after it. With identity, pooling mean and score_scale cosine an embedder starts in
+    the geometry of a sentence encoder."""
     share_towers: bool = True
     """One Transformer for queries and passages (code), or two (Lee's text); the paper leaves it open."""
-    share_projection: bool = False
-    """One projection for both towers (code), or W_input and W_doc (Guu, section 3.2)."""
     score_scale: Literal["none", "inverse_sqrt", "cosine"] = "none"
     """f(x,z) is the plain inner product (Guu, section 3.2; code), the same divided by the root of projection_size, or
-    the cosine divided by score_temperature."""
-    score_temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 0.05
-    """Temperature of score_scale cosine (Sentence-BERT: 0.05, so that f(x,z) is within 20)."""
+    the cosine divided by 0.05 (Sentence-BERT, so that f(x,z) is within 20)."""
     pictures: bool = False
     """Allow passages that are pictures: a patch of 16 x 16 pixels is projected to a vector in place of a wordpiece's,
     with its position in the picture (Guu, section 6: multi-modal; Dosovitskiy et al. 2021)."""
@@ -109,12 +100,6 @@ class Model(Section):
                 f"{self.projection_size}; set it",
                 "projection",
                 "projection_size",
-            )
-        if self.share_projection and not self.share_towers:
-            yield Contradiction(
-                "share_projection: true needs share_towers: true; one projection cannot serve two towers",
-                "share_projection",
-                "share_towers",
             )
 
 
@@ -149,7 +134,7 @@ class InverseCloze(Section):
     """Initial Transformers of the towers (Lee: BERT)."""
     query_scale: Annotated[float, Field(gt=0.0)] = 1.0
     """Factor on f(x, z) after the Inverse Cloze Task, applied to W_input: the temperature at the start of REALM. Cosine
-    scores have score_temperature instead and ignore it."""
+    scores ignore it."""
 
 
 class WarmStart(Section):
@@ -166,16 +151,11 @@ class Pretrain(Section):
     """REALM pre-training (sections 3.3 and 3.4)."""
 
     masking: ChoiceField = Choice("salient_span")
-    """`salient_span` (Guu, section 3.4), `random_token` (BERT), `random_span` (SpanBERT), or custom code,
-    `package.module:function`, with its options."""
+    """`salient_span` (Guu, section 3.4: one), `random_token` (BERT), `random_span` (SpanBERT), or custom code,
+    `package.module:function`, with its options. All get the sentences that have a salient span, equally often."""
     mask_rate: Fraction = 0.15
     """Share of wordpieces that random schemes mask, at least one per sentence (BERT, SpanBERT); `salient_span` ignores
     it."""
-    salient_spans: Positive = 1
-    """Spans that `salient_span` masks in a sentence (Guu, section 3.4: one), all if there are fewer."""
-    sentence_choice: Literal["salient", "by_span", "any"] = "salient"
-    """Sampling of query sentences, whatever the masks: each with a salient span equally often (Guu, section 3.4), each
-    salient span equally often (close to the code, which draws one span of each passage), or every sentence."""
     recurring_spans: Annotated[list[Positive] | None, Field(min_length=2, max_length=2)] = None
     """Mask only salient spans that are salient in this many other passages, [at least, at most] (Ram et al. 2022:
     recurring spans), if X is Z; empty: any."""
@@ -185,9 +165,6 @@ class Pretrain(Section):
     """Source of the passages that a training step considers: `index` (Guu, section 3.3), `batch`, `random`, `oracle`,
     `empty`, `{name: mixed, index: 6, batch: 5}`, or custom code, `package.module:function`, with its options.
     docs/concepts.md explains them. Evaluation always searches the index."""
-    over_retrieve: NonNegative = 0
-    """Passages taken from the index and ranked again with the current weights before the best are read; 0: only the
-    passages that are read (Guu, code)."""
     null_document: Literal["off", "encoded", "learned"] = "encoded"
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or no such document (`off`)."""
@@ -284,24 +261,12 @@ class Pretrain(Section):
                 "train_query_tower",
                 "train_document_tower",
             )
-        if self.sentence_choice == "any" and self.masking.name == "salient_span":
-            yield Contradiction(
-                "sentence_choice: any has sentences that masking: salient_span cannot mask; use by_span",
-                "sentence_choice",
-                "masking",
-            )
         source = self.candidate_source
         if source.name == "empty" and self.null_document == "off":
             yield Contradiction(
                 "candidate_source: empty leaves only the null document; set null_document to encoded",
                 "candidate_source",
                 "null_document",
-            )
-        if source.name != "index" and self.over_retrieve:
-            yield Contradiction(
-                f"candidate_source: {source.name}: over_retrieve ranks passages of the index; set it to 0",
-                "candidate_source",
-                "over_retrieve",
             )
         passages = self.candidates - int(self.null_document != "off")
         shares = source.options.values() if source.name == "mixed" else [passages]
@@ -353,8 +318,6 @@ class Finetune(Section):
     over the spans with its wordpieces (Guu, Eq. 1 and section 3.2)."""
     early_loss_candidates: NonNegative = 5000
     """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
-    train_reader: bool = True
-    """Train the reader."""
     train_query_tower: bool = True
     """Train Embed_input; the document vectors stay fixed (Guu, section 3.3)."""
     initial_reader: Annotated[str, content("weights", "previous", "warm_start", "scratch")] = "previous"
@@ -366,13 +329,6 @@ class Finetune(Section):
     retriever: Optimiser = Optimiser(learning_rate=1e-5)
 
     def contradictions(self) -> Iterator[Contradiction]:
-        if self.steps and not (self.train_reader or self.train_query_tower):
-            yield Contradiction(
-                "train_reader and train_query_tower are false: nothing is trained; set one to true, or steps to 0",
-                "train_reader",
-                "train_query_tower",
-                "steps",
-            )
         if self.objective.name == "gated":
             yield Contradiction(
                 "objective: gated compares with the null document, which fine-tuning never reads; choose another",
@@ -402,8 +358,6 @@ class Evaluate(Section):
     """Held-out sentences for utility and likelihood."""
     questions: Positive | None = None
     """Questions to measure on; empty: all."""
-    explorer_examples: Annotated[NonNegative, OBSERVES] = 12
-    """Worked examples in the report."""
 
 
 # Marks a parameter that may hold a password: no file and no command line gets its value.

@@ -54,17 +54,15 @@ FILE_HEAD = """\
 # Parameters that are seldom changed: params.yaml has a line for one if it is given a value.
 SELDOM = frozenset(
     """
-    corpus.files.dev_split corpus.files.picture_size corpus.files.drop_pages model.intermediate_size
-    model.activation model.projection model.projection_norm model.projection_dropout model.share_projection
-    model.score_temperature model.pictures model.train_word_embeddings warm_start.reader.related_fraction
+    corpus.files.dev_split corpus.files.drop_pages model.intermediate_size model.projection
+    model.pictures model.train_word_embeddings warm_start.reader.related_fraction
     warm_start.reader.related_only_fraction warm_start.embedder.attempts warm_start.embedder.initial_encoder
-    warm_start.embedder.query_scale warm_start.ict_cut pretrain.salient_spans pretrain.sentence_choice
-    pretrain.recurring_spans pretrain.changes finetune.answer_by
-    pretrain.candidate_source pretrain.over_retrieve pretrain.calibrate_null pretrain.causal_checkpoint
+    warm_start.embedder.query_scale warm_start.ict_cut pretrain.recurring_spans pretrain.changes finetune.answer_by
+    pretrain.candidate_source pretrain.calibrate_null pretrain.causal_checkpoint
     pretrain.causal_form
     pretrain.reward pretrain.watch.interval_steps pretrain.watch.patience_steps
     finetune.max_span_wordpieces finetune.span_hidden_size finetune.softmax finetune.early_loss_candidates
-    finetune.train_reader finetune.train_query_tower evaluate.explorer_examples launch.micro_batch
+    finetune.train_query_tower launch.micro_batch
     launch.recompute launch.compile launch.checkpoint_interval_seconds launch.log_interval_steps
     launch.token_budget launch.other_code streams.initialisation streams.order
     """.split()

@@ -131,19 +131,19 @@ def identity_values(
     """
     values: dict[str, Any] = {}
     plain = params.model_dump(mode="json")
-    for own, field in type(params).model_fields.items():
-        marks, parameter = marks_of(field), f"{name}.{own}" if name else own
-        if "observes" in marks or own not in plain:
+    for key, field in type(params).model_fields.items():
+        marks, parameter = marks_of(field), f"{name}.{key}" if name else key
+        if "observes" in marks or key not in plain:
             continue
-        value = getattr(params, own)
+        value = getattr(params, key)
         if isinstance(value, BaseModel):
-            values[own] = identity_values(value, parameter, described)
+            values[key] = identity_values(value, parameter, described)
         elif isinstance(value, Choice):
-            values[own] = described(parameter, value)
+            values[key] = described(parameter, value)
         elif "content" in marks and value not in (None, *marks["names"]):
-            values[own] = _digest_content(marks["content"], value, parameter, marks["names"])
+            values[key] = _digest_content(marks["content"], value, parameter, marks["names"])
         else:
-            values[own] = plain[own]
+            values[key] = plain[key]
     return values
 
 

@@ -21,7 +21,7 @@ from realm_lab.engine.core.process import to_device
 from realm_lab.engine.models.encoder import evaluating
 from realm_lab.engine.models.realm import candidate_log_probs
 from realm_lab.engine.params.parameters import Pretrain
-from realm_lab.engine.retrieval.candidate_sources import PassageSearch, index, ranked
+from realm_lab.engine.retrieval.candidate_sources import PassageSearch, index
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.engine.retrieval.search import Exclusion
@@ -45,13 +45,12 @@ class CandidatePolicy:
     count: int  # k, the null document included if it is a candidate
     null: bool = True
     exclude_trivial: str = "passage"
-    over_retrieve: int = 0
 
     @classmethod
     def of(cls, settings: Pretrain) -> CandidatePolicy:
         """The policy of pre-training."""
         null = settings.null_document != "off"
-        return cls(settings.candidates, null, settings.exclude_trivial, settings.over_retrieve)
+        return cls(settings.candidates, null, settings.exclude_trivial)
 
     @property
     def passages(self) -> int:
@@ -60,17 +59,14 @@ class CandidatePolicy:
 
     def reading(self, passages: int) -> CandidatePolicy:
         """Return a copy with another number of passages."""
-        wanted = max(passages, self.over_retrieve) if self.over_retrieve else 0
-        return replace(self, count=passages + int(self.null), over_retrieve=wanted)
+        return replace(self, count=passages + int(self.null))
 
     def check(self, corpus_size: int) -> None:
         """Refuse more candidates than the corpus has."""
-        needed = max(self.passages, self.over_retrieve) + int(self.exclude_trivial != "off")
-        if needed > corpus_size:
-            name = "over_retrieve" if self.over_retrieve > self.count else "candidates"
+        if self.passages + int(self.exclude_trivial != "off") > corpus_size:
             raise UserError(
-                f"parameter 'pretrain.{name}' is {max(self.count, self.over_retrieve)}, but the knowledge corpus has "
-                f"only {corpus_size} passages; lower it"
+                f"parameter 'pretrain.candidates' is {self.count}, but the knowledge corpus has only {corpus_size} "
+                "passages; lower it"
             )
 
     def exclusion(self, retriever: Retriever, origins: np.ndarray, always: bool = False) -> Exclusion | None:
@@ -103,15 +99,12 @@ class CandidatePolicy:
         With `compare_null` the null document always comes first, to be read for comparison; if it is not a candidate,
         it has no share of p(z|x). `forbidden` are further rows that a query must not find, a few for each.
         """
-        # As many passages as are read, or more of them to rank again.
-        wanted = max(self.passages, self.over_retrieve)
+        passages = self.passages
         most = max((len(rows) for rows in forbidden), default=0) if forbidden else 0
-        search = PassageSearch(retriever, queries, retriever.embed_queries(queries), wanted + most, exclude)
+        search = PassageSearch(retriever, queries, retriever.embed_queries(queries), passages + most, exclude)
         rows_BL = source(search)
         if forbidden:
-            rows_BL = np.stack([_without(rows, own, wanted) for rows, own in zip(rows_BL, forbidden, strict=True)])
-        if self.over_retrieve:
-            rows_BL = ranked(search._replace(wanted=self.passages), rows_BL)
+            rows_BL = np.stack([_without(rows, some, passages) for rows, some in zip(rows_BL, forbidden, strict=True)])
         # The null document comes first; it is not in the index and needs no search (section 3.4).
         shown = self.null or compare_null
         nulls_B1 = np.full((len(rows_BL), int(shown)), NULL, np.int64)
@@ -139,7 +132,7 @@ def initialise_null(
     assert retriever.index is not None
     with evaluating(retriever.embedder):
         query_BD = retriever.embed_queries(queries)
-        found = replace(policy, over_retrieve=0).retrieve(retriever, queries, exclude)
+        found = policy.retrieve(retriever, queries, exclude)
     rows_BK = to_device(found.rows_BK, retriever.device)
     mean_D = retriever.index.embeddings_ND[rows_BK[rows_BK >= 0]].mean(0)
     null_D.copy_(mean_D * found.score_BK[rows_BK >= 0].mean() / (query_BD @ mean_D).mean())
@@ -153,7 +146,7 @@ def calibrate_null(
     candidates; returns the shift."""
     retriever.null_offset = 0.0
     with evaluating(retriever.embedder):
-        found = replace(policy, over_retrieve=0).retrieve(retriever, queries, exclude)
+        found = policy.retrieve(retriever, queries, exclude)
     score_BK = found.score_BK.double()
     ahead_B = score_BK[:, 1:].logsumexp(1) - score_BK[:, 0]  # p(null|x) is the sigmoid of shift - ahead
     low, high = ahead_B.min().item() - math.log(policy.count), ahead_B.max().item()

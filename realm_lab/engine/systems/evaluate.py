@@ -69,8 +69,7 @@ def evaluate(context: Context, run: StageRun) -> None:
         results.update(split_by_overlap(overlaps, [score.exact_match for score in scores]))
         for row, answer, score, overlap in zip(rows, answers, scores, overlaps, strict=True):
             row |= _answered(context, answer, score, overlap)
-        shown, count = (test.texts, test.answers, test.gold), context.params.evaluate.explorer_examples
-        examples.extend(question_examples(context.passages, *shown, answers, count))
+        examples.extend(question_examples(context.passages, test.texts, test.answers, test.gold, answers))
 
     def corpus_update() -> None:
         if context.corpus.has_second_version():

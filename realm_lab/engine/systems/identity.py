@@ -61,7 +61,7 @@ def plan_run(params: Params, system: str, seed: int) -> Run:
 
 def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Run]:
     """Return the runs of a system with these seeds."""
-    given, params, declared = params, fixed_params(params, system), system_of(system)
+    params, declared = fixed_params(params, system), system_of(system)
     _check_order(params, system)
     _check_checkpoints(params, system)
     identities = [_stage_identity(params, system, stage) for stage in declared.stages]
@@ -73,7 +73,7 @@ def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Run]:
         for identity in identities:
             above = keys[identity["stage"]] = digest(identity | {"seed": seed, "before": above})
         name = f"{declared.name}-s{seed}-{above[:KEY_LENGTH]}"
-        found.append(Run("", seed, above, name, None, system, given, corpus_key, keys))
+        found.append(Run("", seed, above, name, None, system, params, corpus_key, keys))
     return found
 
 
@@ -110,8 +110,7 @@ def _described_changes(params: Params) -> list[list[Any]]:
 
 
 def _described_part(parameter: str, choice: Choice) -> dict[str, Any]:
-    kind: Kind[Any] = load_object(parameter, PARTS[parameter])
-    chosen = kind.choose(parameter, choice)
+    chosen = _chosen(parameter, choice)
     options = {} if chosen.options is None else identity_values(chosen.options, parameter)
     return {"name": chosen.named, "options": options}
 
@@ -143,7 +142,7 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
             roots.add(declared.__module__)
         settings = params.phases().values() if stage.declares(CHANGES) else [params.at_end()]
         for parameter, phase in itertools.product(filter(stage.declares, PARTS), settings):
-            chosen = chosen_part(phase, parameter)
+            chosen = _chosen(parameter, functools.reduce(getattr, parameter.split("."), phase))
             is_used = chosen.is_own or parameter.startswith(f"{stage.name}.")
             roots |= {chosen.module} if is_used else set()
         found[stage.name] = tuple(sorted(roots))
@@ -170,11 +169,10 @@ def _check_checkpoints(params: Params, system: str) -> None:
         check_causal_positions(causal, params.corpus.passage_length, params.corpus.sentence_length)
 
 
-def chosen_part(params: Params, parameter: str) -> Plugin[Any]:
+def _chosen(parameter: str, choice: Any) -> Plugin[Any]:
     """Return the plug-in that a parameter names, with its options. UserError: there is none, or an option is wrong."""
     kind: Kind[Any] = load_object(parameter, PARTS[parameter])
-    part: Any = functools.reduce(getattr, parameter.split("."), params)
-    return kind.choose(parameter, part)
+    return kind.choose(parameter, choice)
 
 
 def _of_this_run(params: Params, system: str) -> dict[str, Any]:
@@ -228,7 +226,7 @@ def record_run(runs: Path, run: Run) -> Run:
     """Write run.json of a run, and return it as it was read back."""
     path = runs / run.name / "run.json"
     if not path.exists():  # else the same run, perhaps under a preset or with parameters that do not concern it
-        params, declared = fixed_params(run.params, run.system), system_of(run.system)
+        params, declared = run.params, system_of(run.system)
         inputs = corpus_inputs(params, run.seed)
         inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
         stages = [_stage_identity(params, run.system, stage) for stage in declared.stages]

@@ -219,6 +219,5 @@ class DenseRetriever(SpanReader):
             if getattr(source_options(context.params.corpus), "bystanders", 0):
                 preferred |= cloze_entities(found, context.passages)
             results |= {f"{name}_{when}": value for name, value in (cloze_metrics(found) | preferred).items()}
-            shown = settings.explorer_examples
-            examples += cloze_examples(context.passages, context.tokenizer, context.special, found, when, shown)
+            examples += cloze_examples(context.passages, context.tokenizer, context.special, found, when)
         return results, examples

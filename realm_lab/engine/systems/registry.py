@@ -313,19 +313,22 @@ def options_of(params: Params, system: str) -> Section:
 
 
 def fixed_params(params: Params, system: str) -> Params:
-    """Return the parameters of a system's runs: those given, with its fixed ones. UserError: they contradict."""
+    """Return the parameters of a system's runs: those given, with its fixed ones; the same object if it has them.
+    UserError: they contradict."""
     fixed = system_of(system).fixed
     if not fixed or params._options is not None:  # a view has them
         return params
     for name in (f"pretrain.{name}" for change in params.pretrain.changes.values() for name in change):
         if name in fixed:
             raise UserError(f"system '{system}' has {name} = {fixed[name]} at all steps", parameter=CHANGES)
-    changed: dict[str, Any] = params.model_dump(mode="json")
+    changed, is_same = params.model_dump(mode="json"), True
     for name, value in fixed.items():
         *sections, last = name.split(".")
-        functools.reduce(dict.__getitem__, sections, changed)[last] = value
+        section: dict[str, Any] = functools.reduce(dict.__getitem__, sections, changed)
+        is_same &= section[last] == value
+        section[last] = value
     try:
-        return type(params)(**changed)
+        return params if is_same else type(params)(**changed)
     except ValidationError as error:
         raise UserError(f"system '{system}' has {dict(fixed)}: {validation_line(error)}") from None
 

@@ -34,7 +34,7 @@ from realm_lab.engine.params.parameters import Launch
 from realm_lab.engine.retrieval.index import Inputs
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.errors import UserError
-from realm_lab.records.files import seen
+from realm_lab.records.files import wait_for_file
 from realm_lab.records.launched import own_package
 
 OF_JOB = re.compile(r"SLURM_(?!CONF$)")
@@ -84,7 +84,7 @@ class ProcessBuilder:
         """Return the embeddings of a submitted step, float32 [N, D]; older ones are deleted. UserError: the builder has
         failed."""
         on_first_rank(lambda: self._wait(step))
-        found = read_tensors(seen(_place(self._folder, step) / "embeddings.safetensors"))["embeddings"]
+        found = read_tensors(wait_for_file(_place(self._folder, step) / "embeddings.safetensors"))["embeddings"]
         if self._process is not None:
             for older in self._folder.glob("step-*"):
                 if older.name < _place(self._folder, step).name:
@@ -121,7 +121,7 @@ def serve(job: dict[str, Any]) -> None:
     inputs, passages = Inputs(**given | {"special": SpecialIds(**given["special"])}), corpus.passages()
     for line in sys.stdin:
         place = _place(folder, int(line))
-        embedder, _ = read_embedder(seen(place / "embedder" / EMBEDDER_JSON).parent)
+        embedder, _ = read_embedder(wait_for_file(place / "embedder" / EMBEDDER_JSON).parent)
         if corpus.pictures is not None:
             show(embedder, torch.from_numpy(corpus.pictures.patches))
         embedder.to(pick_device(job["device"]))

@@ -115,7 +115,7 @@ class FinetuneTask(ModelsTask):
         settings = self._settings
         chosen = self._order.take(step * settings.batch_size, settings.batch_size)
         mine = chosen[share(len(chosen))]
-        self.reader.train(settings.train_reader)
+        self.reader.train()
         self.retriever.embedder.train(settings.train_query_tower)
         self._models.zero_grad()
         found, query_BD = self._find(mine)
@@ -225,7 +225,7 @@ class FinetuneTask(ModelsTask):
             shape = torch.Size((*batch.tokens_BL.shape, self._settings.max_span_wordpieces))
             marked_NLW = mark_answers([flat[read[i]] for i in group], [len(f) + 2 for f in firsts], shape)
             marked_NLW = to_device(marked_NLW, device)
-            if self._params.launch.recompute and self._settings.train_reader:
+            if self._params.launch.recompute:
                 parts.append(computed_again(self._read_group, batch.to(device), marked_NLW))
             else:
                 parts.append(self._read_group(batch.to(device), marked_NLW))

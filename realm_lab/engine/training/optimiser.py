@@ -181,7 +181,8 @@ class TrainedModels:
         """Choose the modules that a stage trains: the reader, and the query and document tower by `towers`."""
         models = cls(reader, embedder)
         frozen = frozen_names(reader, params)
-        models.train("reader", reader, settings.reader, settings.steps, frozen, settings.train_reader)
+        trains = isinstance(settings, Finetune) or settings.train_reader
+        models.train("reader", reader, settings.reader, settings.steps, frozen, trains)
         frozen = frozen_names(embedder, params) | tower_names(embedder, *towers)
         models.train("retriever", embedder, settings.retriever, settings.steps, frozen, any(towers))
         return models

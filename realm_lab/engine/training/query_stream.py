@@ -20,38 +20,26 @@ CALIBRATION_SENTENCES = 64
 class QueryStream:
     """An endless stream of sentences in shuffled epochs, addressed by position; its length is the length of an epoch.
 
-    An epoch has each sentence with a salient span once (`salient`), each salient span once, so that a sentence comes
-    as often as it has spans (`by_span`; the scheme chooses the masked one), or each sentence once (`any`).
-    The order is a pure function of the seed and the position, whatever the scheme masks and however many numbers it
-    draws; a mask depends only on its sentence and the generator.
+    An epoch has each sentence with a salient span once. The order is a pure function of the seed and the position,
+    whatever the scheme masks and however many numbers it draws; a mask depends only on its sentence and the generator.
     """
 
     def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int, vocabulary: Sequence[str]):
         self._settings, self._sentences, self._mask_id, self._vocabulary = settings, sentences, mask_id, vocabulary
         self._seed, self._scheme = seed, masking_scheme(settings.masking)
         self._asked = asked_form(settings, vocabulary)
-        self._by_span = settings.sentence_choice == "by_span"
-        self._rows: np.ndarray | None = None  # None: items are the rows themselves, or spans
-        self._count = sentences.span_count() if self._by_span else len(sentences)
-        if settings.sentence_choice == "salient":
-            self._rows = sentences.rows_with_spans()
-            self._count = len(self._rows)
-        if not self._count:
-            raise UserError(
-                f"parameter 'pretrain.sentence_choice' is {settings.sentence_choice}, but no sentence of the "
-                "pre-training corpus has a salient span; check corpus.tagger, or choose any with masking: random_token"
-            )
-        self._order = epoch_order(self._count, seed, "pretrain-sentences")
+        self._rows = sentences.rows_with_spans()
+        if not len(self._rows):
+            raise UserError("no sentence of the pre-training corpus has a salient span", "check corpus.tagger")
+        self._order = epoch_order(len(self._rows), seed, "pretrain-sentences")
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._rows)
 
     def rows(self, start: int, count: int) -> np.ndarray:
         """Return sentences at positions `start` to `start + count - 1` of the stream, int64 [count]."""
-        items = self._order.take(start, count)
-        if self._by_span:
-            return self._sentences.rows_of_spans(items)
-        return items if self._rows is None else self._rows[items]
+        found: np.ndarray = self._rows[self._order.take(start, count)]
+        return found
 
     def masked(self, row: int, generator: np.random.Generator) -> MaskedSentence:
         """Mask the positions of a sentence that the scheme chose."""
@@ -60,7 +48,6 @@ class QueryStream:
             len(tokens),
             self._sentences.salient_spans(row),
             settings.mask_rate,
-            settings.salient_spans,
             tokens,
             [self._vocabulary[token] for token in tokens],
             self._sentences.labels(row),

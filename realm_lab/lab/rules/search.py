@@ -38,7 +38,7 @@ def journal_of(study: StudyPlan, results: Results) -> Journal:
 def runs_of(study: StudyPlan, number: int, values: Mapping[str, Any]) -> list[Run]:
     """Return the runs of a trial, one for every seed. UserError: this combination of values is invalid."""
     (space,) = study.spaces
-    changes = {name: value for name, value in values.items() if value != space.own[name]}
+    changes = {name: value for name, value in values.items() if value != space.start[name]}
     return [replace(run, cell=CELL.format(number), chosen=changes) for run in space.make(values)]
 
 
@@ -102,15 +102,15 @@ def ended(study: StudyPlan, results: Results) -> list[Run]:
 
 def record(study: StudyPlan, results: Results) -> StudyRecord:
     """Return the study.json of a search: its trials are cells, the baseline first, equal ones once."""
-    cells, runs, seen = list[StudyCell](), list[Run](), set[str]()
-    own = study.spaces[0].own
-    for trial in sorted(journal_of(study, results).trials(), key=lambda one: (one["values"] != own, one["number"])):
+    cells, runs, keys = list[StudyCell](), list[Run](), set[str]()
+    start = study.spaces[0].start
+    for trial in sorted(journal_of(study, results).trials(), key=lambda one: (one["values"] != start, one["number"])):
         try:
             found = runs_of(study, trial["number"], trial["values"])
         except UserError:
             continue
-        if found[0].run_key not in seen:
-            seen.add(found[0].run_key)
+        if found[0].run_key not in keys:
+            keys.add(found[0].run_key)
             changes = found[0].chosen
             title = changes_title(changes) if changes else "parameters as they are"
             cells.append(StudyCell(found[0].cell, title, found[0].system, changes))
@@ -121,5 +121,5 @@ def record(study: StudyPlan, results: Results) -> StudyRecord:
 def is_well(study: StudyPlan, results: Results) -> bool:
     """True if the baseline is complete and no trial is open."""
     trials = journal_of(study, results).trials()
-    base = next((trial for trial in trials if trial["values"] == study.spaces[0].own), None)
+    base = next((trial for trial in trials if trial["values"] == study.spaces[0].start), None)
     return base is not None and base["state"] == "complete" and all(trial["state"] != "running" for trial in trials)

@@ -19,7 +19,7 @@ from realm_lab.records.plugins import Choice, Kind, Plugin
 
 SeedCounts = Callable[..., Mapping[str, int]]
 SeedList = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
-MOST_SEEDS = EXACT_SEEDS  # for a rule: all signs of this many are counted
+MOST_SEEDS = EXACT_SEEDS  # of a rule: with more, the sign-flip test is not exact
 
 
 class SeedRule(Part):

@@ -101,7 +101,7 @@ def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
     return [dict(zip(space, chosen, strict=True)) for chosen in itertools.product(*values)]
 
 
-def hypercube(space: Mapping[str, Dimension], own: Mapping[str, Any], count: int, draw: int) -> list[dict[str, Any]]:
+def hypercube(space: Mapping[str, Dimension], start: Mapping[str, Any], count: int, draw: int) -> list[dict[str, Any]]:
     """Return a Latin hypercube sample (McKay, Beckman and Conover 1979, Technometrics 21, section 2): each parameter
     has one value in each of `count` equal parts of its range, in random order. They depend on the names of the
     parameters, on `count` and `draw`."""
@@ -110,22 +110,22 @@ def hypercube(space: Mapping[str, Dimension], own: Mapping[str, Any], count: int
         generator = numpy_generator(draw, "latin", name, count)
         shares[name] = (generator.permutation(count) + generator.random(count)) / count
     return [
-        {name: item.at(float(shares[name][number]), isinstance(own[name], int)) for name, item in space.items()}
+        {name: item.at(float(shares[name][number]), isinstance(start[name], int)) for name, item in space.items()}
         for number in range(count)
     ]
 
 
 def check_dimension(
-    name: str, dimension: Dimension, own: Any, key: Callable[[dict[str, Any]], Hashable], last_stage: str
+    name: str, dimension: Dimension, start: Any, key: Callable[[dict[str, Any]], Hashable], last_stage: str
 ) -> None:
-    """Check one parameter of a space. `own` is its value in the first trial, `key` gives the key of a trial with
+    """Check one parameter of a space. `start` is its value in the first trial, `key` gives the key of a trial with
     values. UserError: the value is not in the space, it is no number, or it changes no trial."""
-    if dimension.choices is None and (isinstance(own, bool) or not isinstance(own, int | float)):
+    if dimension.choices is None and (isinstance(start, bool) or not isinstance(start, int | float)):
         raise UserError(f"'{name}' is no number; list its values as 'choices'")
-    if isinstance(own, int) and isinstance(dimension.step, float):
+    if isinstance(start, int) and isinstance(dimension.step, float):
         raise UserError(f"'{name}' takes whole numbers; so must its step be")
-    if own not in dimension:
-        raise UserError(f"'{name}' is {show(own)} in the baseline, which is not in its range; widen it")
+    if start not in dimension:
+        raise UserError(f"'{name}' is {show(start)} in the baseline, which is not in its range; widen it")
     if {key({name: end}) for end in dimension.ends} == {key({})}:
         remedy = "leave it out, or search for another metric"
         raise UserError(f"'{name}' changes nothing up to '{last_stage}', where a trial ends; {remedy}")

@@ -43,13 +43,13 @@ CONTINUES = "continues"  # number of the earlier trial with the same values that
 ENOUGH_TRIALS = 50  # complete: an importance compares the best tenth with the rest
 
 
-def distributions(space: Mapping[str, Dimension], own: Mapping[str, Any]) -> dict[str, BaseDistribution]:
-    """Convert a space to Optuna's distributions; `own` has a value of each parameter, for its type."""
+def distributions(space: Mapping[str, Dimension], start: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+    """Convert a space to Optuna's distributions; `start` has a value of each parameter, for its type."""
     found: dict[str, BaseDistribution] = {}
     for name, item in space.items():
         if item.low is None or item.high is None:
             found[name] = CategoricalDistribution(item.ends)
-        elif isinstance(own[name], int):
+        elif isinstance(start[name], int):
             found[name] = IntDistribution(int(item.low), int(item.high), item.log, int(item.step or 1))
         else:
             found[name] = FloatDistribution(item.low, item.high, item.log, item.step)
@@ -65,13 +65,13 @@ def sampler(kind: str, seed: int) -> BaseSampler:
 def draws(
     kind: str,
     space: Mapping[str, Dimension],
-    own: Mapping[str, Any],
+    start: Mapping[str, Any],
     ended: Sequence[tuple[Mapping[str, Any], float | None]],
     number: int,
 ) -> Iterator[dict[str, Any]]:
     """Yield proposals for the trial of that number, until one suits. They depend on nothing but the arguments. `ended`:
     earlier trials with their values, None for a failed one."""
-    wanted = distributions(space, own)
+    wanted = distributions(space, start)
     trials = [
         create_trial(
             params=dict(values),
@@ -97,8 +97,8 @@ class Journal:
     def __init__(self, plan: StudyPlan, root: Path, *, retry_failed: bool = False):
         assert plan.search is not None
         self._plan, self._search = plan, plan.search
-        self._own = plan.spaces[0].own
-        self._space = distributions(plan.spaces[0].space, self._own)
+        self._start = plan.spaces[0].start
+        self._space = distributions(plan.spaces[0].space, self._start)
         self._folder = study_folder(Path(root) / "runs", plan.name)
         self._stopped: set[int] = set()
         pruning = plan.search.pruning
@@ -116,10 +116,10 @@ class Journal:
                 "rename the search's file, or delete this one: finished runs are only read",
                 path=path,
             )
-        self._study.enqueue_trial(dict(self._own), skip_if_exists=True)
+        self._study.enqueue_trial(dict(self._start), skip_if_exists=True)
         for trial in self._counted():
             is_open = trial.state is TrialState.RUNNING
-            is_half = is_open and trial.params.keys() != self._space.keys()  # its owner was killed meanwhile
+            is_half = is_open and trial.params.keys() != self._space.keys()  # its owner was killed early
             if is_half or (retry_failed and trial.state is TrialState.FAIL):
                 self._study.enqueue_trial(trial.params, user_attrs={CONTINUES: trial.number})
             if is_half:
@@ -153,14 +153,14 @@ class Journal:
     def may_ask(self, most: int) -> bool:
         """True if there may be another trial. Not after the baseline failed: nothing could be compared with it, and the
         stages that all share have probably failed."""
-        base = next((trial for trial in self._counted() if trial.params == self._own), None)
+        base = next((trial for trial in self._counted() if trial.params == self._start), None)
         return len(self._counted()) < most and not (base and base.state is TrialState.FAIL)
 
     def ask(self) -> None:
         """Ask for another trial."""
         self._study.sampler = sampler(self._search.sampler, len(self._study.get_trials(deepcopy=False)))
         trial = self._study.ask(self._space)
-        with suppress(UserError):  # it fails as soon as its runs are asked for
+        with suppress(UserError):  # no valid combination: open_trials ends it
             trial.set_user_attr("runs", [run.name for run in self._plan.spaces[0].make(trial.params)])
 
     def tell(self, number: int, state: str, value: float | None = None, why: str = "") -> None:
@@ -181,7 +181,7 @@ class Journal:
         for step in sorted(set.intersection(*(set(curve) for curve in curves))):
             if step > reported:
                 trial.report(statistics.fmean(curve[step] for curve in curves), step)
-                if trial.params != self._own and step < steps and trial.should_prune():
+                if trial.params != self._start and step < steps and trial.should_prune():
                     return step
         return None
 
@@ -196,7 +196,7 @@ class Journal:
         trials = self.trials()
         enough = sum(one["state"] == "complete" for one in trials) >= ENOUGH_TRIALS and len(self._space) > 1
         importances = dict(get_param_importances(self._study)) if enough else {}
-        data = self._search.as_data(self._own) | {"trials": trials, "importances": importances}
+        data = self._search.as_data(self._start) | {"trials": trials, "importances": importances}
         path = self._folder / "trials.json"
         if not path.exists() or read_json(path) != data:
             write_json(path, data)

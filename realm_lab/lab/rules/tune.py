@@ -142,7 +142,7 @@ def trials_of_cell(
         except UserError:
             if tuning.sampler == "grid":
                 raise
-            continue  # the next draw
+            continue  # no valid combination: the next draw
         key = cell.key(values)
         if key in keys:
             continue
@@ -157,8 +157,8 @@ def trials_of_cell(
 def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Iterator[dict[str, Any]]:
     """Yield values of trials; the caller adds those that suit to `found`. It ends where the next trial depends on
     results that are not there yet. UserError: there are not enough."""
-    space, own = cell.space, cell.own
-    first = {name: own[name] for name in space}
+    space, start = cell.space, cell.start
+    first = {name: start[name] for name in space}
     if tuning.sampler == "grid":
         points = grid(space)
         if len(points) != tuning.trials:
@@ -170,8 +170,8 @@ def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Itera
         yield from (point for point in points if point != first)
     elif tuning.sampler == "latin":
         yield first
-        for draw in range(MOST_HYPERCUBES):  # the first one, unless trials of it are equal or not valid
-            yield from hypercube(space, own, tuning.trials - 1, draw)
+        for draw in range(MOST_HYPERCUBES):  # a further one only if trials are equal or not valid
+            yield from hypercube(space, start, tuning.trials - 1, draw)
     else:
         from realm_lab.lab.rules.trials import MOST_DRAWS, RANDOM_TRIALS, draws  # brings optuna
 
@@ -182,7 +182,7 @@ def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Itera
                 if any(trial.state == "pending" for trial in found):
                     return
                 ended = [(trial.values, trial.value) for trial in found]
-            for values in draws(tuning.sampler, space, own, ended, number):
+            for values in draws(tuning.sampler, space, start, ended, number):
                 yield values
                 if len(found) > number:
                     break

@@ -150,9 +150,9 @@ def _files(runs: Path) -> str:
     """Return a digest that changes with any file that the mirror shows, and with the code of the mirror and of
     stages."""
     patterns = ("*/run.json", "studies/*/study.json", "stages/*/*.json*", "stages/*/eval/*")
-    places = [(runs, patterns), (runs.parent / "reports", ("*/*", "*/figures/*")), (Path(__file__).parent, ("*.py",))]
-    places.append((runs.parent, ("params.yaml",)))  # which the study `default` follows
-    stamps = [_stamp(path) for place, names in places for name in names for path in sorted(place.glob(name))]
+    watched = [(runs, patterns), (runs.parent / "reports", ("*/*", "*/figures/*")), (Path(__file__).parent, ("*.py",))]
+    watched.append((runs.parent, ("params.yaml",)))  # which the study `default` follows
+    stamps = [_stamp(path) for folder, names in watched for name in names for path in sorted(folder.glob(name))]
     return digest([stamps, code_reader(runs).reached(package_modules())])
 
 
@@ -190,11 +190,11 @@ class Mirror:
                 "train something first (dvc repro), or give --root DIR; `realm-lab report` puts back what DVC keeps",
                 path=self.runs,
             )
-        self._lock = self.runs / ".mirror.lock"  # two mirrors at once would both miss a run, and both make it
+        self._lock = self.runs / ".mirror.lock"  # or two mirrors could both create the same run
         with exclusive(self._lock):
             self._tracker = make()
         self.summary = MirrorSummary(self._tracker.where, {})
-        self._seen: dict[str, object] = {}  # study -> what its files looked like when it was shown
+        self._looks: dict[str, object] = {}  # study -> what its files looked like when it was shown
         self._counts: Counter[str] = Counter()
 
     def update(self) -> MirrorSummary:
@@ -226,7 +226,7 @@ class Mirror:
         """Show the study first, then its runs below it; runs that the study no longer has are deleted."""
         # Taken before reading: files written meanwhile are seen the next time.
         look = (study, [(member, self._look(member)) for member in members])
-        if self._seen.get(name) == look:
+        if self._looks.get(name) == look:
             return
         before, tracker, keys = len(problems), self._tracker, []
         codes = CodeStates(self.runs)
@@ -243,7 +243,7 @@ class Mirror:
                         self._counts[tracker.show(name, view)] += 1
                         keys.append(view.key)
             if len(problems) == before:
-                self._seen[name] = look
+                self._looks[name] = look
             if not problems:  # an unreadable run may belong to the study
                 self._counts["removed"] += tracker.keep(name, keys)
         finally:

@@ -103,8 +103,8 @@ class Store:
 
     def shown(self, experiment: str) -> dict[str, Run]:
         """Return view's key -> the run that shows it, for all views of this source in an experiment."""
-        mine = f"tags.`{SOURCE}` = '{self._source}'"
-        found = self._client.search_runs([experiment], filter_string=mine, max_results=MAX_RUNS)
+        ours = f"tags.`{SOURCE}` = '{self._source}'"
+        found = self._client.search_runs([experiment], filter_string=ours, max_results=MAX_RUNS)
         return {run.data.tags.get(KEY, ""): run for run in found}
 
     def show(self, experiment: str, run: Run | None, view: View, parent: str | None) -> tuple[str, str]:

@@ -100,7 +100,7 @@ def read_groups(studies: Studies, problems: list[str]) -> dict[str, Group]:
                 for run in shown.runs:
                     if run.name in records:
                         with noted(problems):
-                            members.append(states.look(shown.own(run, records[run.name])))
+                            members.append(states.look(shown.member(run, records[run.name])))
                     elif name != DEFAULT:  # which is as params.yaml is now, and may not have run yet
                         problems.append(f"{study_folder(runs, name)}: no run {run.name}; plan the study again")
     if left := [run for name, run in records.items() if name not in planned]:
@@ -220,11 +220,11 @@ def _own_times(run: Run) -> tuple[int | None, int | None]:
     """Return the start of the run's first unshared stage, and the end if its unshared stages had run without a pause.
     Before the first one has started, shared stages count, so that the run is visible from its start."""
     begun = {name: stage.status for name, stage in run.states.items() if stage.status.started_at}
-    own = [status for name, status in begun.items() if name not in BEGINNINGS] or list(begun.values())
-    if not own:
+    counted = [status for name, status in begun.items() if name not in BEGINNINGS] or list(begun.values())
+    if not counted:
         return None, None
-    started = min(status.started_at or 0.0 for status in own)
-    return milliseconds(started), milliseconds(started + sum(status.wall_seconds for status in own))
+    started = min(status.started_at or 0.0 for status in counted)
+    return milliseconds(started), milliseconds(started + sum(status.wall_seconds for status in counted))
 
 
 def _planned(run: Run) -> int:
@@ -311,12 +311,12 @@ def _users(members: Sequence[Run]) -> str:
 
 def _means(study: StudyRecord, cell: str, members: Sequence[Run]) -> list[Point]:
     """Return `VARIANT/exact_match` and the like, means over the seeds of a cell, once all its runs are complete."""
-    mine = [member for member in members if member.cell == cell]
-    if not mine or len(mine) != len(study.of(cell)) or any(member.state != "COMPLETE" for member in mine):
+    of_cell = [member for member in members if member.cell == cell]
+    if not of_cell or len(of_cell) != len(study.of(cell)) or any(member.state != "COMPLETE" for member in of_cell):
         return []
-    time_ms = _times(mine)[1] or 0
+    time_ms = _times(of_cell)[1] or 0
     try:
-        found = [dict(scalars(member.folder([*member.keys()][-1]).results())) for member in mine]
+        found = [dict(scalars(member.folder([*member.keys()][-1]).results())) for member in of_cell]
     except UserError:  # a broken file is named where its run is read
         return []
     means = {name: [values[key] for values in found if (key := METRICS[name].key) in values] for name in HEADLINES}

@@ -17,7 +17,7 @@ from realm_lab.engine.core.process import any_rank, gather_rows, on_first_rank, 
 from realm_lab.errors import UserError
 from realm_lab.records import launched as launched_module
 from realm_lab.records.environment import OPENMP
-from realm_lab.records.launched import Place, cores, launched
+from realm_lab.records.launched import Launched, cores, launched
 
 LONG_ENOUGH_SECONDS = 300.0  # three imports of torch on a busy machine take more than one minute
 SETUP = """
@@ -193,18 +193,18 @@ SRUN = {
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, Place(0, 1, 0, "127.0.0.1", 0)),
-        (OURS, Place(3, 4, 3, "127.0.0.1", 29500)),
-        (OURS | {"WORLD_SIZE": "1", "RANK": "0"}, Place()),
-        (SRUN | OURS, Place(3, 4, 3, "127.0.0.1", 29500)),  # our own launcher in a job
-        (SRUN, Place(5, 8, 1, "gpu07", 29500)),
-        (SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, Place()),
+        ({}, Launched(0, 1, 0, "127.0.0.1", 0)),
+        (OURS, Launched(3, 4, 3, "127.0.0.1", 29500)),
+        (OURS | {"WORLD_SIZE": "1", "RANK": "0"}, Launched()),
+        (SRUN | OURS, Launched(3, 4, 3, "127.0.0.1", 29500)),  # our own launcher in a job
+        (SRUN, Launched(5, 8, 1, "gpu07", 29500)),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, Launched()),
         # A batch script has the number of tasks of its job, but only srun starts them.
-        ({name: value for name, value in SRUN.items() if "STEP" not in name}, Place()),
+        ({name: value for name, value in SRUN.items() if "STEP" not in name}, Launched()),
     ],
 )
 def test_ranks_are_read_from_the_launcher(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Place
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Launched
 ) -> None:
     for name in list(os.environ):
         if name.startswith(("SLURM_", "MASTER_")) or name in ("RANK", "WORLD_SIZE"):

@@ -21,9 +21,9 @@ def save(path: Path, size: tuple[int, int], colour: str) -> Path:
     return path
 
 
-def files_params(folder: Path, text: Path, **files: Any) -> Params:
-    named = {"knowledge": [str(text), str(folder)], "picture_size": 32, **files}
-    corpus = {"source": "files", "files": named, "tagger": "rule", "pretrain_corpus": "same"}
+def files_params(folder: Path, text: Path, **corpus: Any) -> Params:
+    named = {"knowledge": [str(text), str(folder)]}
+    corpus |= {"source": "files", "files": named, "tagger": "rule", "pretrain_corpus": "same"}
     return Params(
         preset="smoke",
         corpus=corpus,
@@ -90,8 +90,8 @@ def test_pictures_that_cannot_be_read_are_refused_by_name(
     with pytest.raises(UserError, match=r"the_flag.png: 40 x 20 pixels, 100 are the most; scale it down"):
         read_picture(album / "part0" / "the_flag.png", 32)
     monkeypatch.undo()
-    params = files_params(album, album.parent / "cities.txt", picture_size=512)
-    with pytest.raises(UserError, match=r"1024 patches with a title of .* lower corpus.files.picture_size"):
+    params = files_params(album, album.parent / "cities.txt", passage_length=16)
+    with pytest.raises(UserError, match=r"16 patches with a title of .* raise corpus.passage_length"):
         prepare(params, tmp_path / "long", 0)
 
 

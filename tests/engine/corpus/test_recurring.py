@@ -36,7 +36,6 @@ def test_spans_are_kept_that_so_many_other_passages_have(same: Prepared, least: 
         ]
         assert spans(found, row) == wanted
         kept += len(wanted)
-    assert found.span_count() == kept
     assert (kept > 0) == (least < 500)
     kinds = np.array([spans(found, row)[0][0] if spans(found, row) else "none" for row in range(len(found))])
     assert np.array_equal(found.kinds(), kinds)
@@ -52,4 +51,5 @@ def test_a_span_with_an_unknown_word_is_in_no_other_passage(same: Prepared) -> N
     found = only_recurring(sentences, [sentences], 1, 500, unknown=unknown)
     lost = [span for row in range(len(kept)) for span in spans(kept, row) if unknown in span[1]]
     assert len(lost) > 1
-    assert found.span_count() == kept.span_count() - len(lost)
+    left = [sum(len(spans(one, row)) for row in range(len(one))) for one in (found, kept)]
+    assert left[0] == left[1] - len(lost)

@@ -63,7 +63,7 @@ def test_a_document_that_is_one_passage_lends_it_its_id(tmp_path: Path) -> None:
     assert [passages.id_of(row) for row in range(6)] == ["a", "b/0", "b/1", "b/2", "c", "d"]
 
 
-def test_rows_with_spans_and_the_rows_of_spans(tmp_path: Path) -> None:
+def test_rows_with_spans_and_their_labels(tmp_path: Path) -> None:
     spans: list[list[int]] = [[], [0, 1, 2, 4], [], [], [1, 2], [3, 5, 0, 1, 6, 7], []]
     rows = [{"tokens": [7] * 9, "spans": pairs, "origins": NO_ROW, "gold": NO_ROW, "labels": ""} for pairs in spans]
     rows[1]["labels"] = "name\tdate"
@@ -71,9 +71,8 @@ def test_rows_with_spans_and_the_rows_of_spans(tmp_path: Path) -> None:
     masks = ([3], [0], [2, 3], [0, 3], [1], [4])
     assert [sentences.kind(1, np.array(mask)) for mask in masks] == ["date", "name", "date", "name", "none", "none"]
     assert sentences.kind(0, np.array([0])) == "none"
-    assert (len(sentences), sentences.span_count()) == (7, 6)
+    assert len(sentences) == 7
     assert sentences.rows_with_spans().tolist() == [1, 4, 5]
-    assert sentences.rows_of_spans(np.arange(6)).tolist() == [1, 1, 4, 5, 5, 5]
     assert sentences.salient_spans(0).shape == (0, 2)
     assert sentences.salient_spans(1).tolist() == [[0, 1], [2, 4]]
 

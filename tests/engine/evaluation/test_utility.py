@@ -46,8 +46,7 @@ def documents(reference: Reference) -> dict[int, torch.Tensor]:
     [
         ({"null_document": "encoded", "candidates": 4}, None),
         ({"null_document": "off", "candidates": 4}, None),
-        ({"null_document": "off", "candidates": 4, "over_retrieve": 9}, "first"),
-        ({"null_document": "encoded", "candidates": 4, "over_retrieve": 9}, "its article"),
+        ({"null_document": "off", "candidates": 4}, "first"),
         ({"null_document": "encoded", "candidates": 4}, "first"),
         ({"null_document": "encoded", "candidates": 4}, "its article"),
         ({"null_document": "encoded", "candidates": 4, "exclude_trivial": "article"}, "its article"),

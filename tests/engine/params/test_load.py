@@ -87,10 +87,10 @@ def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(
             "must be a finite number, got inf",
         ),
         (
-            "corpus:\n  files:\n    picture_size: 81\n",
+            "corpus:\n  files:\n    max_articles: 0\n",
             3,
-            "corpus.files.picture_size",
-            "must be a multiple of 16, got 81",
+            "corpus.files.max_articles",
+            "must be at least 1, got 0",
         ),
         ("model:\n  dropout: 1.0\n", 2, "model.dropout", "must be below 1, got 1.0"),
         ("seeds: []\n", 1, "seeds", "must be a list of at least 1, got []"),
@@ -150,7 +150,6 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (FILES | {"corpus.pretrain_corpus": "separate"}, "pretrain_corpus: separate needs files.pretrain", "to same"),
     ({"model.hidden_size": 65}, "hidden_size 65 is not a multiple of heads 4", "change either"),
     ({"model.projection": "identity", "model.projection_size": 7}, "projection: identity needs", "set it"),
-    ({"model.share_projection": True, "model.share_towers": False}, "share_projection", "needs share_towers: true"),
     ({"warm_start.embedder.initial_encoder": "checkpoint"}, "initial_encoder", "name a folder there"),
     (
         {"pretrain.candidates": 1, "pretrain.null_document": "encoded"},
@@ -167,16 +166,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"pretrain.reward": "containment"}, "reward: containment: no reader reads", "set train_reader to false"),
     (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
     ({"pretrain.masking": {"name": "a:b", "share": float("inf")}}, "masking: share should be text", "a finite number"),
-    ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),
     ({"pretrain.objective": "hard_em", "pretrain.marginal": "token"}, "objective: hard_em", "set marginal to example"),
     ({"finetune.objective": "gated"}, "objective: gated", "fine-tuning never reads"),
     ({"finetune.objective": "emdr2", "finetune.softmax": "joint"}, "objective: emdr2", "set softmax to factored"),
     ({"finetune.softmax": "selected"}, "softmax: selected leaves the query tower", "set train_query_tower to false"),
-    (
-        {"finetune.train_reader": False, "finetune.train_query_tower": False},
-        "train_reader and train_query_tower are false: nothing is trained",
-        "to 0",
-    ),
     ({"seeds": [1, 0, 1]}, "seeds: one is listed twice", "list each once"),
 ]
 
@@ -210,8 +203,8 @@ def test_a_contradiction_names_the_line_of_the_parameter(tmp_path: Path, text: s
         FROZEN | {"pretrain.search_query": "fresh", "pretrain.refresh.interval_steps": 500},  # the same either way
         NO_NULL | {"pretrain.candidates": 1, "pretrain.calibrate_null": True},
         {"pretrain.refresh.policy": {"name": "schedule", "intervals": [[0, 5]]}, "pretrain.refresh.delay_steps": 3},
-        {"pretrain.masking": "package.module:function", "pretrain.sentence_choice": "any", "pretrain.salient_spans": 2},
-        {"pretrain.over_retrieve": 2, "finetune.early_loss_candidates": 4, "launch.micro_batch": 600},
+        {"pretrain.masking": "package.module:function", "pretrain.recurring_spans": [1, 2]},
+        {"finetune.early_loss_candidates": 4, "launch.micro_batch": 600},
         {"pretrain.steps": 5, "pretrain.train_reader": False},  # shorter than its warm-up: a trial
     ],
 )
@@ -321,11 +314,7 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
         ({"pretrain.step": 1}, "--set pretrain.step", "pretrain.step"),
         ({"pretrain": {"step": 1}}, "--set pretrain.step", "pretrain.step"),
         ({"pretrain.steps": "many"}, "--set pretrain.steps", "pretrain.steps"),
-        (
-            {"pretrain.candidates": 1, "pretrain.null_document": "encoded"},
-            "--set pretrain.candidates",
-            "pretrain.candidates",
-        ),
+        ({"pretrain.candidates": 0}, "--set pretrain.candidates", "pretrain.candidates"),
         ({"preset": "tou"}, "--preset", ""),
     ],
 )

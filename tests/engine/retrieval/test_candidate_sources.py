@@ -110,7 +110,6 @@ def test_custom_code_cannot_find_a_forbidden_row(retriever: Retriever, queries: 
     ("changes", "said"),
     [
         ({"candidate_source": "empty", "null_document": "off"}, "leaves only the null document"),
-        ({"candidate_source": "batch", "over_retrieve": 20}, "over_retrieve ranks passages of the index"),
         ({"candidate_source": {"name": "mixed", "index": 3}}, "mixed has 3 passages, and 2 are read"),
         ({"candidate_source": {"name": "mixed", "index": 1, "oracle": 1}}, "no option 'oracle'"),
     ],

@@ -17,7 +17,7 @@ from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
 from tests.engine.retrieval.tiny_index import ranked
 from tests.factories.errors import refused
-from tests.tiny_system import Reference, TinySystem, build_system, scramble
+from tests.tiny_system import Reference, TinySystem
 
 NULLS = [pytest.param(True, id="null"), pytest.param(False, id="no null")]
 
@@ -54,8 +54,6 @@ def test_more_candidates_than_passages_are_refused() -> None:
         fits.check(10)
         with refused("'pretrain.candidates' is 1", "10 passages"):
             over.check(10)
-    with refused("'pretrain.over_retrieve' is 12"):
-        CandidatePolicy(4, over_retrieve=12).check(10)
 
 
 @pytest.mark.parametrize("null", NULLS)
@@ -109,26 +107,21 @@ def test_the_trivial_candidate_is_never_returned(
     np.testing.assert_array_equal(rows_BK, ranked(scores_BN, allowed_BN)[:, : 9 - null])
 
 
-@pytest.mark.parametrize("over_retrieve", [0, 12])
-def test_further_rows_can_be_forbidden(
-    retriever: Retriever, queries: list[np.ndarray], scores_BN: np.ndarray, over_retrieve: int
-) -> None:
+def test_further_rows_can_be_forbidden(retriever: Retriever, queries: list[np.ndarray], scores_BN: np.ndarray) -> None:
     order_BN = ranked(scores_BN)
     forbidden = [order_BN[number, :number].tolist() for number in range(len(queries))]
-    policy = CandidatePolicy(5, over_retrieve=over_retrieve)
-    rows_BK = retrieve(policy, retriever, queries, forbidden=forbidden).rows_BK
+    rows_BK = retrieve(CandidatePolicy(5), retriever, queries, forbidden=forbidden).rows_BK
     for number, rows in enumerate(rows_BK):
         assert rows.tolist() == [NULL, *order_BN[number, number : number + 4]]
 
 
 @pytest.mark.parametrize(("count", "exclude", "left"), [(5, "passage", [0, 1, 2, 4]), (10, "article", [8, 9])])
-@pytest.mark.parametrize("over_retrieve", [0, 11])
 def test_where_too_few_passages_are_left_places_are_absent_and_get_no_mass(
-    system: TinySystem, queries: list[np.ndarray], count: int, exclude: str, left: list[int], over_retrieve: int
+    system: TinySystem, queries: list[np.ndarray], count: int, exclude: str, left: list[int]
 ) -> None:
     retriever = few(system, count)
     retriever.null_offset = -40.0  # however small the null document's own score is
-    policy = CandidatePolicy(12, True, exclude, over_retrieve)
+    policy = CandidatePolicy(12, True, exclude)
     found = retrieve(policy, retriever, queries, np.full(len(queries), 3))
     for rows in found.rows_BK.tolist():
         assert rows[0] == NULL
@@ -139,47 +132,6 @@ def test_where_too_few_passages_are_left_places_are_absent_and_get_no_mass(
     assert not found.log_prior_BK.exp()[absent_BK].any()
     log_reader_BK = torch.full_like(found.log_prior_BK, -3.0).masked_fill(absent_BK, 0.0)  # they would know it all
     torch.testing.assert_close(marginal_log_likelihood(found.log_prior_BK, log_reader_BK), torch.full((8,), -3.0))
-
-
-@pytest.mark.parametrize("stale_queries", [True, False])
-@pytest.mark.parametrize("null", NULLS)
-@pytest.mark.parametrize("found", [5, 30, 320])
-def test_what_an_old_index_found_is_ranked_by_the_current_weights(
-    system: TinySystem, queries: list[np.ndarray], stale_queries: bool, null: bool, found: int
-) -> None:
-    retriever = system.retriever(copy.deepcopy(system.embedder), stale_queries=stale_queries)
-    retriever.refresh(3)
-    scramble(retriever.embedder, seed=8)
-    among_BL = retrieve(CandidatePolicy(found, False), retriever, queries).rows_BK
-    rows_BK = retrieve(CandidatePolicy(5 + null, null, over_retrieve=found), retriever, queries).rows_BK[:, int(null) :]
-    fresh = system.retriever(retriever.embedder)
-    fresh.refresh(9)
-    assert fresh.index is not None
-    assert isinstance(fresh.index.embeddings_ND, torch.Tensor)
-    with torch.no_grad():
-        current_BN = (fresh.embed_queries(queries) @ fresh.index.embeddings_ND.T).numpy()
-    for rows, among, scores in zip(rows_BK, among_BL, current_BN, strict=True):
-        assert rows.tolist() == sorted(among.tolist(), key=lambda row: -scores[row])[:5]
-    assert (rows_BK != among_BL[:, :5]).any()  # the old order is another
-    if found == len(system.passages):  # no passage was left out: as if the index were fresh
-        np.testing.assert_array_equal(rows_BK, ranked(current_BN)[:, :5])
-
-
-def test_ranking_again_takes_no_gradient_and_no_dropout(
-    system: TinySystem, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    retriever = build_system(system.corpus, model={"dropout": 0.5}).built_retriever()
-    policy = CandidatePolicy(20, False, over_retrieve=40)
-    with torch.no_grad():
-        query_BD = retriever.embed_queries(queries)
-    monkeypatch.setattr(retriever, "embed_queries", lambda *_: query_BD)  # the only other use of dropout
-    expected = retrieve(policy, retriever, queries)
-    retriever.embedder.train()
-    found = policy.retrieve(retriever, queries)
-    assert found.rows_BK.tolist() == expected.rows_BK.tolist()
-    assert not torch.allclose(found.score_BK, expected.score_BK)  # the scores that train do drop out
-    assert retriever.embedder.training
-    assert found.score_BK.requires_grad
 
 
 @pytest.mark.parametrize("by_trivial", [False, True])

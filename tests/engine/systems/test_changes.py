@@ -68,7 +68,7 @@ def test_a_change_without_an_effect_moves_no_bit(warm: Path, unchanged: Any) -> 
 
 
 EFFECTS: dict[str, dict[str, Any]] = {
-    "masking": {"masking": "random_span", "sentence_choice": "any"},
+    "masking": {"masking": "random_span"},
     "no refresh": {"refresh": {"policy": "never"}},
     "a null vector": {"null_document": "learned"},
     "a calibrated null document": {"calibrate_null": True},

@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import pytest
 
 from realm_lab.engine.corpus.sources import source_options
+from realm_lab.engine.masking import masking_scheme
 from realm_lab.engine.params.load import flatten, load
 from realm_lab.engine.params.parameters import Params
-from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, open_stage, plan_run, record_run
-from realm_lab.engine.systems.registry import PARTS, system_of
+from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, code_roots, open_stage, plan_run, record_run
+from realm_lab.engine.systems.registry import PARTS, system_of, view_of
 from realm_lab.errors import UserError
+from realm_lab.lab.plan import check_parts
 from realm_lab.records.files import read_json
+from realm_lab.records.plugins import Kind
 from tests.factories.switches import SWITCHES
 
 TINY = Path(__file__).parents[2] / "tiny.yaml"
@@ -42,7 +46,7 @@ IRRELEVANT = (
     "tokenizer.vocabulary_size",
     "system_options.",
 )
-OBSERVING = ("pretrain.watch.", "evaluate.interval_steps", "evaluate.explorer_examples")
+OBSERVING = ("pretrain.watch.", "evaluate.interval_steps")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     **{name: switch.value for name, switch in SWITCHES.items() if not callable(switch.value)},
     "corpus.source": None,  # with files: tests/engine/corpus/test_prepare.py; its options below
@@ -131,6 +135,29 @@ def test_code_of_ones_own_is_in_the_keys_with_its_helpers_and_options(
     found.append(keys(load(TINY, base | {name: f"{module}.parts:best"})))
     for before, after in itertools.pairwise(found):
         assert [one for one in ORDER if before[one] != after[one]] == list(ORDER[ORDER.index(stage) :])
+
+
+@pytest.mark.parametrize("system", ["realm", "orqa"])  # orqa fixes parameters
+def test_a_part_is_resolved_once_and_carried_by_its_run(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, find = Counter[str](), Kind.find
+
+    def counted(kind: Kind[Any], parameter: str, name: str) -> Any:
+        asked[parameter] += 1
+        return find(kind, parameter, name)
+
+    monkeypatch.setattr(Kind, "find", counted)
+    params = load(TINY, {"pretrain.masking": "tests.tiny_masks:first_words"})
+    check_parts(params)
+    run = plan_run(params, system, 0)
+    before = {name: asked[name] for name in PARTS}
+    code_roots(run.params, system)
+    for stage in ("prepare", *run.stages):
+        view = view_of(run.params, system, stage)
+        if system == "realm" and stage == "pretrain":
+            masking_scheme(view.pretrain.masking)
+    assert {name: asked[name] for name in PARTS} == before
+    if system == "realm":
+        assert set(before.values()) == {1}
 
 
 def test_files_that_options_of_ones_own_code_name_are_in_the_keys_by_their_content(

@@ -86,15 +86,15 @@ REFRESHES: dict[str, dict[str, Any]] = {
         ("pretrain", "every fifth step"),
         *(pytest.param("pretrain", how, marks=pytest.mark.slow) for how in list(REFRESHES)[1:]),
         pytest.param("finetune", "every fifth step", marks=pytest.mark.slow),
-        pytest.param("finetune", "the query tower, a question a step", marks=pytest.mark.slow),
+        pytest.param("finetune", "a question a step", marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_do_the_later_stages_as_one_does(prepared: Path, tmp_path: Path, stage: str, how: str) -> None:
     """With refreshes, whose work is shared too, and batches that cannot be halved."""
     changes: dict[str, Any] = {f"pretrain.refresh.{key}": value for key, value in REFRESHES.get(how, {}).items()}
     changes |= {f"{stage}.batch_size": 5, f"{stage}.steps": 8, f"{stage}.reader.learning_rate": 5e-4}
-    if "tower" in how:  # one of the ranks has nothing to exchange while the other one works
-        changes |= {"finetune.batch_size": 1, "finetune.train_reader": False}
+    if "question" in how:  # one of the ranks has nothing to do while the other one works
+        changes["finetune.batch_size"] = 1
     one = copy(prepared, tmp_path / "one")
     for before in ("warm_start", "pretrain") if stage == "finetune" else ("warm_start",):
         tiny.run(before, tiny.params(), one)

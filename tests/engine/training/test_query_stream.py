@@ -54,43 +54,32 @@ def epochs(queries: QueryStream, count: int) -> list[list[int]]:
     return [queries.rows(epoch * length, length).tolist() for epoch in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("choice", "epoch"),
-    [
-        ("salient", SALIENT),
-        ("by_span", [row for row in SALIENT for _ in range(len(SPANS[row]) // 2)]),
-        ("any", list(range(len(SPANS)))),
-    ],
-)
-def test_an_epoch_holds_what_the_choice_says(sentences: Sentences, choice: str, epoch: list[int]) -> None:
-    queries = stream(sentences, sentence_choice=choice, masking="random_token")
-    assert len(queries) == len(epoch)
+def test_an_epoch_has_each_sentence_with_a_salient_span_once(sentences: Sentences) -> None:
+    queries = stream(sentences, masking="random_token")
+    assert len(queries) == len(SALIENT)
     drawn = epochs(queries, 40)
-    assert all(sorted(rows) == epoch for rows in drawn)
+    assert all(sorted(rows) == SALIENT for rows in drawn)
     assert len({tuple(epoch) for epoch in drawn}) > 30  # shuffled again
 
 
-@pytest.mark.parametrize("choice", ["salient", "by_span", "any"])
-def test_each_pair_of_sentence_and_span_is_as_frequent_as_the_choice_says(sentences: Sentences, choice: str) -> None:
-    # by_span: every pair of the corpus equally often; else sentences equally often, and their spans within them
-    queries = stream(sentences, sentence_choice=choice)
+def test_each_span_of_a_sentence_is_masked_equally_often(sentences: Sentences) -> None:
+    queries = stream(sentences)
     generator = np.random.default_rng(0)
     rows = [row for epoch in epochs(queries, 400) for row in epoch if SPANS[row]]
     seen = Counter((row, int(queries.masked(row, generator).positions[0])) for row in rows)
     for (row, _), count in seen.items():
-        expected = 400 * (1 if choice == "by_span" else 2 / len(SPANS[row]))
+        expected = 400 * 2 / len(SPANS[row])
         assert count == pytest.approx(expected, abs=5 * expected**0.5)
     assert len(seen) == sum(map(len, SPANS)) // 2
 
 
-@pytest.mark.parametrize("choice", ["salient", "by_span", "any"])
-def test_rows_are_a_function_of_seed_and_position(sentences: Sentences, choice: str) -> None:
-    queries = stream(sentences, sentence_choice=choice)
+def test_rows_are_a_function_of_seed_and_position(sentences: Sentences) -> None:
+    queries = stream(sentences)
     whole = queries.rows(0, 60).tolist()
-    fresh = stream(sentences, sentence_choice=choice)
+    fresh = stream(sentences)
     assert fresh.rows(37, 11).tolist() == whole[37:48]
     assert fresh.rows(5, 9).tolist() == whole[5:14]  # back again
-    assert stream(sentences, sentence_choice=choice, seed=4).rows(0, 60).tolist() != whole
+    assert stream(sentences, seed=4).rows(0, 60).tolist() != whole
     assert queries.rows(0, 3).dtype == np.int64
 
 
@@ -107,10 +96,9 @@ def greedy() -> Iterator[str]:
     del MASKING_SCHEMES["greedy"]
 
 
-@pytest.mark.parametrize("choice", ["salient", "by_span"])
-def test_the_same_sentences_come_under_every_scheme(sentences: Sentences, greedy: str, choice: str) -> None:
+def test_the_same_sentences_come_under_every_scheme(sentences: Sentences, greedy: str) -> None:
     def rows(**changes: Any) -> list[int]:
-        queries = stream(sentences, sentence_choice=choice, **changes)
+        queries = stream(sentences, **changes)
         generator = numpy_generator(3, "pretrain-masks", 0)
         drawn: list[int] = []
         for step in range(20):  # masks are drawn in between
@@ -123,14 +111,13 @@ def test_the_same_sentences_come_under_every_scheme(sentences: Sentences, greedy
     first = rows()
     for masking in ("random_token", "random_span", greedy):
         assert rows(masking=masking, mask_rate=0.5) == first
-    assert rows(salient_spans=3) == first
 
 
 @pytest.mark.parametrize("masking", ["salient_span", "random_token", "random_span"])
 def test_a_query_is_its_sentence_with_the_answer_masked_and_no_special_token_in_it(
     sentences: Sentences, masking: str
 ) -> None:
-    queries = stream(sentences, masking=masking, mask_rate=0.4, salient_spans=2)
+    queries = stream(sentences, masking=masking, mask_rate=0.4)
     generator = np.random.default_rng(1)
     for row in queries.rows(0, 200).tolist():
         masked = queries.masked(row, generator)
@@ -161,9 +148,7 @@ def test_the_query_tower_reads_a_question_and_the_reader_the_sentence(sentences:
     assert other.question is None
 
 
-@pytest.mark.parametrize("choice", ["salient", "by_span"])
-def test_a_corpus_without_salient_spans_is_refused(tmp_path: Path, choice: str) -> None:
+def test_a_corpus_without_salient_spans_is_refused(tmp_path: Path) -> None:
     without = stored(tmp_path, [[], [], []])
-    with pytest.raises(UserError, match=rf"'pretrain\.sentence_choice' is {choice}, but no sentence .* check corpus"):
-        stream(without, sentence_choice=choice)
-    assert len(stream(without, sentence_choice="any", masking="random_token")) == 3
+    with pytest.raises(UserError, match=r"no sentence .* has a salient span; check corpus\.tagger"):
+        stream(without, masking="random_token")

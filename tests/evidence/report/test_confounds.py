@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 
-from realm_lab.evidence.report.confounds import confounds, curve_notes, reader_notes, rounding_notes
+from realm_lab.evidence.report.confounds import (
+    confounds,
+    curve_notes,
+    differing_parameters,
+    parameters_of,
+    reader_notes,
+    rounding_notes,
+)
 from realm_lab.evidence.report.frames import load_study
 from realm_lab.evidence.report.rendered import render_again, stale
 from realm_lab.evidence.report.report import write_study_report
 from realm_lab.records.files import read_json
+from realm_lab.records.run import Run
 from realm_lab.records.study import StudyRecord, write_study_record
 from tests.evidence.report.synthetic import CELLS, edit, make_study, run_json, stage_folder
 from tests.factories.finished import finished
@@ -149,3 +157,13 @@ def test_a_study_of_corpora_is_not_blamed_for_them(tmp_path: Path) -> None:
     study = make_study(tmp_path / "runs", cells=(CELLS[0], same))
     _run(tmp_path, study, (0, 1, 2), lambda found: found["inputs"].update(corpus="f" * 64))
     assert confounds(load_study(tmp_path / "runs", "table")) == []
+
+
+def test_parameters_that_are_gone_stay_readable() -> None:
+    gone = {"pretrain": {"over_retrieve": 9, "steps": 5}, "model": {"projection_norm": True}}
+    found = parameters_of(Run("realm", 0, "a" * 64, "realm-s0-aaaaaaaaaaaa", system="realm", params=gone))
+    assert found["pretrain.over_retrieve"] == 9
+    assert found["model.projection_norm"] is True
+    assert found["pretrain.steps"] == 5
+    assert found["model.projection"] == "drawn"
+    assert differing_parameters(found, found | {"pretrain.over_retrieve": 0}) == {"pretrain.over_retrieve"}

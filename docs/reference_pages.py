@@ -1,6 +1,6 @@
 """The generated pages of docs/: command line, metrics and parameters, with params.yaml.
 
-`python -m realm_lab.cli.reference_pages` (`make pages`) writes them all.
+`python -m docs.reference_pages` (`make pages`) writes them all.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from docs.json_fields import EXIT_CODES, JSON_FIELDS
 from realm_lab.cli.examples import PROGRAM, examples
-from realm_lab.cli.json_fields import EXIT_CODES, JSON_FIELDS
 from realm_lab.cli.parser import ALIASES, build_parser
 from realm_lab.engine.corpus.sources import CORPUS_SOURCES
 from realm_lab.engine.params import reference_page
