@@ -57,8 +57,8 @@ def join(
 
 
 def length_groups(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
-    """Sort rows by length and cut them into groups of at most `token_budget` padded tokens, of which at most PADDING
-    are padding (at least one row each)."""
+    """Sort rows by length and cut them into groups of at least one row, at most `token_budget` padded tokens, and at
+    most PADDING tokens of padding."""
     order = np.argsort(np.asarray(lengths), kind="stable")
     groups: list[np.ndarray] = []
     start = real = 0
