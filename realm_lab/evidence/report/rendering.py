@@ -19,8 +19,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from realm_lab.evidence.report.frames import Summary
-from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD
 from realm_lab.evidence.statistics.wording import MINUS, NOTHING, number
 
 FOLDER = Path(__file__).parent / "templates"
@@ -162,14 +160,6 @@ def html(markdown: str, folder: Path) -> Markup:
 def picture(path: Path) -> str:
     """A PNG as an address that holds it."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-
-
-def mean_sd(found: Summary | None, digits: int = 3, fewest: int = FEWEST_FOR_SPREAD) -> str:
-    """ "0.961 ± 0.014", without the second part for fewer than three values, or `fewest`; a dash for none."""
-    if found is None:
-        return NOTHING
-    has_spread = found.sd is not None and found.n >= fewest
-    return number(found.mean, digits) + (f" ± {number(found.sd, digits)}" if has_spread else "")
 
 
 def probability(value: float | None) -> str:

@@ -17,19 +17,19 @@ from typing import Any, NamedTuple
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evidence.statistics.calibration import Calibration, calibrate
 from realm_lab.evidence.statistics.family import Finding, Kind, judge
-from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD
+from realm_lab.evidence.statistics.intervals import summarise
 from realm_lab.evidence.statistics.paired import Comparison, compare
 from realm_lab.evidence.statistics.wording import (
     NOTHING,
-    detectable,
-    estimate,
+    details,
     false_alarms,
     in_short,
     interval,
-    needed,
+    mean_sd,
     number,
     p_text,
     signed,
+    without_empty,
 )
 from realm_lab.evidence.verdict.runs import (
     LeftOut,
@@ -99,7 +99,8 @@ class CellAnswer(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The fields of one cell, without infinite bounds."""
-        plain: dict[str, Any] = {"n": len(self.values), "mean": _mean(self.values)}
+        found = summarise(self.values.values())
+        plain: dict[str, Any] = {"n": len(self.values), "mean": found and found.mean}
         plain |= {"missing": [*self.missing], "unpaired": [*self.unpaired], "gap": self.gap}
         plain |= {"stopped": {str(pair): step for pair, step in self.stopped.items()}}
         return plain | (self.finding.as_json() if self.finding else {})
@@ -170,7 +171,8 @@ class Answer:
         for one in self.metrics:
             base, *others = one.cells
             findings = "; ".join(f"{in_short(c.finding) if c.finding else c.gap}: {plain(c.cell)}" for c in others)
-            shown = number(_mean(base.values), one.metric.digits)
+            mean = summarise(base.values.values())
+            shown = number(mean and mean.mean, one.metric.digits)
             lines += [f"## {plain(one.metric.name)}", ""]
             lines += [f"Compared with {plain(base.cell)} ({shown}): {findings}.", ""]
             rows = self.rows(one)
@@ -190,24 +192,18 @@ class Answer:
         return "\n".join(lines) + "\n"
 
     def rows(self, one: MetricAnswer) -> list[dict[str, str]]:
-        """The table of a metric, as text."""
+        """The table of a metric, as text; without columns that have no value."""
         digits, rows = one.metric.digits, []
         for place, cell in enumerate(one.cells):
             found = cell.finding
             row = {self.cell: cell.cell, "n": str(found.seeds if found else len(cell.values))}
-            row["mean ± sd"] = _mean_sd(cell.values, digits)
+            row["mean ± sd"] = mean_sd(summarise(cell.values.values()), digits)
             row["difference"] = signed(found and found.size, digits)
             row["95 % interval"] = interval(found and found.interval, digits)
             row["p (smallest)"] = p_text(found) if found else NOTHING
             row["finding"] = in_short(found) if found else str(cell.gap or "") if place else "baseline"
-            row["minimum detectable difference"] = detectable(found) if found else NOTHING
-            row["interquartile mean"] = estimate(found and found.interquartile, digits)
-            row["P(higher)"] = estimate(found and found.probability_higher, 2)
-            row["pairs needed"] = needed(found) if found else NOTHING
-            if any(other.finding and other.finding.bound is not None for other in one.cells):
-                row["90 % interval"] = interval(found and found.equivalence_interval, digits)
-            rows.append(row)
-        return rows
+            rows.append(row | details(found, digits, "pairs"))
+        return without_empty(rows)
 
     def _notes_of_table(self) -> list[str]:
         """The runs and columns that are not used."""
@@ -388,15 +384,3 @@ def _metric(name: str, table: Mapping[str, Mapping[Any, float | None]], better: 
     if known and all((known.low is None or known.low <= v) and (known.high is None or v <= known.high) for v in values):
         return replace(known, digits=max(known.digits, place or 0), better=better or known.better)
     return Metric(name, name, digits=3 if place is None else max(place + 2, 0), better=better)
-
-
-def _mean(values: Mapping[Any, float]) -> float | None:
-    return math.fsum(values.values()) / len(values) if values else None
-
-
-def _mean_sd(values: Mapping[Any, float], digits: int) -> str:
-    mean = _mean(values)
-    if mean is None or len(values) < FEWEST_FOR_SPREAD:
-        return number(mean, digits)
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values.values()) / (len(values) - 1))
-    return f"{number(mean, digits)} ± {number(sd, digits)}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from realm_lab.evidence.report.frames import metric_columns, summarise
+from realm_lab.evidence.report.frames import metric_columns
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.tables import coverage
+from realm_lab.evidence.statistics.intervals import summarise
 from realm_lab.records.parameters import show
 
 
