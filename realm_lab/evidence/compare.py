@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from realm_lab.errors import UserError, suggestion
-from realm_lab.evidence.report.code_notes import commit_of, commits_line, write_patches
+from realm_lab.evidence.report.code_notes import commit_of, commits_line
 from realm_lab.evidence.report.confounds import differing_parameters, parameters_of
 from realm_lab.evidence.report.frames import StudyFrames, load_runs
 from realm_lab.evidence.report.rendered import terminal_text
@@ -55,7 +55,6 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     command = f"realm-lab compare {' '.join(side.name for side in sides)}"
     with Console(stderr=True).status("writing the comparison"):
         write_report(study, folder, title, [command], explorer=True)
-        patches = write_patches(study, folder)
         page = write_page(folder)
     if is_json:
         print((folder / "summary.json").read_text(encoding="utf-8"))
@@ -64,8 +63,6 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(Markdown(text, hyperlinks=False))
     if line := commits_line(study):
         print(line)
-    for path in patches:
-        print(f"the patch from the first to the other: {path}")
     print(f"all tables and figures: {page}")
 
 

@@ -1,5 +1,5 @@
 """Notes of a report on the code that computed its runs: other code, accepted changes, a mixture of codes; and the
-commits that computed the sides of a comparison, with the patch from one to the other."""
+commits that computed the sides of a comparison."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 
 from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.records.code_record import CodeStates, StageCode, accepted_lines, changes_line
-from realm_lab.records.environment import patch_between
-from realm_lab.records.files import write_text
 from realm_lab.records.run import Run
 
 SHOWN = 6  # modules in a sentence
@@ -68,19 +66,6 @@ def commits_line(study: StudyFrames) -> str:
             more = f" with uncommitted changes ({patches[0]})" if patches else ""
             parts.append(f"{cell}: {', '.join(found)}{more}")
     return f"Commits: {'; '.join(parts)}." if parts else ""
-
-
-def write_patches(study: StudyFrames, folder: Path) -> list[Path]:
-    """Write patches from the commit of the first cell to each other's, limited to code that affects numbers, into
-    `folder`; returns the files. There is none for equal commits, or ones that this repository does not have."""
-    commits = [next((commit for run in study.of(cell) if (commit := commit_of(run))), "") for cell, _ in study.cells]
-    written = []
-    for number, other in enumerate(commits[1:], 1):
-        if commits[0] and other not in ("", commits[0]) and (patch := patch_between(commits[0], other)):
-            name = PATCH if len(commits) == 2 else f"{number}-{PATCH}"
-            write_text(folder / name, f"{patch}\n")
-            written.append(folder / name)
-    return written
 
 
 def commit_of(run: Run) -> str:
