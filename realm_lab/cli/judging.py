@@ -81,11 +81,10 @@ def _run_verdict(options: argparse.Namespace) -> int:
     given |= {name for name, value in {"cell": "cell", "pair": "seed"}.items() if getattr(options, name) != value}
     if options.calibrate:
         from realm_lab.evidence.calibrated import show_calibration
-        from realm_lab.lab.default_study import studies_of
 
         if "source" not in given or given - {"calibrate", "source", "json"}:
             raise UserError("--calibrate: name a study, alone", remedy="for example verdict --calibrate table2")
-        show_calibration(studies_of(options.root), options.root, options.source, as_json=options.json)
+        show_calibration(options.root, options.source, as_json=options.json)
         return 0
     if options.page:
         from realm_lab.evidence.verdict.page import write_page
