@@ -228,17 +228,6 @@ def test_characters_that_the_font_lacks_are_written_otherwise(recwarn: pytest.Wa
     assert [warning.message for warning in recwarn] == []
 
 
-def test_cells_of_one_title_are_told_apart() -> None:
-    record = product()
-    record = replace(record, axes={}, cells=tuple(replace(cell, title="the same") for cell in record.cells))
-    times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
-    report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
-    figure = sections_of(report)["first_metric"].sketches[0].make()
-    assert figure is not None
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels == [cell.name for cell in record.cells]
-
-
 def test_only_our_details_become_html() -> None:
     text = (
         '<details markdown="1">\n<summary>Flags: 2</summary>\n\n- one\n\n</details>\n\n&lt;/details&gt;\n\n<b>x</b>\n'

@@ -19,11 +19,6 @@ class Cells(ReportSection):
     heading = "Cells and their changes"
     group = "How to reproduce"
 
-    @property
-    def tables(self) -> dict[str, tuple[str, Rows]]:
-        """Its table, as changes.tex."""
-        return {"changes": (self.heading, self.rows)}
-
     @functools.cached_property
     def rows(self) -> Rows:
         """A row for each cell, the baseline first."""
