@@ -78,7 +78,7 @@ print(json.dumps({
     "dry_run": said("sweep", "study", "--dry-run"),
     "dry_run_json": said("sweep", "study", "--dry-run", "--json"),
     "status": json.loads(said("status", "study", "--json")[1]),
-    "report": code_notes(load_study(root / "runs", "study")),
+    "report": code_notes(load_study(root / "runs", "study"))[1],
     "dvc": stage_digests(load(root / "params.yaml"), root / "runs"),
 }))
 """
