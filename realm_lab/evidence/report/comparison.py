@@ -191,8 +191,27 @@ def compare_cells(
     for name in (name for name in names if name not in declared):
         mine = {key: one for key, one in found.items() if key[0] == name}
         judged |= judge(mine, {}, is_exploratory=True)
-    gaps = {cell: (not_measured or {}).get(cell, {}) for cell in known}
-    return [_metric_result(study, name, values[name], judged, over_questions or {}, gaps) for name in names]
+    gaps = {cell: (not_measured or {}).get(cell, {}) for cell in known}  # of cells with a run that has numbers
+    results_of = []
+    for name in names:
+        metric, cells = metric_of(name), []
+        for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
+            finding, gap, reason = judged.get((name, cell.name)), None, ""
+            if finding:
+                same_models, new_seeds = (over_questions or {}).get((name, cell.name), OverQuestions(None))
+                finding = finding._replace(per_example=same_models, seeds_and_questions=new_seeds)
+            elif not values[name][cell.name]:
+                gap = Gap.NOT_MEASURED if cell.name in gaps else Gap.NO_DATA
+                why = gaps.get(cell.name, {})
+                reason = why.get(name) or why.get(metric.part, "")
+            elif not values[name][study.baseline]:
+                gap = Gap.BASELINE
+            elif cell.name != study.baseline:
+                gap = Gap.NO_SHARED_SEED
+            paper = published(cell.paper) if cell.paper else None
+            cells.append(CellResult(cell, values[name][cell.name], finding, paper, gap, reason))
+        results_of.append(MetricResult(metric, cells))
+    return results_of
 
 
 def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str]) -> Decisions[tuple[str, str]]:
@@ -233,34 +252,6 @@ def is_tested(name: str, first: str, delta: Mapping[str, float]) -> bool:
     """True if a declared metric belongs to the question of the study, and is not a mere cost. `delta`: metrics with a
     difference that does not matter."""
     return metric_of(name).source != "run" or name == first or name in delta
-
-
-def _metric_result(
-    study: StudyRecord,
-    name: str,
-    values: Mapping[str, dict[int, float]],
-    judged: Mapping[tuple[str, str], Finding],
-    over_questions: Intervals,
-    not_measured: NotMeasured,
-) -> MetricResult:
-    """`not_measured` has every cell with a run that has numbers."""
-    cells, metric = [], metric_of(name)
-    for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
-        finding, gap, reason = judged.get((name, cell.name)), None, ""
-        if finding:
-            same_models, new_seeds = over_questions.get((name, cell.name), OverQuestions(None))
-            finding = finding._replace(per_example=same_models, seeds_and_questions=new_seeds)
-        elif not values[cell.name]:
-            gap = Gap.NOT_MEASURED if cell.name in not_measured else Gap.NO_DATA
-            why = not_measured.get(cell.name, {})
-            reason = why.get(name) or why.get(metric.part, "")
-        elif not values[study.baseline]:
-            gap = Gap.BASELINE
-        elif cell.name != study.baseline:
-            gap = Gap.NO_SHARED_SEED
-        paper = published(cell.paper) if cell.paper else None
-        cells.append(CellResult(cell, values[cell.name], finding, paper, gap, reason))
-    return MetricResult(metric, cells)
 
 
 def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
