@@ -72,7 +72,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "verdict answers.csv --metric correct --pair question --cluster document --baseline bm25": (
             "one run of each variant, many questions"
         ),
-        "verdict --calibrate table2": "false alarms of a study, from its runs or its report",
+        "verdict --calibrate table2": "false alarms of a study, from its report",
         "verdict --page verdict.html": "a page that judges a CSV in the browser",
     },
     "reproduce": {

@@ -81,11 +81,10 @@ def _run_verdict(options: argparse.Namespace) -> int:
     given |= {name for name, value in {"cell": "cell", "pair": "seed"}.items() if getattr(options, name) != value}
     if options.calibrate:
         from realm_lab.evidence.calibrated import show_calibration
-        from realm_lab.lab.default_study import studies_of
 
         if "source" not in given or given - {"calibrate", "source", "json"}:
             raise UserError("--calibrate: name a study, alone", remedy="for example verdict --calibrate table2")
-        show_calibration(studies_of(options.root), options.root, options.source, as_json=options.json)
+        show_calibration(options.root, options.source, as_json=options.json)
         return 0
     if options.page:
         from realm_lab.evidence.verdict.page import write_page
@@ -97,16 +96,15 @@ def _run_verdict(options: argparse.Namespace) -> int:
         write_page(options.page)
         print(f"{options.page}: open it in a browser, and drop a CSV there")
         return 0
-    from realm_lab.evidence.verdict.answer import Decision, judge_rows
+    from realm_lab.evidence.verdict.answer import Decision, verdict
     from realm_lab.evidence.verdict.sources import read_runs
 
     if not (options.source and options.metric and options.baseline is not None):
         raise UserError("verdict needs SOURCE, --metric and --baseline", remedy="give them, or only --page FILE.html")
     delta = dict(_bound(text) for text in options.delta)
     rows = read_runs(options.source, options.name, options.experiment, options.part)
-    metrics = dict(map(_directed, options.metric))
-    names = options.baseline, options.cell, options.pair
-    answer = judge_rows(rows, metrics, *names, delta, options.cluster, options.control, options.state)
+    names = {name: getattr(options, name) for name in ("baseline", "cell", "pair", "cluster", "control", "state")}
+    answer = verdict(rows, metric=dict(map(_directed, options.metric)), delta=delta, **names)
     if options.out:
         from realm_lab.evidence.verdict.written import write
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evidence.report.edited import check_results
-from realm_lab.evidence.report.frames import column, metric_columns, summarise
+from realm_lab.evidence.report.frames import column, metric_columns
 from realm_lab.evidence.report.report_data import Report, load_report
 from realm_lab.evidence.reproduce import expected_folder
 from realm_lab.evidence.statistics.family import Finding, Kind
+from realm_lab.evidence.statistics.intervals import summarise
 
 SOURCES = ("paper", "measured", "setting", "prose")
 OF_RUNS = ("seeds", "first_seed", "last_seed", "collapsed", "count")

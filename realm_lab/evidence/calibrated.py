@@ -6,28 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.errors import UserError
-from realm_lab.evidence.report.comparison import compare_cells, family_of
-from realm_lab.evidence.report.frames import load_runs, report_folder
-from realm_lab.evidence.report.report_data import load_report, metrics_of
-from realm_lab.evidence.statistics.calibration import calibrate
+from realm_lab.evidence.report.comparison import family_of
+from realm_lab.evidence.report.frames import report_folder
+from realm_lab.evidence.report.report_data import load_report
 from realm_lab.evidence.statistics.paired import FEWEST_SEEDS
 from realm_lab.evidence.statistics.wording import false_alarms, in_short, percent
 from realm_lab.records.files import print_json
-from realm_lab.records.study import Studies
 
 
-def show_calibration(studies: Studies, root: Path, study: str, *, as_json: bool = False) -> None:
-    """Print the rates of a study of runs here, or of its report. UserError: it has too few seeds for any finding."""
-    there = report_folder(root, study)
-    if study in studies.names():
-        frames = load_runs(studies.runs, studies.read(study))
-        results = compare_cells(frames.record, frames.results, metrics_of(frames.record, frames.results))
-    elif there:
-        results = load_report(there).compared
-    else:
-        raise UserError(f"no study '{study}' has runs or a report here", remedy="see `realm-lab status`")
-    family = family_of(results)
-    found = calibrate([finding.comparison.by_seed for _, _, finding in family])
+def show_calibration(root: Path, study: str, *, as_json: bool = False) -> None:
+    """Print the rates of a study's report. UserError: there is none, or it has too few seeds for any finding."""
+    folder = report_folder(root, study)
+    if folder is None:
+        raise UserError(f"no study '{study}' has a report here", remedy="see `realm-lab status`")
+    report = load_report(folder)
+    family, found = family_of(report.compared), report.calibration
     if found is None:
         raise UserError(
             f"study {study}: fewer than {FEWEST_SEEDS} seeds, so that nothing can be significant, falsely or not",

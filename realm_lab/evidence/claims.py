@@ -9,9 +9,8 @@ from __future__ import annotations
 import functools
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
@@ -98,8 +97,6 @@ class Claim(NamedTuple):
     line: int
     study: str = ""
     source: str = ""
-    rows: Mapping[str, str] = MappingProxyType({})  # first cell of a row -> cell of the study; then it is a table
-    columns: tuple[tuple[str, str], ...] = ()  # header -> query without the cell
 
 
 def check(root: Path, files: list[str], results: BoundResults | None = None, source: Path | None = None) -> Checked:
@@ -191,8 +188,8 @@ def read_claims(path: Path) -> dict[str, list[Claim]]:
 
 def _claims_of(group: Any, place: Any) -> Iterator[Claim]:
     if not isinstance(group, dict):
-        raise UserError("expected a group with `claims` or with `rows` and `columns`", value=place)
-    allowed = ("study", "source", "where", "claims", "rows", "columns")
+        raise UserError("expected a group with `claims`", value=place)
+    allowed = ("study", "source", "where", "claims")
     if unknown := next((key for key in group if key not in allowed), None):
         raise UserError(f"no key '{unknown}'", suggestion(unknown, allowed), value=unknown)
     source = f"{group['source']}: {group.get('where', '')}" if "source" in group else ""
@@ -200,10 +197,6 @@ def _claims_of(group: Any, place: Any) -> Iterator[Claim]:
         remedy = f"`source` is one of {', '.join(SOURCES)}, and `where` names the place"
         raise UserError(f"a source '{source}'", remedy, value=group)
     study = str(group.get("study", ""))
-    if "rows" in group:
-        columns = tuple((str(key), str(value or "")) for one in group.get("columns", []) for key, value in one.items())
-        rows = {str(label): str(cell) for label, cell in group["rows"].items()}
-        yield Claim("", place.line, study, source, rows, columns)
     for number, template in enumerate(group.get("claims", [])):
         place = reach(group, "claims", number)
         if not isinstance(template, str):
@@ -231,9 +224,6 @@ class _Text:
 
     def bind(self, claim: Claim) -> None:
         """Find the claim in the text, and check what it binds."""
-        if claim.rows:
-            self._bind_table(claim)
-            return
         matches = [*_pattern(claim.template, "").finditer(self.text)]
         if not matches and (near := _pattern(claim.template, r"[^\n|]{1,60}?").search(self.text)):
             self._differs(claim, near)
@@ -246,19 +236,11 @@ class _Text:
             self._quote(*match.span())
             for gap in (match.span(name) for name in match.re.groupindex if name.startswith("g")):
                 self._quoted[slice(*gap)] = bytes(gap[1] - gap[0])
-            self._check_match(claim, claim.template, match, 0)
-
-    def _check_match(self, claim: Claim, template: str, match: re.Match[str], offset: int) -> None:
-        if claim.source:
-            slots = [Slot(match.start() + offset, match.end() + offset, claim.source, match[0])]
-        else:
-            contents = [_parts(content) for content in SLOT.findall(template)]
-            slots = [
-                Slot(match.start(f"s{n}") + offset, match.end(f"s{n}") + offset, query, words)
-                for n, (query, words) in enumerate(contents)
-            ]
-        for slot in slots:
-            self.check(slot, claim.study)
+            slots = [Slot(*match.span(), claim.source, match[0])] if claim.source else []
+            for n, (query, words) in enumerate(map(_parts, SLOT.findall("" if claim.source else claim.template))):
+                slots.append(Slot(*match.span(f"s{n}"), query, words))
+            for slot in slots:
+                self.check(slot, claim.study)
 
     def _differs(self, claim: Claim, near: re.Match[str]) -> None:
         """The text around is there, with another number or verdict than the claim can take."""
@@ -270,46 +252,6 @@ class _Text:
                 self._add(start, near[f"s{number}"], f"bound to '{words}' ({query})", remedy)
             elif words is None and not re.fullmatch(f"{NUMBER}|{COUNT}", near[f"s{number}"], re.I):
                 self._add(start, near[f"s{number}"], f"bound to a number ({query})", f"see {self._claims}:{claim.line}")
-
-    def _bind_table(self, claim: Claim) -> None:
-        headers = [header for header, _ in claim.columns]
-        for table in self._tables:
-            rows = {cells[0][0]: cells for cells in table[1:]}
-            if rows.keys() >= claim.rows.keys() and [header for header, _ in table[0][1:]] == headers:
-                self._quote(table[0][0][1], self.text.index("\n", table[0][0][1]))
-                break
-        else:
-            found = f"no table with these rows and the columns {', '.join(headers)} in {self.name}"
-            remedy = "bind the rows and columns that it has"
-            self.problems.append(Problem(self._claims, claim.line, ", ".join(claim.rows), found, remedy))
-            return
-        for label, cell in claim.rows.items():
-            self._quote(rows[label][0][1], rows[label][0][1] + len(label))
-            for (header, query), (shown, offset) in zip(claim.columns, rows[label][1:], strict=False):
-                if shown in ("", "–") or not query:
-                    continue
-                whole = query if "{" in query else f"{{{query}}}"
-                template = SLOT.sub(lambda slot, cell=cell: f"{{{cell} {slot[1]}}}", whole)  # type: ignore[misc]
-                if match := _pattern(template, "").fullmatch(shown):
-                    self._quote(offset, offset + len(shown))
-                    self._check_match(claim, template, match, offset)
-                else:
-                    self._add(offset, shown, f"column '{header}' is bound to {whole}", "bind this row as text")
-
-    @functools.cached_property
-    def _tables(self) -> list[list[list[tuple[str, int]]]]:
-        """Tables of rows of cells: a text without its links, and where it starts."""
-        tables = []
-        for block in re.finditer(r"(?:^\|[^\n]*\|$\n?)+", self.text, re.MULTILINE):
-            rows = []
-            for line in re.finditer(r"^\|([^\n]*)\|$", block[0], re.MULTILINE):
-                if set(line[1]) <= set("|-: "):
-                    continue
-                cells = re.finditer(r"[^|]+", line[1])
-                start = block.start() + line.start(1)
-                rows.append([(_plain(cell[0]), start + cell.end() - len(cell[0].lstrip())) for cell in cells])
-            tables.append(rows)
-        return tables
 
     def bind_latex(self) -> None:
         """Check each `\\claim{QUERY}{TEXT}`."""
@@ -458,10 +400,6 @@ def _pattern(template: str, other: str) -> re.Pattern[str]:
 
 def _literal(text: str) -> str:
     return re.sub(r"(?:\\?\s)+", r"\\s+", re.escape(text))
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\[([^\]]*)\]\([^)\s]*\)", r"\1", text).strip()
 
 
 def markdown(checked: Checked) -> str:

@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from realm_lab.errors import UserError, suggestion
-from realm_lab.evidence.report.code_notes import commit_of, commits_line, write_patches
+from realm_lab.evidence.report.code_notes import commit_of, commits_line
 from realm_lab.evidence.report.confounds import differing_parameters, parameters_of
 from realm_lab.evidence.report.frames import StudyFrames, load_runs
 from realm_lab.evidence.report.rendered import terminal_text
@@ -47,9 +46,6 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     fewer than two sides, an unknown or ambiguous one, or a run that cannot be read."""
     sides = find_sides(studies, texts)
     study = load_sides(studies.runs, sides)
-    axes, points = axes_of(studies, sides)
-    cells = (replace(cell, points=one) for cell, one in zip(study.record.cells, points, strict=True))
-    study = replace(study, record=replace(study.record, axes=axes, cells=tuple(cells)))
     name = "-vs-".join(side.name.replace("/", ".") for side in sides)
     name = name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}-{digest(name)[:8]}"
     folder = (out or studies.runs.parent / "reports" / "compare") / name
@@ -59,17 +55,14 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     command = f"realm-lab compare {' '.join(side.name for side in sides)}"
     with Console(stderr=True).status("writing the comparison"):
         write_report(study, folder, title, [command], explorer=True)
-        patches = write_patches(study, folder)
         page = write_page(folder)
     if is_json:
         print((folder / "summary.json").read_text(encoding="utf-8"))
         return
-    text = terminal_text(folder, len(study.record.metrics))
+    text = terminal_text(folder)
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(Markdown(text, hyperlinks=False))
     if line := commits_line(study):
         print(line)
-    for path in patches:
-        print(f"the patch from the first to the other: {path}")
     print(f"all tables and figures: {page}")
 
 
@@ -122,24 +115,6 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     known_to = {name: study.results.dropna(subset=[name])["cell"].nunique() for name in measured}
     others = tuple(name for name in measured if name not in declared and known_to[name] > 1)
     return replace(study, record=replace(study.record, metrics=declared, exploratory=others))
-
-
-def axes_of(studies: Studies, sides: Sequence[Side]) -> tuple[dict[str, tuple[str, ...]], list[dict[str, str]]]:
-    """Return the two axes of the study that all sides belong to, with their points, and the points of each side; empty
-    ones without such a study, and if the sides are not all combinations of these points."""
-    nothing: tuple[dict[str, tuple[str, ...]], list[dict[str, str]]] = {}, [{} for _ in sides]
-    [first, *others] = {side.name.partition("/")[0] for side in sides}
-    record = studies.read(first) if not others and first in studies.names() else None
-    if record is None or len(record.axes) != 2:
-        return nothing
-    known = {f"{record.name}/{cell.name}": cell.points for cell in record.cells}
-    points = [known.get(side.name, {}) for side in sides]
-    if not all(points):
-        return nothing
-    present = {axis: {one[axis] for one in points} for axis in record.axes}
-    axes = {axis: tuple(point for point in of_axis if point in present[axis]) for axis, of_axis in record.axes.items()}
-    counts = [len(some) for some in axes.values()]
-    return (axes, points) if min(counts) > 1 and len(points) == prod(counts) else nothing
 
 
 def _titles(sides: Sequence[Side]) -> list[str]:

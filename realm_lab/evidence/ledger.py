@@ -80,12 +80,9 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         choice, tuned = _choice(record), _last(lines, record.name, "tuning")
         if choice and (tuned is None or tuned.fields["choice"] != choice):
             trials = sum(len(cell["trials"]) for cell in record.tuning["cells"].values())
-            text = _line(lines, {"kind": "tuning", "study": record.name, "trials": trials, "choice": choice})
-            ledger.write(text)
-            lines = [*lines, _line_of(text.rstrip("\n"), len(lines) + 1, runs / NAME)]
+            _add(ledger, lines, "tuning", record.name, {"trials": trials, "choice": choice})
         changes = _changes(last.fields, plan) if last else []
-        written = {"kind": "plan", "study": record.name, "complete": complete, **plan, "changes": changes}
-        ledger.write(_line(lines, written))
+        _add(ledger, lines, "plan", record.name, {"complete": complete, **plan, "changes": changes})
 
 
 def findings_of(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,12 +102,10 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
             return
         seen, look = _last(lines, study, "look"), digest_text(results)
         if seen is None or seen.fields["results"] != look:
-            text = _line(lines, {"kind": "look", "study": study, "complete": complete, "results": look})
-            ledger.write(text)
-            lines = [*lines, _line_of(text.rstrip("\n"), len(lines) + 1, runs / NAME)]
+            _add(ledger, lines, "look", study, {"complete": complete, "results": look})
         found = _last(lines, study, "verdict")
         if found is None or found.fields["findings"] != findings:
-            ledger.write(_line(lines, {"kind": "verdict", "study": study, "findings": dict(findings)}))
+            _add(ledger, lines, "verdict", study, {"findings": dict(findings)})
 
 
 def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
@@ -281,10 +276,13 @@ def _last(lines: list[Line], study: str, kind: str) -> Line | None:
     return next(mine, None)
 
 
-def _line(lines: list[Line], fields: dict[str, Any]) -> str:
-    """The text of the next line."""
+def _add(ledger: IO[str], lines: list[Line], kind: str, study: str, fields: dict[str, Any]) -> None:
+    """Write the next line, and add it to `lines`."""
     before = lines[-1].hash if lines else ""
-    return json.dumps({"before": before, "at": round(time.time(), 3), **fields}, ensure_ascii=False) + "\n"
+    found = {"before": before, "at": round(time.time(), 3), "kind": kind, "study": study, **fields}
+    text = json.dumps(found, ensure_ascii=False)
+    ledger.write(f"{text}\n")
+    lines.append(_line_of(text, len(lines) + 1, Path(ledger.name)))
 
 
 def _whole_lines(ledger: IO[str], path: Path) -> list[Line]:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from scipy import stats
 
-from realm_lab.evidence.report.frames import Summary, column, metric_columns, summarise
-from realm_lab.evidence.report.rendering import mean_sd
+from realm_lab.evidence.report.frames import column, metric_columns
 from realm_lab.evidence.report.section import Rows
 from realm_lab.evidence.statistics.family import ALPHA
-from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD, LEVEL
+from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD, LEVEL, Summary, summarise
 from realm_lab.evidence.statistics.paired import holm
-from realm_lab.evidence.statistics.wording import number
+from realm_lab.evidence.statistics.wording import mean_sd, number
 from realm_lab.records.metrics import metric as metric_of
 from realm_lab.records.study import StudyRecord
 

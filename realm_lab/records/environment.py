@@ -7,7 +7,6 @@ import getpass
 import importlib.metadata
 import os
 import platform
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,13 +63,6 @@ def changes() -> str | None:
         return None
     size = len(patch.encode())
     return f"{patch}\n" if size <= LONGEST_PATCH else f"# {size:,} bytes of changes, more than are kept\n"
-
-
-def patch_between(first: str, second: str) -> str | None:
-    """Return the patch from one commit of the running code to another; None if one of them is not here."""
-    if not all(re.fullmatch("[0-9a-f]{7,64}", commit) for commit in (first, second)):  # not an option of git
-        return None
-    return _git("diff", first, second, *CODE)
 
 
 @functools.cache

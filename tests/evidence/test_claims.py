@@ -48,10 +48,12 @@ RESULTS = f"study,cell,seed,run_key,status,{METRIC},engine_version,collapsed,fla
 CLAIMS = """
 text.md:
 - study: one
-  rows: {base: base, up: up}
-  columns: [{accuracy: exact_match}, {"p": exact_match p}]
-- study: one
   claims:
+  - |-
+    | | accuracy | p |
+    |---|---|---|
+    | base | {base exact_match} | |
+    | up | {up exact_match} | {up exact_match p} |
   - 'So up is {better = up exact_match} by {up exact_match difference} (p = {up exact_match p}, {up seeds} seeds)'
   - '{no difference = same exact_match} of same'
 - source: measured

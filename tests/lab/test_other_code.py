@@ -79,7 +79,7 @@ print(json.dumps({
     "dry_run": said("sweep", "study", "--dry-run"),
     "dry_run_json": said("sweep", "study", "--dry-run", "--json"),
     "status": json.loads(said("status", "study", "--json")[1]),
-    "report": code_notes(load_study(root / "runs", "study")),
+    "report": code_notes(load_study(root / "runs", "study"))[1],
     "dvc": stage_digests(default_plan(load(root / "params.yaml")).runs, root / "runs"),
 }))
 """

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from realm_lab.errors import UserError
-from realm_lab.evidence.report.comparison import OverQuestions, Scores, question_intervals
+from realm_lab.evidence.report.comparison import OverQuestions, question_intervals
 from realm_lab.evidence.report.frames import StudyFrames, read_results, results_text
 from realm_lab.evidence.report.own_figures import REPORT_SECTIONS
 from realm_lab.evidence.report.report_data import KEYS, Report, metrics_of, plain, report_of
@@ -65,7 +65,7 @@ def collect(
     metrics = metrics_of(record, study.results)
     design = STUDY_RECORD.dump_python(record, mode="json") | {"metrics": list(metrics)}
     del design["runs"]  # they are in the data, with more fields
-    intervals = question_intervals(record, results, (*metrics, *record.exploratory), Scores(study.runs))
+    intervals = question_intervals(record, results, (*metrics, *record.exploratory), study.runs)
     shown = {key: OverQuestions(*(one and Interval(*plain(one)) for one in found)) for key, found in intervals.items()}
     data = {"design": design, "title": title or f"Study: {record.name}", "own_figures": list(figures), "plan": plan}
     data |= {key: value for section in (*FIRST, *LAST) for key, value in section.of_runs(study).items()}

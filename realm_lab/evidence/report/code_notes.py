@@ -1,16 +1,13 @@
 """Notes of a report on the code that computed its runs: other code, accepted changes, a mixture of codes; and the
-commits that computed the sides of a comparison, with the patch from one to the other."""
+commits that computed the sides of a comparison."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from realm_lab.evidence.report.frames import StudyFrames
-from realm_lab.records.code_record import CodeStates, StageCode, accepted_lines, changes_line
-from realm_lab.records.environment import patch_between
-from realm_lab.records.files import write_text
+from realm_lab.records.code_record import CodeStates, accepted_lines, changes_line
 from realm_lab.records.run import Run
 
 SHOWN = 6  # modules in a sentence
@@ -18,43 +15,23 @@ SHORT = 10  # characters of a commit
 PATCH = "code.patch"
 
 
-def code_notes(study: StudyFrames) -> list[str]:
-    """Sentences on other code and accepted changes; none if the code of today computed everything."""
-    used = _used(study)
-    others = {name: [one for one in found if one.changes] for name, found in used.items()}
-    differing = [one for found in others.values() for one in found]
-    count = sum(bool(found) for found in others.values())
-    notes = [f"{changes_line(differing, count)}.".capitalize()] if differing else []
-    return notes + accepted_lines(one for found in used.values() for one in found)
-
-
-def mixed_code(study: StudyFrames) -> list[str]:
-    """A sentence if different versions of modules computed different runs, which makes their comparison unfair. An
-    accepted change makes no other version."""
-    used = _used(study)
+def code_notes(study: StudyFrames) -> tuple[list[str], list[str]]:
+    """Return a confound if different versions of modules computed different runs, an accepted change aside, and notes
+    on other code and accepted changes; none if the code of today computed everything."""
+    used = {run.name: CodeStates(run.runs).of_run(run.folders(run.runs)) for run in study.runs}
     versions: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))  # module -> digest -> cells
     for run in study.runs:
-        for one in used.get(run.name, ()):
+        for one in used[run.name]:
             for module, found in (one.record.known if one.record else {}).items():
                 versions[module][found].add(run.cell)
     mixed = {module: digests for module, digests in versions.items() if len(digests) > 1}
-    if not mixed:
-        return []
     cells = sorted({", ".join(sorted(cells)) for digests in mixed.values() for cells in digests.values()})
-    return [f"Confounded: different versions of {_some(mixed)} computed the runs of {' | '.join(cells)}."]
-
-
-def _used(study: StudyFrames) -> dict[str, list[StageCode]]:
-    """The code of each run's stages."""
-    used: dict[str, list[StageCode]] = {}
-    for run in study.runs:
-        used[run.name] = CodeStates(run.runs).of_run(run.folders(run.runs))
-    return used
-
-
-def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more modules" if len(found) > SHOWN else "")
+    names = ", ".join([*mixed][:SHOWN]) + (f" and {len(mixed) - SHOWN} more modules" if len(mixed) > SHOWN else "")
+    confound = f"Confounded: different versions of {names} computed the runs of {' | '.join(cells)}."
+    others = {name: [one for one in found if one.changes] for name, found in used.items()}
+    differing = [one for found in others.values() for one in found]
+    notes = [f"{changes_line(differing, sum(map(bool, others.values())))}.".capitalize()] if differing else []
+    return [confound] * bool(mixed), notes + accepted_lines(one for found in used.values() for one in found)
 
 
 def commits_line(study: StudyFrames) -> str:
@@ -63,32 +40,15 @@ def commits_line(study: StudyFrames) -> str:
     for cell, _ in study.cells:
         runs = study.of(cell)
         found = dict.fromkeys(commit[:SHORT] for run in runs if (commit := commit_of(run)))
-        patches = [str(path) for run in runs if (path := _uncommitted(run))]
+        paths = [run.folder(stage).path / PATCH for run in runs for stage in reversed(run.stages)]
+        patches = [str(path) for path in paths if path.exists()]
         if found:
             more = f" with uncommitted changes ({patches[0]})" if patches else ""
             parts.append(f"{cell}: {', '.join(found)}{more}")
     return f"Commits: {'; '.join(parts)}." if parts else ""
 
 
-def write_patches(study: StudyFrames, folder: Path) -> list[Path]:
-    """Write patches from the commit of the first cell to each other's, limited to code that affects numbers, into
-    `folder`; returns the files. There is none for equal commits, or ones that this repository does not have."""
-    commits = [next((commit for run in study.of(cell) if (commit := commit_of(run))), "") for cell, _ in study.cells]
-    written = []
-    for number, other in enumerate(commits[1:], 1):
-        if commits[0] and other not in ("", commits[0]) and (patch := patch_between(commits[0], other)):
-            name = PATCH if len(commits) == 2 else f"{number}-{PATCH}"
-            write_text(folder / name, f"{patch}\n")
-            written.append(folder / name)
-    return written
-
-
 def commit_of(run: Run) -> str:
     """Return the commit of the last stage that recorded one, since stages before it may be older and shared."""
     found: Sequence[str] = [env["git_commit"] for env in run.environments.values() if env.get("git_commit")]
     return found[-1] if found else ""
-
-
-def _uncommitted(run: Run) -> Path | None:
-    paths = [run.folder(stage).path / PATCH for stage in run.stages]
-    return next((path for path in reversed(paths) if path.exists()), None)

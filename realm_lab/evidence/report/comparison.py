@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -88,46 +89,6 @@ class MetricResult(NamedTuple):
         return list(dict.fromkeys(cell.reason or "no run has a value" for cell in self.cells))
 
 
-class Scores:
-    """Scores of the predictions of runs, question by question; each file is read once."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = {(run.cell, run.seed): run for run in runs}
-        self._read: dict[tuple[str, int], list[dict[str, Any]]] = {}
-
-    def of(self, cell: str, seed: int, metric: str) -> dict[tuple[str, str], tuple[float, Cluster]]:
-        """Return (id, question) -> score of one run's predictions, and its cluster; empty if there are none.
-
-        Predictions of older code name no cluster: each question is separate.
-        """
-        key = (cell, seed)
-        if key not in self._read:
-            run = self._runs.get(key)
-            path = (
-                run.folder("evaluate").path / "eval" / "predictions.jsonl" if run and "evaluate" in run.stages else None
-            )
-            self._read[key] = read_json_lines(path) if path and path.is_file() else []
-        found = {}
-        for row in self._read[key]:
-            question, score = (str(row.get("id")), str(row.get("question"))), finite(row.get(metric))
-            if score is not None:
-                found[question] = score, row.get("cluster", question)
-        return found
-
-    def differences(self, cell: str, base: str, seeds: Sequence[int], metric: str) -> list[dict[Cluster, np.ndarray]]:
-        """Return, per seed and cluster, the differences in score of the questions that both have; empty if one has
-        none."""
-        blocks = []
-        for seed in seeds:
-            mine, theirs = self.of(cell, seed, metric), self.of(base, seed, metric)
-            block: dict[Cluster, list[float]] = {}
-            for question in (question for question in mine if question in theirs):
-                score, cluster = mine[question]
-                block.setdefault(cluster, []).append(score - theirs[question][0])
-            blocks.append({cluster: np.array(deltas) for cluster, deltas in block.items()})
-        return blocks if all(blocks) else []
-
-
 class OverQuestions(NamedTuple):
     """95 % intervals of one comparison; None: too few questions, or too few seeds."""
 
@@ -138,17 +99,39 @@ class OverQuestions(NamedTuple):
 Intervals = Mapping[tuple[str, str], OverQuestions]  # (metric, cell) -> its intervals
 
 
-def question_intervals(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], scores: Scores) -> Intervals:
+def question_intervals(
+    study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], runs: Sequence[Run]
+) -> Intervals:
     """The intervals over questions of every comparison whose runs left scores of single questions."""
+    of_cells = {(run.cell, run.seed): run for run in runs}
+
+    @functools.cache
+    def predictions(cell: str, seed: int) -> list[dict[str, Any]]:
+        run = of_cells.get((cell, seed))
+        path = run.folder("evaluate").path / "eval" / "predictions.jsonl" if run and "evaluate" in run.stages else None
+        return read_json_lines(path) if path and path.is_file() else []
+
+    def scores(cell: str, seed: int, metric: str) -> dict[tuple[str, str], tuple[float, Cluster]]:
+        """(id, question) -> score and cluster. Predictions of older code name no cluster: each question is separate."""
+        rows = ((row, (str(row.get("id")), str(row.get("question")))) for row in predictions(cell, seed))
+        known = ((row, question, finite(row.get(metric))) for row, question in rows)
+        return {one: (score, row.get("cluster", one)) for row, one, score in known if score is not None}
+
     found = {}
     for name in metrics:
         base = column(results, study.baseline, name)
         for cell in (cell.name for cell in study.cells if cell.name != study.baseline):
-            seeds = sorted(column(results, cell, name).keys() & base.keys())
-            if blocks := scores.differences(cell, study.baseline, seeds, name):
-                span = metric_of(name).span
+            blocks = []  # for each seed: cluster -> the differences of the questions that both have
+            for seed in sorted(column(results, cell, name).keys() & base.keys()):
+                mine, theirs = scores(cell, seed, name), scores(study.baseline, seed, name)
+                block: dict[Cluster, list[float]] = {}
+                for question in (question for question in mine if question in theirs):
+                    score, cluster = mine[question]
+                    block.setdefault(cluster, []).append(score - theirs[question][0])
+                blocks.append({cluster: np.array(deltas) for cluster, deltas in block.items()})
+            if blocks and all(blocks):
                 both = per_example_interval(blocks), seeds_and_questions_interval(blocks)
-                found[name, cell] = OverQuestions(*(interval.within(span) for interval in both))
+                found[name, cell] = OverQuestions(*(interval.within(metric_of(name).span) for interval in both))
     return {key: intervals for key, intervals in found.items() if intervals.same_models}
 
 
@@ -191,8 +174,27 @@ def compare_cells(
     for name in (name for name in names if name not in declared):
         mine = {key: one for key, one in found.items() if key[0] == name}
         judged |= judge(mine, {}, is_exploratory=True)
-    gaps = {cell: (not_measured or {}).get(cell, {}) for cell in known}
-    return [_metric_result(study, name, values[name], judged, over_questions or {}, gaps) for name in names]
+    gaps = {cell: (not_measured or {}).get(cell, {}) for cell in known}  # of cells with a run that has numbers
+    results_of = []
+    for name in names:
+        metric, cells = metric_of(name), []
+        for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
+            finding, gap, reason = judged.get((name, cell.name)), None, ""
+            if finding:
+                same_models, new_seeds = (over_questions or {}).get((name, cell.name), OverQuestions(None))
+                finding = finding._replace(per_example=same_models, seeds_and_questions=new_seeds)
+            elif not values[name][cell.name]:
+                gap = Gap.NOT_MEASURED if cell.name in gaps else Gap.NO_DATA
+                why = gaps.get(cell.name, {})
+                reason = why.get(name) or why.get(metric.part, "")
+            elif not values[name][study.baseline]:
+                gap = Gap.BASELINE
+            elif cell.name != study.baseline:
+                gap = Gap.NO_SHARED_SEED
+            paper = published(cell.paper) if cell.paper else None
+            cells.append(CellResult(cell, values[name][cell.name], finding, paper, gap, reason))
+        results_of.append(MetricResult(metric, cells))
+    return results_of
 
 
 def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str]) -> Decisions[tuple[str, str]]:
@@ -233,34 +235,6 @@ def is_tested(name: str, first: str, delta: Mapping[str, float]) -> bool:
     """True if a declared metric belongs to the question of the study, and is not a mere cost. `delta`: metrics with a
     difference that does not matter."""
     return metric_of(name).source != "run" or name == first or name in delta
-
-
-def _metric_result(
-    study: StudyRecord,
-    name: str,
-    values: Mapping[str, dict[int, float]],
-    judged: Mapping[tuple[str, str], Finding],
-    over_questions: Intervals,
-    not_measured: NotMeasured,
-) -> MetricResult:
-    """`not_measured` has every cell with a run that has numbers."""
-    cells, metric = [], metric_of(name)
-    for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
-        finding, gap, reason = judged.get((name, cell.name)), None, ""
-        if finding:
-            same_models, new_seeds = over_questions.get((name, cell.name), OverQuestions(None))
-            finding = finding._replace(per_example=same_models, seeds_and_questions=new_seeds)
-        elif not values[cell.name]:
-            gap = Gap.NOT_MEASURED if cell.name in not_measured else Gap.NO_DATA
-            why = not_measured.get(cell.name, {})
-            reason = why.get(name) or why.get(metric.part, "")
-        elif not values[study.baseline]:
-            gap = Gap.BASELINE
-        elif cell.name != study.baseline:
-            gap = Gap.NO_SHARED_SEED
-        paper = published(cell.paper) if cell.paper else None
-        cells.append(CellResult(cell, values[cell.name], finding, paper, gap, reason))
-    return MetricResult(metric, cells)
 
 
 def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from realm_lab.errors import UserError
@@ -11,19 +11,14 @@ from realm_lab.evidence.report.frames import StudyFrames, relative
 from realm_lab.records.defaults import defaults
 from realm_lab.records.parameters import ROUNDING, flat, is_system_option, measuring, show
 from realm_lab.records.run import Run
-from realm_lab.records.study import StudyCell
 from realm_lab.records.yaml_file import parse_yaml
 
 NO_METHOD = ("preset", "seeds", "seed", "plugins")  # parameters that are no property of the method
 MACHINE = {"Python": "python", "processor": "cpu", "vector instructions": "vectors"}  # for people: field of env.json
 
 
-def confounds(study: StudyFrames) -> list[str]:
-    """Return a sentence for each; empty if cells differ only in their declared changes."""
-    return list(dict.fromkeys(_found(study)))
-
-
-def _found(study: StudyFrames) -> Iterator[str]:
+def confounds(study: StudyFrames) -> Iterator[str]:
+    """Yield a sentence for each, some twice; none if cells differ only in their declared changes."""
     record = study.record
     engines = sorted({run.engine_version for run in study.runs})
     if len(engines) > 1:
@@ -31,14 +26,22 @@ def _found(study: StudyFrames) -> Iterator[str]:
     for cell in record.cells:
         if len({run.cell_key for run in study.of(cell.name)}) > 1:
             yield f"Confounded: the seeds of {cell.name} differ in more than the seed."
-    for cell in record.cells:
-        if cell.name != record.baseline:
-            yield from _against_baseline(study, cell)
-
-
-def rounding_notes(study: StudyFrames) -> list[str]:
-    """A sentence for each difference between runs that moves last digits only."""
-    return list(dict.fromkeys(_notes(study)))
+    bases = {run.seed: run for run in study.of(record.baseline)}
+    pairs = [(cell, run) for cell in record.cells if cell.name != record.baseline for run in study.of(cell.name)]
+    for cell, run in ((cell, run) for cell, run in pairs if run.seed in bases):
+        name, changes = cell.name, cell.changes
+        ours, theirs = parameters_of(run), parameters_of(bases[run.seed])
+        undeclared = differing_parameters(ours, theirs) - changes.keys()
+        if run.system != bases[run.seed].system:
+            undeclared = {key for key in undeclared if not is_system_option(key)}
+        if undeclared:
+            yield f"Confounded: {name} also differs from the baseline in {', '.join(sorted(undeclared))}."
+        equal = sorted(key for key in changes if ours.get(key) == theirs.get(key) and not key.startswith("launch."))
+        if equal:
+            yield f"Confounded: {name} says that it changes {', '.join(equal)}, and its runs do not."
+        changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
+        if not changes_data and run.corpus_key != bases[run.seed].corpus_key:
+            yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than the baseline."
 
 
 def curve_notes(study: StudyFrames) -> list[str]:
@@ -64,26 +67,20 @@ def curve_notes(study: StudyFrames) -> list[str]:
     ]
 
 
-def reader_notes(study: StudyFrames) -> list[str]:
-    """A sentence for each causal language model that replaced a reader that learns."""
-    by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for run in study.runs:
-        own = parameters_of(run)
-        if own.get("pretrain.causal_checkpoint") is not None:
-            model = str(own["pretrain.causal_checkpoint"]).rstrip("/").rpartition("/")[2]
-            by_model[model, str(own.get("pretrain.causal_form"))].add(run.cell)
-    return [
-        f"A frozen causal language model, {model} (form {form}), reads masked sentences in {', '.join(sorted(cells))}: "
-        "pre-training maximises Eq. 1 with the reader's parameters fixed."
-        for (model, form), cells in sorted(by_model.items())
-    ]
-
-
-def _notes(study: StudyFrames) -> Iterator[str]:
-    yield from _rounding(study.runs)
-    environments = [env for run in study.runs for env in run.environments.values()]
+def rounding_notes(study: StudyFrames) -> Iterator[str]:
+    """Yield a sentence for each difference between runs that moves last digits only: launch settings of a stage that
+    trains, the machine and the libraries."""
+    environments = [(stage, env) for run in study.runs for stage, env in run.environments.items()]
+    for name in ROUNDING:
+        seen: dict[str, set[str]] = defaultdict(set)
+        for stage, env in environments:
+            if stage != "evaluate" and name in env.get("launch", {}):
+                seen[stage].add(str(env["launch"][name]))
+        if differing := sorted({value for values in seen.values() if len(values) > 1 for value in values}):
+            what = f"launch.{name} ({', '.join(differing)})"
+            yield f"Runs differ in {what}: rounding differs, which training can amplify."
     made_with: dict[str, set[str]] = defaultdict(set)
-    for env in environments:
+    for _, env in environments:
         found = {name: env.get(key) for name, key in MACHINE.items()} | (env.get("packages") or {})
         for name, value in found.items():
             if value and name != "realm_lab":  # whose code has separate notes
@@ -91,37 +88,6 @@ def _notes(study: StudyFrames) -> Iterator[str]:
     for name, values in made_with.items():
         if len(values) > 1:
             yield f"Runs were made with {name} {' and '.join(sorted(values))}: last digits may differ for that."
-
-
-def _against_baseline(study: StudyFrames, cell: StudyCell) -> Iterator[str]:
-    """A cell against the baseline, seed by seed."""
-    name, changes = cell.name, cell.changes
-    bases = {run.seed: run for run in study.of(study.record.baseline)}
-    for run in (run for run in study.of(name) if run.seed in bases):
-        ours, theirs = parameters_of(run), parameters_of(bases[run.seed])
-        undeclared = differing_parameters(ours, theirs) - changes.keys()
-        if run.system != bases[run.seed].system:
-            undeclared = {key for key in undeclared if not is_system_option(key)}
-        if undeclared:
-            yield f"Confounded: {name} also differs from the baseline in {', '.join(sorted(undeclared))}."
-        equal = sorted(key for key in changes if ours.get(key) == theirs.get(key) and not key.startswith("launch."))
-        if equal:
-            yield f"Confounded: {name} says that it changes {', '.join(equal)}, and its runs do not."
-        changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
-        if not changes_data and run.corpus_key != bases[run.seed].corpus_key:
-            yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than the baseline."
-
-
-def _rounding(runs: Sequence[Run]) -> Iterator[str]:
-    """Launch settings that differ between runs in a stage that trains."""
-    for name in ROUNDING:
-        seen: dict[str, set[str]] = defaultdict(set)
-        for stage, env in ((stage, env) for run in runs for stage, env in run.environments.items()):
-            if stage != "evaluate" and name in env.get("launch", {}):
-                seen[stage].add(str(env["launch"][name]))
-        if differing := sorted({value for values in seen.values() if len(values) > 1 for value in values}):
-            what = f"launch.{name} ({', '.join(differing)})"
-            yield f"Runs differ in {what}: rounding differs, which training can amplify."
 
 
 def parameters_of(run: Run) -> dict[str, Any]:

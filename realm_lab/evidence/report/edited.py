@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.ledger import digest_text, last_look
-from realm_lab.evidence.report.frames import column, read_summary, summarise
+from realm_lab.evidence.report.frames import column, read_summary
+from realm_lab.evidence.statistics.intervals import summarise
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,13 +6,11 @@ Nothing that is broken or missing stops the reading: it is listed in `StudyFrame
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from realm_lab.errors import UserError
 from realm_lab.records.computed import computed_values
@@ -122,26 +120,6 @@ def ordered_cells(record: StudyRecord) -> list[tuple[str, str]]:
     """Return (name, title) of a study's cells, the baseline first."""
     ordered = sorted(record.cells, key=lambda cell: cell.name != record.baseline)
     return [(cell.name, cell.title) for cell in ordered]
-
-
-class Summary(NamedTuple):
-    """Summary of a handful of seeds; `sd` has ddof = 1 and is None for one value."""
-
-    n: int
-    mean: float
-    sd: float | None
-    min: float
-    max: float
-
-
-def summarise(values: Iterable[float]) -> Summary | None:
-    """Mean, standard deviation and range of the values that are known; None when there are none."""
-    known = np.array([value for value in values if value is not None], float)  # pandas is slow with few values
-    known = known[~np.isnan(known)]
-    if not len(known):
-        return None
-    sd = float(known.std(ddof=1)) if len(known) > 1 else None
-    return Summary(len(known), float(known.mean()), sd, float(known.min()), float(known.max()))
 
 
 def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:

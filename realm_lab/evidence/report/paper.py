@@ -1,24 +1,20 @@
 """The tables of a report as LaTeX: reports/NAME/tables/*.tex, and all.tex, a document with every table and figure.
 
-A table needs the packages array, booktabs and graphicx; one wider than the line is scaled down to it. Its best mean is
-bold; marks at a difference are explained below the table.
+A table needs the packages array, booktabs and graphicx; one wider than the line is scaled down to it.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.rendering import is_number
 from realm_lab.evidence.report.report_data import Report
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.sections.metrics import detail_rows, result_rows
 from realm_lab.evidence.report.sections.overview import Overview
-from realm_lab.evidence.statistics.family import ALPHA, Kind
 from realm_lab.records.files import write_text
 
 SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
@@ -31,15 +27,11 @@ FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 """Start of a part that is scaled down to the width of the line if it is wider."""
 WRAPPED = 60
 """Characters of the longest text of a column above which its lines are broken."""
-SIGNIFICANT, ONE_WAY = "*", "†"
-MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
 UNICODE = "% has characters that pdfLaTeX lacks: use LuaLaTeX or XeLaTeX, with \\setmainfont of a font that has them"
 NOTE = (
-    r"Mean and standard deviation over $n$ seeds; the best mean is bold. Difference: mean paired difference from the "
-    r"first row, from three seeds on with Student's 95\,\% interval; $p$: exact sign-flip test, corrected for "
-    r"all comparisons of the study (step-down max-T). "
-    rf"{MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same direction in "
-    r"every seed, too few for significance."
+    r"Mean and standard deviation over $n$ seeds. Difference: mean paired difference from the first row, from three "
+    r"seeds on with Student's 95\,\% interval; $p$: exact sign-flip test, corrected for all comparisons of the study "
+    r"(step-down max-T)."
 )
 
 
@@ -53,33 +45,11 @@ def needs_unicode(text: str) -> bool:
     return re.search(r"[^\x00-\x7e\u00a1-\u017e]", text) is not None
 
 
-def metric_table(result: MetricResult, rows: Rows) -> Rows:
-    """Rows of `tables.result_rows` as LaTeX cells: the best mean bold, a finding as a mark at its difference."""
-    digits = result.metric.digits
-    means = [round(cell.mean, digits) for cell in result.cells if cell.mean is not None]
-    best = {"up": max, "down": min}.get(result.metric.better)
-    target = best(means) if best and means else None
-    found = []
-    for cell, row in itertools.zip_longest(result.cells, rows):  # BM25 is a row without a cell
-        shown = {key: latex(value) for key, value in row.items() if key != "finding"}
-        if cell and target is not None and cell.mean is not None and round(cell.mean, digits) == target:
-            shown["mean ± sd"] = rf"\textbf{{\boldmath {shown['mean ± sd']}}}"
-        finding = cell.finding if cell else None
-        last = next(key for key in shown if key.startswith("difference")) if finding else ""
-        if finding and finding.is_significant:
-            shown[last] += MARKS[SIGNIFICANT]
-        elif finding and finding.kind is Kind.TOO_FEW_SEEDS and finding.direction:
-            shown[last] += MARKS[ONE_WAY] * (finding.seeds > 1)
-        found.append(shown)
-    return found
-
-
-def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool = False) -> str:
+def table(rows: Rows, caption: str, label: str, note: str = "") -> str:
     """A floating table of rows with the same keys; columns of numbers are flush right."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    right = [all(is_number(row.get(name, "–")) or row[name][:1] in "-$\\+0123456789" for row in rows) for name in names]
-    body = [[row.get(name, "--") if escaped else latex(row.get(name, "–")) for name in names] for row in rows]
-    columns = ["r" if one else "l" for one in right]
+    body = [[latex(row.get(name, "–")) for name in names] for row in rows]
+    columns = ["r" if all(is_number(row.get(name, "–")) for row in rows) else "l" for name in names]
     for place in range(len(names)):
         if max(len(line[place]) for line in body) > WRAPPED:
             columns[place] = r">{\raggedright\arraybackslash}p{.5\linewidth}"
@@ -103,8 +73,7 @@ def write_tables(
     for result in report.compared:
         key, title = result.metric.name, f"{result.metric.title}, study {name}"
         title += f" ({result.metric.unit})" * bool(result.metric.unit)
-        rows = metric_table(result, result_rows(result, results))
-        made[key] = table(rows, title, f"{name}-{key}", NOTE, escaped=True)
+        made[key] = table(result_rows(result, results), title, f"{name}-{key}", NOTE)
         made[f"{key}_details"] = table(detail_rows(result, results), f"{title}: details", f"{name}-{key}-details")
     for section in sections.values():
         for key, (heading, rows) in section.tables.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any, get_args
@@ -96,12 +97,11 @@ def markdown(sections: dict[str, ReportSection]) -> str:
     return tidy(parts)
 
 
-def terminal_text(folder: Path, metrics: int) -> str:
-    """Return the terminal's version of the report in `folder`: the first screen without figures, tables of the first
-    few `metrics`, warnings and cells."""
+def terminal_text(folder: Path) -> str:
+    """Return the terminal's version of the report in `folder`: the first screen without figures, tables of the declared
+    metrics, warnings and cells."""
     report = load_report(folder)
-    del report.compared[metrics:]
-    sections = sections_of(report)
+    sections = sections_of(replace(report, record=replace(report.record, exploratory=())))
     for section in sections.values():
         section.sketches = ()
     last = (sections[name] for name in ("other_metrics", "flags", "warnings", "cells"))

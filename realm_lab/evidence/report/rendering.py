@@ -19,8 +19,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from realm_lab.evidence.report.frames import Summary
-from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD
 from realm_lab.evidence.statistics.wording import MINUS, NOTHING, number
 
 FOLDER = Path(__file__).parent / "templates"
@@ -73,24 +71,19 @@ def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     One wider than a page becomes several, each with the first columns that make its rows distinct.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
-    keys = next((count for count in range(1, len(names)) if _are_distinct(rows, names[:count])), 1)
-    first, others = names[:keys], names[keys:]
-    parts = max(1, math.ceil(len(others) / MOST_COLUMNS))
-    width = max(1, math.ceil(len(others) / parts))
-    split = [[*first, *others[start : start + width]] for start in range(0, max(1, len(others)), width)]
-    return Markup("\n\n".join(_pipe_table(rows, names) for names in split))
-
-
-def _are_distinct(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> bool:
-    return len({tuple(row.get(name) for name in names) for row in rows}) == len(rows)
-
-
-def _pipe_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    cells = [[str(row.get(name, NOTHING)) for name in names] for row in rows]
-    sides = ["---:" if all(is_number(row[i]) for row in cells) else "---" for i in range(len(names))]
-    lines: list[Sequence[str]] = [[escape_markdown(name) for name in names], sides]
-    lines += [[escape_markdown(cell) or " " for cell in row] for row in cells]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = [[str(row.get(name, NOTHING)) for name in names] for row in rows]
+    keys = next((n for n in range(1, len(names)) if len({(*row[:n],) for row in table}) == len(rows)), 1)
+    columns = range(len(names))
+    others = len(columns[keys:])
+    width = max(1, math.ceil(others / max(1, math.ceil(others / MOST_COLUMNS))))
+    parts = []
+    for start in range(keys, max(keys + 1, len(names)), width):
+        chosen = [*columns[:keys], *columns[start : start + width]]
+        sides = ["---:" if all(is_number(row[place]) for row in table) else "---" for place in chosen]
+        lines: list[Sequence[str]] = [[escape_markdown(names[place]) for place in chosen], sides]
+        lines += [[escape_markdown(row[place]) or " " for place in chosen] for row in table]
+        parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return Markup("\n\n".join(parts))
 
 
 def words(name: str) -> str:
@@ -162,14 +155,6 @@ def html(markdown: str, folder: Path) -> Markup:
 def picture(path: Path) -> str:
     """A PNG as an address that holds it."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-
-
-def mean_sd(found: Summary | None, digits: int = 3, fewest: int = FEWEST_FOR_SPREAD) -> str:
-    """ "0.961 ± 0.014", without the second part for fewer than three values, or `fewest`; a dash for none."""
-    if found is None:
-        return NOTHING
-    has_spread = found.sd is not None and found.n >= fewest
-    return number(found.mean, digits) + (f" ± {number(found.sd, digits)}" if has_spread else "")
 
 
 def probability(value: float | None) -> str:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from realm_lab.evidence.report.frames import column, summarise
-from realm_lab.evidence.report.rendering import mean_sd
+from realm_lab.evidence.report.frames import column
 from realm_lab.evidence.report.section import ReportSection, Rows
-from realm_lab.evidence.statistics.wording import NOTHING, number
+from realm_lab.evidence.statistics.intervals import summarise
+from realm_lab.evidence.statistics.wording import NOTHING, mean_sd, number
 
 if TYPE_CHECKING:
     import pandas as pd

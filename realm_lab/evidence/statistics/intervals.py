@@ -9,7 +9,7 @@ alternative for both. With six seeds it covers 92 % if the seeds vary most, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,26 @@ class Interval(NamedTuple):
         if not math.isfinite(self.low):
             return None
         return Interval(max(self.low, -span), min(self.high, span))
+
+
+class Summary(NamedTuple):
+    """Summary of a handful of seeds; `sd` has ddof = 1 and is None for one value."""
+
+    n: int
+    mean: float
+    sd: float | None
+    min: float
+    max: float
+
+
+def summarise(values: Iterable[float]) -> Summary | None:
+    """Mean, standard deviation and range of the values that are known; None when there are none."""
+    known = np.array([value for value in values if value is not None], float)  # pandas is slow with few values
+    known = known[~np.isnan(known)]
+    if not len(known):
+        return None
+    sd = float(known.std(ddof=1)) if len(known) > 1 else None
+    return Summary(len(known), float(known.mean()), sd, float(known.min()), float(known.max()))
 
 
 def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from realm_lab.evidence.statistics.calibration import Calibration
 from realm_lab.evidence.statistics.family import Finding, Kind
-from realm_lab.evidence.statistics.intervals import Interval
+from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD, Interval, Summary
 from realm_lab.evidence.statistics.paired import FEWEST_SEEDS
 from realm_lab.evidence.statistics.power import FEWEST_FOR_PROJECTION, MOST_SEEDS
 from realm_lab.evidence.statistics.robust import Estimate
@@ -36,6 +37,14 @@ def signed(value: float | None, digits: int = 3) -> str:
     """With its sign, a true minus; zero has none."""
     text = number(value, digits)
     return text if text[0] in (MINUS, NOTHING) or not text.strip("0.") else f"+{text}"
+
+
+def mean_sd(found: Summary | None, digits: int = 3, fewest: int = FEWEST_FOR_SPREAD) -> str:
+    """ "0.961 ± 0.014", without the second part for fewer than three values, or `fewest`; a dash for none."""
+    if found is None:
+        return NOTHING
+    has_spread = found.sd is not None and found.n >= fewest
+    return number(found.mean, digits) + (f" ± {number(found.sd, digits)}" if has_spread else "")
 
 
 def interval(found: Interval | None, digits: int = 3) -> str:
@@ -100,6 +109,23 @@ def needed(finding: Finding) -> str:
     if finding.seeds < FEWEST_FOR_PROJECTION:
         return NOTHING
     return f"> {MOST_SEEDS}" if finding.needed_seeds is None else str(finding.needed_seeds)
+
+
+def details(finding: Finding | None, digits: int, paired: str) -> dict[str, str]:
+    """Power, equivalence and robust estimates by their headings. `paired`: seeds, or other pairs."""
+    return {
+        "minimum detectable difference": detectable(finding) if finding else NOTHING,
+        f"{paired} needed": needed(finding) if finding else NOTHING,
+        "90 % interval": interval(finding.equivalence_interval if finding and finding.bound else None, digits),
+        "interquartile mean (95 %)": estimate(finding and finding.interquartile, digits),
+        "P(higher) (95 %)": estimate(finding and finding.probability_higher, 2),
+    }
+
+
+def without_empty(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows without the columns that are a dash in all of them."""
+    known = {key for row in rows for key, value in row.items() if value != NOTHING}
+    return [{key: value for key, value in row.items() if key in known} for row in rows]
 
 
 def false_alarms(calibration: Calibration) -> str:

@@ -17,19 +17,19 @@ from typing import Any, NamedTuple
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evidence.statistics.calibration import Calibration, calibrate
 from realm_lab.evidence.statistics.family import Finding, Kind, judge
-from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD
+from realm_lab.evidence.statistics.intervals import summarise
 from realm_lab.evidence.statistics.paired import Comparison, compare
 from realm_lab.evidence.statistics.wording import (
     NOTHING,
-    detectable,
-    estimate,
+    details,
     false_alarms,
     in_short,
     interval,
-    needed,
+    mean_sd,
     number,
     p_text,
     signed,
+    without_empty,
 )
 from realm_lab.evidence.verdict.runs import (
     LeftOut,
@@ -41,7 +41,7 @@ from realm_lab.evidence.verdict.runs import (
     values_of,
 )
 from realm_lab.evidence.verdict.status import check_states, unused_states
-from realm_lab.evidence.verdict.tables import Rows, rows_of
+from realm_lab.evidence.verdict.tables import rows_of
 from realm_lab.records.metrics import METRICS, Better, Metric
 
 PAIRS_SHOWN = 10
@@ -99,7 +99,8 @@ class CellAnswer(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The fields of one cell, without infinite bounds."""
-        plain: dict[str, Any] = {"n": len(self.values), "mean": _mean(self.values)}
+        found = summarise(self.values.values())
+        plain: dict[str, Any] = {"n": len(self.values), "mean": found and found.mean}
         plain |= {"missing": [*self.missing], "unpaired": [*self.unpaired], "gap": self.gap}
         plain |= {"stopped": {str(pair): step for pair, step in self.stopped.items()}}
         return plain | (self.finding.as_json() if self.finding else {})
@@ -170,7 +171,8 @@ class Answer:
         for one in self.metrics:
             base, *others = one.cells
             findings = "; ".join(f"{in_short(c.finding) if c.finding else c.gap}: {plain(c.cell)}" for c in others)
-            shown = number(_mean(base.values), one.metric.digits)
+            mean = summarise(base.values.values())
+            shown = number(mean and mean.mean, one.metric.digits)
             lines += [f"## {plain(one.metric.name)}", ""]
             lines += [f"Compared with {plain(base.cell)} ({shown}): {findings}.", ""]
             rows = self.rows(one)
@@ -190,24 +192,18 @@ class Answer:
         return "\n".join(lines) + "\n"
 
     def rows(self, one: MetricAnswer) -> list[dict[str, str]]:
-        """The table of a metric, as text."""
+        """The table of a metric, as text; without columns that have no value."""
         digits, rows = one.metric.digits, []
         for place, cell in enumerate(one.cells):
             found = cell.finding
             row = {self.cell: cell.cell, "n": str(found.seeds if found else len(cell.values))}
-            row["mean ± sd"] = _mean_sd(cell.values, digits)
+            row["mean ± sd"] = mean_sd(summarise(cell.values.values()), digits)
             row["difference"] = signed(found and found.size, digits)
             row["95 % interval"] = interval(found and found.interval, digits)
             row["p (smallest)"] = p_text(found) if found else NOTHING
             row["finding"] = in_short(found) if found else str(cell.gap or "") if place else "baseline"
-            row["minimum detectable difference"] = detectable(found) if found else NOTHING
-            row["interquartile mean"] = estimate(found and found.interquartile, digits)
-            row["P(higher)"] = estimate(found and found.probability_higher, 2)
-            row["pairs needed"] = needed(found) if found else NOTHING
-            if any(other.finding and other.finding.bound is not None for other in one.cells):
-                row["90 % interval"] = interval(found and found.equivalence_interval, digits)
-            rows.append(row)
-        return rows
+            rows.append(row | details(found, digits, "pairs"))
+        return without_empty(rows)
 
     def _notes_of_table(self) -> list[str]:
         """The runs and columns that are not used."""
@@ -268,28 +264,11 @@ def verdict(
     if isinstance(frame, str | Path):
         from realm_lab.evidence.verdict.sources import read_runs
 
-        rows = read_runs(str(frame))
-    else:
-        rows = rows_of(frame)
-    names = [metric] if isinstance(metric, str) else metric
-    bounds = dict.fromkeys(names, delta) if isinstance(delta, int | float) else dict(delta or {})
-    return judge_rows(rows, names, str(baseline), cell, pair, bounds, cluster, str(control), state)
-
-
-def judge_rows(
-    rows: Rows,
-    metrics: Sequence[str] | Mapping[str, Better],
-    baseline: str,
-    cell: str,
-    pair: str,
-    delta: Mapping[str, float],
-    cluster: str = "",
-    control: str = "",
-    state: str = "",
-) -> Answer:
-    """The verdict on rows. UserError as `verdict`."""
-    better = metrics if isinstance(metrics, Mapping) else {}
-    metrics = [*metrics]
+        frame = read_runs(str(frame))
+    rows, baseline, control = rows_of(frame), str(baseline), str(control)
+    metrics = [metric] if isinstance(metric, str) else [*metric]
+    better = metric if isinstance(metric, Mapping) else {}
+    bounds = dict.fromkeys(metrics, delta) if isinstance(delta, int | float) else dict(delta or {})
     columns = dict.fromkeys(name for row in rows for name in row.names)
     if not rows:
         raise UserError("no runs", remedy="give a table with a row for each run")
@@ -299,7 +278,7 @@ def judge_rows(
             remedy=f"name the column of the seed with --pair ({suggestion(pair, columns)})",
         )
     optional = [(name, flag) for name, flag in ((cluster, "--cluster"), (state, "--state")) if name]
-    for name, flag in ((cell, "--cell"), *((name, "--metric") for name in (*metrics, *delta)), *optional):
+    for name, flag in ((cell, "--cell"), *((name, "--metric") for name in (*metrics, *bounds)), *optional):
         if name not in columns:
             for row in rows:
                 raise_unread(row)
@@ -307,8 +286,8 @@ def judge_rows(
     if state:
         check_states(rows, state)
     runs, left_out = runs_of(rows, metrics, cell, pair, state)
-    for metric in metrics:
-        check_parts([*runs.values()], metric)
+    for name in metrics:
+        check_parts([*runs.values()], name)
     cells = dict.fromkeys(name for name, _ in runs)
     if baseline not in cells:
         raise UserError(f"--baseline: no {cell} '{baseline}'", remedy=suggestion(baseline, cells))
@@ -316,30 +295,30 @@ def judge_rows(
         others = [name for name in cells if name != baseline]
         raise UserError(f"--control: no other {cell} '{control}'", remedy=suggestion(control, others))
     names = [baseline, *(name for name in cells if name != baseline)]
-    tables = {metric: {name: values_of(runs, name, metric, state) for name in names} for metric in metrics}
-    defined = {metric: _metric(metric, tables[metric], better.get(metric, "")) for metric in metrics}
-    for name, largest in delta.items():
+    tables = {one: {name: values_of(runs, name, one, state) for name in names} for one in metrics}
+    defined = {one: _metric(one, tables[one], better.get(one, "")) for one in metrics}
+    for name, largest in bounds.items():
         if name not in defined:
             raise UserError(f"--delta: '{name}' is none of the metrics", remedy=suggestion(name, defined))
         defined[name].check_delta(largest)
     clusters = clusters_of(runs, cluster) if cluster else None
     compared = {
-        (metric, name): (defined[metric], found)
-        for metric, table in tables.items()
+        (one, name): (defined[one], found)
+        for one, table in tables.items()
         for name in names[1:]
         if (found := _compare(_finite(table[name]), _finite(table[baseline]), clusters))
     }
-    controls = judge({key: one for key, one in compared.items() if key[1] == control}, delta)
-    judged = judge({key: one for key, one in compared.items() if key not in controls}, delta)
-    refused = {metric for metric in metrics if control and not _is_control(controls.get((metric, control)))}
+    controls = judge({key: one for key, one in compared.items() if key[1] == control}, bounds)
+    judged = judge({key: one for key, one in compared.items() if key not in controls}, bounds)
+    refused = {one for one in metrics if control and not _is_control(controls.get((one, control)))}
     judged = {key: one._replace(is_refused=key[0] in refused) for key, one in judged.items()} | controls
     answers = []
-    for metric, table in tables.items():
+    for one, table in tables.items():
         base, made = _finite(table[baseline]), []
-        steps = steps_of(runs, metric, table)
+        steps = steps_of(runs, one, table)
         last = max((step for of_cell in steps.values() for step in of_cell.values()), default=None)
         for name in names:
-            values, finding = _finite(table[name]), judged.get((metric, name))
+            values, finding = _finite(table[name]), judged.get((one, name))
             gap = None
             if not values:
                 gap = Gap.NO_VALUE
@@ -350,8 +329,8 @@ def judge_rows(
             stopped = {pair: step for pair, step in steps[name].items() if last is not None and step < last}
             made.append(CellAnswer(name, values, missing, unpaired, stopped, finding, gap))
         if not base:
-            raise UserError(f"--baseline: no run of '{baseline}' has a value of {metric}", remedy="name another")
-        answers.append(MetricAnswer(defined[metric], made, last))
+            raise UserError(f"--baseline: no run of '{baseline}' has a value of {one}", remedy="name another")
+        answers.append(MetricAnswer(defined[one], made, last))
     other_status = {} if state else unused_states(rows)
     return Answer(cell, pair, tuple(answers), left_out, other_status, cluster, control)
 
@@ -405,15 +384,3 @@ def _metric(name: str, table: Mapping[str, Mapping[Any, float | None]], better: 
     if known and all((known.low is None or known.low <= v) and (known.high is None or v <= known.high) for v in values):
         return replace(known, digits=max(known.digits, place or 0), better=better or known.better)
     return Metric(name, name, digits=3 if place is None else max(place + 2, 0), better=better)
-
-
-def _mean(values: Mapping[Any, float]) -> float | None:
-    return math.fsum(values.values()) / len(values) if values else None
-
-
-def _mean_sd(values: Mapping[Any, float], digits: int) -> str:
-    mean = _mean(values)
-    if mean is None or len(values) < FEWEST_FOR_SPREAD:
-        return number(mean, digits)
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values.values()) / (len(values) - 1))
-    return f"{number(mean, digits)} ± {number(sd, digits)}"

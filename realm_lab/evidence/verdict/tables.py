@@ -128,7 +128,9 @@ def json_records(path: Path) -> list[Any]:
 
 
 def rows_of(frame: Any) -> list[Row]:
-    """A table in memory as rows. UserError: it is no table."""
+    """A table in memory as rows, or rows as they are. UserError: it is no table."""
+    if isinstance(frame, list) and frame and all(isinstance(one, Row) for one in frame):
+        return frame
     _refuse_twice([*map(str, getattr(frame, "columns", ()))])
     if hasattr(frame, "to_dicts"):  # polars
         found = frame.to_dicts()

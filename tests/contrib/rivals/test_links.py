@@ -94,9 +94,9 @@ def test_joined_passages_are_one_text_and_tell_where_a_span_is(corpus: PreparedC
         text = found.text.row(number)["body"]
         assert tokenizer.encode(text, add_special_tokens=False).ids == found.bodies[number].tolist()
         for start in range(len(text)):
-            row, (first, end) = found.place(number, (start, min(start + 3, len(text))))
+            row, (first, end) = found.locate(number, (start, min(start + 3, len(text))))
             body = passages.text.row(row)["body"]
             assert text[start : start + 3].startswith(body[first:end])
     first, second = passages.text.row(2)["body"], passages.text.row(0)["body"]
-    assert found.place(0, (len(first) + 1, len(first) + 4)) == (0, (0, 3))
+    assert found.locate(0, (len(first) + 1, len(first) + 4)) == (0, (0, 3))
     assert found.text.row(0)["body"] == f"{first} {second}"

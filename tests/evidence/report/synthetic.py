@@ -73,7 +73,8 @@ def make_study(
     figures: tuple[Choice, ...] = (),
 ) -> StudyRecord:
     """Complete runs of each cell and seed, but those of `skip`, which have no stages yet."""
-    params = config.resolve(config.preset_values("toy")).model_dump(mode="json")
+    with_null = config.preset_values("toy") | {"pretrain.null_document": "encoded"}
+    params = config.resolve(with_null).model_dump(mode="json")
     plain = {key: value for key, value in params.items() if key not in ("launch", "seeds")}
     members = []
     for place, cell in enumerate(cells):

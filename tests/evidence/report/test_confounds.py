@@ -13,7 +13,6 @@ from realm_lab.evidence.report.confounds import (
     curve_notes,
     differing_parameters,
     parameters_of,
-    reader_notes,
     rounding_notes,
 )
 from realm_lab.evidence.report.frames import load_study
@@ -39,15 +38,6 @@ def test_notes_on_the_code_and_confounds_are_shown_where_they_count(tmp_path: Pa
     assert "Other code made it." not in head
     assert head.index("It is unfair.") < head.index("**Compared with"), "before a verdict that it voids"
     assert stale(folder) == []
-
-
-def test_a_frozen_reader_is_declared(tmp_path: Path, study: StudyRecord) -> None:
-    assert reader_notes(load_study(tmp_path / "runs", "table")) == []
-    change = {"causal_checkpoint": "models/smollm2.gguf", "causal_form": "infill"}
-    _run(tmp_path, study, (0, 1), lambda found: found["params"]["pretrain"].update(change))
-    [note] = reader_notes(load_study(tmp_path / "runs", "table"))
-    assert all(part in note for part in ("smollm2.gguf", "infill", "no_null"))
-    assert "realm" not in note
 
 
 def _env(root: Path, study: StudyRecord, cell: str = "no_null", **more: Any) -> None:
@@ -108,7 +98,7 @@ def _launch(root: Path, study: StudyRecord, name: str) -> None:
 def test_what_else_differs_is_a_confound(tmp_path: Path, study: StudyRecord, spoil: Any, message: str | None) -> None:
     spoil(tmp_path, study)
     frames = load_study(tmp_path / "runs", "table")
-    found = [*confounds(frames), *rounding_notes(frames)]
+    found = [*dict.fromkeys(confounds(frames)), *rounding_notes(frames)]
     assert len(found) == (message is not None)
     assert message is None or message in found[0]
 
@@ -156,7 +146,7 @@ def test_a_study_of_corpora_is_not_blamed_for_them(tmp_path: Path) -> None:
     same = replace(CELLS[3], changes={"corpus.pretrain_corpus": "same"})
     study = make_study(tmp_path / "runs", cells=(CELLS[0], same))
     _run(tmp_path, study, (0, 1, 2), lambda found: found["inputs"].update(corpus="f" * 64))
-    assert confounds(load_study(tmp_path / "runs", "table")) == []
+    assert [*confounds(load_study(tmp_path / "runs", "table"))] == []
 
 
 def test_parameters_that_are_gone_stay_readable() -> None:

@@ -14,19 +14,12 @@ from realm_lab.evidence.report.all_sections import collect
 from realm_lab.evidence.report.default_run import metrics_of
 from realm_lab.evidence.report.figures import COLOURS
 from realm_lab.evidence.report.figures_training import retrieval_utility
-from realm_lab.evidence.report.frames import (
-    Summary,
-    column,
-    load_committed,
-    load_study,
-    read_results,
-    results_text,
-    summarise,
-)
-from realm_lab.evidence.report.rendering import mean_sd, probability, seeds_text
+from realm_lab.evidence.report.frames import column, load_committed, load_study, read_results, results_text
+from realm_lab.evidence.report.rendering import probability, seeds_text
 from realm_lab.evidence.report.sections.corpus_updates import update_rows
 from realm_lab.evidence.report.sections.runs import Runs
-from realm_lab.evidence.statistics.wording import NOTHING, number, signed
+from realm_lab.evidence.statistics.intervals import Summary, summarise
+from realm_lab.evidence.statistics.wording import NOTHING, mean_sd, number, signed
 from realm_lab.records.computed import Prediction
 from realm_lab.records.digests import write_last
 from realm_lab.records.files import read_json

@@ -12,7 +12,6 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from realm_lab.evidence.compare import Side, axes_of
 from realm_lab.evidence.report.all_sections import sections_of
 from realm_lab.evidence.report.comparison import compare_cells
 from realm_lab.evidence.report.effects import axis_effects, interactions
@@ -35,8 +34,7 @@ from realm_lab.evidence.report.rendering import MOST_COLUMNS, html, pipe_table
 from realm_lab.evidence.report.report_data import Report
 from realm_lab.evidence.report.sections.curves import styles_of
 from realm_lab.evidence.statistics.family import Kind
-from realm_lab.records.run import Run
-from realm_lab.records.study import Studies, StudyCell, StudyRecord, write_study_record
+from realm_lab.records.study import StudyCell, StudyRecord
 from tests.evidence.report.synthetic import CELLS, verdict
 
 RATE = "pretrain.retriever.learning_rate"
@@ -129,18 +127,6 @@ def test_an_interaction_is_the_difference_of_an_axis_effect_between_points_of_th
     assert interactions(looked_at, compare_cells(looked_at, frames(record).results, [])) == [], "it was not declared"
     colours = styles_of(record)
     assert {colours[cell.name] for cell in record.cells} == {(0, 0), (0, 1), (1, 0), (1, 1)}
-
-
-def test_cells_of_two_axes_are_compared_by_their_interaction(tmp_path: Path) -> None:
-    record = product()
-    runs = tuple(Run(cell.name, 0, "key", f"run-{cell.name}") for cell in record.cells)
-    write_study_record(tmp_path / "runs", replace(record, runs=runs))
-    names = [f"s/{cell.name}" for cell in record.cells]
-    sides = [Side(name, ()) for name in names]
-    assert axes_of(Studies(tmp_path / "runs"), sides) == (AXES, [cell.points for cell in record.cells])
-    assert axes_of(Studies(tmp_path / "runs"), sides[:2])[0] == {}, "one point of the first axis"
-    assert axes_of(Studies(tmp_path / "runs"), [sides[0], sides[3]])[0] == {}, "two of four combinations"
-    assert axes_of(Studies(tmp_path / "runs"), [*sides, Side("other-run", ())])[0] == {}
 
 
 def test_quality_is_drawn_over_measured_drift() -> None:
@@ -240,17 +226,6 @@ def test_characters_that_the_font_lacks_are_written_otherwise(recwarn: pytest.Wa
 
     assert draw(Sketch("own", "", "", labelled)) == draw(Sketch("own", "", "", labelled))
     assert [warning.message for warning in recwarn] == []
-
-
-def test_cells_of_one_title_are_told_apart() -> None:
-    record = product()
-    record = replace(record, axes={}, cells=tuple(replace(cell, title="the same") for cell in record.cells))
-    times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
-    report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
-    figure = sections_of(report)["first_metric"].sketches[0].make()
-    assert figure is not None
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels == [cell.name for cell in record.cells]
 
 
 def test_only_our_details_become_html() -> None:

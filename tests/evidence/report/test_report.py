@@ -13,7 +13,7 @@ from scipy import stats
 from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.evidence.ledger import note_plan
-from realm_lab.evidence.report.comparison import Scores, as_json, compare_cells, question_intervals
+from realm_lab.evidence.report.comparison import as_json, compare_cells, question_intervals
 from realm_lab.evidence.report.frames import load_runs, load_study
 from realm_lab.evidence.report.published import published
 from realm_lab.evidence.report.report import write_all, write_study_report
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")  # test_drawn_reports.py has the
 
 def compared(root: Path) -> Any:
     frames = load_study(root / "runs", "table")
-    intervals = question_intervals(frames.record, frames.results, COMPARED, Scores(frames.runs))
+    intervals = question_intervals(frames.record, frames.results, COMPARED, frames.runs)
     return compare_cells(frames.record, frames.results, COMPARED, intervals)
 
 

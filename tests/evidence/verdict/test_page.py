@@ -12,7 +12,7 @@ import pytest
 from realm_lab import cli
 from realm_lab.evidence.statistics.paired import FEWEST_SEEDS
 from realm_lab.evidence.statistics.power import SIMULATED_SEEDS, detectable_effect
-from realm_lab.evidence.verdict.answer import Answer, judge_rows
+from realm_lab.evidence.verdict.answer import Answer, verdict
 from realm_lab.evidence.verdict.page import EFFECTS
 from realm_lab.evidence.verdict.tables import read_csv
 from realm_lab.records.files import read_json
@@ -106,8 +106,8 @@ def answer_of(text: str, choices: dict[str, Any], folder: Path) -> Answer:
     path = folder / "runs.csv"
     path.write_text(text, encoding="utf-8", newline="")
     rows = [row._replace(where=row.where.replace(str(path), path.name)) for row in read_csv(path)]
-    names = choices["metrics"], choices["baseline"], choices["cell"], choices["pair"], choices["delta"]
-    return judge_rows(rows, *names, choices["cluster"], choices["control"], choices["state"])
+    names = {name: choices[name] for name in ("baseline", "cell", "pair", "delta", "cluster", "control", "state")}
+    return verdict(rows, metric=choices["metrics"], **names)
 
 
 @pytest.mark.browser

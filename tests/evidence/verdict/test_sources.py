@@ -16,7 +16,7 @@ import pytest
 
 from realm_lab import UserError
 from realm_lab.cli import parser as cli
-from realm_lab.evidence.verdict.answer import Answer, CellAnswer, judge_rows
+from realm_lab.evidence.verdict.answer import Answer, CellAnswer, verdict
 from realm_lab.evidence.verdict.sources import read_runs
 from realm_lab.evidence.verdict.tables import Row
 from realm_lab.evidence.verdict.tensorboard import last_scalars
@@ -40,7 +40,7 @@ def samples(tmp_path: Path) -> Path:
 
 def expect_the_verdict(rows: list[Row], cell: str = "variant", metric: str = "accuracy") -> None:
     """Every tool kept the same numbers."""
-    [one] = judge_rows(rows, [metric], "sgd", cell, "seed", {}).metrics
+    [one] = verdict(rows, metric=metric, baseline="sgd", cell=cell).metrics
     assert one.cells[0].values[0] == SGD_0
     assert {c.cell: c.finding.corrected_p for c in one.cells if c.finding} == P
     assert [len(c.values) for c in one.cells] == [8, 8, 8]
@@ -71,7 +71,7 @@ def write_jobs(folder: Path, files: Mapping[str, str], config: str = "", cells: 
 
 def answer(source: Path, metric: str = "acc", baseline: str = "a", *, cell: str = "cell", **more: str) -> Answer:
     """The verdict on a source, paired by seed."""
-    return judge_rows(read_runs(str(source), **more), [metric], baseline, cell, "seed", {})
+    return verdict(read_runs(str(source), **more), metric=metric, baseline=baseline, cell=cell)
 
 
 def cells(
@@ -150,7 +150,7 @@ def test_exports_of_wandb(tmp_path: Path) -> None:
     lines = tmp_path / "api.jsonl"
     lines.write_text("".join(json.dumps(run) + "\n" for run in runs), encoding="utf-8")
     for path in (page, script, api, lines):
-        [one] = judge_rows(read_runs(str(path)), ["accuracy"], "a", "variant", "seed", {}).metrics
+        [one] = verdict(read_runs(str(path)), metric="accuracy", baseline="a", cell="variant").metrics
         assert one.cells[0].values == {0: 0.5, 1: 0.75}
 
 
@@ -159,7 +159,7 @@ def test_tables_of_spreadsheets(tmp_path: Path, separator: str) -> None:
     path = tmp_path / "runs.csv"
     lines = [["cell", "seed", "acc"], ["a", "1", "0.5"], ["a", "2.0", "0.25"]]
     path.write_text("\ufeff" + "\r\n".join(map(separator.join, lines)) + "\r\n\r\n", encoding="utf-8")
-    [one] = judge_rows(read_runs(str(path)), ["acc"], "a", "cell", "seed", {}).metrics
+    [one] = verdict(read_runs(str(path)), metric="acc", baseline="a").metrics
     assert one.cells[0].values == {1: 0.5, 2: 0.25}
 
 
@@ -244,7 +244,7 @@ def test_runs_have_a_metric_in_the_same_part(tmp_path: Path) -> None:
     (tmp_path / "seed_0" / "train" / "a.tfevents.1").unlink()
     rows = [row._replace(values={**row.values, "cell": "a"}) for row in read_runs(str(tmp_path), "seed_{seed}")]
     with refused("train", "validation", "--part"):
-        judge_rows(rows, ["acc"], "a", "cell", "seed", {})
+        verdict(rows, metric="acc", baseline="a")
 
 
 def test_two_files_of_a_job_with_the_metric_are_refused_or_chosen(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_parents_and_infinity_of_mlflow(tmp_path: Path) -> None:
             client.log_metric(run, "acc", math.inf if (cell, seed) == ("b", 1) else 0.5)
             client.set_terminated(run)
     client.set_terminated(parent)
-    found = judge_rows(read_runs(uri), ["acc"], "a", "cell", "seed", {})
+    found = verdict(read_runs(uri), metric="acc", baseline="a")
     assert [one.run for one in found.left_out] == ["run parent"]
     assert found.metrics[0].cells[1].missing == (1,)
 
@@ -398,5 +398,5 @@ def test_runs_that_mlflow_calls_unfinished_have_no_value(monkeypatch: pytest.Mon
         for seed in range(3)
     ]
     monkeypatch.setattr("realm_lab.evidence.verdict.mlflow_runs.foreign_runs", lambda uri: {"study": runs})
-    base, other = judge_rows(read_runs("http://server"), ["acc"], "a", "cell", "seed", {}).metrics[0].cells
+    base, other = verdict(read_runs("http://server"), metric="acc", baseline="a").metrics[0].cells
     assert (base.missing, other.missing) == ((), (1,))

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from realm_lab.evidence.report.figures import Sketch, axes_figure
-from realm_lab.evidence.report.frames import summarise
-from realm_lab.evidence.report.rendering import mean_sd, words
+from realm_lab.evidence.report.rendering import words
 from realm_lab.evidence.report.section import ReportSection, Rows
+from realm_lab.evidence.statistics.intervals import summarise
+from realm_lab.evidence.statistics.wording import mean_sd
 
 
 class Axes(ReportSection):

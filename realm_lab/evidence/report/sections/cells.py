@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from realm_lab.evidence.report.frames import metric_columns, summarise
+from realm_lab.evidence.report.frames import metric_columns
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.tables import coverage
+from realm_lab.evidence.statistics.intervals import summarise
 from realm_lab.records.parameters import show
 
 
@@ -17,11 +18,6 @@ class Cells(ReportSection):
     name = "cells"
     heading = "Cells and their changes"
     group = "How to reproduce"
-
-    @property
-    def tables(self) -> dict[str, tuple[str, Rows]]:
-        """Its table, as changes.tex."""
-        return {"changes": (self.heading, self.rows)}
 
     @functools.cached_property
     def rows(self) -> Rows:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from realm_lab.evidence.report.code_notes import code_notes, mixed_code
-from realm_lab.evidence.report.confounds import confounds, curve_notes, reader_notes, rounding_notes
+from realm_lab.evidence.report.code_notes import code_notes
+from realm_lab.evidence.report.confounds import confounds, curve_notes, rounding_notes
 from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.report.tables import coverage
@@ -52,8 +52,9 @@ class Warnings(Flags):
     @staticmethod
     def of_runs(study: StudyFrames) -> dict[str, Any]:
         """Return differences between runs that no cell declares, notes, and all problems of reading."""
+        mixed, notes = code_notes(study)
         return {
-            "confounds": [*confounds(study), *mixed_code(study)],
-            "warnings": [*reader_notes(study), *curve_notes(study), *rounding_notes(study), *study.problems],
-            "code": code_notes(study),
+            "confounds": [*dict.fromkeys(confounds(study)), *mixed],
+            "warnings": [*curve_notes(study), *rounding_notes(study), *study.problems],
+            "code": notes,
         }

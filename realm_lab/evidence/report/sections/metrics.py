@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 from realm_lab.evidence.report.comparison import MetricResult, as_json
 from realm_lab.evidence.report.figures import Sketch
 from realm_lab.evidence.report.figures_differences import FEWEST_FOR_MEAN, differences_figure
-from realm_lab.evidence.report.frames import Summary, column, summarise
-from realm_lab.evidence.report.rendering import mean_sd, seeds_text
+from realm_lab.evidence.report.frames import column
+from realm_lab.evidence.report.rendering import seeds_text
 from realm_lab.evidence.report.section import ReportSection, Rows
+from realm_lab.evidence.statistics.intervals import Summary, summarise
 from realm_lab.evidence.statistics.wording import (
     NOTHING,
-    detectable,
+    details,
     difference,
-    estimate,
     false_alarms,
     in_short,
     interval,
-    needed,
+    mean_sd,
     number,
     signed,
+    without_empty,
 )
 from realm_lab.records.metrics import metric
 from realm_lab.records.parameters import show
@@ -246,11 +247,7 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
         digits, finding, name = result.metric.digits, cell.finding, result.metric.name
         row = {"cell": cell.cell.title, "range": _range(summarise(cell.values.values()), digits)}
         row["smallest p"] = number(finding and finding.comparison.smallest_p)
-        row["minimum detectable difference"] = detectable(finding) if finding else NOTHING
-        row["seeds needed"] = needed(finding) if finding else NOTHING
-        row["90 % interval"] = interval(finding.equivalence_interval if finding and finding.bound else None, digits)
-        row["interquartile mean (95 %)"] = estimate(finding and finding.interquartile, digits)
-        row["P(higher) (95 %)"] = estimate(finding and finding.probability_higher, 2)
+        row |= details(finding, digits, "seeds")
         row["95 %, questions"] = interval(finding and finding.per_example, digits)
         row["95 %, seeds and questions"] = interval(finding and finding.seeds_and_questions, digits)
         row["paper"] = row["paper Δ"] = row["later papers"] = NOTHING
@@ -263,8 +260,7 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     if found := summarise(reference_values(results, result.metric.name).values()):
         row = {"cell": "BM25, the same passages", "range": _range(found, result.metric.digits)}
         rows.append(dict.fromkeys(rows[0], NOTHING) | row)
-    known = {key for row in rows for key, value in row.items() if value != NOTHING} | {"range"}
-    return [{key: value for key, value in row.items() if key in known} for row in rows]
+    return without_empty(rows)
 
 
 def reference_values(results: pd.DataFrame, metric: str) -> dict[int, float]:

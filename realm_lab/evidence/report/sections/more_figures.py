@@ -7,7 +7,6 @@ first paragraph of its docstring is the caption, its name that of the file.
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from dataclasses import replace
 
 from realm_lab.errors import UserError
@@ -18,7 +17,7 @@ from realm_lab.evidence.report.section import ReportSection
 from realm_lab.records.plugins import Choice, option_suffix
 from realm_lab.records.study import StudyRecord
 
-NAMES = " Names stand for titles that the font cannot write or that several cells have."
+NAMES = " Names stand for titles that the font cannot write."
 
 
 class MoreFigures(ReportSection):
@@ -61,10 +60,6 @@ def own_sketch(choice: Choice, study: StudyFrames) -> Sketch:
 
 
 def labelled(record: StudyRecord) -> StudyRecord:
-    """The record with names for titles that the font cannot write, or that several cells have."""
-    counts = Counter(cell.title for cell in record.cells)
-    cells = tuple(
-        cell if counts[cell.title] == 1 and drawable(cell.title) == cell.title else replace(cell, title=cell.name)
-        for cell in record.cells
-    )
-    return record if cells == record.cells else labelled(replace(record, cells=cells))
+    """The record with names for titles that the font cannot write."""
+    cells = (cell if drawable(cell.title) == cell.title else replace(cell, title=cell.name) for cell in record.cells)
+    return replace(record, cells=tuple(cells))

@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.evidence.report.comparison import MetricResult
 from realm_lab.evidence.report.rendering import words
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.statistics.components import Component, components
 from realm_lab.evidence.statistics.wording import MINUS, number, percent
 from realm_lab.records.metrics import Metric
-from realm_lab.records.study import StudyRecord
 
 SEED, REST = "world", "rest"
 FEWEST = 2  # seeds, and axes
@@ -26,33 +24,6 @@ class Sources(NamedTuple):
     metric: Metric
     seeds: int  # with a run of every cell
     components: dict[str, Component]
-
-    def as_json(self) -> dict[str, Any]:
-        """The sources for summary.json."""
-        found = {name: one._asdict() | {"interval": [*one.interval]} for name, one in self.components.items()}
-        return {"seeds": self.seeds, "components": found}
-
-
-def sources(study: StudyRecord, results: list[MetricResult]) -> list[Sources]:
-    """Return the sources of each metric that varies; empty for any other study, and without two seeds of all cells."""
-    changed = [name for cell in study.cells for name in cell.changes]
-    is_of_noise = len(study.axes) >= FEWEST and all(name.startswith("streams.") for name in changed)
-    if not is_of_noise or any(len(points) < FEWEST for points in study.axes.values()):
-        return []
-    found = []
-    shape = [len(points) for points in study.axes.values()]
-    for result in results:
-        at = result.by_points
-        seeds = sorted(set.intersection(*map(set, at.values()))) if len(at) == np.prod(shape) else []
-        if len(seeds) >= FEWEST:
-            values = np.empty((len(seeds), *shape))
-            for points, of_cell in at.items():
-                place = [axis.index(point) for axis, point in zip(study.axes.values(), points, strict=True)]
-                np.moveaxis(values, 0, -1)[tuple(place)] = [of_cell[seed] for seed in seeds]
-            if np.ptp(values):
-                names = [SEED, *study.axes, REST]
-                found.append(Sources(result.metric, len(seeds), dict(zip(names, components(values), strict=True))))
-    return found
 
 
 class Noise(ReportSection):
@@ -79,17 +50,43 @@ Casella and McCulloch 1992, chapter 4); a variance estimated below zero counts a
 
     @functools.cached_property
     def found(self) -> list[Sources]:
-        """The sources of the variance of each metric; empty unless it is a study of noise."""
-        return sources(self.report.record, self.report.compared)
+        """The sources of each metric that varies; empty for any other study, and without two seeds of all cells."""
+        study = self.report.record
+        changed = [name for cell in study.cells for name in cell.changes]
+        is_of_noise = len(study.axes) >= FEWEST and all(name.startswith("streams.") for name in changed)
+        if not is_of_noise or any(len(points) < FEWEST for points in study.axes.values()):
+            return []
+        found = []
+        shape = [len(points) for points in study.axes.values()]
+        for result in self.report.compared:
+            at = result.by_points
+            seeds = sorted(set.intersection(*map(set, at.values()))) if len(at) == np.prod(shape) else []
+            if len(seeds) >= FEWEST:
+                values = np.empty((len(seeds), *shape))
+                for points, of_cell in at.items():
+                    place = [axis.index(point) for axis, point in zip(study.axes.values(), points, strict=True)]
+                    np.moveaxis(values, 0, -1)[tuple(place)] = [of_cell[seed] for seed in seeds]
+                if np.ptp(values):
+                    names = [SEED, *study.axes, REST]
+                    found.append(Sources(result.metric, len(seeds), dict(zip(names, components(values), strict=True))))
+        return found
 
     def data(self) -> dict[str, Any]:
-        found = {one.metric.name: one.as_json() for one in self.found}
-        return {"sources": found} if found else {}
+        told = {}
+        for one in self.found:
+            parts = {name: part._asdict() | {"interval": [*part.interval]} for name, part in one.components.items()}
+            told[one.metric.name] = {"seeds": one.seeds, "components": parts}
+        return {"sources": told} if told else {}
 
     @property
     def of_seed(self) -> list[str]:
         """The shares of the sources of each metric, a sentence each."""
-        return [seed_text(one) for one in self.found]
+        texts = []
+        for one in self.found:
+            (seed, share), *others = [(words(name), f"{100 * c.share:.0f} %") for name, c in one.components.items()]
+            rest = "".join(f", {share} the {name}" for name, share in others)
+            texts.append(f"{one.metric.title}: {share} of the variance is the {seed}{rest}")
+        return texts
 
     @functools.cached_property
     def rows(self) -> Rows:
@@ -110,10 +107,3 @@ Casella and McCulloch 1992, chapter 4); a variance estimated below zero counts a
                     }
                 )
         return rows
-
-
-def seed_text(found: Sources) -> str:
-    """The shares of a metric's sources in one sentence."""
-    (seed, of_seed), *others = [(words(name), f"{100 * one.share:.0f} %") for name, one in found.components.items()]
-    rest = "".join(f", {share} the {name}" for name, share in others)
-    return f"{found.metric.title}: {of_seed} of the variance is the {seed}{rest}"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from realm_lab.evidence.report.comparison import CellResult, Gap, MetricResult
-from realm_lab.evidence.report.effects import AxisEffect, Interaction
 from realm_lab.evidence.report.frames import load_study
 from realm_lab.evidence.report.rendering import render, words
 from realm_lab.evidence.report.report_data import Report, metrics_of
@@ -20,7 +19,6 @@ from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.report.tables import coverage
 from realm_lab.evidence.statistics.family import Finding, Kind
 from realm_lab.evidence.statistics.wording import bound, number, percent, signed
-from realm_lab.records.study import StudyRecord
 
 FEW = {2: "two", 3: "three", 4: "four", 5: "five"}  # seeds that are too few
 
@@ -116,7 +114,12 @@ def _verdict(report: Report) -> Verdict:
         if cell.finding and cell.mean is not None
     ]
     sides = _sides(compared)
-    mine = [one for one in report.interactions if one.metric == first.metric]
+    points = [(e.axis, e.finding, Member(e.point, signed(e.finding.size, digits), e.finding.size)) for e in effects]
+    changes = []
+    for one in (one for one in report.interactions if one.metric == first.metric):
+        where = f"{one.first} at {words([*study.axes][1])} {one.second}"
+        value = f"{signed(one.here, digits)} instead of {signed(one.at_base, digits)}"
+        changes.append((one.finding, Member(where, value, one.here)))
     judged = [(effect.finding, effect.point) for effect in effects] or [(one, member.title) for one, member in compared]
     return _sentences(
         answered=True,
@@ -134,8 +137,12 @@ def _verdict(report: Report) -> Verdict:
             for finding, title in judged
             if finding.is_significant and finding.is_skewed
         ],
-        axes=[_axis(study, axis, effects) for axis in study.axes] if effects else [],
-        interactions=_sides([(one.finding, _effect(study, one)) for one in mine]),
+        axes=[
+            {"name": words(axis), "sides": _sides([(found, point) for one, found, point in points if one == axis])}
+            for axis in study.axes
+            if effects
+        ],
+        interactions=_sides(changes),
         elsewhere=[] if effects else _elsewhere(results),
     )
 
@@ -172,13 +179,6 @@ def _sides(found: Sequence[tuple[Finding, Member]]) -> list[Side]:
     return sides
 
 
-def _effect(study: StudyRecord, one: Interaction) -> Member:
-    """Describe an interaction."""
-    digits = one.metric.digits
-    where = f"{one.first} at {words([*study.axes][1])} {one.second}"
-    return Member(where, f"{signed(one.here, digits)} instead of {signed(one.at_base, digits)}", one.here)
-
-
 def _elsewhere(results: list[MetricResult]) -> list[dict[str, Any]]:
     """Return further measures that differ, for cells that do not differ from the baseline in the first metric."""
     alike = {cell.cell.name for cell in results[0].cells if cell.finding and not cell.finding.is_significant}
@@ -194,13 +194,3 @@ def _elsewhere(results: list[MetricResult]) -> list[dict[str, Any]]:
             if members:
                 found.append({"metric": result.metric.title, "way": way, "members": members})
     return found
-
-
-def _axis(study: StudyRecord, axis: str, effects: list[AxisEffect]) -> dict[str, Any]:
-    """Describe the effect of one axis, averaged over the others."""
-    mine = [effect.finding for effect in effects if effect.axis == axis]
-    digits = mine[0].metric.digits if mine else 3
-    compared = [
-        (e.finding, Member(e.point, signed(e.finding.size, digits), e.finding.size)) for e in effects if e.axis == axis
-    ]
-    return {"name": words(axis), "sides": _sides(compared)}

@@ -67,22 +67,17 @@ def changes_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
                 differences = (values[cell.name] - values[record.baseline]).dropna()
                 if len(differences) >= FEWEST:
                     spread.setdefault(title, {})[step] = float(differences.std())
-    return {"spread": spread, "sentence": _sentence(spread, name, results)} if spread else {}
-
-
-def _sentence(spread: dict[str, dict[int, float]], name: str, results: pd.DataFrame) -> str:
     parts = []
     for title, steps in spread.items():
-        by_step = (
-            f"{number(value)} {f'from step {step}' if step else 'from the start'}" for step, value in steps.items()
-        )
-        parts.append(f"{title} {', '.join(by_step)}")
+        ends = (f"{number(value)} {f'from step {step}' if step else 'from the start'}" for step, value in steps.items())
+        parts.append(f"{title} {', '.join(ends)}")
     engines = ", ".join(str(one) for one in sorted(results["engine_version"].dropna().unique()))
-    return (
+    sentence = (
         f"Standard deviation over the seeds of the paired difference in {metric(name).title}, by the step of "
         "pre-training at which a run changed (pairs share all steps before it; engine version "
         f"{engines}): {'; '.join(parts)}."
     )
+    return {"spread": spread, "sentence": sentence} if spread else {}
 
 
 class StepChanges(ReportSection):

@@ -39,45 +39,10 @@ class TunedCell:
     teraflop: float | None  # of a run of a trial, mean over the trials
 
 
-def tuned_cells(record: StudyRecord) -> list[TunedCell]:
-    """Return the cells of a study that was tuned, in its order; empty for others."""
-    found = []
-    for cell in record.cells if record.tuning else ():
-        one = record.tuning["cells"][cell.name]
-        trials = one["trials"]
-        means = [statistics.fmean(trial["by_seed"]) if trial["state"] == "complete" else None for trial in trials]
-        known = [mean for mean in means if mean is not None]
-        low = tuning_metric(record).low
-        worst = min(known) if low is None else low
-        work = [trial[OPERATIONS] for trial in trials if trial[OPERATIONS] is not None]
-        found.append(
-            TunedCell(
-                cell.name,
-                cell.title,
-                len(trials),
-                means.count(None),
-                means[0],
-                max(known),
-                trials[one["chosen"]]["values"],
-                one["at_edge"],
-                expected_best([worst if mean is None else mean for mean in means]),
-                statistics.fmean(work) if work else None,
-            )
-        )
-    return found
-
-
 def tuning_metric(record: StudyRecord) -> Metric:
     """The metric of the choice."""
     name = record.tuning["metric"]
     return CURVES.get(name) or metric(name)
-
-
-def _choice(record: StudyRecord, cell: TunedCell, name: str) -> str:
-    """A chosen value with its space, and a mark if it is at an edge of it."""
-    space = record.tuning["cells"][cell.cell]["space"][name]
-    tried = "/".join(map(show, space["choices"])) if "choices" in space else f"{space['low']:g} to {space['high']:g}"
-    return f"{name} = {show(cell.chosen[name])}{EDGE * (name in cell.at_edge)} of {tried}"
 
 
 def tuning_figure(cells: Sequence[TunedCell], title: str, seeds: int) -> Any:
@@ -114,8 +79,31 @@ seeds, because the best was chosen by them. *Chosen*: each value of its space; â
 
     @functools.cached_property
     def cells(self) -> list[TunedCell]:
-        """The tuned cells of the study."""
-        return tuned_cells(self.report.record)
+        """The tuned cells of the study, in its order; empty if it was not tuned."""
+        record, found = self.report.record, []
+        for cell in record.cells if record.tuning else ():
+            one = record.tuning["cells"][cell.name]
+            trials = one["trials"]
+            means = [statistics.fmean(trial["by_seed"]) if trial["state"] == "complete" else None for trial in trials]
+            known = [mean for mean in means if mean is not None]
+            low = tuning_metric(record).low
+            worst = min(known) if low is None else low
+            work = [trial[OPERATIONS] for trial in trials if trial[OPERATIONS] is not None]
+            found.append(
+                TunedCell(
+                    cell.name,
+                    cell.title,
+                    len(trials),
+                    means.count(None),
+                    means[0],
+                    max(known),
+                    trials[one["chosen"]]["values"],
+                    one["at_edge"],
+                    expected_best([worst if mean is None else mean for mean in means]),
+                    statistics.fmean(work) if work else None,
+                )
+            )
+        return found
 
     def data(self) -> dict[str, Any]:
         """Return budget, sentence and cells; their values by seed are in `design`."""
@@ -149,7 +137,13 @@ seeds, because the best was chosen by them. *Chosen*: each value of its space; â
             row["as it is"] = number(cell.as_it_is, digits)
             row |= {f"best of {n}": number(cell.expected[n - 1], digits) for n in shown}
             row["operations of a run, 10Â¹Â²"] = number(cell.teraflop, 2)
-            row["chosen"] = "; ".join(_choice(self.report.record, cell, name) for name in cell.chosen) or NOTHING
+            choices = []
+            for name, value in cell.chosen.items():
+                space = self.report.record.tuning["cells"][cell.cell]["space"][name]
+                mark, is_list = EDGE * (name in cell.at_edge), "choices" in space
+                tried = "/".join(map(show, space["choices"])) if is_list else f"{space['low']:g} to {space['high']:g}"
+                choices.append(f"{name} = {show(value)}{mark} of {tried}")
+            row["chosen"] = "; ".join(choices) or NOTHING
             rows.append(row)
         return rows
 

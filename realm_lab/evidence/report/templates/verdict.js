@@ -169,7 +169,6 @@ function exactSum(values) {  // Shewchuk (1997)
   }
   return total;
 }
-const exactMean = (values) => (values.length ? exactSum(values) / values.length : null);
 
 function median(values) {
   const sorted = [...values].sort((one, other) => one - other), middle = Math.floor(sorted.length / 2);
@@ -886,15 +885,14 @@ function needed({ seeds, deltas, tests }) {
 }
 
 function meanSd(values, digits) {
-  const middle = exactMean(values);
-  if (values.length < fewestForSpread) return number(middle, digits);
-  return `${number(middle, digits)} ± ${number(Math.sqrt(exactSum(values.map((value) => (value - middle) ** 2)) / (values.length - 1)), digits)}`;
+  const middle = number(values.length ? mean(values) : null, digits);
+  return values.length < fewestForSpread ? middle : `${middle} ± ${number(deviation(values), digits)}`;
 }
 
 // The table of a metric: rows of [column, text].
 function rowsOf(answer, { metric, cells }) {
-  const { digits } = metric, hasBound = cells.some(({ finding }) => finding && finding.bound !== null);
-  return cells.map(({ cell, values, finding, gap }, place) => {
+  const { digits } = metric;
+  const rows = cells.map(({ cell, values, finding, gap }, place) => {
     const shown = (text) => (finding ? text(finding) : NOTHING);
     const row = [[answer.cell, cell], ["n", String(finding ? finding.seeds : values.length)], ["mean ± sd", meanSd(values, digits)]];
     row.push(["difference", shown((one) => signed(one.size, digits))]);
@@ -902,13 +900,15 @@ function rowsOf(answer, { metric, cells }) {
     row.push(["p (smallest)", shown((one) => `${number(one.correctedP)} (${number(one.smallestP)})`)]);
     row.push(["finding", finding ? inShort(finding) : place ? gap ?? "" : "baseline"]);
     row.push(["minimum detectable difference", shown(detectable)]);
-    row.push(["interquartile mean", shown((one) => estimate(one.interquartile, digits))]);
-    row.push(["P(higher)", shown((one) => estimate(one.probabilityHigher, 2))]);
     row.push(["pairs needed", shown(needed)]);
-    if (hasBound) row.push(["90 % interval", shown((one) => spanOf(one.equivalenceInterval, digits, signed))]);
+    row.push(["90 % interval", shown((one) => spanOf(one.bound === null ? null : one.equivalenceInterval, digits, signed))]);
+    row.push(["interquartile mean (95 %)", shown((one) => estimate(one.interquartile, digits))]);
+    row.push(["P(higher) (95 %)", shown((one) => estimate(one.probabilityHigher, 2))]);
     const names = row.map(([name]) => name);
     return row.filter(([name], at) => names.indexOf(name) === at).map(([name]) => [name, row.findLast(([other]) => other === name)[1]]);
   });
+  const known = new Set(rows.flat().filter(([, text]) => text !== NOTHING).map(([name]) => name));
+  return rows.map((row) => row.filter(([name]) => known.has(name)));
 }
 
 const listed = (names) => names.slice(0, constants.pairsShown).join(", ") + (names.length > constants.pairsShown ? ", ..." : "");
@@ -933,7 +933,7 @@ function notesOfTable(answer) {
 
 function sentenceOf({ metric, cells: [base, ...others] }, name = (text) => text) {
   const findings = others.map((one) => `${one.finding ? inShort(one.finding) : one.gap}: ${name(one.cell)}`).join("; ");
-  return `Compared with ${name(base.cell)} (${number(exactMean(base.values), metric.digits)}): ${findings}.`;
+  return `Compared with ${name(base.cell)} (${number(mean(base.values), metric.digits)}): ${findings}.`;
 }
 
 function legendOf({ pair, cluster, control, tests, calibration }, name = (text) => text) {
