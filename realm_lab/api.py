@@ -19,6 +19,7 @@ from realm_lab.evidence.compare import find_side
 from realm_lab.evidence.report.frames import load_runs, report_folder
 from realm_lab.evidence.report.report_data import load_report
 from realm_lab.lab.default_study import studies_of
+from realm_lab.records.plugins import ChoiceAsWritten
 from realm_lab.records.run import Run, read_run
 from realm_lab.records.state import StageStates
 from realm_lab.records.study import StudyRecord
@@ -165,7 +166,7 @@ def sweep(
     study: PathLike,
     root: PathLike = ".",
     *,
-    launcher: str | None = None,
+    launcher: ChoiceAsWritten | None = None,
     seeds: int | None = None,
     cells: Sequence[str] = (),
     set: Mapping[str, Any] | None = None,

@@ -88,7 +88,7 @@ def keys(project: Path, installed: Path) -> dict[str, str]:
 def test_all_of_its_parts_are_run_reported_tracked_and_compared(project: Path, installed: Path) -> None:
     uri = f"sqlite:///{project / 'mlflow.db'}"
     track = ["mirror", "--tracker", "{name: lines, folder: lines}"]
-    sweep = ["sweep", "own", "--launcher", "inline"]
+    sweep = ["sweep", "own", "--launcher", "{name: commands, before: [nice]}"]
     for code, _, errors in run(project, installed, sweep, ["mirror", "--uri", uri], track, COMPARE):
         assert code == 0, errors
     with (project / "reports" / "own" / "results.csv").open() as file:
@@ -168,6 +168,10 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "wrong type": ({"salt: 1": "salt: one"}, ["own.yaml, line 13", "salt must be a whole number, got 'one'"]),
     "wrong option of a metric": ({"unit: letters": "unit: lines"}, ["own.yaml, line 5", "'answer_length'", "unit"]),
     "wrong type of a source": ({"towns: 30": "towns: many"}, ["own.yaml, line 6", "'towns'", "whole number"]),
+    "unknown option of a launcher": (
+        {"seeds: [0]": "seeds: [0]\nlauncher: {default: {name: commands, after: [nice]}}"},
+        ["own.yaml, line 4", "'launcher.default'", "no option 'after' of 'commands'; did you mean 'before'?"],
+    ),
     "missing module": (
         {"seeds: [0]": "seeds: [0]\nplugins: [harbour.gone]"},
         ["own.yaml, line 4", "'plugins'", "'harbour.gone' cannot be imported"],

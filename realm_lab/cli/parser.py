@@ -196,10 +196,15 @@ def build_parser() -> Parser:
 
 def completion() -> Parser:
     """Return the command line for shtab, which writes the completions of a shell; it leaves out what has no help."""
+    from realm_lab.lab.schedule import LAUNCHERS
+    from realm_lab.records.plugins import import_plugins
+
     parser = build_parser()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             action.help = None
+    import_plugins()
+    parser.verbs()["sweep"]._option_string_actions["--launcher"].choices = [*LAUNCHERS]
     return parser
 
 

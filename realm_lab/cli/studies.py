@@ -47,8 +47,9 @@ def add_studies(add: Add) -> None:
     text += "(default: this one's runs, or its report)"
     sweep.add_argument("--power", nargs="?", const="", dest="pilot", metavar="STUDY", help=text)
     add_parameters(sweep)
-    text = "train in this process, in processes of this machine or as SLURM jobs (default: as in the file)"
-    sweep.add_argument("--launcher", choices=["inline", "local", "slurm"], help=text)
+    text = "train in this process (inline), in processes of this machine (local), as SLURM jobs (slurm), or by another "
+    text += "launcher: NAME, package.module:Class or '{name: NAME, OPTION: VALUE}' (default: as in the file)"
+    sweep.add_argument("--launcher", metavar="LAUNCHER", help=text)
     text = "settings of your cluster: profiles/NAME.yaml, ~/.config/realm_lab/NAME.yaml, or a file"
     sweep.add_argument("--profile", metavar="NAME", help=text)
     text = "one setting of SLURM, for example partition=gpu; may be repeated"
@@ -138,7 +139,7 @@ def _run_sweep(options: argparse.Namespace) -> int:
 
 def _sweep(work: Callable[[Request], int], options: argparse.Namespace, study: str) -> int:
     """Do the work of a study or search, or cancel it."""
-    from realm_lab.engine.params.load import parse_override
+    from realm_lab.engine.params.load import chosen, parse_override
     from realm_lab.lab.sweep import Request, cancel_study, find_study
     from realm_lab.records.yaml_file import read_yaml
 
@@ -153,6 +154,7 @@ def _sweep(work: Callable[[Request], int], options: argparse.Namespace, study: s
         "params_path": options.params,
         "overrides": overrides_of(options) | policy_of(options),
         "as_json": options.json,
+        "launcher": chosen("--launcher", options.launcher) if options.launcher else None,
         "cluster": dict(parse_override(text, "--slurm", "partition=gpu") for text in options.slurm),
         "pilot": options.pilot or None,
     }

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from realm_lab.errors import UserError, nearest
+from realm_lab.records.plugins import Choice, ChoiceField
 from realm_lab.records.validation import validation_line
 from realm_lab.records.yaml_file import parse_yaml
 
-LauncherName = Literal["inline", "local", "slurm"]
 # option -> setting of launcher.slurm
 SETTINGS = {
     "partition": "partition",
@@ -100,8 +100,9 @@ class SlurmOptions(Part):
 
 
 class LauncherSettings(Part):
-    default: LauncherName = "local"
-    """The launcher that is used unless the command line names another."""
+    default: ChoiceField = Choice("local")
+    """The launcher that is used unless the command line names another: `inline`, `local`, `slurm`, one of a plug-in or
+    `package.module:Class`, with options as `{name: NAME, OPTION: VALUE}`."""
     local: LocalOptions = LocalOptions()
     """Settings for processes of this machine."""
     slurm: SlurmOptions = SlurmOptions()

@@ -9,6 +9,7 @@ share the work and repeat nothing; a killed sweep continues when it is run again
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 import time
@@ -22,17 +23,19 @@ from typing import Any
 from realm_lab.errors import UserError
 from realm_lab.lab.launchers import LauncherSettings, on_cluster
 from realm_lab.lab.tasks import Task
-from realm_lab.lab.workers import Outcome, Workers
+from realm_lab.lab.workers import POLL_SECONDS, Outcome, Workers, end_of, task_file
 from realm_lab.records.environment import bfloat16_units
-from realm_lab.records.files import write_text
+from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.records.launched import cores, visible_gpus
 from realm_lab.records.lease import Taken
-from realm_lab.records.plugins import Kind
+from realm_lab.records.plugins import Choice, ChoiceAsWritten, Kind, import_plugins
 from realm_lab.records.run_lease import LOST_CODE, TAKEN_CODE, writer_of
 from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState
 from realm_lab.records.study import study_folder
 
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
+QUEUE_SECONDS = 10.0  # in which a task that was started elsewhere may take its lease
+MOST_LOSSES = 5  # of a task whose processes elsewhere are gone
 
 
 class PartlySubmitted(UserError):
@@ -40,6 +43,7 @@ class PartlySubmitted(UserError):
 
 
 LAUNCHERS: Kind[Callable[..., Launcher]] = Kind("launcher", "Class", "settings, root, study")
+register_launcher = LAUNCHERS.register  # makes a launcher selectable as `--launcher NAME`
 LAUNCHERS.declare("inline", "realm_lab.lab.schedule:InlineLauncher")
 LAUNCHERS.declare("local", "realm_lab.lab.schedule:LocalLauncher")
 LAUNCHERS.declare("slurm", "realm_lab.lab.slurm:SlurmLauncher")
@@ -49,25 +53,26 @@ def launcher_of(
     study: str,
     root: Path,
     settings: LauncherSettings,
-    name: str | None = None,
+    chosen: ChoiceAsWritten | None = None,
     profile: str | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Launcher:
-    """Return a launcher for the tasks of a study: of that name; else SLURM if a profile or settings of it are `given`;
-    else the one that the study's settings name. UserError: no such profile, or a wrong setting."""
+    """Return a launcher for the tasks of a study: the `chosen` one; else SLURM if a profile or settings of it are
+    `given`; else the one that the study's settings name. UserError: no such launcher or profile, or a wrong setting."""
     on_queue = profile is not None or bool(given)
     if on_queue:
         settings = on_cluster(settings, root, profile, given)
-    made: Launcher = LAUNCHERS[name or ("slurm" if on_queue else settings.default)].load()(settings, root, study)
+    choice = chosen or ("slurm" if on_queue else settings.default)
+    made: Launcher = LAUNCHERS.choose("launcher", Choice.read(choice))(settings, root, study)
     return made
 
 
 def detached_launchers(study: str, root: Path) -> Iterator[Launcher]:
-    """Yield the launchers whose jobs of a study may go on without any process here."""
-    for name in LAUNCHERS:
-        launcher = launcher_of(study, root, LauncherSettings(), name)
-        if launcher.detached:
-            yield launcher
+    """Yield the launchers whose jobs of a study may go on without any process here, with their default options."""
+    import_plugins()
+    for name, plugin in LAUNCHERS.items():
+        if getattr(plugin.load(), "detached", False):
+            yield launcher_of(study, root, LauncherSettings(), name)
 
 
 class Launcher:
@@ -167,6 +172,24 @@ class Launcher:
                 return str(holder.owner)
         return None
 
+    def end(self, name: str, job: str, outcome: Outcome) -> None:
+        """Set the state of a task whose processes have ended."""
+        task = self.tasks[name]
+        if outcome.code == 0:
+            self.states[name] = StageState("COMPLETE", job)
+        elif outcome.was_stopped:
+            self.states[name] = StageState("PREEMPTED", job, Reason(Cause.SIGNAL))
+        elif task.is_done(self._root):  # by another process, which was quicker
+            self.states[name] = StageState("COMPLETE", job)
+        elif outcome.code in (TAKEN_CODE, LOST_CODE) or self.other_writer(task):  # the stage is another's
+            self.put_off(task)
+        else:
+            log = str(self._log(task)) if outcome.code == 1 else ""
+            self.states[name] = StageState("FAILED", job, Reason(Cause.ERROR, detail=outcome.line, log=log))
+
+    def _log(self, task: Task) -> Path:
+        return self._logs / f"{task.name}.txt"
+
     def cancel(self, names: Collection[str]) -> None:
         """Stop these tasks, running ones after a checkpoint; wait until local processes have ended."""
         for name, state in self.states.items():
@@ -213,7 +236,7 @@ class InlineLauncher(Launcher):
         except UserError as error:
             states[task.name] = StageState("FAILED", pid, Reason(Cause.ERROR, detail=" ".join(str(error).split())))
         except Exception as error:
-            log = self._logs / f"{task.name}.txt"
+            log = self._log(task)
             write_text(log, traceback.format_exc())
             line = f"{type(error).__name__}: {' '.join(str(error).split())}"
             states[task.name] = StageState("FAILED", pid, Reason(Cause.ERROR, detail=line, log=str(log)))
@@ -291,26 +314,84 @@ class LocalLauncher(Launcher):
             ranks=task.ranks,
             threads=self._threads,
             gpus=gpus or None,
-            log=self._logs / f"{task.name}.txt",
+            log=self._log(task),
         )
         self._running[task.name] = workers, gpus
         self.states[task.name] = StageState("RUNNING", str(workers.pids[0]))
 
     def _end(self, name: str, outcome: Outcome) -> None:
-        task, (workers, _) = self.tasks[name], self._running.pop(name)
-        job = str(workers.pids[0])
-        for run in task.runs(self._root):
+        workers, _ = self._running.pop(name)
+        for run in self.tasks[name].runs(self._root):
             workers.settle(run, outcome)
-        if outcome.code == 0:
-            state = StageState("COMPLETE", job)
-        elif outcome.was_stopped:
-            state = StageState("PREEMPTED", job, Reason(Cause.SIGNAL))
-        elif task.is_done(self._root):  # by another process, which was quicker
-            state = StageState("COMPLETE", job)
-        elif outcome.code in (TAKEN_CODE, LOST_CODE) or self.other_writer(task):  # the stage is another's
-            self.put_off(task)
-            return
-        else:
-            log = str(self._logs / f"{task.name}.txt") if outcome.code == 1 else ""
-            state = StageState("FAILED", job, Reason(Cause.ERROR, detail=outcome.line, log=log))
-        self.states[task.name] = state
+        self.end(name, str(workers.pids[0]), outcome)
+
+
+class RemoteLauncher(Launcher):
+    """Runs tasks in processes elsewhere, which see the same folder. A subclass starts the work of a task file and
+    reports its end. If a process is gone, its task is started again, MOST_LOSSES times."""
+
+    at_once: int | None = 64
+
+    def __init__(self, settings: LauncherSettings, root: Path, study: str):
+        super().__init__(settings, Path(root).absolute(), study)
+        self._tasks_folder = self._logs.with_name("tasks")
+        self._files: dict[str, Path] = {}  # of tasks that were started
+        self._losses: Counter[str] = Counter()
+
+    def start(self, task: Task, file: Path) -> str:
+        """Start `python -m realm_lab.lab.workers FILE` somewhere and return at once; the id of its job. That process
+        stops after a checkpoint when the file is removed."""
+        raise NotImplementedError
+
+    def ended(self) -> Iterable[tuple[str, Outcome]]:
+        """Yield the name of each started task whose process has ended, once, with its exit code and standard error. The
+        code LOST_CODE: the process is gone, and the task is started again. Here: as the process itself wrote it."""
+        folder = self._tasks_folder
+        there = set(os.listdir(folder)) if self._files else set()
+        for name, file in [*self._files.items()]:
+            if (end := end_of(file)).name in there:
+                yield name, Outcome(*read_json(end))
+
+    def poll(self) -> dict[str, StageState]:
+        """Collect ended tasks, start ready ones."""
+        self._collect()
+        while (self.at_once is None or len(self._files) < self.at_once) and (task := self.next_ready()) is not None:
+            file = self._tasks_folder / f"{task.name}-{secrets.token_hex(4)}.json"
+            write_json(file, task_file(task.job(self._root), task.ranks, task.runs(self._root), self._log(task)))
+            self._files[task.name] = file
+            self.states[task.name] = StageState("RUNNING", self.start(task, file))
+        # Such a task waits for its last process in any sweep, and not only if the sweep waits for others.
+        again = {name for name, count in self._losses.items() if count and self.states[name].state == "PENDING"}
+        return {name: state._replace(state="QUEUED") if name in again else state for name, state in self.states.items()}
+
+    def cancel(self, names: Collection[str]) -> None:
+        """Drop waiting tasks, and wait until started ones have stopped after a checkpoint. One that no process works on
+        is still in a queue: it finds no file when its turn comes."""
+        super().cancel(names)
+        asked = {name for name in self._files if name in names}
+        for name in asked:
+            self._files[name].unlink(missing_ok=True)
+        deadline = time.monotonic() + QUEUE_SECONDS
+        while left := self._files.keys() & asked:
+            self._collect()
+            time.sleep(POLL_SECONDS)
+            for name in left if time.monotonic() > deadline else ():
+                if name in self._files and self.other_writer(self.tasks[name]) is None:
+                    del self._files[name]
+                    self.states[name] = StageState("CANCELLED", reason=Reason(Cause.CANCELLED))
+
+    def _collect(self) -> None:
+        for name, outcome in self.ended():
+            file = self._files.pop(name, None)
+            if file is None:
+                continue  # it was cancelled in its queue
+            is_lost = file.exists() and (outcome.code == LOST_CODE or outcome.was_stopped)  # not by `cancel`
+            for left in (file, end_of(file)):
+                left.unlink(missing_ok=True)
+            self._losses[name] += is_lost
+            if is_lost and self._losses[name] <= MOST_LOSSES:
+                self.states[name] = StageState("PENDING")
+                continue
+            if is_lost:
+                outcome = Outcome(2, f"its process was gone {self._losses[name]} times: {outcome.line}")
+            self.end(name, self.states[name].job, outcome)

@@ -33,6 +33,7 @@ from realm_lab.evidence.report.published import published
 from realm_lab.lab.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
 from realm_lab.lab.rules.seeds import LIST, RULE, SeedList, SeedsOrRule
 from realm_lab.lab.rules.space import Dimension, Space, Tuning
+from realm_lab.lab.schedule import LAUNCHERS
 from realm_lab.records.files import check_name, is_name
 from realm_lab.records.parameters import CHANGES, OPTIONS, show
 from realm_lab.records.plugins import Choice, ChoiceField, import_modules
@@ -92,7 +93,7 @@ class StudyFile(Part):
     plugins: list[str] = []
     """Your modules that register plug-ins, besides those that params.yaml lists."""
     launcher: LauncherSettings = LauncherSettings()
-    """Settings of launchers, `local` and `slurm`; `default` names the one that is used."""
+    """Launcher that is used (`default`), and the settings of `local` and `slurm`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -205,6 +206,8 @@ def read_study_file(path: Path, model: type[File]) -> File:
     study._document = document
     with placed(study.reach("plugins")):
         import_modules("plugins", study.plugins)
+    with placed(study.reach("launcher", "default")):
+        LAUNCHERS.choose("launcher.default", study.launcher.default)
     if isinstance(study.seeds, list):
         study.refuse_twice(study.seeds, "seeds")
     return study

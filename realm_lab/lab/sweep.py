@@ -34,6 +34,7 @@ from realm_lab.lab.tasks import Task, nodes_of, tasks_of
 from realm_lab.lab.wanted import record_study, settled, study_record, wanted
 from realm_lab.records.files import print_json, read_json, read_object
 from realm_lab.records.launched import own_package
+from realm_lab.records.plugins import ChoiceAsWritten
 from realm_lab.records.run import Run, State, read_run
 from realm_lab.records.state import UNFINISHED, StageState, StageStates
 from realm_lab.records.study import check_study_name, read_study_record, study_folder
@@ -47,7 +48,7 @@ class Request:
     path: Path
     root: Path
     params_path: Path | None = None
-    launcher: str | None = None  # None: the study's (or search's) own, else local
+    launcher: ChoiceAsWritten | None = None  # None: the study's (or search's) own, else local
     seeds: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
@@ -123,7 +124,7 @@ class Sweep:
     """One sweep of a study: it starts the runs that are wanted and not done, and asks again whenever a run ends."""
 
     def __init__(self, study: StudyPlan, launcher: Launcher, request: Request):
-        if study.search is not None and launcher.name == "inline":  # one after another, so that each is proposed in
+        if study.search is not None and launcher.at_once == 1:  # one after another, so that each is proposed in
             search = study.search.model_copy(update={"parallel": 1})  # the knowledge of those before
             study = replace(study, search=search)
         self._study, self._launcher, self._request = study, launcher, request

@@ -27,6 +27,7 @@ from realm_lab.lab.wanted import settled, wanted
 from realm_lab.records.files import write_text
 from realm_lab.records.metrics import Part
 from realm_lab.records.parameters import CHANGES, OPTIONS
+from realm_lab.records.plugins import Choice
 from realm_lab.records.run import Run, StageRun, stage_folder
 from realm_lab.records.state import StageStates
 from realm_lab.records.study import StudyCell
@@ -64,7 +65,8 @@ def try_study(request: Request) -> int:
     params_path = Path(request.params_path).resolve() if request.params_path else None
     given = {key: value for key, value in request.overrides.items() if key in ("preset", "launch.other_code")}
     say(f"{whole.name} is tried in {folder}: {STEPS} steps, {QUESTIONS} questions, one seed")
-    launcher = "inline" if (request.launcher or whole.launcher.default) == "inline" else "local"
+    named = Choice.read(request.launcher or whole.launcher.default).name
+    launcher = "inline" if named == "inline" else "local"
     asked = Request(path, folder, params_path, launcher, overrides=given, force=True)
     code = sweep(asked)
     small = plan_study(path, folder, params_path=params_path, overrides=given)

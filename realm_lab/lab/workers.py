@@ -1,4 +1,7 @@
-"""The worker processes of one job: started with a share of the machine, watched, and reaped. No torch here."""
+"""The worker processes of one job: started with a share of the machine, watched, and reaped. No torch here.
+
+`python -m realm_lab.lab.workers FILE` does the work of a task file on another machine.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from realm_lab.errors import UserError
+from realm_lab.records.files import read_json, write_json
 from realm_lab.records.launched import own_package
 from realm_lab.records.run import StageRun
 
+POLL_SECONDS = 0.2
+LAST_CHARACTERS = 2000  # of the errors of a task file: no more than a pipe takes
+LOOK_SECONDS = 2.0  # between two looks for a task file
 GRACE_SECONDS = 20.0  # for the other processes of a run after one has failed
 # Exit codes of a worker that was asked to stop: after a checkpoint, or before it started.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -45,11 +53,18 @@ class Workers:
     """One process, or one for each of several ranks, at work on one job."""
 
     def __init__(
-        self, job: Mapping[str, Any], *, ranks: int = 1, threads: int, gpus: Sequence[str] | None = None, log: Path
+        self,
+        job: Mapping[str, Any],
+        *,
+        ranks: int = 1,
+        threads: int,
+        gpus: Sequence[str] | None = None,
+        log: Path,
+        folder: str | None = None,
     ):
         """Start `realm_lab.lab.worker` on a job, its JSON line. `threads` are the cores of each process, `gpus`
         the ones that the job may see (None: as this process). Output of the processes goes to `log` (-1, -2, ... for
-        further ranks)."""
+        further ranks); they work in `folder`."""
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
         quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}  # bars of libraries fill a log
@@ -67,6 +82,7 @@ class Workers:
                 stdout=errors,
                 stderr=errors,
                 text=True,
+                cwd=folder,
                 env=environment | {"RANK": str(rank)},
                 process_group=0,  # Ctrl-C in a terminal reaches only this process, which asks them to stop
             )
@@ -151,3 +167,56 @@ def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
     failed = [rank for rank, code in enumerate(codes) if code]
     rank = [*killed, *by_itself, *failed, 0][0]
     return rank, processes[rank].returncode
+
+
+def task_file(job: Mapping[str, Any], ranks: int, stages: Iterable[StageRun], log: Path) -> dict[str, Any]:
+    """Return the contents of a task file, which is all that another machine needs for a job."""
+    folders = {stage.stage: str(stage.path) for stage in stages}
+    return {"job": dict(job), "ranks": ranks, "stages": folders, "log": str(log), "folder": os.getcwd()}
+
+
+def do_file(path: str) -> tuple[int, str]:
+    """Do the work of a task file here until it ends, or the file is removed: then until it has written a checkpoint.
+    Returns the exit code and standard error, as an Outcome has them."""
+    file = Path(path)
+    try:
+        given = read_json(file)
+        threads = given["job"]["params"]["launch"]["threads"] or 1
+        log, folder = Path(given["log"]), given["folder"]
+        workers = Workers(given["job"], ranks=given["ranks"], threads=threads, log=log, folder=folder)
+    except (UserError, OSError) as error:
+        return 2, f"{socket.gethostname()} does not see the folder of the study: {error}"
+    try:
+        looked, is_wanted = time.monotonic(), True
+        while is_wanted and not workers.has_ended:
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() - looked >= LOOK_SECONDS:
+                looked, is_wanted = time.monotonic(), file.exists()
+        if not is_wanted:
+            workers.terminate()
+        outcome = workers.reap() if is_wanted else workers.wait()
+    except BaseException:
+        workers.terminate()
+        workers.wait()
+        raise
+    for stage, place in given["stages"].items():
+        workers.settle(StageRun(Path(place), stage), outcome)
+    return outcome.code, outcome.text
+
+
+def end_of(file: Path) -> Path:
+    """Return the file in which the work of a task file notes its exit code and standard error."""
+    return file.with_suffix(".end")
+
+
+def main() -> int:
+    """Do the work of a task file, and note its end."""
+    code, text = do_file(sys.argv[1])
+    if Path(sys.argv[1]).exists():
+        write_json(end_of(Path(sys.argv[1])), [code, text])
+    print(text[-LAST_CHARACTERS:], file=sys.stderr)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

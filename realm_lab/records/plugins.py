@@ -78,6 +78,10 @@ class Choice:
         return {"name": self.name, **self.options} if self.options else self.name
 
 
+ChoiceAsWritten = Choice | str | Mapping[str, Any]
+"""The forms that `Choice.read` accepts."""
+
+
 def option_suffix(choice: Choice) -> str:
     """The options as the end of a name, `_per_token`; "" if there are none."""
     text = "".join(f"_{option}_{value}" for option, value in choice.options.items())

@@ -10,9 +10,9 @@ from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError
 from realm_lab.lab import schedule
 from realm_lab.lab.launchers import LauncherSettings, LocalOptions
-from realm_lab.lab.schedule import InlineLauncher, LocalLauncher, share_out
+from realm_lab.lab.schedule import InlineLauncher, LocalLauncher, RemoteLauncher, share_out
 from realm_lab.lab.tasks import Task
-from realm_lab.lab.workers import Outcome
+from realm_lab.lab.workers import Outcome, end_of
 from realm_lab.records.files import write_json
 from realm_lab.records.lease import Taken
 from realm_lab.records.run import Run
@@ -245,6 +245,33 @@ def test_cancel_stops_only_what_it_names(machine: Machine) -> None:
     pool.close()
     assert {state.state for state in pool.poll().values()} == {"PREEMPTED", "CANCELLED"}
     assert all(workers.asked_to_stop for workers in machine.started)
+
+
+class Elsewhere(RemoteLauncher):
+    """Starts nothing: a test writes the ends of tasks."""
+
+    name = "elsewhere"
+
+    def start(self, task: Task, file: Path) -> str:
+        return file.name
+
+
+def test_work_elsewhere_notes_its_end_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "QUEUE_SECONDS", 0.0)
+    pool = Elsewhere(LauncherSettings(), tmp_path, "study")
+    pool.submit([task(name) for name in ("a", "b", "gone")])
+    folder = tmp_path / "runs" / "studies" / "study" / "tasks"
+    files = {name: folder / state.job for name, state in pool.poll().items()}
+    write_json(end_of(files["a"]), [0, ""])
+    write_json(end_of(files["b"]), [2, "the file is gone"])
+    write_json(end_of(files["gone"]), [143, "stopped by a signal; run again to resume"])
+    states = pool.poll()
+    assert [states[name].state for name in ("a", "b", "gone")] == ["COMPLETE", "FAILED", "RUNNING"]
+    assert states["b"].error == "the file is gone"
+    assert [path.name for path in folder.iterdir()] == [states["gone"].job] != [files["gone"].name]
+    pool.close()  # no process has it: it waits in a queue, and finds no file when its turn comes
+    assert pool.states["gone"].state == "CANCELLED"
+    assert list(folder.iterdir()) == []
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ REFUSALS = [
     (B + "\n    space: {pretrain.steps: {choices: [2, 3]}}\n", 7, "no 'tune'"),
     # launchers
     (GOOD + "launcher: {slrum: {}}\n", 7, "'slurm'"),
-    (GOOD + "launcher: {default: cloud}\n", 7, "launcher.default must be 'inline', 'local' or 'slurm'"),
+    (GOOD + "launcher: {default: cloud}\n", 7, "parameter 'launcher.default': no launcher 'cloud'"),
     (GOOD + "launcher:\n  local: {proceses: 2}\n", 8, "'processes'"),
     (GOOD + "launcher: {slurm: {timeout_min: 2}}\n", 7, "signal_delay_s"),
     (GOOD + "launcher: {slurm: {nodes: 0}}\n", 7, "launcher.slurm.nodes must be at least 1"),

@@ -1,5 +1,5 @@
 """Registers all parts: the entry point of the package."""
 
-from harbour import metrics, parts, systems, towns, tracker
+from harbour import launcher, metrics, parts, systems, towns, tracker
 
-__all__ = ["metrics", "parts", "systems", "towns", "tracker"]
+__all__ = ["launcher", "metrics", "parts", "systems", "towns", "tracker"]
