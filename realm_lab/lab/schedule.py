@@ -3,7 +3,7 @@
 A launcher gets all tasks at once. Its caller calls `poll` until nothing waits or runs: each call collects
 ended tasks and starts ready ones. The run folders decide: a task whose stages another process has done meanwhile
 is complete without being started, and one whose stage another process works on waits for it. So two sweeps of one study
-share the work and repeat nothing; a killed sweep continues when it is run again.
+share the work and repeat nothing, failures neither; a killed sweep continues when it is run again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.records.launched import cores, visible_gpus
 from realm_lab.records.lease import Taken
 from realm_lab.records.plugins import Choice, ChoiceAsWritten, Kind, import_plugins
+from realm_lab.records.run import Status
 from realm_lab.records.run_lease import LOST_CODE, TAKEN_CODE, writer_of
-from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState
+from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState, error_of
 from realm_lab.records.study import study_folder
 
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
@@ -89,6 +90,7 @@ class Launcher:
         self.tasks: dict[str, Task] = {}
         self.states: dict[str, StageState] = {}
         self._looked_at: dict[str, float] = {}
+        self._failed: dict[str, list[Status]] = {}  # stages of each task that had failed when it was accepted
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse tasks that could not be started, before anything is written; a UserError."""
@@ -119,6 +121,7 @@ class Launcher:
             if known is None or known.state not in (*UNFINISHED, "COMPLETE"):
                 self.tasks[task.name] = task
                 self.states[task.name] = StageState("PENDING")
+                self._failed[task.name] = task.failures(self._root)
 
     def poll(self) -> dict[str, StageState]:
         """Return the state of every accepted task, by name; without a daemon, also start the ready ones."""
@@ -152,6 +155,9 @@ class Launcher:
             return self.states[task.name]
         if task.is_done(self._root):
             return StageState("COMPLETE")
+        failed = [status for status in task.failures(self._root) if status not in self._failed[task.name]]
+        if failed:  # in another process, meanwhile
+            return StageState("FAILED", reason=error_of(failed[0]))
         other = self.other_writer(task)
         if other is not None:
             self._looked_at[task.name] = now

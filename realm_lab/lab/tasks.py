@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.engine.systems.registry import system_of
-from realm_lab.records.run import KEY_LENGTH, Run, StageRun, stage_folder
+from realm_lab.records.run import KEY_LENGTH, Run, StageRun, Status, stage_folder
 from realm_lab.records.state import StageStates
 
 Node = tuple[str, str]  # stage, key
@@ -51,6 +51,10 @@ class Task:
     def is_done(self, root: Path) -> bool:
         states = StageStates(Path(root) / "runs")
         return all(states.stage(stage, key).state == "COMPLETE" for stage, key in self.keys.items())
+
+    def failures(self, root: Path) -> list[Status]:
+        """Return the status of each stage that has failed."""
+        return [status for run in self.runs(root) if (status := run.status()).state == "FAILED"]
 
     def job(self, root: Path) -> dict[str, Any]:
         """The line for `python -m realm_lab.lab.worker`."""

@@ -211,6 +211,20 @@ def test_what_others_have_done_is_not_done_again(machine: Machine) -> None:
     assert [workers.name for workers in machine.started] == ["one", "then"]
 
 
+def test_a_failure_of_others_is_not_repeated_unless_it_is_asked_for(machine: Machine) -> None:
+    pool = launcher(machine, processes=1)
+    one, failed = task("one"), task("failed")
+    status = failed.runs(machine.root)[0].path / "status.json"
+    write_json(status, {"state": "FAILED", "error": "odd", "attempt": 1})  # is tried again, as it is submitted
+    pool.submit([failed, one, task("then", "one")])
+    pool.poll()
+    write_json(one.runs(machine.root)[0].path / "status.json", {"state": "FAILED", "error": "odd", "attempt": 1})
+    machine.end("failed")
+    states = pool.poll()
+    assert (states["one"].state, states["one"].error, states["then"].state) == ("FAILED", "odd", "FAILED")
+    assert [workers.name for workers in machine.started] == ["failed"]
+
+
 def test_what_others_do_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs: set[str] = {"one"}
     monkeypatch.setattr(
