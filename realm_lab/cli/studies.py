@@ -57,6 +57,8 @@ def add_studies(add: Add) -> None:
     add_json(sweep)
     add_other_code(sweep)
     sweep.add_argument("--follow", action="store_true", help="wait until all runs have finished, mirroring to MLflow")
+    text = "work here on runs that other machines leave free in the same folder, until all is done"
+    sweep.add_argument("--join", action="store_true", help=text)
     sweep.add_argument("--retry-failed", action="store_true", help="also retry runs that failed with an error")
     instead = sweep.add_mutually_exclusive_group()
     add_dry_run(instead)

@@ -1,4 +1,5 @@
-"""Stop a sweep: by Ctrl-C, by a signal, or by `sweep --cancel` from another terminal."""
+"""Sweeps of one study in several processes: who they are, if they see each other's locks, and how to stop them: by
+Ctrl-C, by a signal, or by `sweep --cancel` from another terminal."""
 
 from __future__ import annotations
 
@@ -13,12 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
+from realm_lab.errors import UserError
 from realm_lab.records.lease import Holder, holders, seems_held, take
 from realm_lab.records.run_lease import LIMIT_SECONDS, beating, take_from_the_gone
 from realm_lab.records.study import study_folder
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 600.0
+# File systems, and options of mounts, whose locks other machines do not see.
+NO_LOCKS = {"blobfuse", "blobfuse2", "gcsfuse", "goofys", "mountpoint-s3", "rclone", "s3fs", "sshfs"}
+OWN_LOCKS = {"local_lock=all", "local_lock=flock", "localflock", "noflock", "nolock"}
 
 
 @contextmanager
@@ -61,6 +68,19 @@ def sweeping(root: Path, study: str, *, alone: bool = False) -> Iterator[None]:
         lease = take(folder, f"{socket.gethostname()}-{os.getpid()}", limit_seconds=LIMIT_SECONDS)
     with beating(lease):
         yield
+
+
+def check_locks(folder: Path) -> None:
+    """UserError: other machines do not see locks in this folder, by the table of mounts."""
+    inside = [one for one in psutil.disk_partitions(all=True) if folder.resolve().is_relative_to(one.mountpoint)]
+    mount = max(inside, key=lambda one: len(one.mountpoint), default=None)
+    if mount is None:
+        return
+    kind = mount.fstype.removeprefix("fuse.")
+    if kind in NO_LOCKS or OWN_LOCKS & {*mount.opts.split(",")}:
+        problem = f"{mount.mountpoint} ({kind}, {mount.opts}) has no locks that other machines see"
+        remedy = "use a disk that has them, such as NFS 4, or Lustre with -o flock"
+        raise UserError(problem, remedy, path=folder)
 
 
 def sweepers(root: Path, study: str) -> list[Holder]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ from realm_lab.lab.rules import search as search_rule
 from realm_lab.lab.rules.tune import tuned
 from realm_lab.lab.schedule import Launcher, PartlySubmitted, detached_launchers, launcher_of
 from realm_lab.lab.status import in_words
-from realm_lab.lab.stopping import stop_sweepers, stoppable, sweeping
+from realm_lab.lab.stopping import check_locks, stop_sweepers, stoppable, sweeping
 from realm_lab.lab.tasks import Task, nodes_of, tasks_of
 from realm_lab.lab.wanted import record_study, settled, study_record, wanted
 from realm_lab.records.files import print_json, read_json, read_object
 from realm_lab.records.launched import own_package
+from realm_lab.records.lease import exclusive
 from realm_lab.records.plugins import ChoiceAsWritten
 from realm_lab.records.run import Run, State, read_run
 from realm_lab.records.state import UNFINISHED, StageState, StageStates
@@ -54,6 +56,7 @@ class Request:
     dry_run: bool = False
     as_json: bool = False
     follow: bool = False
+    join: bool = False  # work here, together with other machines, until all is done
     retry_failed: bool = False
     force: bool = False  # replace a report of more complete runs
     cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
@@ -67,8 +70,13 @@ class Request:
         return plan_study(self.path, self.root, params_path=self.params_path, overrides=self.overrides)
 
     def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
-        """Return the launcher that is asked for, else the study's."""
-        return launcher_of(study, Path(self.root), settings, self.launcher, self.profile, self.cluster)
+        """Return the launcher that is asked for, else the study's, or `local` to join others. UserError: to join with a
+        queue."""
+        chosen = self.launcher or ("local" if self.join else None)
+        launcher = launcher_of(study, Path(self.root), settings, chosen, self.profile, self.cluster)
+        if self.join and launcher.detached:
+            raise UserError(f"sweep --join works on this machine: leave it out for the launcher '{launcher.name}'")
+        return launcher
 
 
 def sweep(request: Request) -> int:
@@ -81,6 +89,8 @@ def sweep(request: Request) -> int:
         _preview(study, launcher, request)
         return 0
     is_search = study.search is not None
+    if request.join:
+        check_locks(root)
     asked, signals = Sweep(study, launcher, request), list[int]()
     if is_search:
         launcher.check([])  # the rest needs the journal, which only this sweep has
@@ -129,6 +139,7 @@ class Sweep:
             study = replace(study, search=search)
         self._study, self._launcher, self._request = study, launcher, request
         self._root, self._results = Path(request.root), Results(request.root, retry_failed=request.retry_failed)
+        self._folder = study_folder(self._root / "runs", study.name)
         self._runs: list[Run] | None = None  # wanted ones, of the cells and seeds that are asked for
         self._known: dict[str, Run] = {}  # all that were wanted so far
         self._tasks: dict[str, Task] = {}  # all that the launcher got
@@ -153,6 +164,8 @@ class Sweep:
         settle_code(new, self._root, check=lambda: self._launcher.check(self._left()))
         self._results.look_again()
         tasks, left = self._launcher.free(self._left())
+        if self._request.join:  # so that machines that start together do not all try the same one
+            random.shuffle(tasks)
         if self._study.search is None:
             self._say_beginning(tasks, left, is_first)
             record = study_record(self._study, self._root, self._results)
@@ -192,10 +205,12 @@ class Sweep:
             self._results.look_again()
             if self._is_tuning or self._study.search is not None:  # how they ended
                 record_study(self._study, self._root, self._results)
-            code, known = self.report(), len(self._known)
+            with exclusive(self._folder / "report.lock") if self._request.join else nullcontext():
+                is_there = self._request.join and before != self._coverage() and self._is_reported()
+                code, known = self._exit_code() if is_there else self.report(), len(self._known)
             tasks = self.begin()
             if len(self._known) == known:
-                self._finish(is_news=bool(self._tasks) or before != self._coverage())
+                self._finish(is_news=not is_there and (bool(self._tasks) or before != self._coverage()))
                 return code
         say(f"watch: `realm-lab status {self._study.name}`; when all are complete, the same command again collects "
             "the results")  # fmt: skip
@@ -212,7 +227,7 @@ class Sweep:
             tasks,
             self._root,
             FOLLOW_SECONDS if self._launcher.detached else POLL_SECONDS,
-            wait_for_others=self._request.follow or self._study.search is not None,
+            wait_for_others=self._request.follow or self._request.join or self._study.search is not None,
             study="" if self._study.search else self._study.name,
             more=self._look_again,
         )
@@ -290,6 +305,14 @@ class Sweep:
     def _counts(self) -> Counter[State]:
         return Counter(self._results.look(run).state for run in self._runs or ())
 
+    def _is_reported(self) -> bool:
+        """True if the report has the runs in the states that they have now, since another process wrote it."""
+        states = {str(state): count for state, count in self._counts().items()}
+        return not self._is_tuning and (self._coverage() or {}).get("states") == states
+
+    def _exit_code(self) -> int:
+        return 0 if self._counts().keys() == {"COMPLETE"} else EXIT_INCOMPLETE
+
     def _coverage(self) -> Any:
         from realm_lab.evidence.report.frames import read_summary  # brings pandas
 
@@ -320,7 +343,7 @@ class Sweep:
         for sentence in filter(None, (summary["lead"], summary.get("missing"))):
             say(sentence)
         say(f"study {name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
-        return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
+        return self._exit_code()
 
     def _report_search(self) -> int:
         from realm_lab.evidence.report.sections.search import write_search_report  # brings matplotlib

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -61,6 +62,18 @@ set:
   launch.checkpoint_interval_seconds: 1
 cells:
   realm: {title: REALM}
+"""
+JOINED = """
+question: Do machines share a study?
+seeds: [0, 1]
+baseline: realm
+set:
+  pretrain: {steps: 20, watch.interval_steps: 10, masking: 'tests.tiny_masks:slowly'}
+  evaluate.interval_steps: 10
+  launch.checkpoint_interval_seconds: 1
+cells:
+  realm: {title: REALM}
+  encoder_reset: {title: baseline encoder, set: {finetune.initial_reader: warm_start}}
 """
 BROKEN = """
 question: What does a failure stop?
@@ -337,6 +350,43 @@ def test_two_sweeps_at_once_do_nothing_twice(done: Path, tmp_path: Path) -> None
     assert attempts(root) == {1}
     assert sweepers(root, "mini") == []
     assert outcomes(root) == outcomes(done)
+
+
+@pytest.mark.slow
+def test_several_machines_join_one_is_killed_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "joined", JOINED)
+    (root / "experiments" / "mini.yaml").write_text(f"{JOINED}on_finish: echo >> {tmp_path / 'finished'}\n")
+    joined = [start(root, "--join") for _ in range(3)]
+    worker = pretraining(root, joined[0])
+    pid = worker.status().pid
+    killed = next(one for one in joined if one.pid == psutil.Process(pid).ppid())
+    for number in (killed.pid, pid):
+        os.kill(number, signal.SIGKILL)
+    ends = [process.communicate(timeout=LIMIT_SECONDS) for process in joined]
+    assert sorted(process.returncode for process in joined) == [-signal.SIGKILL, 0, 0], ends
+    assert {run.status().attempt for name, run in stages(root).items() if name != worker.path.name} == {1}
+    assert worker.status().attempt == 2
+    assert (tmp_path / "finished").read_text() == "\n"
+    lines, problems = verify(root)
+    assert ([line.fields["kind"] for line in lines].count("look"), problems) == (1, [])
+    alone = make_project(tmp_path / "alone", JOINED)
+    assert sweep_here(alone) == 0
+    assert outcomes(root) == outcomes(alone)
+
+
+def test_to_join_with_a_queue_or_where_machines_see_no_locks_is_refused(
+    done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = ["sweep", "mini", "--root", str(done), "--join"]
+    assert main([*join, "--launcher", "slurm"]) == 2
+    assert "sweep --join works on this machine" in capsys.readouterr().err
+    mount = SimpleNamespace(mountpoint=str(done), fstype="fuse.s3fs", opts="rw")
+    for name, opts in (("fuse.s3fs", "rw"), ("lustre", "rw,localflock")):
+        mount.fstype, mount.opts = name, opts
+        monkeypatch.setattr(psutil, "disk_partitions", lambda all: [SimpleNamespace(mountpoint="/", opts=""), mount])
+        assert main(join) == 2
+        said = capsys.readouterr().err
+        assert (said.count("\n"), "has no locks that other machines see" in said) == (1, True)
 
 
 @pytest.mark.slow
