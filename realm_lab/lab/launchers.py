@@ -79,7 +79,8 @@ class SlurmOptions(Part):
     signal_delay_s: Annotated[int, Field(ge=1)] = 120
     """Time before the limit at which a job is asked to stop; it then finishes a step and writes a checkpoint."""
     requeue: bool = True
-    """Requeue a job that is asked to stop. If a cluster never requeues: false, and run `sweep` again."""
+    """Requeue a job that is asked to stop. If a cluster never requeues: false, and run `sweep` again, which
+    `--follow` does."""
     array_parallelism: Annotated[int, Field(ge=1)] = 64
     """Jobs of the study that run at once."""
     setup: list[str] = []

@@ -126,8 +126,8 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: tuple[str, str
     statuses = [run.status() for run in job.runs(root)]
     if all(status.state == "COMPLETE" for status in statuses):
         return StageState("COMPLETE", job.job)
-    if said == "CANCELLED":
-        return StageState("CANCELLED", job.job)
+    if said in ("CANCELLED", "PREEMPTED"):
+        return StageState("CANCELLED" if said == "CANCELLED" else "PREEMPTED", job.job)
     for status in statuses:
         if status.state == "FAILED":
             return StageState("FAILED", job.job, error_of(status))

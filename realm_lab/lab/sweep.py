@@ -38,11 +38,12 @@ from realm_lab.records.launched import own_package
 from realm_lab.records.lease import exclusive
 from realm_lab.records.plugins import ChoiceAsWritten
 from realm_lab.records.run import Run, State, read_run
-from realm_lab.records.state import UNFINISHED, StageState, StageStates
+from realm_lab.records.state import UNFINISHED, Cause, StageState, StageStates
 from realm_lab.records.study import check_study_name, read_study_record, study_folder
 
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
 EXIT_INCOMPLETE = 1
+MOST_SUBMISSIONS = 100  # of a task that a queue ends again and again
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ class Sweep:
         self._known: dict[str, Run] = {}  # all that were wanted so far
         self._tasks: dict[str, Task] = {}  # all that the launcher got
         self._going: set[str] = set()  # of these
+        self._withdrawn: set[str] = set()  # by somebody, from a queue
+        self._submissions: Counter[str] = Counter()  # of those that a queue ended
 
     @property
     def has_begun(self) -> bool:
@@ -229,13 +232,15 @@ class Sweep:
             FOLLOW_SECONDS if self._launcher.detached else POLL_SECONDS,
             wait_for_others=self._request.follow or self._request.join or self._study.search is not None,
             study="" if self._study.search else self._study.name,
-            more=self._look_again,
+            more=self.look_again,
         )
         return False
 
-    def _look_again(self, states: Mapping[str, StageState]) -> list[Task]:
+    def look_again(self, states: Mapping[str, StageState]) -> list[Task]:
         """Start the runs that are wanted since a trial ended, and stop what no run needs any more. More seeds wait for
         the report of those before."""
+        if again := self._again(states):
+            return again
         going = {name for name, state in states.items() if name in self._tasks and state.state in UNFINISHED}
         is_news = going != self._going or (self._study.search is not None and self._study.search.pruning is not None)
         if not is_news or not (self._is_tuning or self._study.search is not None):
@@ -253,6 +258,26 @@ class Sweep:
         if spare:
             self._launcher.cancel(spare)
         return tasks
+
+    def _again(self, states: Mapping[str, StageState]) -> list[Task]:
+        """Submit tasks again that a queue ended although nothing is wrong with them: preempted ones, and those that
+        started without the stages of these. Not if somebody cancelled one, and MOST_SUBMISSIONS times each."""
+        if not self._launcher.detached:
+            return []
+        ended = {name: states[name] for name in self._tasks.keys() & states.keys()}
+        without = {name for name, state in ended.items() if state.reason and state.reason.cause is Cause.NEEDED}
+        self._withdrawn |= {name for name, state in ended.items() if state.state == "CANCELLED"} - without
+        again: dict[str, Task] = {}
+        for name, task in self._tasks.items():  # each after those that it needs
+            stopped = name in ended and ended[name].state in ("PREEMPTED", "CANCELLED") and name not in self._withdrawn
+            needed = {ended[other].state for other in task.after if other in ended and other not in again}
+            if stopped and needed <= {*UNFINISHED, "COMPLETE"} and self._submissions[name] < MOST_SUBMISSIONS:
+                again[name] = task
+        if again:
+            self._submissions.update(again.keys())
+            say(f"submitted again: {', '.join(task.title for task in again.values())}")
+            self._launcher.submit([*again.values()])
+        return [*again.values()]
 
     @property
     def _is_tuning(self) -> bool:

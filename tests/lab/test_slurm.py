@@ -147,7 +147,7 @@ def status(root: Path, task: str, state: str, error: str | None = None, stage: s
 
 def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
     """SLURM decides what waits and runs, the files what has ended."""
-    names = "abcdefghijk"
+    names = "abcdefghijkl"
     launcher = slurm_launcher(root)
     launcher.submit([make(name) for name in names])
     said = {
@@ -161,15 +161,17 @@ def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
         "h": "CANCELLED|None",
         "i": "NODE_FAIL|None",
         "j": "FAILED|NonZeroExitCode",  # and k is not remembered
+        "l": "PREEMPTED|None",
     }
     lines = [f"100_{names.index(name)}|{words}" for name, words in said.items()]
-    fake.answer("squeue", "\n".join([*lines, "100_11|RUNNING|None\n"]))
+    fake.answer("squeue", "\n".join([*lines, "100_12|RUNNING|None\n"]))
     status(root, "e", "COMPLETE")
     status(root, "f", "FAILED", "the loss is nan")
     status(root, "g", "PREEMPTED")
     status(root, "h", "PREEMPTED")
     status(root, "i", "RUNNING")
     status(root, "k", "COMPLETE")
+    status(root, "l", "RUNNING")  # killed before it had written a checkpoint
     logs = root / "runs/studies/masking/slurm"
     (logs / "100_9_0_log.err").write_text("boom\nsrun: error: vm: task 0: Exited with exit code 2\n")
     assert launcher.poll() == {
@@ -184,6 +186,7 @@ def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
         "i": StageState("FAILED", "100_8", Reason(Cause.QUEUE, queue="NODE_FAIL")),
         "j": StageState("FAILED", "100_9", Reason(Cause.ERROR, detail="boom")),
         "k": StageState("COMPLETE", "100_10"),
+        "l": StageState("PREEMPTED", "100_11"),
     }
     assert fake.calls("squeue")[-1].endswith("--jobs=100")
 
@@ -307,7 +310,7 @@ def test_code_is_frozen_once_for_equal_content(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in one.rglob("*")} == written
     same = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")}
     assert {path.relative_to(one / "realm_lab") for path in one.rglob("*.py")} == same
-    assert (one / "realm_lab" / "params" / "presets" / "toy.yaml").exists()
+    assert (one / "realm_lab" / "engine" / "params" / "presets" / "toy.yaml").exists()
     assert not list(one.rglob("__pycache__"))
 
 

@@ -1,5 +1,7 @@
 """On a real SLURM: studies that submit more than once, because they are tuned, or stop by themselves."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,16 @@ ROUNDS = {
 }
 
 
+SPOT = {
+    "question": "Does it go on after a preemption?",
+    "baseline": "realm",
+    "seeds": [0],
+    "set": SHORT | {"pretrain.masking": "slow_masks:slowly", "pretrain.steps": 60, "evaluate.interval_steps": 50},
+    "cells": {"realm": {}, "reset": {"set": {"finetune.initial_reader": "warm_start"}}},  # which share pre-training
+    "metrics": ["exact_match"],
+    "launcher": {"slurm": {"partition": "spot", "requeue": False, "signal_delay_s": 50}},
+}
+URGENT = ("--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--exclusive", "--output=/dev/null")
 Submitted = Callable[[dict[str, Any]], Project]
 
 
@@ -84,6 +96,26 @@ def inline(folder: Path, study: dict[str, Any]) -> Project:
     project = Project(folder, study)
     assert sweep(Request(project.study, project.root, launcher="inline")) == 0
     return project
+
+
+def test_to_follow_submits_again_what_the_scheduler_cancels_for_others(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path / "project", SPOT)
+    monkeypatch.chdir(project.root)
+    follow = [sys.executable, "-m", "realm_lab", "sweep", "study.yaml", "--launcher", "slurm", "--follow"]
+    with subprocess.Popen(follow, stderr=subprocess.PIPE, text=True) as sweeping:
+        run = project.plan().runs[0]
+        pretrain = project.stage(run, "pretrain")
+        wait_until(lambda: pretrain.status().step >= 2, "it trains", 300)
+        cluster.ask("sbatch", *URGENT, "--wrap", "true")
+        wait_until(lambda: pretrain.status().attempt == 2, "it goes on", 300)
+        project.quick()
+        _, said = sweeping.communicate(timeout=600)
+    assert sweeping.returncode == 0, said
+    assert "submitted again: " in said
+    assert outcomes(project) == outcomes(inline(tmp_path / "inline", SPOT))
+    assert_honest(project)
 
 
 def assert_honest(project: Project) -> None:

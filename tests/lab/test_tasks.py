@@ -2,7 +2,7 @@
 
 import itertools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.systems.identity import kept_corpus_folder
 from realm_lab.lab.launchers import LauncherSettings
 from realm_lab.lab.planned import StudyPlan
-from realm_lab.lab.schedule import launcher_of
+from realm_lab.lab.schedule import Launcher, launcher_of
 from realm_lab.lab.sweep import Request, Sweep
 from realm_lab.lab.tasks import Task, chains, tasks_of
 from realm_lab.records.files import digest
 from realm_lab.records.run import Run
-from realm_lab.records.state import StageStates
+from realm_lab.records.state import Cause, Reason, StageState, StageStates
 from tests import tiny
 from tests.lab.conftest import leave
 
@@ -63,6 +63,47 @@ def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPl
     assert tasks[2].after == (tasks[0].name,)
     assert tasks[8].after == tasks[9].after == (tasks[2].name,)
     assert tasks[8].title == "realm seed 0: finetune, evaluate"
+
+
+class Queue(Launcher):
+    """A queue that only notes what it gets."""
+
+    name = "queue"
+    detached = True
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(LauncherSettings(), root, "study")
+        self.submitted: list[list[str]] = []
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        self.submitted.append([task.name for task in tasks])
+
+
+def test_a_preempted_task_is_submitted_again_and_a_cancelled_one_is_not(
+    planned: Callable[..., StudyPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(tmp_path)
+    sweep = Sweep(planned(STUDY), queue, Request(tmp_path / "study.yaml", tmp_path, follow=True))
+    tasks = sweep.begin()
+    pretrain = tasks[2]
+    below = [task.name for task in tasks if pretrain.name in task.after]
+    other = next(task.name for task in tasks if task.name not in (pretrain.name, *below) and task.after)
+    states = {task.name: StageState("QUEUED") for task in tasks}
+    assert (sweep.look_again(states), len(queue.submitted)) == ([], 1)
+    states[other] = StageState("CANCELLED")  # by somebody
+    states[pretrain.name] = StageState("PREEMPTED")
+    assert [task.name for task in sweep.look_again(states)] == [pretrain.name]
+    states[pretrain.name] = StageState("RUNNING")
+    states |= dict.fromkeys(below, StageState("CANCELLED", reason=Reason(Cause.NEEDED, "pretrain", "PREEMPTED")))
+    assert [task.name for task in sweep.look_again(states)] == below
+    states |= dict.fromkeys([other, *below], StageState("PREEMPTED"))  # as SLURM has forgotten who cancelled it
+    states[pretrain.name] = StageState("CANCELLED")
+    assert sweep.look_again(states) == []  # since nobody does what these need
+
+    monkeypatch.setattr("realm_lab.lab.sweep.MOST_SUBMISSIONS", 3)
+    states[pretrain.name] = StageState("COMPLETE")
+    assert [[task.name for task in sweep.look_again(states)] for _ in range(3)] == [below, below, []]
+    assert queue.submitted[1:] == [[pretrain.name], below, below, below]
 
 
 def test_complete_runs_without_their_corpora_stay_complete_and_are_named(

@@ -78,6 +78,7 @@ MinJobAge={memory}
 SlurmdParameters=config_overrides
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=REQUEUE GraceTime=20
+PartitionName=spot Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=CANCEL GraceTime=20
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
