@@ -114,11 +114,11 @@ def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytes
 
 
 def test_all_contradictions_are_listed_as_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pretrain = "{candidates: 1, train_reader: true, reward: containment}"
+    pretrain = "{candidates: 1, null_document: encoded, train_reader: true, reward: containment}"
     text = f"preset: toy\nmodel: {{heads: 5}}\npretrain: {pretrain}\nfinetune: {{objective: gated}}\n"
     (tmp_path / "params.yaml").write_text(text)
     (tmp_path / "experiments").mkdir()
-    changes = "model.projection: identity, model.projection_size: 8, pretrain.candidates: 1"
+    changes = "model.projection: identity, model.projection_size: 8, pretrain.candidates: 1, pretrain.null_document: encoded"
     cells = f"baseline: a\ncells:\n  a:\n  b: {{set: {{{changes}}}}}\n"
     (tmp_path / "experiments" / "two.yaml").write_text(f"question: Why?\npreset: toy\nseeds: [0]\n{cells}")
 

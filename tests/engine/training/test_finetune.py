@@ -212,9 +212,7 @@ def test_a_question_trains_what_its_positives_reach(system: TinySystem) -> None:
     ("settings", "parts"),
     [
         ({}, {"reader", "query"}),
-        ({"train_reader": False}, {"query"}),
         ({"train_query_tower": False}, {"reader"}),
-        ({"train_reader": False, "softmax": "joint"}, {"query"}),
     ],
 )
 def test_what_does_not_train_keeps_every_bit(system: TinySystem, settings: dict[str, Any], parts: set[str]) -> None:
