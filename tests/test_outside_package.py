@@ -170,7 +170,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "wrong type of a source": ({"towns: 30": "towns: many"}, ["own.yaml, line 6", "'towns'", "whole number"]),
     "unknown option of a launcher": (
         {"seeds: [0]": "seeds: [0]\nlauncher: {default: {name: commands, after: [nice]}}"},
-        ["own.yaml, line 4", "'launcher.default'", "no option 'after' of 'commands'; did you mean 'before'?"],
+        ["own.yaml, line 4", "'launcher.default'", "no option 'after' of 'commands'; choose from: before"],
     ),
     "missing module": (
         {"seeds: [0]": "seeds: [0]\nplugins: [harbour.gone]"},
