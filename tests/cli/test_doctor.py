@@ -118,7 +118,8 @@ def test_all_contradictions_are_listed_as_wrong(tmp_path: Path, capsys: pytest.C
     text = f"preset: toy\nmodel: {{heads: 5}}\npretrain: {pretrain}\nfinetune: {{objective: gated}}\n"
     (tmp_path / "params.yaml").write_text(text)
     (tmp_path / "experiments").mkdir()
-    changes = "model.projection: identity, model.projection_size: 8, pretrain.candidates: 1, pretrain.null_document: encoded"
+    changes = "model.projection: identity, model.projection_size: 8"
+    changes += ", pretrain.candidates: 1, pretrain.null_document: encoded"
     cells = f"baseline: a\ncells:\n  a:\n  b: {{set: {{{changes}}}}}\n"
     (tmp_path / "experiments" / "two.yaml").write_text(f"question: Why?\npreset: toy\nseeds: [0]\n{cells}")
 
