@@ -43,7 +43,7 @@ class FakeLauncher:
     """Every poll takes each running task to its next evaluation; `lives` polls, then the owner is killed."""
 
     name = "fake"
-    detached = False
+    detached, at_once = False, None
 
     def __init__(
         self,
