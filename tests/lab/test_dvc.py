@@ -231,7 +231,7 @@ def test_status_metrics_and_parameters(clone: Path) -> None:
     assert max(len(head), len(row)) <= 120
     path = clone / "params.yaml"
     before = path.read_text()
-    path.write_text(before.replace("questions: 12, ", ""))  # the preset's value is in use then
+    path.write_text(before.replace(", questions: 12", ""))  # the preset's value is in use then
     run("dvc repro -q parameters")
     found = [line.split() for line in run("dvc params diff").splitlines()]
     assert found[0] == ["Path", "Param", "HEAD", "workspace"]
