@@ -47,7 +47,7 @@ MOVED = {  # modules of realm_lab that custom code may name by an earlier path
     "realm_lab.reporting": "realm_lab.evidence.report",
     "realm_lab.other_runs": "realm_lab.evidence.verdict",
     "realm_lab.statistics": "realm_lab.evidence.statistics",
-    "realm_lab.tracking": "realm_lab.records",
+    "realm_lab.tracking": "realm_lab.lab.tracking",
     "realm_lab.runner": "realm_lab.lab",
 }
 Code = TypeVar("Code", bound=Callable[..., Any])

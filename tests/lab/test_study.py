@@ -86,6 +86,8 @@ REFUSALS = [
     (B + "\n    system: {name: dpr, steps: 1}\n    set: {system_options.dpr.steps: 2}\n", 7, "set twice"),
     (GOOD + "plugins: [no_such_lab]\n", 7, "'no_such_lab' cannot be imported"),
     (GOOD + "figures: [realm_lab.reporting.figures_training:recall]\n", 7, "write realm_lab.evidence.report for"),
+    (GOOD + "figures: [realm_lab.tracking.mirror:Tracker]\n", 7, "write realm_lab.lab.tracking for"),
+    (GOOD + "set: {pretrain.masking: realm_lab.masking:random_token}\n", 7, "write realm_lab.engine.masking for"),
     (GOOD + "preset: toi\n", 7, "'toy'"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "'recall_at_5'"),
     (GOOD + "set: {launch.device: tpu}\n", 7, "'launch.device'"),

@@ -39,9 +39,8 @@ class RewardRequest(NamedTuple):
 
 Reward = Callable[[RewardRequest], np.ndarray]
 REWARDS: Kind[Callable[..., np.ndarray]] = Kind("reward", "function", "request")
-REWARDS.declare(
-    READER, "realm_lab.engine.models.candidate_reader:CandidateReader"
-)  # it reads; a stage never calls this name
+# It reads; a stage never calls this name.
+REWARDS.declare(READER, "realm_lab.engine.models.candidate_reader:CandidateReader")
 register_reward = REWARDS.register  # makes a reward selectable as `pretrain.reward: NAME`
 
 

@@ -64,19 +64,19 @@ Casella and McCulloch 1992, chapter 4); a variance estimated below zero counts a
             if len(seeds) >= FEWEST:
                 values = np.empty((len(seeds), *shape))
                 for points, of_cell in at.items():
-                    place = [axis.index(point) for axis, point in zip(study.axes.values(), points, strict=True)]
-                    np.moveaxis(values, 0, -1)[tuple(place)] = [of_cell[seed] for seed in seeds]
+                    index = [axis.index(point) for axis, point in zip(study.axes.values(), points, strict=True)]
+                    np.moveaxis(values, 0, -1)[tuple(index)] = [of_cell[seed] for seed in seeds]
                 if np.ptp(values):
                     names = [SEED, *study.axes, REST]
                     found.append(Sources(result.metric, len(seeds), dict(zip(names, components(values), strict=True))))
         return found
 
     def data(self) -> dict[str, Any]:
-        told = {}
+        by_metric = {}
         for one in self.found:
             parts = {name: part._asdict() | {"interval": [*part.interval]} for name, part in one.components.items()}
-            told[one.metric.name] = {"seeds": one.seeds, "components": parts}
-        return {"sources": told} if told else {}
+            by_metric[one.metric.name] = {"seeds": one.seeds, "components": parts}
+        return {"sources": by_metric} if by_metric else {}
 
     @property
     def of_seed(self) -> list[str]:
