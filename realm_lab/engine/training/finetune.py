@@ -102,7 +102,7 @@ class FinetuneTask(ModelsTask):
         self._order = epoch_order(len(questions), seed, "finetune-questions")
         embedder, learns = retriever.embedder, self._settings.train_query_tower
         assert not (learns and embedder.share_towers), "the document tower would be trained too"
-        self._models = TrainedModels.of(params, self._settings, reader, embedder, learns, False)
+        self._models = TrainedModels.of(params, self._settings, reader, embedder, True, learns, False)
 
     def train_step(self, step: int) -> dict[str, float]:
         """Run one step on -log p(y|x), or on another objective, plus Lee's early loss -log p_early(a passage with an

@@ -176,13 +176,18 @@ class TrainedModels:
 
     @classmethod
     def of(
-        cls, params: Params, settings: Pretrain | Finetune, reader: nn.Module, embedder: Embedder, *towers: bool
+        cls,
+        params: Params,
+        settings: Pretrain | Finetune,
+        reader: nn.Module,
+        embedder: Embedder,
+        trains_reader: bool,
+        *towers: bool,
     ) -> TrainedModels:
         """Choose the modules that a stage trains: the reader, and the query and document tower by `towers`."""
         models = cls(reader, embedder)
         frozen = frozen_names(reader, params)
-        trains = isinstance(settings, Finetune) or settings.train_reader
-        models.train("reader", reader, settings.reader, settings.steps, frozen, trains)
+        models.train("reader", reader, settings.reader, settings.steps, frozen, trains_reader)
         frozen = frozen_names(embedder, params) | tower_names(embedder, *towers)
         models.train("retriever", embedder, settings.retriever, settings.steps, frozen, any(towers))
         return models

@@ -89,8 +89,8 @@ class PretrainTask:
         self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
         place_null(settings, retriever, self._stream)
         self._candidate_reader = passage_reader(params, reader, retriever.passages, special)
-        towers = settings.train_query_tower, settings.train_document_tower
-        self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *towers)
+        parts = settings.train_reader, settings.train_query_tower, settings.train_document_tower
+        self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *parts)
         self._watch = CollapseWatch(settings.watch.patience_steps, settings.steps)
         self._health = dict[str, float]()
         read_by = reader.encoder.shape if isinstance(reader, Reader) else None
