@@ -375,7 +375,7 @@ def test_a_clone_without_runs_gets_models_and_reports_from_a_remote(clone: Path,
 @pytest.mark.slow
 def test_an_edit_of_the_engine_is_computed_again_and_that_of_a_comment_is_not(clone: Path) -> None:
     run = commands_in(clone)
-    path = clone / "realm_lab" / "systems" / "evaluate.py"
+    path = clone / "realm_lab" / "engine" / "systems" / "evaluate.py"
     before, text = run("git status --short"), path.read_text()
     path.write_text(text.replace('"questions": len(test)}', '"questions": len(test) + 1000}  # counted otherwise'))
     ran = re.findall(r"Running stage '(\w+)'", run("dvc repro"))

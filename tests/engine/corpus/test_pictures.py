@@ -66,8 +66,8 @@ def test_a_folder_of_pictures_is_part_of_the_knowledge(
     assert corpus.pictures is not None
     for name, channel in (("part0/the_flag.png/0", 0), ("part2/blue field.jpg/0", 2)):
         ids = passages.bodies[shown[name]].astype(np.int64) - manifest.vocabulary_size
-        assert len(ids) == 4
-        picture = join_patches(corpus.pictures.patches[ids], 2)
+        assert len(ids) == 16  # 64 pixels on a side
+        picture = join_patches(corpus.pictures.patches[ids], 4)
         assert picture[..., channel].min() > 250
         assert picture[..., 1].max() < 5
     assert len(corpus.sentences()) > 0
