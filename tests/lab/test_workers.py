@@ -61,7 +61,7 @@ def test_a_job_comes_with_its_share_of_the_machine(program: Any, monkeypatch: py
 
 @pytest.mark.slow
 def test_a_worker_runs_this_package_wherever_it_starts(tmp_path: Path) -> None:
-    other = tmp_path / "realm_lab" / "runner"
+    other = tmp_path / "realm_lab" / "lab"
     other.mkdir(parents=True)
     for path in (other.parent / "__init__.py", other / "__init__.py"):
         path.touch()
