@@ -65,7 +65,7 @@ demo: setup  ## ask a finished study that comes with the package, within a minut
 demo-study: setup  ## train the study of the demo again and put it into the package (for maintainers), 5 minutes
 	@$(VENV)/bin/python -m realm_lab.lab.demo build/demo
 
-repro: setup  ## run the whole pipeline (dvc repro), about 6 minutes on two cores
+repro: setup  ## run the whole pipeline (dvc repro), about 5 minutes on two cores
 	@start=$$(date +%s); dvc repro; code=$$?; test $$code = 0 || exit $$code; seconds=$$(( $$(date +%s) - start )); \
 	sed -n '/^\*\*/{s/\*\*//g;s/^/\n/;p;q;}' reports/default/report.md; \
 	printf '\nDone in %d min %d s. The results: reports/default/report.md, and reports/index.html for all studies.\n' \
