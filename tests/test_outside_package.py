@@ -106,7 +106,7 @@ def test_all_of_its_parts_are_run_reported_tracked_and_compared(project: Path, i
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("realm_lab/own")
     assert experiment is not None
-    shown = {found.data.tags["realm.cell"]: found for found in client.search_runs([experiment.experiment_id])
+    shown = {found.data.tags["realm.variant"]: found for found in client.search_runs([experiment.experiment_id])
              if found.data.tags["realm.kind"] == "run"}  # fmt: skip
     assert {cell: found.data.metrics[LENGTH] for cell, found in shown.items()} == pytest.approx(lengths)
     assert shown["random"].data.params["system_options.random_reader.salt"] == "1"

@@ -84,7 +84,7 @@ def examine_study(path: Path, root: Path, params_path: Path | None, overrides: M
         for one in (error, *error.others):
             yield Finding("wrong", f"study {path.stem}", one.fault, one.remedy)
         return
-    yield Finding("OK", f"study {plan.name}", f"{len(plan.runs)} runs of {len(plan.cells)} cells can be planned")
+    yield Finding("OK", f"study {plan.name}", f"{len(plan.runs)} runs of {len(plan.cells)} variants can be planned")
     yield from dict.fromkeys(found for run in plan.runs for found in _inputs(run.params, root))
 
 

@@ -122,7 +122,7 @@ class BoundResults:
             return name, [cell for cell in known if cell != record.baseline]
         for cell in cells.split("|"):
             if cell not in known:
-                raise UserError(f"study {name} has no cell '{cell}'", remedy=suggestion(cell, known))
+                raise UserError(f"study {name} has no variant '{cell}'", remedy=suggestion(cell, known))
         return name, cells.split("|")
 
     def values(self, query: str, study: str) -> list[tuple[float, str]]:
@@ -135,7 +135,7 @@ class BoundResults:
             [other] = self.cells(f"{name}/{words[2]}", study)[1]
             return [self._difference(name, cell, other, words[3], words[4:]) for cell in cells]
         if words[1:] == ["count"]:
-            return [(len(cells), f"the number of cells {words[0]} of {name}")]
+            return [(len(cells), f"the number of variants {words[0]} of {name}")]
         if words[1] in OF_RUNS and len(words) == 2:
             return [(self._of_runs(name, cell, words[1]), f"{name}/{cell} {words[1]}") for cell in cells]
         field = words[2] if len(words) == 3 else "mean"

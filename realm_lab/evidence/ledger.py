@@ -46,7 +46,7 @@ class Deviation(NamedTuple):
     """A change of the design after results were seen. `is_removal`: something was dropped or replaced, not added."""
 
     line: int
-    change: str  # seed added, seed dropped, cell added, cell dropped, cell changed, design changed
+    change: str  # seed added, seed dropped, variant added, variant dropped, variant changed, design changed
     name: str
     is_removal: bool
 
@@ -262,11 +262,11 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str
     planned = before.get("until") is not None and before.get("until") == now.get("until")
     found = [["seed added", seed] for seed in sorted(seeds[1] - seeds[0], key=int) if not planned]
     found += [["seed dropped", seed] for seed in sorted(seeds[0] - seeds[1], key=int)]
-    found += [["cell added", name] for name in new if name not in old]
-    found += [["cell dropped", name] for name in old if name not in new]
+    found += [["variant added", name] for name in new if name not in old]
+    found += [["variant dropped", name] for name in old if name not in new]
     for name in (name for name in old if name in new):
         if any(new[name].get(seed, key) != key for seed, key in old[name].items()):
-            found.append(["cell changed", name])
+            found.append(["variant changed", name])
     names = ("baseline", "metrics", "exploratory", "delta", "until", "declared", "tune")
     return found + [["design changed", name] for name in names if before.get(name) != now.get(name)]
 

@@ -201,14 +201,14 @@ def _settings(study: Study, cell: StudyCell, common: Mapping[str, Any]) -> dict[
     """Return the settings of a cell over params.yaml. UserError: it changes one of `common`, the --set of all cells."""
     for key in common:
         if key in cell.overrides:
-            message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
+            message = f"variant '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
             raise UserError(message, value=setting(cell.overrides, key))
     return laid_over(laid_over(study.common, cell.overrides), common)
 
 
 def _in_cell(study: Study, cell: StudyCell, values: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Attach the source of a parameter in flat `values`, or else of the cell, to errors raised inside."""
-    return placed(study.reach("cells", cell.name), values, f"cell '{cell.name}': ")
+    return placed(study.reach("cells", cell.name), values, f"variant '{cell.name}': ")
 
 
 def _spaces(
@@ -231,7 +231,7 @@ def _spaces(
         space = tune.space if separate is None else separate
         written_space = study.reach("tune", "space") if separate is None else study.reach("cells", cell.name, "space")
         if not space:
-            problem = f"cell '{cell.name}' has no space to tune; write one here, or in 'tune'"
+            problem = f"variant '{cell.name}' has no space to tune; write one here, or in 'tune'"
             raise UserError(problem, value=written_space)
         before, inside = laid_over(base, overrides), functools.partial(_in_cell, study, cell)
         with inside(before):
@@ -258,7 +258,7 @@ def _space(
     UserError: the space does not fit the cell."""
     for name in overrides_of(dict.fromkeys(written)):  # refuses a name that no cell may set
         if name in taken:
-            where = f"for cell '{cell.name}'" if cell.name else "in 'set' or by --set"
+            where = f"for variant '{cell.name}'" if cell.name else "in 'set' or by --set"
             raise UserError(f"'{name}' is set {where} and is in its space; keep one", value=name)
     known, last = with_options(flatten(untuned), space), last_stage_for(tuning.metric)
     made: dict[str, tuple[Run, ...]] = {}
@@ -389,8 +389,8 @@ def _overlap(
         shown = ", ".join(f"{key} is {show(first[key])} and {show(second[key])}" for key in differs)
         why = f"they differ in parameters that matter to no stage of the run ({shown}); delete one of them"
     elif same:
-        why = f"params.yaml sets {same[0]} = {show(common[same[0]])} for every cell; empty that line"
+        why = f"params.yaml sets {same[0]} = {show(common[same[0]])} for every variant; empty that line"
     else:
         why = "they have identical parameters; delete one of them"
     source = setting(two.overrides, *differs) or study.reach(*("cells", two.name) if study.cells else ("axes",))
-    return UserError(f"cells '{one.name}' and '{two.name}' are the same run: {why}", value=source)
+    return UserError(f"variants '{one.name}' and '{two.name}' are the same run: {why}", value=source)

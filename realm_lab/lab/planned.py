@@ -38,7 +38,7 @@ class CellSpace:
 
     def errors(self, *keys: str) -> AbstractContextManager[None]:
         """Attach the file and line of the space, or of a parameter in it, to errors that are raised inside."""
-        return placed(reach(self.written, *keys), prefix=f"cell '{self.cell}': " if self.cell else "")
+        return placed(reach(self.written, *keys), prefix=f"variant '{self.cell}': " if self.cell else "")
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,9 @@ def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
         most = max(most, *(len(deltas) for deltas in compared), 0)
         if most >= FEWEST_FOR_PROJECTION:
             return pilot
-    of = f"{named or plan.name}: {most} finished seeds that a cell shares with the baseline"
+    of = f"{named or plan.name}: {most} finished seeds that a variant shares with the baseline"
     run = f"run a pilot, `realm-lab sweep {plan.name} --seeds {FEWEST_FOR_PROJECTION}`"
-    name, dear = "name an earlier study with --power STUDY", " (which tunes every cell first)"
+    name, dear = "name an earlier study with --power STUDY", " (which tunes every variant first)"
     raise UserError(
         f"--power: study {of}; {FEWEST_FOR_PROJECTION} are needed for a spread (runs of --try are too small to count)",
         remedy=f"{name}, or {run}{dear}" if plan.tuning else f"{run}, or {name}",
@@ -318,7 +318,7 @@ def _print_counts(
         del totals["of these to do"]
     for title, key in totals.items():
         rows.append((title, "", "", "", *(number(row[key], 2) for row in costs), *("" for _ in last)))
-    columns = ["metric", "cell", "observed", "spread", *(f"{row['seeds']} seeds" for row in costs), *last]
+    columns = ["metric", "variant", "observed", "spread", *(f"{row['seeds']} seeds" for row in costs), *last]
     print_table(_title(plan), columns, rows)
     print(*_notes(pilot, tests, planned), sep="\n")
     few = [f"{count} seeds: {number(smallest_p(count))}" for count in SEEDS if count < FEWEST_SEEDS]
@@ -333,13 +333,13 @@ def _print_rule(plan: StudyPlan, pilot: Pilot, tests: int, planned: Sequence[Pla
     for one in planned:
         found = one.detectable[most]
         rows.append((*_names(one), _difference(one, found), number(found and found.seeds, 1)))
-    columns = ["metric", "cell", "observed", "spread", f"{least} to {most} seeds, a look after each", "seeds taken"]
+    columns = ["metric", "variant", "observed", "spread", f"{least} to {most} seeds, a look after each", "seeds taken"]
     print_table(_title(plan), columns, rows)
     print(*_notes(pilot, tests, planned), sep="\n")
-    print("Seeds taken: on average until such a difference is found, or all. Only the first metric stops a cell.")
+    print("Seeds taken: on average until such a difference is found, or all. Only the first metric stops a variant.")
     if cost["device_hours"] is not None:
         left = f" ({number(cost['left'], 2)} of these to do)" if cost["left"] != cost["device_hours"] else ""
-        expected = f"{number(cost['expected'], 2)} if every cell differs by this much in the first metric"
+        expected = f"{number(cost['expected'], 2)} if every variant differs by this much in the first metric"
         print(f"Device hours: at most {number(cost['device_hours'], 2)}{left}, {expected}.")
 
 
@@ -350,7 +350,7 @@ def _title(plan: StudyPlan) -> str:
 def _names(one: Planned) -> tuple[str, str, str, str]:
     digits, spread = one.metric.digits, one.spread
     mean = signed(float(np.mean([*one.deltas.values()])), digits) if one.deltas else NOTHING
-    origin = "" if one.deltas else ", as other cells"
+    origin = "" if one.deltas else ", as other variants"
     shown = f"{number(spread.sd, digits)}{origin}" if spread else "not known"
     return one.metric.title, one.cell, mean, shown
 

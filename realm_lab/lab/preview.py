@@ -66,9 +66,9 @@ def show_plan(
             rows.append((name, differs, ", ".join(str(run.seed) for run in of_trial), in_words(counts)))
     tasks = tasks_of(runs, states, retry_failed=True, until=until)
     how = launcher.preview(tasks) if launcher else ()
-    columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
+    columns = ("variant", "differs from the baseline in", "seeds", "state of its runs")
     print_table(f"{plan.name}: {plan.design.question}", columns, rows)
-    print(f"{len(runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
+    print(f"{len(runs)} runs of {len(plan.cells)} variants; {len(tasks) or 'no'} tasks to do")
     for task in tasks if until else ():
         print(f"to do: {task.title}")
     if plan.design.common:
@@ -170,9 +170,11 @@ def in_every_cell(plan: StudyPlan) -> str:
     changed = ", ".join(f"{name} = {show(value)}" for name, value in plan.design.common.items())
     varied = sorted({name for cell in plan.cells for name in cell.changes} & set(plan.design.common))
     warning = (
-        f"\nWARNING: cells of this study vary {', '.join(varied)}: its baseline has the changed value" if varied else ""
+        f"\nWARNING: variants of this study vary {', '.join(varied)}: its baseline has the changed value"
+        if varied
+        else ""
     )
-    return f"params.yaml or --set changes the preset in every cell: {changed}{warning}"
+    return f"params.yaml or --set changes the preset in every variant: {changed}{warning}"
 
 
 def _differs(plan: StudyPlan, cell: StudyCell) -> str:

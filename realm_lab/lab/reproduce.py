@@ -50,7 +50,7 @@ def reproduce(
     studies = studies_of(root)
     name, _, cell = (target or "").partition("/")
     if (rerun or is_quick) and not cell:
-        raise UserError("reproduce: name the cell that is to be run again, for example `masking/random_span`")
+        raise UserError("reproduce: name the variant that is to be run again, for example `masking/random_span`")
     reports = Path(root) / "reports"
     names = sorted(
         {path.parent.name for folder in ("*", "reference/*") for path in reports.glob(f"{folder}/results.csv")}
@@ -64,7 +64,7 @@ def reproduce(
         report = load_report(folder)
         expected, known = report.results, [one.name for one in report.record.cells]
         if cell and cell not in known:
-            raise UserError(f"study {study} has no cell '{cell}'; {suggestion(cell, known)}")
+            raise UserError(f"study {study} has no variant '{cell}'; {suggestion(cell, known)}")
         wrong = stale(folder)
         fields.append({"study": study, "stale": wrong, "run_again": None, "checks": []})
         if wrong and not is_silent:
@@ -97,7 +97,7 @@ def _show(record: StudyRecord, checks: list[Check], *, is_stale: bool) -> None:
     print(*(in_words(check, record.name) for check in shown), sep="\n", end="\n" * bool(shown))
     states = [check.state for check in checks]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    rest = counts or f"no runs here; to run a cell again: realm-lab reproduce {record.name}/{record.baseline}"
+    rest = counts or f"no runs here; to run a variant again: realm-lab reproduce {record.name}/{record.baseline}"
     remedy = f"differs from its data; `realm-lab report {record.name}` renders it again"
     print(f"{record.name}: report {remedy if is_stale else 'as its data gives it'}; {rest}")
 

@@ -76,7 +76,7 @@ def _shown(found: dict[str, Any], root: Path, console: Console) -> Group:
     parts: list[Any] = [Text(f"{name}: {len(runs)} runs, {in_words(counts)}", "bold")]
     if console.is_terminal:
         parts.append(ProgressBar(total=len(runs), completed=counts["COMPLETE"], width=40))
-    parts.append(table_of(("cell", "seed", "state", "what it does, or waits for"), rows))
+    parts.append(table_of(("variant", "seed", "state", "what it does, or waits for"), rows))
     parts += [Text(line, "bold red") for line in below]
     if console.is_terminal and counts["COMPLETE"]:
         parts.append(Text(verdict_so_far(root, name, counts["COMPLETE"])))

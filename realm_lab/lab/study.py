@@ -153,11 +153,9 @@ class Study(StudyFile):
     }
 
     seeds: SeedsOrRule  # type: ignore[assignment]
-    """One run of each variant for every seed; fewer than six cannot be significant. Or `{until: decided, at_least: 4,
-    at_most: 16}`: from the fourth seed on each variant takes one more until its first metric differs from the
-    baseline's or is equivalent within `delta`, 16 at most (`at_most` is 6 or more). `first` (0) is the first of them.
-    `within: 2 h` takes no other seed if the runs would need more hours of device time. A custom rule is
-    `{until: package.module:function, ...}`."""
+    """One run of each variant for every seed; fewer than six cannot be significant. Or `{until: decided, at_least:
+    4, at_most: 16}`: seeds until each variant is decided (docs/statistics.md; `at_most` is 6 or more), from `first`
+    (0) on, perhaps `within: 2 h`. A custom rule is `{until: package.module:function, ...}`."""
 
     baseline: str | dict[str, Any]
     """The variant that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
@@ -167,12 +165,10 @@ class Study(StudyFile):
     """Instead of `cells`: run every combination of these axis values. Axis -> its points: a parameter with a list
     of values, or any name with named points, each with the parameters that it sets."""
     metrics: list[ChoiceField] = [Choice("exact_match"), Choice("recall_at_5"), Choice("retrieval_utility_end")]
-    """Metrics to compare, the most important first: all variants in all of these are one family of tests. A custom
-    metric is `package.module:NAME`: a function of the predictions, which may have options (`{name: ..., OPTION:
-    VALUE}`), or a `Metric` that a system measures."""
+    """Metrics to compare, the most important first. A custom one is `package.module:NAME`: a function of the
+    predictions, or a `Metric` that a system measures."""
     delta: dict[str, Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]] = {}
-    """Metric -> the largest difference that does not matter, in its unit and below its range: the report shows if a
-    larger one is ruled out."""
+    """Metric -> the largest difference that does not matter, in its unit."""
     declared: Criterion = ""
     """Criterion of each variant: `same sign` on all seeds, `significant` or `equivalent`; empty: none."""
     tune: Tuning | None = None
@@ -186,10 +182,9 @@ class Study(StudyFile):
     on_finish: str = ""
     """Command or webhook (a URL) to call when the study ends; it gets the verdict as JSON."""
     figures: list[ChoiceField] = []
-    """More figures: the name of one, or `package.module:function`, which is called with the StudyFrames of the study
-    and its options, and returns a figure of matplotlib."""
+    """More figures: the name of one, or `package.module:function`."""
     sections: list[ChoiceField] = []
-    """More sections of the report: the name of one, or `package.module:Class`, a subclass of ReportSection."""
+    """More sections of the report: the name of one, or `package.module:Class`."""
 
 
 File = TypeVar("File", bound=StudyFile)
@@ -227,9 +222,9 @@ def overrides_of(given: Mapping[str, Any], launch: bool = False) -> dict[str, An
 
 def _check_parameter(name: str, launch: bool) -> None:
     if name in ("preset", "seeds"):
-        raise UserError(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", value=name)
+        raise UserError(f"parameter '{name}' is no part of a variant; use the study's own key '{name}'", value=name)
     if not launch and name.split(".")[0] == "launch":
-        problem = f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'"
+        problem = f"parameter '{name}' changes no result, so no variant may change it; move it to the study's 'set'"
         raise UserError(problem, value=name)
     if not is_known(name):
         raise unknown_parameter(name)
@@ -286,10 +281,10 @@ def cells_of(study: Study) -> list[StudyCell]:
     titled: dict[str, str] = {}
     for cell in found:
         if cell.name in study.not_run:
-            problem = f"not_run: '{cell.name}' is a cell, which is run; delete one"
+            problem = f"not_run: '{cell.name}' is a variant, which is run; delete one"
             raise UserError(problem, value=study.reach("not_run", cell.name))
         if (other := titled.setdefault(cell.title, cell.name)) != cell.name:
-            problem = f"cells '{other}' and '{cell.name}' have the same title, '{cell.title}'; change one"
+            problem = f"variants '{other}' and '{cell.name}' have the same title, '{cell.title}'; change one"
             raise UserError(problem, value=study.reach("cells", cell.name))
     return found
 
@@ -331,20 +326,20 @@ def _short(names: Iterable[str]) -> dict[str, str]:
 
 def _named_cells(study: Study) -> list[StudyCell]:
     if not isinstance(study.baseline, str):
-        problem = "baseline: points are for axes and there are none; name one of the cells"
+        problem = "baseline: points are for axes and there are none; name one of the variants"
         raise UserError(problem, value=study.reach("baseline"))
     if study.baseline not in study.cells:
         remedy = suggestion(study.baseline, study.cells) if study.cells else "add cells or axes"
-        raise UserError(f"baseline: '{study.baseline}' is no cell", remedy, value=study.reach("baseline"))
+        raise UserError(f"baseline: '{study.baseline}' is no variant", remedy, value=study.reach("baseline"))
     found = []
     for name in sorted(study.cells, key=lambda name: name != study.baseline):
         entry = study.cells[name]
         with placed(study.reach("cells", name)):
-            check_name(name, "cell", IN_CELLS)
+            check_name(name, "variant", IN_CELLS)
         if entry.space and study.tune is None:
-            problem = f"cell '{name}' has a space, and the study no 'tune'; add it"
+            problem = f"variant '{name}' has a space, and the study no 'tune'; add it"
             raise UserError(problem, value=study.reach("cells", name, "space"))
-        with placed(study.reach("cells", name, "system"), prefix=f"cell '{name}': "):
+        with placed(study.reach("cells", name, "system"), prefix=f"variant '{name}': "):
             system = system_of(entry.system.name)
         overrides = overrides_of(entry.set)
         for option, value in entry.system.options.items():
@@ -371,7 +366,7 @@ def value_in_name(value: str) -> str:
 def _baseline_points(study: Study, points: Mapping[str, Mapping[str, StudyCell]]) -> tuple[StudyCell, ...]:
     if isinstance(study.baseline, str):
         remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
-        raise UserError(f"baseline: '{study.baseline}' is no cell", remedy, value=study.reach("baseline"))
+        raise UserError(f"baseline: '{study.baseline}' is no variant", remedy, value=study.reach("baseline"))
     for axis in study.baseline:
         if axis not in points:
             source = study.reach("baseline", axis)
@@ -433,7 +428,7 @@ def _combined(study: Study, chosen: Sequence[StudyCell]) -> StudyCell:
     name = ",".join(point.name for point in chosen)
     if not is_name(name, IN_CELLS):
         remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
-        raise UserError(f"axes: '{name}' cannot name a cell", remedy, value=study.reach("axes"))
+        raise UserError(f"axes: '{name}' cannot name a variant", remedy, value=study.reach("axes"))
     title = ", ".join(point.title for point in chosen)
     points = {axis: at for point in chosen for axis, at in point.points.items()}
     return StudyCell(name, title, DEFAULT_SYSTEM, {}, None, points, overrides)

@@ -303,7 +303,7 @@ class Sweep:
     def _say_beginning(self, tasks: Sequence[Task], left: Sequence[str], is_first: bool) -> None:
         study, counts, runs = self._study, self._counts(), self._runs or ()
         todo = f"{_count(len(tasks), 'task')} to do ({self._launcher.name})" if tasks else "nothing to do"
-        cells = _count(len({run.cell for run in runs}), "cell")
+        cells = _count(len({run.cell for run in runs}), "variant")
         say(f"study {study.name}: {_count(len(runs), 'run')} in {cells}, {counts['COMPLETE']} complete; {todo}")
         for why in left:
             say(f"left alone: {why}")
@@ -410,7 +410,9 @@ def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: 
             heads = [",".join(parts[:size]) for size in range(len(parts), 0, -1)]
             found = next((head for head in heads if head in known), "")
             if not found:
-                raise UserError(f"--cells: study {study.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
+                raise UserError(
+                    f"--cells: study {study.name} has no variant '{parts[0]}'; {suggestion(parts[0], known)}"
+                )
             chosen.add(found)
             parts = parts[found.count(",") + 1 :]
     return [run for run in runs if run.cell in chosen]
@@ -484,7 +486,7 @@ def find_study(name: str, root: Path, is_search: bool = False) -> Path:
     given, folder = Path(name), Path(root) / "experiments"
     if study := study_of_cell(name):
         find_study(study, root)
-        raise UserError(f"'{name}' is a cell or a run of study {study}; name only the study")
+        raise UserError(f"'{name}' is a variant or a run of study {study}; name only the study")
     stem = given.name.removesuffix(".yaml")
     path = folder / f"{stem}.yaml"
     named = [path, folder / f"search-{stem}.yaml"]

@@ -35,7 +35,7 @@ class Task:
         what = ", ".join(stages).replace("_", "-")
         if len(self.cells) == 1:
             return f"{self.cells[0]} seed {self.run.seed}: {what}"
-        return f"{what}, seed {self.run.seed} (shared by {len(self.cells)} cells)"
+        return f"{what}, seed {self.run.seed} (shared by {len(self.cells)} variants)"
 
     @property
     def ranks(self) -> int:

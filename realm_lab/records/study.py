@@ -104,7 +104,7 @@ class StudyRecord:
             runs.append(replace(run, cell=name))
         return StudyRecord(
             name=f"trials of {self.name}",
-            question=f"Which parameters suit each cell of {self.name} best?",
+            question=f"Which parameters suit each variant of {self.name} best?",
             baseline=runs[0].cell,
             cells=tuple(cells.values()),
             seeds=tuple(self.tuning["seeds"]),

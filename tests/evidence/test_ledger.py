@@ -198,8 +198,8 @@ def test_deviations_are_changes_after_a_look(project: Project) -> None:
     assert found["t"] == []
     assert found["s"] == [
         ("seed added", "8", False),
-        ("cell added", "b", False),
-        ("cell dropped", "a", True),
+        ("variant added", "b", False),
+        ("variant dropped", "a", True),
         ("design changed", "delta", True),
         ("design changed", "declared", True),
     ]

@@ -144,4 +144,4 @@ def test_a_prepared_corpus_that_was_cut_off(complaint: Complain, project: Path, 
 def test_a_worker_says_it_as_well(complaint: Complain, project: Path) -> None:
     (project / "cut.json.gz").write_bytes(gzip.compress(json.dumps(SQUAD).encode())[:-200])
     line = complaint("prepare", *knowledge("train.json, cut.json.gz"))
-    assert line.startswith("prepare, seed 0 (shared by 2 cells): cut.json.gz")
+    assert line.startswith("prepare, seed 0 (shared by 2 variants): cut.json.gz")

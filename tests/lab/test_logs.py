@@ -157,7 +157,7 @@ def test_a_running_stage_says_where_it_is_with_its_last_loss(
     with shown.bars:
         shown.update({task.name: StageState("PENDING")})  # no line, so the next look has the first one
         shown.update({task.name: StageState("RUNNING")})
-    said, title = capsys.readouterr().err, "warm-start, seed 0 (shared by 2 cells)"
+    said, title = capsys.readouterr().err, "warm-start, seed 0 (shared by 2 variants)"
     assert task.title == f"prepare, {title}"
     if is_terminal:
         assert f"{title}, loss 3.250" in said

@@ -66,7 +66,7 @@ def test_the_table_says_what_differs_and_what_is_there(
         "pretrain.steps = 24",
         "system = warm_start",
         "1 pending, 1 complete",
-        "6 runs of 3 cells; 6 tasks to do",
+        "6 runs of 3 variants; 6 tasks to do",
     ):
         assert part in text, text
 
@@ -117,8 +117,8 @@ def test_a_stage_says_what_it_would_do_first(tmp_path: Path, capsys: pytest.Capt
     lines = said(tmp_path, capsys, "evaluate")
     assert lines[2:6] == ["warm_start (the baseline) 0 1 pending", "warm start only", realm, "REALM"]
     assert lines[6:10] == [
-        "2 runs of 2 cells; 3 tasks to do",
-        "to do: prepare, warm-start, seed 0 (shared by 2 cells)",
+        "2 runs of 2 variants; 3 tasks to do",
+        "to do: prepare, warm-start, seed 0 (shared by 2 variants)",
         "to do: warm_start seed 0: finetune, evaluate",
         "to do: realm seed 0: pretrain, finetune, evaluate",
     ]
@@ -126,7 +126,7 @@ def test_a_stage_says_what_it_would_do_first(tmp_path: Path, capsys: pytest.Capt
     for stage in ("prepare", "warm_start"):
         leave(tmp_path, default_plan(load(PARAMETERS)).runs[0], stage, "COMPLETE")
     lines = said(tmp_path, capsys, "pretrain")
-    assert lines[2:6] == [realm, "REALM", "1 runs of 2 cells; 1 tasks to do", "to do: realm seed 0: pretrain"]
+    assert lines[2:6] == [realm, "REALM", "1 runs of 2 variants; 1 tasks to do", "to do: realm seed 0: pretrain"]
 
 
 def test_a_search_says_where_it_looks_and_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -258,7 +258,7 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
     [
         (SPACE + "trails: 3\n", 7, "'trials'"),
         (space("{low: 1.0e-4, high: 1.0e-2}", "pretrain.retreiver.learning_rate"), 4, f"'{RATE}'"),
-        (space("{low: 1, high: 2}", "launch.threads"), 4, "no cell may change it"),
+        (space("{low: 1, high: 2}", "launch.threads"), 4, "no variant may change it"),
         (space("{choices: [salient_span, salient]}", "pretrain.masking"), 4, "'pretrain.masking'"),
         (space("0.1"), 4, f"space.{RATE} must be a section"),
         (space("{low: 0.1}"), 4, "{choices: [...]}"),

@@ -77,7 +77,7 @@ REFUSALS = [
     (GOOD + "cell: {}\n", 7, "'cells'"),
     ("baseline: a\ncells:\n  a: {pretrain.steps: 5}\n", 5, "under 'set:'"),
     ("baseline: a\ncells:\n  a: {titel: A}\n", 5, "'title'"),
-    ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "cell 'a': parameter 'system'"),
+    ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "variant 'a': parameter 'system'"),
     ("baseline: a\ncells:\n  a:\n    paper: table9.realm\n", 6, "'table9.realm'"),
     ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"'),
     ("baseline: a\ncells:\n  a:\n    system:\n      name: dpr\n      stepz: 3\n", 8, "'steps'"),
@@ -99,7 +99,7 @@ REFUSALS = [
     (GOOD + "delta: {exact_match: true}\n", 7, "delta.exact_match must be a number"),
     (GOOD + "delta: {exact_match: .inf}\n", 7, "delta.exact_match must be"),
     (GOOD + "metrics:\n- retrieval_utility\n- retrieval_utility_end\n", 9, "listed twice"),
-    (GOOD + "not_run:\n  c: no time\n  b: no time\n", 9, "'b' is a cell"),
+    (GOOD + "not_run:\n  c: no time\n  b: no time\n", 9, "'b' is a variant"),
     # names that YAML reads as dates, numbers or true
     ("baseline: 2024-01-01\ncells:\n  2024-01-01:\n", 5, "read as a date; put it in quotes"),
     ("baseline: a\ncells:\n  a:\n  1.10: {}\n", 6, "read as a number; put it in quotes"),
@@ -125,17 +125,17 @@ REFUSALS = [
     (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "'pretrain.steps' is set twice"),
     (GOOD + "set: {seeds: [1]}\n", 7, "key 'seeds'"),
     (GOOD + "set: {preset: toy}\n", 7, "key 'preset'"),
-    (B + "{set: {pretrain.masking: salint}}\n", 6, "cell 'b': parameter 'pretrain.masking'"),
+    (B + "{set: {pretrain.masking: salint}}\n", 6, "variant 'b': parameter 'pretrain.masking'"),
     (B + "{set: {finetune.objective: emdr}}\n", 6, "'emdr2'"),
-    (B + "{set: {pretrain.masking: {name: random_token, a: 1}}}\n", 6, "cell 'b': parameter 'pretrain.masking'"),
+    (B + "{set: {pretrain.masking: {name: random_token, a: 1}}}\n", 6, "variant 'b': parameter 'pretrain.masking'"),
     (B + "{set: {launch.ranks: 2}}\n", 6, "the study's 'set'"),
     (B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n", 9, "null document alone"),
     # baseline and names
     ("cells:\n  a:\n", None, "'baseline' is missing"),
-    ("baseline: c\ncells:\n  aa:\n", 3, "'c' is no cell; choose from: aa"),
-    ("baseline: c\n", 3, "'c' is no cell; add cells or axes"),
+    ("baseline: c\ncells:\n  aa:\n", 3, "'c' is no variant; choose from: aa"),
+    ("baseline: c\n", 3, "'c' is no variant; add cells or axes"),
     ("baseline: {pretrain.steps: 5}\ncells:\n  a:\n", 3, "points are for axes"),
-    ("baseline: a b\ncells: {a b: {}}\n", 4, "cell 'a b': use letters"),
+    ("baseline: a b\ncells: {a b: {}}\n", 4, "variant 'a b': use letters"),
     ("baseline: a\ncells:\n  a: {title: x}\n  b: {title: x, set: {pretrain.steps: 5}}\n", 6, "the same title, 'x'"),
     # overlaps
     (B + "\n", 6, "'a' and 'b' are the same run: they have identical parameters"),
@@ -154,12 +154,12 @@ REFUSALS = [
     ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: [5, 5]}\n", 4, "point '5' is listed twice"),
     ("baseline: {refresh: a}\naxes: {refresh: [{pretrain.steps: 5}]}\n", 4, "list values, or name points"),
     ("baseline: {a: x, b: y}\naxes: {a: {x: {pretrain.steps: 5}}, b: {y: {pretrain.steps: 6}}}\n", 4, "both set"),
-    ("baseline: {a: x}\naxes: {a: {x: {}, y z: {pretrain.steps: 6}}}\n", 4, "'y z' cannot name a cell"),
+    ("baseline: {a: x}\naxes: {a: {x: {}, y z: {pretrain.steps: 6}}}\n", 4, "'y z' cannot name a variant"),
     (
         "baseline: {pretrain.null_document: encoded, pretrain.candidates: 6}\naxes:\n"
         '  pretrain.null_document: ["off", encoded]\n  pretrain.candidates: [1, 6]\n',
         6,
-        "cell 'null_document=encoded,candidates=1'",
+        "variant 'null_document=encoded,candidates=1'",
     ),
 ]
 
@@ -386,7 +386,7 @@ def test_what_params_yaml_changes_in_every_cell_is_told(write: Write, tmp_path: 
     )
     assert in_every_cell(plan).endswith("pretrain.masking = random_span, pretrain.steps = 7")
     varying = plan_study(write(B + "{set: {pretrain.masking: random_token}}\n"), tmp_path)
-    assert "WARNING: cells of this study vary pretrain.masking: its baseline" in in_every_cell(varying)
+    assert "WARNING: variants of this study vary pretrain.masking: its baseline" in in_every_cell(varying)
     with refused("'a' and 'b'", "params.yaml sets pretrain.masking = random_span"):
         plan_study(write(B + "{set: {pretrain.masking: random_span}}\n"), tmp_path)
 
@@ -403,7 +403,7 @@ def test_the_first_seeds_are_a_part_of_the_study(write: Write, wanted: int | Non
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("pretrain.masking", "cell 'token' changes 'pretrain.masking'"),
+        ("pretrain.masking", "variant 'token' changes 'pretrain.masking'"),
         ("pretrain.maskin", "--set pretrain.maskin: "),
         ("launch.device", "'launch.device'"),
         ("seeds", "give --seeds N"),
@@ -423,7 +423,7 @@ def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planne
 def test_a_section_on_the_command_line_is_its_parameters(planned: Planned) -> None:
     plan = planned(CELLS, overrides={"pretrain": {"steps": 7}})
     assert plan.of("realm")[0].params == tiny.params({"pretrain.steps": 7})
-    with refused("cell 'token' changes 'pretrain.masking'"):
+    with refused("variant 'token' changes 'pretrain.masking'"):
         planned(CELLS, overrides={"pretrain": {"masking": "random_span"}})
 
 

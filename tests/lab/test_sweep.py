@@ -277,7 +277,7 @@ def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[
     assert {path.name for path in before} >= {"results.csv", "summary.json", "report.md", "curves.png"}
     assert sweep_here(done) == 0
     assert main(["sweep", str(done / "experiments" / "mini.yaml"), "--root", str(done)]) == 0
-    assert capsys.readouterr().err.count("study mini: 3 runs in 3 cells, 3 complete; nothing to do") == 2
+    assert capsys.readouterr().err.count("study mini: 3 runs in 3 variants, 3 complete; nothing to do") == 2
     assert attempts(done) == {1}
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
 
@@ -397,7 +397,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     monkeypatch.syspath_prepend(str(root))
     assert sweep_here(root) == 1
     said = capsys.readouterr().err
-    failed = "pretrain, seed 0 (shared by 2 cells)"
+    failed = "pretrain, seed 0 (shared by 2 variants)"
     where = "RuntimeError in masking_of_mine.py, line 7 (no mask today)"
     why = f"parameter 'pretrain.masking': 'masking_of_mine:scheme' failed with {where}; correct it"
     assert f"{failed}: FAILED: {why}\n" in said
@@ -417,7 +417,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
 
     assert sweep_here(root) == 1  # nothing is tried again without being asked for
     said = capsys.readouterr().err
-    assert "3 runs in 3 cells, 1 complete; nothing to do" in said
+    assert "3 runs in 3 variants, 1 complete; nothing to do" in said
     assert "2 runs failed and stay so: see `realm-lab status mini`, then --retry-failed" in said
     assert pretrain.status().finished_at == ended
 

@@ -159,11 +159,11 @@ def test_trials_are_chosen_by_their_cell(planned: Planned, tmp_path: Path) -> No
         (TUNE.replace("trials: 13", "trials: 13, metric: exact_match"), CELLS, "development data"),
         (TUNE, CELLS.replace("{}", "{space: {}}"), "space"),
         (TUNE, CELLS.replace("{}", "{trials: 20}"), "'trials'"),
-        (TUNE, CELLS.replace("{}", f"{{set: {{{RATE}: 2.0e-3}}}}"), f"'{RATE}' is set for cell 'realm'"),
+        (TUNE, CELLS.replace("{}", f"{{set: {{{RATE}: 2.0e-3}}}}"), f"'{RATE}' is set for variant 'realm'"),
         (TUNE.replace("low: 1", "low: 4"), CELLS, f"'{RATE}' is 0.003"),
         (TUNE.replace("reader.learning", "learning"), CELLS, "'finetune.learning_rate'"),
         (TUNE.replace("high", "hihg"), CELLS, "'hihg'"),
-        ("{trials: 3, seeds: [10]}", CELLS, "cell 'realm' has no space"),
+        ("{trials: 3, seeds: [10]}", CELLS, "variant 'realm' has no space"),
         (
             "{trials: 3, seeds: [10], sampler: grid}",
             CELLS.replace("{}", "{space: {finetune.steps: {choices: [12, 24]}}}"),

@@ -91,4 +91,4 @@ def test_a_part_of_a_study_is_named_by_its_cells(project: Path, capsys: pytest.C
     assert cells(last, project, capsys) == {last}
     assert cells(f"{last},{first}", project, capsys) == {first, last}
     assert main(["--root", str(project), "sweep", "mine", "--cells", f"{last},masking=slow", "--dry-run"]) == 2
-    assert "no cell 'masking=slow'; did you mean 'masking=slowly,candidates=6'" in capsys.readouterr().err
+    assert "no variant 'masking=slow'; did you mean 'masking=slowly,candidates=6'" in capsys.readouterr().err

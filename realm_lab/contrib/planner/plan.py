@@ -219,7 +219,7 @@ def show_plan(plan: dict[str, Any]) -> None:
         costs = [] if price is None else [f"{hours * price:,.2f}"]
         stages.add_row(name.replace("_", " "), _device_time(hours), *costs, style="bold" * (name in total))
     out(stages)
-    out("a study's cells: sweep NAME --dry-run\n", style="dim")
+    out("a study's variants: sweep NAME --dry-run\n", style="dim")
     ways = [Freshness(**plan[way]) for way in ("asynchronous", "synchronous")]
     refresh = _table("refreshing", "asynchronous", "synchronous")
     for title, shown in _FRESHNESS.items():

@@ -93,7 +93,7 @@ class CorpusContext:
         """Return the remedy for a missing stage: `realm-lab run` trains only the default systems."""
         if self.run.system in DEFAULT_SYSTEMS:
             return "call `realm-lab run` with the same --params, --preset and --set"
-        return f"run a study with a cell `system: {self.run.system}`"
+        return f"run a study with a variant `system: {self.run.system}`"
 
     @property
     def vocabulary_size(self) -> int:

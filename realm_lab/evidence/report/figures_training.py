@@ -98,7 +98,8 @@ def corpus_update(study: StudyFrames) -> Any:
 
 def quality_over_drift(study: StudyFrames) -> Any:
     """Quality against what staleness does: drift is the share of a fresh index's top k that the searched index misses,
-    mean over the evaluations of pre-training (1 − index_overlap). Light dots are runs, heavy ones the means of cells.
+    mean over the evaluations of pre-training (1 − index_overlap). Light dots are runs, heavy ones the means of
+    variants.
     """
     measured = study.curves[(study.curves["metric"] == "index_overlap") & (study.curves["step"] > 0)]
     overlap = measured.groupby(["cell", "seed"])["value"].mean().rename("overlap").reset_index()

@@ -93,7 +93,7 @@ def write_study_report(
     root, folder = Path(root), Path(root) / "reports" / name
     record = (studies or Studies(root / "runs")).read(name)
     if record.tuning and not record.runs:
-        raise UserError(f"study {name}: its cells are being tuned, see `realm-lab status {name}`")
+        raise UserError(f"study {name}: its variants are being tuned, see `realm-lab status {name}`")
     study = load_runs(root / "runs", record)
     reported = read_summary(folder).get("coverage", {}).get("complete", 0)
     if (complete := coverage(study.results)["complete"]) < reported and not force:

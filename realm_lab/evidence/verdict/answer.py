@@ -55,8 +55,8 @@ CLUSTERS = (
     "seeds may give another result. "
 )
 CONTROL = (
-    "Control: {}, tested by itself. If it differs from the baseline or has too few pairs, no cell is called different "
-    "or equivalent."
+    "Control: {}, tested by itself. If it differs from the baseline or has too few pairs, no variant is called "
+    "different or equivalent."
 )
 
 
@@ -196,7 +196,7 @@ class Answer:
         digits, rows = one.metric.digits, []
         for place, cell in enumerate(one.cells):
             found = cell.finding
-            row = {self.cell: cell.cell, "n": str(found.seeds if found else len(cell.values))}
+            row = {"variant": cell.cell, "n": str(found.seeds if found else len(cell.values))}
             row["mean ± sd"] = mean_sd(summarise(cell.values.values()), digits)
             row["difference"] = signed(found and found.size, digits)
             row["95 % interval"] = interval(found and found.interval, digits)
@@ -290,10 +290,10 @@ def verdict(
         check_parts([*runs.values()], name)
     cells = dict.fromkeys(name for name, _ in runs)
     if baseline not in cells:
-        raise UserError(f"--baseline: no {cell} '{baseline}'", remedy=suggestion(baseline, cells))
+        raise UserError(f"--baseline: no variant '{baseline}'", remedy=suggestion(baseline, cells))
     if control and (control == baseline or control not in cells):
         others = [name for name in cells if name != baseline]
-        raise UserError(f"--control: no other {cell} '{control}'", remedy=suggestion(control, others))
+        raise UserError(f"--control: no other variant '{control}'", remedy=suggestion(control, others))
     names = [baseline, *(name for name in cells if name != baseline)]
     tables = {one: {name: values_of(runs, name, one, state) for name in names} for one in metrics}
     defined = {one: _metric(one, tables[one], better.get(one, "")) for one in metrics}

@@ -19,7 +19,7 @@ def write(answer: Answer, folder: Path) -> list[Path]:
     texts = {
         "verdict.md": answer.markdown(),
         "verdict.tex": "\n".join(
-            table(answer.rows(one), f"{one.metric.name} by {answer.cell}, paired by {answer.pair}", one.metric.name)
+            table(answer.rows(one), f"{one.metric.name} by variant, paired by {answer.pair}", one.metric.name)
             for one in answer.metrics
         ),
         "verdict.json": json.dumps(answer.as_json(), indent=2, ensure_ascii=False) + "\n",

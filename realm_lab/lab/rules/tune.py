@@ -163,7 +163,7 @@ def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Itera
         points = grid(space)
         if len(points) != tuning.trials:
             raise UserError(
-                f"its grid has {len(points)} combinations and tune.trials is {tuning.trials}, which every cell must "
+                f"its grid has {len(points)} combinations and tune.trials is {tuning.trials}, which every variant must "
                 "have; change its choices or the trials"
             )
         yield first

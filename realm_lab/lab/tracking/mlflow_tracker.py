@@ -103,7 +103,7 @@ def _one_line() -> Iterator[None]:
 
 def _about(name: str) -> str:
     what = f"Runs of the study `{name}`" if name != UNPLANNED else "Runs that no study mentions any more"
-    return f"{what}, mirrored by `realm-lab mirror`. Open the saved view *by cell* to compare its cells."
+    return f"{what}, mirrored by `realm-lab mirror`. Open the saved view *by variant* to compare its variants."
 
 
 def _source(runs: Path) -> str:

@@ -1,4 +1,4 @@
-"""The views of a study that MLflow's interface opens by a link: its runs by cell, and by the changes of cells.
+"""The views of a study that MLflow's interface opens by a link: its runs by variant, and by the changes of variants.
 
 MLflow keeps such views in tags of the experiment and writes them in its browser code; this format is from
 version 3.17. A version that does not support it shows the plain list of runs.
@@ -39,13 +39,13 @@ def saved_views(study: StudyRecord) -> dict[str, str]:
     metrics, longest = [f"metrics.`{name}`" for name in HEADLINES], max(len(cell.name) for cell in study.cells)
     curves = [_chart("LINE", f"pretrain/{name}") for name in ("retrieval_utility", "recall_at_5")]
     by_cell = _view(
-        "by cell",
+        "by variant",
         [*metrics, *(f"params.`{name}`" for name in changed[:COLUMNS]), "tags.`realm.seed`", "tags.`realm.changes`"],
         [*curves, *(_chart("BAR", name) for name in HEADLINES)],
-        {"aggregateFunction": "average", "groupByKeys": [{"mode": "param", "groupByData": "cell"}]},
+        {"aggregateFunction": "average", "groupByKeys": [{"mode": "param", "groupByData": "variant"}]},
         longest,
     )
-    axes = changed[:AXES] or ["cell"]
+    axes = changed[:AXES] or ["variant"]
     parallel = _chart("PARALLEL", HEADLINES[0]) | {
         "selectedParams": axes,
         "selectedMetrics": list(HEADLINES),
@@ -53,7 +53,7 @@ def saved_views(study: StudyRecord) -> dict[str, str]:
     }
     by_parameter = _view(
         "by parameter",
-        ["attributes.`Dataset`", *metrics, *(f"params.`{name}`" for name in dict.fromkeys(("cell", "seed", *axes)))],
+        ["attributes.`Dataset`", *metrics, *(f"params.`{name}`" for name in dict.fromkeys(("variant", "seed", *axes)))],
         [parallel, *curves],
         None,
         longest,

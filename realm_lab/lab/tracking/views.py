@@ -134,7 +134,7 @@ def view_of(run: Run, study: StudyRecord | None, codes: CodeStates | None = None
     tags = {
         "realm.kind": "run",
         "realm.run_key": run.run_key,
-        "realm.cell": run.cell,
+        "realm.variant": run.cell,
         "realm.seed": str(run.seed),
         "realm.system": run.system,
         "realm.study": study.name if study else "",
@@ -157,7 +157,7 @@ def view_of(run: Run, study: StudyRecord | None, codes: CodeStates | None = None
         names = ("config.yaml", "env.json", "results.json", "eval/predictions.jsonl")
         files |= {f"{stage}/{name}": one.path / name for name in names if (one.path / name).exists()}
     everything = flatten({**run.params, "inputs": {"corpus": run.corpus_key}})
-    params = flatten(run.params) | {"seed": run.seed, "system": run.system, "cell": run.cell}
+    params = flatten(run.params) | {"seed": run.seed, "system": run.system, "variant": run.cell}
     points = {stage: _points(one, run.states[stage]) for stage, one in stages.items()}
     started_ms, ended_ms = _own_times(run)
     model = None

@@ -167,7 +167,7 @@ def test_an_unfinished_run_is_named_with_what_to_do(line: Path) -> None:
     with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; call `realm-lab r"):
         ask(open_run(PARAMS, line, 0, "warm_start"), "who ?")
     with pytest.raises(
-        UserError, match=r"the finetune stage has not .*; run a study with a cell `system: bm25_reader`"
+        UserError, match=r"the finetune stage has not .*; run a study with a variant `system: bm25_reader`"
     ):
         ask(open_run(PARAMS, line, 0, "bm25_reader"), "who ?")
     other = tiny.params({"pretrain.steps": 3})

@@ -141,7 +141,7 @@ def test_one_rank_that_is_stopped_stops_both_and_they_resume(
             stages.run("warm_start", stages.planned(tiny.params(SHARED)), root)
     run = tiny.stage_run("warm_start", tiny.params(SHARED), root)
     if name == "SIGKILL":
-        assert str(caught.value) == "warm-start, seed 0 (shared by 2 cells): killed by signal 9"
+        assert str(caught.value) == "warm-start, seed 0 (shared by 2 variants): killed by signal 9"
         assert stage_state(run.path).state == "LOST"  # whichever it was: no failure of the run
     else:
         assert str(caught.value).endswith("stopped by a signal")

@@ -24,14 +24,16 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: S
     folded = re.findall("<summary>(.*?):", text)
     assert folded == ["More results", "How certain", "Per run", "How to reproduce"]
     titles = re.findall("\n## (.*)\n", text)
-    assert {"Curves over pre-training", "Cost", "Cells and their changes", "Runs"} <= {*titles}
+    assert {"Curves over pre-training", "Cost", "Variants and their changes", "Runs"} <= {*titles}
     assert "Attention" not in text, "a clean study has no warning"
     assert not any(title.startswith(("Flagged", "Warnings")) for title in titles)
     shown = text.partition("<details")[0]
-    head = [shown.index(part) for part in ("Which part pays?", "**Compared with ", "](figures/deltas.png)", "| cell |")]
+    head = [
+        shown.index(part) for part in ("Which part pays?", "**Compared with ", "](figures/deltas.png)", "| variant |")
+    ]
     assert head == sorted(head), "question, verdict, figure, table"
-    assert "\n| cell | mean ± sd | n | difference \\[95 % interval\\] | p | finding |" in shown
-    assert shown.count("| cell |") == 1, "one table, the rest is folded"
+    assert "\n| variant | mean ± sd | n | difference \\[95 % interval\\] | p | finding |" in shown
+    assert shown.count("| variant |") == 1, "one table, the rest is folded"
     assert "pretrain.masking = random_token" in text
     assert "random &lt;tokens&gt;" in text
     assert text.count("| BM25, the same passages | 0.625 ± 0.000 | 3 | – | – | reference |") == 1  # only of recall@5
@@ -85,7 +87,7 @@ class Best(ReportSection):
     @functools.cached_property
     def rows(self) -> Rows:
         best = self.report.results.sort_values("exact_match").iloc[-1]
-        return [{"cell": str(best["cell"]), "exact match": f"{best['exact_match']:.2f}"}]
+        return [{"variant": str(best["cell"]), "exact match": f"{best['exact_match']:.2f}"}]
 
     def data(self) -> dict[str, Any]:
         return {self.name: self.rows}
@@ -122,13 +124,13 @@ def test_a_study_may_have_sections_of_its_own(tmp_path: Path, study: StudyRecord
     own = tuple(Choice(f"tests.evidence.report.test_drawn_reports:{name}") for name in names)
     write_study_record(tmp_path / "runs", replace(study, sections=own))
     text = report(tmp_path)
-    assert text.count("## Best run\n\n| cell | exact match |") == 2
+    assert text.count("## Best run\n\n| variant | exact match |") == 2
     assert "Nameless': it has no name" in text
     assert "failed with RuntimeError in test_drawn_reports.py" in text.replace("\\_", "_")
     assert "no function or class 'missing'" in text.replace("\\_", "_")
     assert "summary.json has another coverage" in text
     folder = tmp_path / "reports" / "table"
-    assert read_json(folder / "summary.json")["best"][0]["cell"] in text
+    assert read_json(folder / "summary.json")["best"][0]["variant"] in text
     assert stale(folder) == []
 
 

@@ -191,7 +191,7 @@ def test_what_was_not_run_and_what_holds_in_every_cell_is_said(tmp_path: Path, s
     told = replace(study, not_run={"closed book": "too much | text to read"}, common={"pretrain.steps": 7})
     write_study_record(tmp_path / "runs", told)
     text = report(tmp_path)
-    assert " · in every cell, over the preset: pretrain.steps = 7\n" in text
+    assert " · in every variant, over the preset: pretrain.steps = 7\n" in text
     rows = text.partition("**Not run**")[2].partition("\n\n**")[0]
     assert re.search(r"\| closed book +\| too much \\\| text to read +\|", rows)
 

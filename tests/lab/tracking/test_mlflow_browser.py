@@ -93,7 +93,7 @@ def test_a_search_by_a_parameter_finds_its_runs_with_their_data_and_parallel_coo
 
 
 def test_four_runs_are_compared_by_the_parameters_that_differ(page: Any, server: Served) -> None:
-    found = MlflowClient(tracking_uri=server.uri).search_runs([server.experiment], "params.cell LIKE 'r%'")
+    found = MlflowClient(tracking_uri=server.uri).search_runs([server.experiment], "params.variant LIKE 'r%'")
     ids = json.dumps([run.info.run_id for run in found])
     page.goto(f"{server.url}/#/compare-runs?runs={ids}&experiments={json.dumps([server.experiment])}")
     for text in ("Comparing 4 Runs", "pretrain.masking", "random_token", "salient_span"):

@@ -60,7 +60,7 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     # Pre-training starts at 200; the warm start before it is shared. Its stages took 90, 100 and 20 seconds.
     assert run["times"] == ((BEGAN_AT + 200) * 1000, (BEGAN_AT + 200 + 210) * 1000)
     # All parameters, also those that are as the preset has them.
-    identity = {"seed": "0", "system": "realm", "cell": "realm", "preset": "toy"}
+    identity = {"seed": "0", "system": "realm", "variant": "realm", "preset": "toy"}
     corpus = {"corpus.source": "toy", "corpus.files.knowledge": "[]", "corpus.toy.world_seed": "none"}
     pretrain = {"masking": "salient_span", "reader.learning_rate": "3e-05", "steps": "200"}
     assert run["params"] == identity | corpus | {f"pretrain.{name}": value for name, value in pretrain.items()}
@@ -68,7 +68,7 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
         "toy corpus": (made_runs.CORPUS[:12], "training", {"passages": 2048, "sentences": 3936}),
         "toy questions": (made_runs.CORPUS[:12], "evaluation", {"questions_test": 648}),
     }
-    tags = {"run_key": record.run_key, "cell": "realm", "study": "default", "seed": "0", "state": "COMPLETE"}
+    tags = {"run_key": record.run_key, "variant": "realm", "study": "default", "seed": "0", "state": "COMPLETE"}
     tags |= {"git_commit": "0123456789abcdef0123456789abcdef01234567", "system": "realm", "changes": "nothing"}
     assert {f"realm.{name}": value for name, value in tags.items()}.items() <= run["tags"].items()
     assert run["tags"]["mlflow.parentRunId"] == "default"
@@ -361,7 +361,7 @@ def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:
     assert (summary.studies, sum(summary.states.values()), summary.created) == (2, 3, 4)
     (run,) = shown.content(runs, "staleness").values()
     twin = shown.content(runs)["realm-s0"]
-    assert (run["tags"]["realm.cell"], twin["tags"]["realm.cell"]) == ("fresh", "realm")
+    assert (run["tags"]["realm.variant"], twin["tags"]["realm.variant"]) == ("fresh", "realm")
     assert run["points"] == twin["points"]
 
 

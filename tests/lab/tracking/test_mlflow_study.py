@@ -41,7 +41,7 @@ def test_a_study_is_an_experiment_with_its_question_and_report_above_its_runs(ru
     assert study["points"]["realm/exact_match"][0][2] == pytest.approx(sum(scores) / 2)
     for name, run in shown.content(runs).items():
         assert run["tags"]["mlflow.parentRunId"] == "default"
-        assert name == f"{run['tags']['realm.cell']}-s{run['tags']['realm.seed']}"
+        assert name == f"{run['tags']['realm.variant']}-s{run['tags']['realm.seed']}"
     masked = shown.content(runs)["random_mask-s1"]
     assert masked["tags"]["realm.changes"] == "pretrain.masking = random_token"
     assert masked["params"]["pretrain.masking"] == "random_token"

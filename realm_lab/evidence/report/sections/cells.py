@@ -16,7 +16,7 @@ class Cells(ReportSection):
     """Each cell's changes of the baseline."""
 
     name = "cells"
-    heading = "Cells and their changes"
+    heading = "Variants and their changes"
     group = "How to reproduce"
 
     @functools.cached_property
@@ -28,7 +28,7 @@ class Cells(ReportSection):
             cell = record.cell(name)
             parts = [f"{key} = {show(value)}" for key, value in cell.changes.items()]
             parts += [f"system {cell.system}"] if cell.system != base.system else []
-            rows.append({"cell": name, "title": title, "changes": "; ".join(parts) or "nothing: the baseline"})
+            rows.append({"variant": name, "title": title, "changes": "; ".join(parts) or "nothing: the baseline"})
         return rows
 
     def data(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class CollapsedRuns(ReportSection):
     group = "How certain"
     note = """\
 The retriever of a collapsed run no longer finds useful passages. *p*: McNemar's exact test over the seeds, corrected \
-over the cells by Holm's method. On the right: {{ report.compared[0].metric.title }}, only over the seeds \
+over the variants by Holm's method. On the right: {{ report.compared[0].metric.title }}, only over the seeds \
 where neither collapsed. That difference is for runs that do not collapse, and no reason to ignore those that do.
 """
 
@@ -55,7 +55,7 @@ where neither collapsed. That difference is for runs that do not collapse, and n
                 metric, alive = self.report.compared[0].metric, one.alive
                 rows.append(
                     {
-                        "cell": title,
+                        "variant": title,
                         "collapsed": f"{one.cell} of {one.seeds}",
                         "baseline, same seeds": f"{one.baseline} of {one.seeds}",
                         "p, corrected": number(adjusted[name]),

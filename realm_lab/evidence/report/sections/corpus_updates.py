@@ -51,7 +51,12 @@ def update_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]]) -> Rows
     for (name, title), group, (measure, (heading, digits)) in itertools.product(cells, groups, UPDATED.items()):
         before, after = (column(results, name, f"{group}.{side}.{measure}") for side in SIDES)
         if found := compare(after, before):
-            row = {"cell": title, "update": group.partition(".")[2], "measure": heading, "seeds": str(len(found.seeds))}
+            row = {
+                "variant": title,
+                "update": group.partition(".")[2],
+                "measure": heading,
+                "seeds": str(len(found.seeds)),
+            }
             row |= {"old": mean_of(before, 1, digits), "new": mean_of(after, 1, digits)}
             shown = f" [{interval(found.interval, digits)}]" if len(found.seeds) > 2 else ""
             rows.append(row | {"new − old [95 %]": f"{signed(found.mean, digits)}{shown}"})

@@ -53,7 +53,7 @@ that retrieve and answer. The time and operations of refreshing are part of pre-
         stages = dict.fromkeys(stage for stages in sorted(minutes, key=len, reverse=True) for stage in stages)
         rows = []
         for name, title in self.report.cells:
-            row = {"cell": title, "runs": str(coverage(results, name)["complete"])}
+            row = {"variant": title, "runs": str(coverage(results, name)["complete"])}
             for stage in stages:
                 row[stage.replace("_", " ")] = number(cost[name]["minutes"].get(stage), 1)
             row["all"] = mean_of(column(results, name, "wall_seconds"), 60.0, 1)
@@ -101,8 +101,8 @@ def _trade_off(
     spots = report.results[["cell"]].assign(x=price, y=report.results[quality.name])
     if spots.dropna()["cell"].nunique() < 2:
         return None
-    caption = f"{quality.title} against {title}; light dots are runs, heavy ones the means of cells."
-    alt = f"{quality.title} of each cell against its {title}"
+    caption = f"{quality.title} against {title}; light dots are runs, heavy ones the means of variants."
+    alt = f"{quality.title} of each variant against its {title}"
     lines = lines_of(report.record)
     draw_it = partial(plane_figure, spots, report.cells, (title, quality.title), is_log=is_log, lines=lines)
     return Sketch.of(name, caption, alt, partial(draw_it, metric=quality), 1)

@@ -25,7 +25,7 @@ class Declared(ReportSection):
         shown = [one for one in results if one.metric.name in record.metrics and not one.is_cost]
         if not record.declared or not shown:
             return ""
-        others = f"of {len(record.cells) - 1} cells"
+        others = f"of {len(record.cells) - 1} variants"
         met = (f"by {sum(map(self._is_met, one.cells[1:]))} {others} in {one.metric.title}" for one in shown)
         return f"Declared: {CRITERIA[record.declared]}. Met {', '.join(met)}."
 

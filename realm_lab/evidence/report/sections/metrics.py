@@ -74,7 +74,7 @@ No numbers yet: no run of the baseline has results.
         parts += [f"{flags} flag{'s' * (flags != 1)} ({cells})"] if flags else []
         parts += [f"preset {', '.join(report.data['presets'])}"] if report.data["presets"] else []
         common = ", ".join(f"{name} = {show(value)}" for name, value in record.common.items())
-        return " · ".join(parts + ([f"in every cell, over the preset: {common}"] if common else []))
+        return " · ".join(parts + ([f"in every variant, over the preset: {common}"] if common else []))
 
     def data(self) -> dict[str, Any]:
         """Return all findings, the false alarms of their family, and the cells without a finding."""
@@ -149,7 +149,7 @@ which is correct for normally distributed differences and too narrow if a seed f
 seeds. Intervals are not corrected for other comparisons: one can exclude zero although p is above .05, and p \
 decides.
 - *p*: exact sign-flip test over the seeds, corrected for all comparisons of the study (step-down max-T). *Smallest \
-p*: the smallest that this many seeds can give. In a table marked *exploratory*, p is corrected for the cells of \
+p*: the smallest that this many seeds can give. In a table marked *exploratory*, p is corrected for the variants of \
 that metric only.
 - *skewed*: the differences are so skewed that this test gives more than 7.5 % false alarms, not 5 %, even without \
 other tests. Collapsed runs cause this.
@@ -210,7 +210,7 @@ def differences(report: Report, shown: list[MetricResult], name: str) -> list[Sk
         text += "; dot and line: their mean with Student's 95 % interval"
         text += ", which is not corrected for other comparisons: it can exclude zero although p is above .05"
     cells = len({cell.cell.name for result in shown for cell in result.cells if cell.finding})
-    alt = f"Differences of {cells} cell{'s' * (cells != 1)} from {base} in {titles}, with a mark for each seed"
+    alt = f"Differences of {cells} variant{'s' * (cells != 1)} from {base} in {titles}, with a mark for each seed"
     return [Sketch(name, f"{text}.", alt, partial(differences_figure, shown, has_values=has_values))]
 
 
@@ -223,7 +223,7 @@ def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
         finding, collapsed = cell.finding, column(results, cell.cell.name, "collapsed")
         seeds = finding.comparison.seeds if finding else [*cell.values]
         found = summarise(cell.values[seed] for seed in seeds)
-        row = {"cell": cell.cell.title, "mean ± sd": mean_sd(found, digits, fewest=2)}
+        row = {"variant": cell.cell.title, "mean ± sd": mean_sd(found, digits, fewest=2)}
         row |= {"n": str(len(seeds)), "collapsed": str(sum(collapsed.get(seed, 0) > 0 for seed in seeds))}
         row[f"difference{has_interval}"] = difference(finding) if finding else NOTHING
         row["p"] = number(finding.corrected_p) if finding else NOTHING
@@ -234,7 +234,7 @@ def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
             row["finding"] = f"baseline, {row['finding']}" if cell.gap else "baseline"
         rows.append(row)
     if found := summarise(reference_values(results, result.metric.name).values()):
-        row = {"cell": "BM25, the same passages", "mean ± sd": mean_sd(found, digits, fewest=2), "n": str(found.n)}
+        row = {"variant": "BM25, the same passages", "mean ± sd": mean_sd(found, digits, fewest=2), "n": str(found.n)}
         rows.append(row | {"finding": "reference"})
     unused = set() if "collapsed" in results and results["collapsed"].any() else {"collapsed"}
     return [{key: value for key, value in row.items() if key not in unused} for row in rows]
@@ -245,7 +245,7 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     rows = []
     for cell in result.cells:
         digits, finding, name = result.metric.digits, cell.finding, result.metric.name
-        row = {"cell": cell.cell.title, "range": _range(summarise(cell.values.values()), digits)}
+        row = {"variant": cell.cell.title, "range": _range(summarise(cell.values.values()), digits)}
         row["smallest p"] = number(finding and finding.comparison.smallest_p)
         row |= details(finding, digits, "seeds")
         row["95 %, questions"] = interval(finding and finding.per_example, digits)
@@ -258,7 +258,7 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
             row["later papers"] = number(cell.paper.later[name])
         rows.append(row)
     if found := summarise(reference_values(results, result.metric.name).values()):
-        row = {"cell": "BM25, the same passages", "range": _range(found, result.metric.digits)}
+        row = {"variant": "BM25, the same passages", "range": _range(found, result.metric.digits)}
         rows.append(dict.fromkeys(rows[0], NOTHING) | row)
     return without_empty(rows)
 

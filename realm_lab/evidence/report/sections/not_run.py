@@ -37,7 +37,7 @@ class NotRun(ReportSection):
     def not_measured(self) -> Rows:
         """A row for each part of the evaluation that a cell lacks."""
         return [
-            {"cell": title, "part": part, "why": reason}
+            {"variant": title, "part": part, "why": reason}
             for name, title in self.report.cells
             for part, reason in self.report.data["not_measured"].get(name, {}).items()
         ]

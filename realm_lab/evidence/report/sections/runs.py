@@ -37,7 +37,7 @@ class Runs(ReportSection):
         rows = []
         for run in self.report.data["runs"]:
             told = found[run["cell"], run["seed"]]
-            row = {"cell, seed": f"{run['cell']}, {run['seed']}", "run": run["run"], "state": told["status"]}
+            row = {"variant, seed": f"{run['cell']}, {run['seed']}", "run": run["run"], "state": told["status"]}
             rows.append(row)
             if "commits" in run:
                 commits = ", ".join(commit[:DIGEST_CHARACTERS] for commit in run["commits"]) or NOTHING

@@ -71,10 +71,11 @@ class Tuning(ReportSection):
     name = "tuning"
     heading = "Tuning"
     note = """\
-*As it is*: the first trial, with the cell's parameters as they are. *Best of n*: the expected best of n trials, the \
-mean over all orders of the trials (Dodge et al. 2019, section 3.1; without replacement, after Tang et al. 2020). A \
-failed trial counts as the lowest value. Values are means over the development seeds, and higher than those of new \
-seeds, because the best was chosen by them. *Chosen*: each value of its space; â€  is at an edge of it.
+*As it is*: the first trial, with the variant's parameters as they are. *Best of n*: the expected best of n \
+trials, the mean over all orders of the trials (Dodge et al. 2019, section 3.1; without replacement, after Tang \
+et al. 2020). A failed trial counts as the lowest value. Values are means over the development seeds, and higher \
+than those of new seeds, because the best was chosen by them. *Chosen*: each value of its space; â€  is at an edge \
+of it.
 """
 
     @functools.cached_property
@@ -119,7 +120,7 @@ seeds, because the best was chosen by them. *Chosen*: each value of its space; â
             return ""
         tuning, cells = self.report.record.tuning, self.cells
         text = (
-            f"Tuned: {tuning['trials']} trials for each cell by {tuning_metric(self.report.record).title} on "
+            f"Tuned: {tuning['trials']} trials for each variant by {tuning_metric(self.report.record).title} on "
             f"{seeds_text(tuning['seeds'])} ({SAMPLERS[tuning['sampler']]}; of equal trials the first). "
         )
         edges, chosen = sum(len(cell.at_edge) for cell in cells), sum(len(cell.chosen) for cell in cells)
@@ -133,7 +134,7 @@ seeds, because the best was chosen by them. *Chosen*: each value of its space; â
         digits = tuning_metric(self.report.record).digits if cells else 0
         for cell in cells:
             shown = dict.fromkeys([1, 2, (cell.trials + 1) // 2, cell.trials])
-            row = {"cell": cell.title, "trials": f"{cell.trials}" + f", {cell.failed} failed" * bool(cell.failed)}
+            row = {"variant": cell.title, "trials": f"{cell.trials}" + f", {cell.failed} failed" * bool(cell.failed)}
             row["as it is"] = number(cell.as_it_is, digits)
             row |= {f"best of {n}": number(cell.expected[n - 1], digits) for n in shown}
             row["operations of a run, 10Â¹Â²"] = number(cell.teraflop, 2)
@@ -157,7 +158,7 @@ seeds, because the best was chosen by them. *Chosen*: each value of its space; â
             f"Expected best {title} by the number of trials{by_work}: the mean over all orders of the trials, on the "
             "development seeds that the choice depends on."
         )
-        alt = f"Expected best {title} of {len(cells)} cells over the number of trials"
+        alt = f"Expected best {title} of {len(cells)} variants over the number of trials"
         return [
             Sketch("tuning", caption, alt, lambda: tuning_figure(cells, title, len(self.report.record.tuning["seeds"])))
         ]

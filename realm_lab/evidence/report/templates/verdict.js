@@ -719,8 +719,8 @@ function verdict(table, choices) {
   if (state) checkStates(table, state);
   const { runs, leftOut } = runsOf(table, choices);
   const names = [...new Set([baseline, ...runs.map((run) => run.cell)])];
-  if (!runs.some((run) => run.cell === baseline)) refuse(`no ${cell} '${baseline}'`);
-  if (control && (control === baseline || !names.includes(control))) refuse(`no other ${cell} '${control}' for a control`);
+  if (!runs.some((run) => run.cell === baseline)) refuse(`no variant '${baseline}'`);
+  if (control && (control === baseline || !names.includes(control))) refuse(`no other variant '${control}' for a control`);
   const clusters = cluster ? clustersOf(runs, cluster) : null;
   const made = metrics.map((metric) => {
     const values = new Map(names.map((name) => [name, new Map()]));
@@ -894,7 +894,7 @@ function rowsOf(answer, { metric, cells }) {
   const { digits } = metric;
   const rows = cells.map(({ cell, values, finding, gap }, place) => {
     const shown = (text) => (finding ? text(finding) : NOTHING);
-    const row = [[answer.cell, cell], ["n", String(finding ? finding.seeds : values.length)], ["mean ± sd", meanSd(values, digits)]];
+    const row = [["variant", cell], ["n", String(finding ? finding.seeds : values.length)], ["mean ± sd", meanSd(values, digits)]];
     row.push(["difference", shown((one) => signed(one.size, digits))]);
     row.push(["95 % interval", shown((one) => spanOf(one.interval, digits, signed))]);
     row.push(["p (smallest)", shown((one) => `${number(one.correctedP)} (${number(one.smallestP)})`)]);
