@@ -6,7 +6,7 @@ EMBEDDINGS = (
     "`mebibytes`"
 )
 ANSWERED = (
-    "`system`, `question`, `answer`, `near_uniform` (true: the best p(z|x) is below 1.5/k, do not trust the retriever) "
+    "`system`, `question`, `answer`, `near_uniform` (the best p(z|x) is below 1.5/k: do not trust the retriever) "
     "and `candidates`, each with `passage` (null: the null document), `span` "
     "(characters of the body), `answer`, `probability` p(z|x), `reader_probability` p(y|z,x) and `utility` in nats"
 )
@@ -16,22 +16,21 @@ JSON_FIELDS = {
         "-> id)"
     ),
     "evaluate": (
-        "with --predictions: `questions`, each score by its name, and the ids of problems (`missing`, "
-        "`without_answer`, `without_passages`, `contradictory`); with --corpus: `folder` and the scores"
+        "with --predictions: `questions`, each score, and the ids of problems (`missing`, `without_answer`, "
+        "`without_passages`, `contradictory`); with --corpus: `folder` and the scores"
     ),
     "sweep": (
         f"a list of runs with {RUN_FIELDS}; with --power: `study`, `pilot`, `tests`, `power` and its standard "
         "`power_error`, `until`, `comparisons` (`metric`, `cell`, `deltas`, `spread`, `spread_seeds`, `delta`, "
         "`enough`: the fewest seeds that detect `delta`, `detectable`: seeds -> `difference` and `seeds` taken) and "
-        "`costs` (`seeds`, `runs`, `device_hours`, `left`, and with a rule those `expected`). For a search: itself "
-        "and its trials, as in `trials.json`; with --dry-run the space and the states of trials"
+        "`costs` (`seeds`, `runs`, `device_hours`, `left`, and with a rule those `expected`). For a search: as "
+        "`trials.json`; with --dry-run the space and the states of trials"
     ),
     "status": (
         "for a study `study`, `counts` (state -> number), `other_code` (a warning) and `runs`. For a run: stage -> "
         "`state`, `error`, `flags` and `metrics`, the rows of its metrics.jsonl. Without a name: a list of `study`, "
-        "`counts` and `question`, with the `error` of a record that cannot be read. With --runs: a list of `run`, "
-        "`state` and `studies` (STUDY/VARIANT). With --ledger: `lines`, `problems` and `deviations` (study -> changes "
-        "after results were seen)"
+        "`counts`, `question` and perhaps `error`. With --runs: a list of `run`, `state` and `studies` "
+        "(STUDY/VARIANT). With --ledger: `lines`, `problems` and `deviations` by study"
     ),
     "compare": "as summary.json of a study: `cells`, `comparisons` and more",
     "reproduce": (
@@ -53,8 +52,8 @@ JSON_FIELDS = {
     ),
     "verdict": (
         "`cell`, `pair`, `baseline`, `cluster`, `control`, `decision` (not worse, worse or undecided), `calibration`, "
-        "`metrics` (metric -> variant -> its finding), `left_out` (`run` and `why`) and `other_status` (column that "
-        "seems to be a state -> its words for runs that did not finish); with --calibrate: `study`, `false_alarms` and "
+        "`metrics` (metric -> variant -> its finding), `left_out` (`run` and `why`) and `other_status` (column "
+        "-> its words for runs that did not finish); with --calibrate: `study`, `false_alarms` and "
         "its standard `error`, `tests`, `seeds` and `comparisons`, each with its own rate"
     ),
     "claims": "`files`, `bound` and `problems`, each with `path`, `line`, `says`, `found` and `remedy`",
@@ -71,8 +70,7 @@ EXIT_CODES = {
     "0": "done",
     "1": (
         "a check failed (`claims`, `doctor`, `status --ledger`, `reproduce`, `verdict --gate`: worse), a run failed or "
-        "is not complete (`sweep`), `mirror` could not show a run, or an unexpected error (one line; "
-        "`--debug` shows the traceback)"
+        "is not complete, `mirror` could not show a run, or an unexpected error"
     ),
     "2": "an error that you can fix: one line on stderr names file, line or parameter, and the remedy",
     "3": "`verdict --gate`: undecided",

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from docs.json_fields import EXIT_CODES, JSON_FIELDS
-from realm_lab.cli.examples import PROGRAM, examples
+from realm_lab.cli.examples import examples
 from realm_lab.cli.parser import ALIASES, build_parser
 from realm_lab.engine.corpus.sources import CORPUS_SOURCES
 from realm_lab.engine.params import reference_page
@@ -32,14 +32,11 @@ CLI_HEAD = f"""\
 
 {NOTE}
 
-Every command is `{PROGRAM} COMMAND`. Results go to stdout, progress and errors to stderr. With `--json` stdout is one
-JSON document, whose fields are listed with each command. The stages print only progress;
-`{PROGRAM} status default --json` has their state.
+Results go to stdout, progress and errors to stderr. With `--json` stdout is one JSON document, whose fields are listed
+with each command. Each command also has `--root DIR`, the project folder (default: `.`), and `--debug`, which shows the
+traceback of an error.
 
-Each command also has `--root DIR`, the project folder (default: `.`), and `--debug`, which shows the traceback of an
-error.
-
-Completion of commands and options in this shell (zsh: `--shell=zsh`):
+Completion in this shell (zsh: `--shell=zsh`):
 
 ```bash
 eval "$(shtab --shell=bash realm_lab.cli.parser.completion)"
@@ -56,13 +53,12 @@ METRICS_HEAD = f"""\
 
 {NOTE}
 
-A study compares its `metrics`, in the order that it lists them. `results.csv` has a column for each metric of a run.
-You may choose a learning rate, or reward a search, only by a metric measured on **dev** data. "Better" is the direction
-of an improvement.
+A study compares its `metrics`. `results.csv` has a column for each metric of a run. You may choose a learning rate, or
+reward a search, only by a metric measured on **dev** data. "Better" is the direction of an improvement.
 """
 PARTS = {
     "answers": ("Answers", "Need a system that answers questions."),
-    "retrieval": ("Retrieval", "Need a system that retrieves. Zero-shot means before fine-tuning on questions."),
+    "retrieval": ("Retrieval", "Need a system that retrieves."),
     "own measurements": ("Masked sentences and retrieval utility", "Measured by systems that read masked sentences."),
     "corpus update": ("Corpus update", "Measured with an updated corpus in place of the old one."),
     "BM25": ("BM25", "The baseline retriever, on the same questions."),
@@ -137,10 +133,15 @@ def render_metrics() -> str:
 
 
 def _metrics(title: str, note: str, metrics: Iterable[Metric]) -> list[str]:
-    rows = [
-        (f"`{one.name}`", _cell(f"{one.title} ({one.unit})" if one.unit else one.title), one.split or "", one.better)
-        for one in metrics
-    ]
+    named = {one.name: one for one in metrics}
+    rows = []
+    for one in named.values():
+        name, title, ends = f"`{one.name}`", f"{one.title} ({one.unit})" if one.unit else one.title, ("_start", "_end")
+        if one.name.endswith(ends[0]) and (end := one.name.removesuffix(ends[0]) + ends[1]) in named:
+            name, title = f"{name}, `{end}`", title.replace("before", "before, after")
+        elif one.name.endswith(ends[1]) and one.name.removesuffix(ends[1]) + ends[0] in named:
+            continue
+        rows.append((name, _cell(title), one.split or "", one.better))
     head = ("metric", "meaning (unit)", "data", "better")
     return [f"## {title}\n", f"{note}\n", *_table(head, rows), ""] if rows else []
 

@@ -10,11 +10,9 @@ WIDTH = 80
 EXAMPLES: dict[str, dict[str, str]] = {
     "init": {
         "init my_project": "a folder with parameters, pipeline, study and sample text",
-        "init my_project --preset real": "start from real text and a pre-trained encoder",
     },
     "demo": {
         "demo": "a finished run answers a question",
-        'demo "what is the capital of vovzib ?"': "another question",
     },
     "prepare": {
         "prepare": "the corpus of params.yaml",
@@ -24,39 +22,31 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "run": "train and evaluate what params.yaml describes",
         "run --preset smoke": "the whole pipeline, as a quick check",
         "run --until pretrain --set pretrain.masking=random_span": "mask random spans, and do not fine-tune",
-        "run --dry-run": "print the plan without running",
     },
     "evaluate": {
         "evaluate --predictions mine.jsonl --questions test.jsonl": "score another program's answers",
         "evaluate --corpus new.jsonl --name june": "ask a finished run with another corpus",
-        "evaluate --run-file retrieved.run --run table1/dpr-s0": "write what a run retrieves",
     },
     "mine": {
         "mine mined.json": "training questions with hard negatives of BM25",
-        "mine mined.json --retriever run --run table1/dpr-s0 --negatives 7": "those of a finished run",
     },
     "report": {
         "report": "every study, and reports/index.html",
-        "report masking --html": "one study, as one self-contained page",
         "report masking --paper": "with LaTeX tables, and figures as PDF and SVG",
     },
     "sweep": {
         "sweep masking --dry-run": "print the plan without running",
         "sweep masking --power": "what numbers of seeds will detect, and what they cost",
         "sweep masking": "run what is missing, then write the report",
-        "sweep masking --launcher slurm --follow": "as SLURM jobs, and wait for them",
-        "sweep search-retriever": "run or continue a search",
         "sweep --axis pretrain.refresh.interval_steps=3,30 --name refresh": "a study without a file",
     },
     "status": {
         "status": "all studies",
         "status masking": "every run of one study",
-        "status masking/random_span-s0": "what this run did: stages, steps, losses, refreshes, evaluations, flags",
-        "status --ledger": "for example before a paper",
+        "status masking/random_span-s0": "what this run did",
     },
     "compare": {
         "compare masking/salient_span masking/random_span": "two variants, over all seeds",
-        "compare default/realm-s0 default/realm-s1": "two runs",
     },
     "claims": {
         "claims": "every text of claims.yaml",
@@ -69,10 +59,6 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "verdict runs.csv --metric accuracy=up --baseline main --control main-again --delta accuracy=0.01 --gate": (
             "a gate of CI, printed as a comment on a pull request"
         ),
-        "verdict answers.csv --metric correct --pair question --cluster document --baseline bm25": (
-            "one run of each variant, many questions"
-        ),
-        "verdict --calibrate table2": "false alarms of a study, from its report",
         "verdict --page verdict.html": "a page that judges a CSV in the browser",
     },
     "reproduce": {
@@ -81,39 +67,29 @@ EXAMPLES: dict[str, dict[str, str]] = {
     },
     "ask": {
         'ask "who is the mayor of nirter ?"': "the run of params.yaml",
-        'ask "who is the mayor of nirter ?" --run quick/realm-s0 -k 3': "a run of a study, three passages",
         'ask "the mayor of nirter is [MASK] ."': "fill in a blank",
         'ask "who is the mayor of nirter ?" --system realm,bm25_reader': "two systems, one after the other",
     },
     "gradients": {
         "gradients --run demo/realm-s50": "weights after pre-training",
-        "gradients --run demo/realm-s50 --stage warm_start --figure start.png": "weights before it, with a figure",
     },
     "serve": {
         "serve demo/realm-s50": "POST /ask and /retrieve at http://127.0.0.1:8000",
         "serve demo/realm-s50 --mcp": "the command that an agent starts",
-        "serve bm25": "only BM25, over the prepared corpus",
     },
     "mirror": {
         "mirror": "into mlflow.db",
         "mirror --uri http://server:5000 --follow": "to a server, until all runs have finished",
-        "mirror --register masking": "and register the model of the study's best run",
     },
     "gc": {"gc": "only list", "gc --forget masking --yes": "delete, also what only one study needs"},
-    "index": {
-        "index build": "with the embedder of the run of params.yaml",
-        "index list": "what is embedded",
-    },
+    "index": {"index build": "with the embedder of the run of params.yaml"},
     "plan": {
         "plan --measure": "measure this machine; writes runs/bench.json",
-        "plan": "this machine, as it was measured",
         "plan --preset paper --passages 13353718 --device H100 --trainers 64 --builders 16 --price 2.5": "paper scale",
     },
     "doctor": {
         "doctor": "this machine and params.yaml",
         "doctor --preset real": "what real text needs",
-        "doctor masking": "the parameters and files of a study, too",
-        "doctor --verify": "look for damaged files",
     },
 }  # fmt: skip
 

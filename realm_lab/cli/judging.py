@@ -52,7 +52,7 @@ def add_verdict(add: Add) -> None:
     verb.add_argument("--cell", default="cell", metavar="COLUMN", help="column that names the variant (default: cell)")
     text = "column that pairs the runs, for example the seed or the fold (default: seed)"
     verb.add_argument("--pair", default="seed", metavar="COLUMN", help=text)
-    text = "column of groups whose pairs are not independent, for example the document of a question"
+    text = "column of groups of pairs that are not independent, such as the document of a question"
     verb.add_argument("--cluster", default="", metavar="COLUMN", help=text)
     text = "a second arm of the baseline's code: if it differs from the baseline, no other variant is called different"
     verb.add_argument("--control", default="", metavar="NAME", help=text)
@@ -62,15 +62,15 @@ def add_verdict(add: Add) -> None:
     verb.add_argument("--delta", action="append", default=[], metavar="COLUMN=SIZE", help=text)
     text = "columns in the name or folder of a run, for example '{variant}/seed_{seed}'"
     verb.add_argument("--name", default="", metavar="PATTERN", help=text)
-    text = "the file or folder of each run that has its metrics, if several do: metrics.json, validation"
+    text = "file or folder of each run that has its metrics, if several do"
     verb.add_argument("--part", default="", metavar="NAME", help=text)
     verb.add_argument("--experiment", default="", metavar="NAME", help="the experiment of an MLflow store")
     verb.add_argument("--out", type=Path, metavar="DIR", help="also write Markdown, LaTeX, JSON and a figure there")
-    text = "exit code 0 if all variants are shown to be no worse than the baseline, 1 if one is worse, 3 if undecided"
+    text = "exit code 0 if all variants are shown to be no worse, 1 if one is worse, 3 if undecided"
     verb.add_argument("--gate", action="store_true", help=text)
-    text = "SOURCE is a study here: simulate the false alarms of its tests, for differences as skewed as its own"
+    text = "simulate the false alarms of a study, SOURCE, for differences as skewed as its own"
     verb.add_argument("--calibrate", action="store_true", help=text)
-    text = "write this page, which judges a CSV in a browser, without a network; no other argument"
+    text = "only write this page, which judges a CSV in a browser"
     verb.add_argument("--page", type=Path, metavar="FILE.html", help=text)
     add_json(verb)
 

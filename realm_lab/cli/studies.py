@@ -31,17 +31,17 @@ def add_studies(add: Add) -> None:
     summary = "run a study, every variant with every seed, or a search (skips finished runs; rerun to resume)"
     sweep = add("studies", "sweep", _run_sweep, summary)
     sweep.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME; not with --axis")
-    text = "instead of a file: values of a parameter, the baseline's first; repeated, every combination"
+    text = "instead of a file: values of a parameter, the baseline's first; repeated: every combination"
     sweep.add_argument("--axis", action="append", default=[], dest="axes", metavar="KEY=VALUE,...", help=text)
-    text = "with --axis: the study's name; its file experiments/NAME.yaml is written, to keep and to run again"
+    text = "with --axis: name of the study, whose file experiments/NAME.yaml is written"
     sweep.add_argument("--name", metavar="NAME", help=text)
     text = "run only the first N seeds of the study; with --axis: seeds 0 to N-1"
     sweep.add_argument("--seeds", type=positive, metavar="N", help=text)
-    text = "with --axis: take seeds until each variant is decided, as long as this device time lasts, such as 2h"
+    text = "with --axis: take seeds until each variant is decided or this device time, such as 2h, is used"
     sweep.add_argument("--budget", metavar="TIME", help=text)
     text = "run only these variants, `cells` in the file, with commas between them"
     sweep.add_argument("--cells", action="append", default=[], metavar="VARIANT,...", help=text)
-    text = "run all of it small (few steps and questions, one seed), in runs/try, and say what a whole run takes"
+    text = "run all of it small in runs/try (few steps, one seed), and estimate the time of the whole"
     sweep.add_argument("--try", action="store_true", dest="is_try", help=text)
     text = "run nothing: print the differences that numbers of seeds will detect, and their cost; STUDY has the spread "
     text += "(default: this one's runs, or its report)"
@@ -69,7 +69,7 @@ def add_studies(add: Add) -> None:
     text = "experiments/NAME.yaml, or its NAME; or a run: its name or the start of it, or STUDY/VARIANT-sSEED"
     only.add_argument("study", nargs="?", metavar="STUDY|RUN", help=f"{text} (default: list all studies)")
     only.add_argument("--runs", action="store_true", help="list all runs with their state and their studies")
-    text = "check the ledger of plans, looks, changes and verdicts: each line, and the last ones with the studies here"
+    text = "check the ledger: each line, and the last ones with the studies here"
     only.add_argument("--ledger", action="store_true", help=text)
     status.add_argument("--follow", action="store_true", help="of a study or run: until nothing runs or waits")
     add_json(status)
@@ -87,7 +87,7 @@ def add_compare(add: Add) -> None:
     summary = "check reports against the runs here, or run one variant again: OK, within noise or off"
     again = add("inspect", "reproduce", _run_reproduce, summary)
     again.add_argument("target", nargs="?", metavar="STUDY[/VARIANT]", help="default: every report")
-    text = "run again in a separate project, runs/reproduce, even if the runs are here"
+    text = "run again in runs/reproduce, even if the runs are here"
     again.add_argument("--rerun", action="store_true", help=text)
     text = "smoke test only: the smoke preset, one seed, no comparison of numbers"
     again.add_argument("--quick", action="store_true", help=text)
@@ -178,7 +178,7 @@ def _run_status(options: argparse.Namespace) -> int:
             print_json(found)
             return 0
         rows = [(run["run"], run["state"].lower(), ", ".join(run["studies"]) or "none") for run in found]
-        print_table("" if rows else "no runs here", ("run", "state", "study/cell"), rows)
+        print_table("" if rows else "no runs here", ("run", "state", "study/variant"), rows)
     elif options.study is None:
         show_studies(options.root, as_json=options.json)
     elif isinstance(shown := _study_or_run(options.study, options.root), str):
@@ -236,7 +236,7 @@ def recorded(study: str, root: Path) -> str:
 
     known, above = (DEFAULT, *Studies(root / "runs").names()), study_of_cell(study)
     if above in known:
-        raise UserError(f"'{study}' is a cell or a run of study {above}; name only the study")
+        raise UserError(f"'{study}' is a variant or a run of study {above}; name only the study")
     name = Path(study).name.removesuffix(".yaml")
     if above or name not in known:
         return find_study(study, root).stem

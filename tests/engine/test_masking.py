@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from realm_lab.engine.masking import (
     SPAN_MAX_LENGTH,
     MaskRequest,
     QuestionForm,
-    Scheme,
     check_masking,
     mask,
     masking_scheme,
@@ -268,20 +268,18 @@ def test_a_module_that_fails_while_it_is_imported_is_named_with_the_line(
         masking_scheme(Choice(f"{module}:f"))
 
 
-def test_the_schemes_of_the_docs_mask_whole_words_and_persons() -> None:
+def test_the_scheme_of_the_docs_masks_the_last_words_and_those_named() -> None:
     text = (Path(__file__).parents[2] / "docs/extending.md").read_text()
-    code = next(block for block in text.split("```python\n") if "whole_words" in block).partition("```")[0]
-    docs: dict[str, Scheme] = {}
+    code = next(block for block in text.split("```python\n") if "last_words" in block).partition("```")[0]
+    docs: dict[str, Any] = {"__name__": "docs"}
     exec(code, docs)
     pieces = "zov ##zen met ada love ##lace in paris .".split()
     spans = np.array([[0, 2], [3, 6], [7, 8]], np.int32)
     request = MaskRequest(9, spans, 0.3, np.arange(9), pieces, ["LOC", "PER", "LOC"])
     assert [text for _, _, text in request.words] == "zovzen met ada lovelace in paris .".split()
-    for generator in map(np.random.default_rng, range(20)):
-        chosen = set(docs["whole_words"](request, generator).tolist())
-        assert 3 <= len(chosen) <= 4
-        assert all(len(chosen & {a, b}) != 1 for a, b in ((0, 1), (4, 5)))
-        assert docs["persons"](request, generator).tolist() == [3, 4, 5]
+    options = docs["LastWords"](share=0.3, also=["lovelace"])
+    assert docs["last_words"](request, np.random.default_rng(0), options).tolist() == [4, 5, 6, 7, 8]
+    assert request.spans_labelled("PER", "PERSON").tolist() == [[3, 6]]
     with refused("without labels"):
         request._replace(labels=None).spans_labelled("PER")
 

@@ -26,13 +26,12 @@ class Files(Section):
     questions_train: list[str] = []
     """Questions to fine-tune on."""
     questions_dev: list[str] = []
-    """Development questions: of the curves drawn during pre-training, and of `exact_match_dev`."""
+    """Development questions, of curves and `exact_match_dev`."""
     questions_test: list[str] = []
     """Questions of the final evaluation."""
     dev_split: Literal["none", "orqa"] = "orqa"
-    """Development questions where questions_dev names none. `orqa`: the questions of questions_train whose text has
-    hash 0 modulo 10, which are not trained on (code: create_data_splits, for all three data sets). `none`: there are
-    none, and nothing can be chosen by them."""
+    """Development questions where questions_dev names none. `orqa`: those of questions_train whose text has hash 0
+    modulo 10, which are not trained on (code). `none`: there are none."""
     max_articles: Positive | None = None
     """Maximum number of articles to read; empty: all."""
     max_train_questions: Positive | None = None
@@ -53,20 +52,17 @@ class Corpus(Section):
     """Source of the text, and how it is cut (paper section 4.3)."""
 
     source: ChoiceField = Choice("files")
-    """Text files (`files`: corpus.files), the embedded toy world (`toy`, with its options), or custom code,
-    `package.module:Class`, with its options."""
+    """Text files (`files`: corpus.files), or the embedded toy world (`toy`)."""
     pretrain_corpus: Literal["separate", "same"] = "same"
     """X is another corpus than Z (`separate`; Guu, section 4.3: CC-News) or the same (Wikipedia)."""
     passage_length: Annotated[int, Field(ge=8, le=512)] = 288
     """Wordpieces of a passage (Guu, section 4.3), its title and three specials included (code)."""
     sentence_length: Annotated[int, Field(ge=8, le=512)] = 64
-    """Wordpieces of a query with its two specials (Guu is silent; code: 64 in the Inverse Cloze Task, 96 in its small
-    example of pre-training)."""
+    """Wordpieces of a query with its two specials (code: 64 in the Inverse Cloze Task)."""
     tagger: ChoiceField = Choice("rule")
     """Tagger of salient spans: the source itself (`exact`), rules for names, dates and numbers (`rule`), or a token
     classifier and expressions for dates, `{name: model, folder: FOLDER}` (Guu, section 3.4: a BERT tagger trained on
-    CoNLL-2003 and a regular expression; neither was released). Or custom code, `package.module:Class`, with its
-    options."""
+    CoNLL-2003 and a regular expression; neither was released)."""
     files: Files = Files()
 
     @property

@@ -42,8 +42,7 @@ class Tokenizer(Section):
     """Tokens: of a checkpoint folder, or WordPiece learned from the corpus (the toy world brings its own)."""
 
     checkpoint: str | None = None
-    """Hugging Face folder, or hf://ORG/NAME, whose tokenizer is used (Guu: BERT's uncased WordPiece); byte-level BPE
-    and Unigram are read too."""
+    """Hugging Face folder, or hf://ORG/NAME, whose tokenizer is used (Guu: BERT's uncased WordPiece)."""
     vocabulary_size: Annotated[int, Field(ge=100, le=200_000)] = 30_522
     """Size of a learned vocabulary (Guu: BERT's)."""
 
@@ -52,8 +51,8 @@ class Model(Section):
     """BERT-style towers and reader (paper section 3.2; the paper's encoder is BERT-base)."""
 
     checkpoint: Annotated[str | None, FOLDER] = None
-    """Hugging Face folder, or hf://ORG/NAME, with the initial Transformer (Guu, section 3.4: BERT-base uncased): a
-    BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA or ModernBERT; empty: from scratch."""
+    """Hugging Face folder, or hf://ORG/NAME, with the initial Transformer (Guu, section 3.4: BERT-base uncased); empty:
+    from scratch."""
     hidden_size: Positive = 768
     """Width (BERT-base)."""
     layers: Positive = 12
@@ -65,23 +64,22 @@ class Model(Section):
     dropout: Dropout = 0.1
     """Dropout of hidden states and attention weights, while training (BERT)."""
     projection_size: Positive = 128
-    """Size of query and document vectors (Lee and code; Guu reuses them and names no number)."""
+    """Size of query and document vectors (Lee; code)."""
     pooling: Literal["cls", "tanh", "mean"] = "cls"
     """Vector that is projected: the last hidden state of [CLS] (Guu, section 3.2), BERT's tanh pooler over it (code),
     or the mean over all wordpieces, read as one segment (Reimers and Gurevych 2019, Sentence-BERT)."""
     projection: Literal["drawn", "identity", "released"] = "drawn"
-    """W_input and W_doc (Guu, section 3.2): initially random (`drawn`), or the identity, which needs projection_size
-    equal to hidden_size; or as in the code (`released`): one random projection for both towers if they are shared, with
-    LayerNorm and a dropout of 0.1 after it. With identity, pooling mean and score_scale cosine an embedder starts in
-    the geometry of a sentence encoder."""
+    """W_input and W_doc (Guu, section 3.2): initially random (`drawn`), the identity, which needs projection_size equal
+    to hidden_size, or as in the code (`released`): one random projection for both towers if they are shared, with
+    LayerNorm and a dropout of 0.1 after it."""
     share_towers: bool = True
-    """One Transformer for queries and passages (code), or two (Lee's text); the paper leaves it open."""
+    """One Transformer for queries and passages (code), or two (Lee's text)."""
     score_scale: Literal["none", "inverse_sqrt", "cosine"] = "none"
     """f(x,z) is the plain inner product (Guu, section 3.2; code), the same divided by the root of projection_size, or
     the cosine divided by 0.05 (Sentence-BERT, so that f(x,z) is within 20)."""
     pictures: bool = False
     """Allow passages that are pictures: a patch of 16 x 16 pixels is projected to a vector in place of a wordpiece's,
-    with its position in the picture (Guu, section 6: multi-modal; Dosovitskiy et al. 2021)."""
+    with its position (Guu, section 6; Dosovitskiy et al. 2021)."""
     train_word_embeddings: bool = True
     """Train the embeddings of words, positions and segments (Guu: everything is trained)."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -104,8 +102,8 @@ class Model(Section):
 
 
 class MaskedLanguageModel(Section):
-    """Warm start of the reader: BERT training on pairs of segments (section 3.4). In half of the pairs a salient span
-    is masked, in the others 15 % of the words (BERT)."""
+    """Warm start of the reader: BERT training on pairs of segments (section 3.4), half of them with a salient span
+    masked, the others with 15 % of the words (BERT)."""
 
     steps: NonNegative = 0
     """Optimiser steps (Guu starts from finished BERT weights)."""
@@ -123,18 +121,17 @@ class InverseCloze(Section):
     nine of ten cases."""
 
     steps: NonNegative = 100_000
-    """Optimiser steps (Lee); 0 leaves the projections untrained (a cold start)."""
+    """Optimiser steps (Lee); 0: a cold start."""
     attempts: Positive = 1
-    """Number of random projections to try during the first quarter of the steps; the most accurate one continues (not
-    in the paper)."""
+    """Random projections to try during the first quarter of the steps; the most accurate one continues (not in the
+    paper)."""
     batch_size: Positive = 4096
     """Sentences per step, which are each other's negatives (Lee)."""
     optimiser: Optimiser = Optimiser(learning_rate=1e-4)
     initial_encoder: Literal["reader", "checkpoint", "scratch"] = "checkpoint"
     """Initial Transformers of the towers (Lee: BERT)."""
     query_scale: Annotated[float, Field(gt=0.0)] = 1.0
-    """Factor on f(x, z) after the Inverse Cloze Task, applied to W_input: the temperature at the start of REALM. Cosine
-    scores ignore it."""
+    """Factor on f(x, z) after the Inverse Cloze Task, applied to W_input. Cosine scores ignore it."""
 
 
 class WarmStart(Section):
@@ -144,15 +141,15 @@ class WarmStart(Section):
     embedder: InverseCloze = InverseCloze()
     ict_cut: Literal["sentence", "halves"] = "sentence"
     """Query of the Inverse Cloze Task: a sentence of a passage with two or more (Lee), or one part of any passage, cut
-    in two at a word between 30 and 70 % of it. Short passages seldom have two sentences."""
+    in two at a word between 30 and 70 % of it."""
 
 
 class Pretrain(Section):
     """REALM pre-training (sections 3.3 and 3.4)."""
 
     masking: ChoiceField = Choice("salient_span")
-    """`salient_span` (Guu, section 3.4: one), `random_token` (BERT), `random_span` (SpanBERT), or custom code,
-    `package.module:function`, with its options. All get the sentences that have a salient span, equally often."""
+    """`salient_span` (Guu, section 3.4: one), `random_token` (BERT) or `random_span` (SpanBERT). All get the sentences
+    that have a salient span, equally often."""
     mask_rate: Fraction = 0.15
     """Share of wordpieces that random schemes mask, at least one per sentence (BERT, SpanBERT); `salient_span` ignores
     it."""
@@ -164,13 +161,13 @@ class Pretrain(Section):
     candidate_source: ChoiceField = Choice("index")
     """Source of the passages that a training step considers: `index` (Guu, section 3.3), `batch`, `random`, `oracle`,
     `empty`, `{name: mixed, index: 6, batch: 5}`, or custom code, `package.module:function`, with its options.
-    docs/concepts.md explains them. Evaluation always searches the index."""
+    See docs/concepts.md."""
     null_document: Literal["off", "encoded", "learned"] = "encoded"
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or no such document (`off`)."""
     calibrate_null: bool = False
     """Shift the null document's score once so that the mean p(null|x) of 64 training queries is 1/candidates (neither
-    paper nor code). Held-out sentences may start elsewhere: in the toy world at a mean of .014, not .083."""
+    paper nor code). Held-out sentences may start elsewhere."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
@@ -178,22 +175,21 @@ class Pretrain(Section):
     query_form: Literal["masked", "question"] = "masked"
     """Text that the query tower reads: the sentence with [MASK] (Guu, section 3.2), or a question for the masked span,
     by its label (Lewis et al. 2019: cloze translation): who, when, where, how many or what, then the rest of the
-    sentence. The reader reads the sentence."""
+    sentence."""
     objective: ChoiceField = Choice("marginal")
     """Objective, which defines the retriever's training signal: `marginal` (Guu, Eq. 1), `emdr2`,
-    `perplexity_distillation`, `leave_one_out`, `hard_em`, `reinforce`, `jsa`, `gated`, or custom code,
-    `package.module:function`, with its options. docs/concepts.md has equations, options and sources."""
+    `perplexity_distillation`, `leave_one_out`, `hard_em`, `reinforce`, `jsa` or `gated`. See
+    docs/concepts.md."""
     causal_checkpoint: Annotated[str | None, content("causal")] = None
     """Hugging Face folder, hf://ORG/NAME or GGUF file of a causal language model that replaces the reader in
-    pre-training and in its measures on masked sentences. It is never trained: Eq. 1 with the reader's parameters
-    fixed (Shi et al. 2023, REPLUG)."""
+    pre-training and in its measures on masked sentences, untrained (Shi et al. 2023, REPLUG)."""
     causal_form: Literal["left", "infill"] = "left"
     """Prompt of the causal language model: the passage and the sentence up to the masked words, or the whole sentence
-    with blanks before them; the equations are in engine/models/causal.py."""
+    with blanks before them."""
     reward: ChoiceField = Choice("reader")
     """p(y|z,x) in training: the reader's, or a control without any reader: 1 for the passages that `containment` (they
     contain the masked wordpieces; Ram et al. 2022) or custom code, `package.module:function`, rewards, and near 0
-    otherwise. The reader still gives the measures on held-out sentences."""
+    otherwise. The reader measures held-out sentences."""
     train_reader: bool = True
     """Train the reader (Guu: everything is trained)."""
     train_query_tower: bool = True
@@ -218,7 +214,7 @@ class Pretrain(Section):
     watch: Annotated[Watch, OBSERVES] = Watch()
     changes: dict[Positive, Options] = {}
     """Changes during pre-training: `{150: {masking: random_token, refresh.policy: never}}` has random masks and no
-    refresh after the first 150 steps. A name is a parameter of `pretrain`. Its steps, batch size, initial models and
+    refresh after the first 150 steps. Names are parameters of `pretrain`. Steps, batch size, initial models and
     readers, the towers that are trained, and `search_query` cannot change."""
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -374,18 +370,17 @@ class Launch(Section):
     processes: Processes = 0
     """Runs side by side; 0: one per core, or one on a GPU."""
     threads: Processes = 0
-    """Cores per run; 0: an equal share of those that affinity, a container's quota and SLURM allow. Set 1 on a machine
-    that does other work."""
+    """Cores per run; 0: an equal share of those that affinity, a container's quota and SLURM allow."""
     builder: str = "inline"
-    """Process that embeds the passages of a refresh during pre-training, with the same numbers: the trainer itself
-    (`inline`), a second process on its machine (`process`), or one started by a command where the same files are, such
-    as `srun --nodes=1` on a separate node. A process helps if an index may be late (pretrain.refresh.delay_steps)."""
+    """Process that embeds the passages of a refresh, with the same numbers: the trainer itself (`inline`), a second one
+    on its machine (`process`), or one started by a command where the same files are, such as `srun --nodes=1`. It helps
+    if an index may be late (pretrain.refresh.delay_steps)."""
     ranks: Positive = 1
     """Processes of one run, each with a share of every batch (data parallel)."""
     micro_batch: NonNegative = 0
     """Queries whose gradients are held in memory at once; 0: all of a step."""
     recompute: bool = False
-    """Read candidates a second time in the backward pass rather than hold their activations: less memory, more time."""
+    """Read candidates a second time in the backward pass: less memory, more time."""
     compile: bool = False
     """Compile the encoders with torch.compile (needs a C++ compiler on CPUs)."""
     checkpoint_interval_seconds: Positive = 60
@@ -395,9 +390,8 @@ class Launch(Section):
     token_budget: Positive = 8192
     """Wordpieces, padding included, that go through an encoder at once."""
     other_code: OtherCodePolicy = "stop"
-    """Treatment of a finished stage that other code computed: `stop` names it and does nothing,
-    `fresh` computes it again, `accept` records that the change of the code is harmless. --fresh and --accept override
-    it."""
+    """Treatment of a finished stage that other code computed: `stop` names it, `fresh` computes it again, `accept`
+    records that the change is harmless. --fresh and --accept override it."""
     tracking_uri: Annotated[str | None, NEVER_WRITTEN] = None
     """MLflow server to mirror to; empty: SQLite in this folder."""
 
@@ -421,9 +415,8 @@ class Params(Section):
     seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0]
     """Seeds, one run each; the paper reports one."""
     plugins: Annotated[list[str], OBSERVES] = []
-    """Your modules that register plug-ins, `[mylab.parts]`. They are imported before anything is checked. A
-    study may list more. An installed package needs no entry if it names its module as an entry point of the group
-    `realm_lab.plugins`."""
+    """Your modules that register plug-ins, `[mylab.parts]`. A study may list more. An installed package needs no entry
+    if it has an entry point of the group `realm_lab.plugins`."""
     corpus: Corpus = Corpus()
     tokenizer: Tokenizer = Tokenizer()
     model: Model = Model()

@@ -36,6 +36,7 @@ from realm_lab.records.yaml_file import parse_yaml
 PAGE = Path("docs") / "parameters.md"
 WIDTH = 116
 LONGEST_COMMENT = 120
+LONGEST_REST = 120  # of an explanation that is not folded
 LONGEST_VALUE = 24  # of a preset's value in a comment of params.yaml
 KINDS = {
     "integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "empty",
@@ -72,10 +73,9 @@ INTRODUCTION = """\
 
 *Generated from `realm_lab/engine/params/` by `make pages`; a test fails when this page is stale.*
 
-The default in bold is the preset `paper`, which has the published value wherever there is one. Presets that differ
-follow it. A value in `params.yaml` overrides the preset, and `--set KEY=VALUE` overrides both. Every parameter has an
-address: `parameters.md#pretrain.steps`. If one choice is `off`, `none` or `never`, `false` means it.
-"Guu" is the REALM paper, "Lee" the ORQA paper, "code" the code released with them.
+The default in bold is the preset `paper`, which has the published value if there is one. Presets that differ follow it.
+A value in `params.yaml` overrides the preset, and `--set KEY=VALUE` both. If one choice is `off`, `none` or `never`,
+`false` means it. "Guu" is the REALM paper, "Lee" the ORQA paper, "code" the code released with them.
 """
 
 
@@ -168,21 +168,24 @@ def _section(key: str, kind: type[BaseModel], first: str) -> str:
     of this kind, which explains the parameters of all."""
     known = {name: f"{key}.{name}".removeprefix(".") for name in kind.model_fields}
     names = [name for name, full in known.items() if full in parameter_fields() and not is_section(full)]
-    lines = [f"## {key or 'Top level'}", "", *([*_wrapped(kind.__doc__ or ""), ""] if key == first else [])]
+    about = kind.__doc__ or "" if key == first else f"As [`{first}`](#{first}.{names[0]})."
+    lines = [f"## {key or 'Top level'}", "", *_wrapped(about), ""]
     if not names:
         return "\n".join(lines)
     schemas = kind.model_json_schema()["properties"]
-    rows, more = ["| parameter | meaning | values | default |", "|---|---|---|---|"], []
+    head = ("parameter", "meaning", "values", "default") if key == first else ("parameter", "default")
+    rows, more = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"], []
     for name in names:
         full = known[name]
-        meaning, rest = _sentences(kind.model_fields[name].description or "")
-        if key != first:
-            meaning, rest = f"[`{first}.{name}`](#{first}.{name})", ""
-        row = (f'<a id="{full}"></a>`{full}`', _cell(meaning), _cell(in_words(schemas[name])), _cell(_defaults(full)))
+        meaning, rest = _sentences(kind.model_fields[name].description or "") if key == first else ("", "")
+        if len(rest) <= LONGEST_REST:
+            meaning, rest = f"{meaning} {rest}".rstrip(), ""
+        explained = (_cell(meaning), _cell(in_words(schemas[name]))) if key == first else ()
+        row = (f'<a id="{full}"></a>`{full}`', *explained, _cell(_defaults(full)))
         rows.append(f"| {' | '.join(row)} |")
         if rest:
             more += [*_wrapped(f"- `{full}`: {rest}", "  ")]
-    folded = ['<details markdown="1"><summary>More about these parameters</summary>', "", *more, "", "</details>", ""]
+    folded = ['<details markdown="1"><summary>More</summary>', "", *more, "", "</details>", ""]
     return "\n".join([*lines, *rows, "", *(folded if more else [])])
 
 

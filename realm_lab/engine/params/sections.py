@@ -162,9 +162,7 @@ def _digest_content(kind: str, value: Any, parameter: str, names: list[str]) -> 
 
 
 class Watch(Section):
-    """Probes and early warnings of a collapse during pre-training: p(z|x) flat, all on the null document, a reader that
-    gains nothing from the gold passage, or less than half of the held-out retrieval of step 0 left, which every
-    evaluation checks (records/bounds.py)."""
+    """Probes and early warnings of a collapse during pre-training; docs/concepts.md lists them."""
 
     interval_steps: Positive = 100
     """Steps between two measurements by the probes."""
@@ -181,11 +179,10 @@ class IndexSearch(Section):
     """Every passage (`exact`; `faiss_flat`), or approximate search (Guu, section 3.3, names no method) by FAISS:
     inverted lists (`{name: ivf_flat, nlist: 64, nprobe: 4}`), these with product quantisation (`ivf_pq`: `nlist`,
     `nprobe`, `M`, `nbits`), a graph (`hnsw`: `M`, `efConstruction`, `efSearch`), or 8-bit numbers (`sq8`). Each FAISS
-    index has the option `overfetch`, the number of passages taken from it per requested one. Defaults depend on the
-    number of passages: nlist 4 sqrt(passages), nprobe a sixteenth of it. Or custom code, `package.module:Class`. The
-    index is built again whenever a vector has changed, and its recall@8 against exact search is logged as
-    search_recall_at_8: on 256 passages, moved by half the spread of all of them. The passages that it finds are scored
-    by the true inner products."""
+    index has the option `overfetch`, the number of passages taken from it per requested one. Defaults: nlist 4
+    sqrt(passages), nprobe a sixteenth of it. The index is built again whenever
+    a vector has changed, and the passages that it finds are scored by the true inner products. Its recall@8 against
+    exact search (search_recall_at_8) is of 256 passages, moved by half the spread of all."""
 
 
 class Refresh(Section):
@@ -193,27 +190,24 @@ class Refresh(Section):
 
     policy: Annotated[ChoiceField, off("never")] = Choice("interval")
     """Refresh policy: `interval`, `schedule`, `drift`, `budget`, `map` or `never`. `interval`: every `interval_steps`
-    (Guu, section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`: pairs [from_step, interval], each valid
-    until the next. A refresh is made at each from_step above 0, then in its interval; the interval 0 makes none.
-    `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh when the index finds a smaller share of
-    the fresh top k of some fixed queries; that share is estimated, from above, on a sample of the passages and those
-    that the index finds. `{name: budget, fraction: 0.1}`: whenever refreshing has taken a smaller share of all
-    floating-point operations so far. `{name: map, sample: 0.02, kind: orthogonal, rebuild_every: 10}`: every
-    `interval_steps` a map from the index's vectors to the current ones is fitted on a sample of the passages, and the
-    queries are mapped; every tenth time the index is rebuilt. `never`. Or custom code, `package.module:Class`, with
-    its options."""
+    (Guu, section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`: pairs [from_step, interval]; a refresh
+    at each from_step above 0, then in its interval (0: none). `{name: drift, overlap: 0.8}`: a check every
+    `interval_steps`, and a refresh when the index finds a smaller share of the fresh top k of fixed queries, estimated
+    from above on a sample of the passages. `{name: budget, fraction: 0.1}`: whenever refreshing has taken a smaller
+    share of all floating-point operations. `{name: map, sample: 0.02, kind: orthogonal, rebuild_every: 10}`: every
+    `interval_steps` the queries are mapped into the index, by a fit on a sample of the passages; every tenth time the
+    index is rebuilt."""
     interval_steps: Positive = 500
     """Steps between two refreshes (Guu, section 4.5: about 500); for policy drift, between two checks."""
     delay_steps: NonNegative = 0
-    """An index of the weights after step s is searched from step s + delay_steps on, never sooner or later; 0: the
-    trainer waits for it (Guu builds it in parallel to training and gives no number)."""
+    """An index of the weights after step s is searched from step s + delay_steps on; 0: the trainer waits for it (Guu
+    gives no number)."""
 
 
 class Optimiser(Section):
     """AdamW with linear warm-up and linear decay (Guu, section 4.3: BERT's default optimiser): weight decay 0.01, not
     on biases and LayerNorm. The warm-up starts at 1/warmup_steps of the peak (code: at 0). The gradient norms of reader
-    and retriever are clipped at 1 each (code: the norm of both together), since each may have a different learning
-    rate."""
+    and retriever are clipped at 1 each (code: the norm of both together)."""
 
     learning_rate: Annotated[float, Field(ge=0.0, le=1.0)] = 3e-5
     """Peak learning rate (Guu, section 4.3)."""
@@ -222,15 +216,14 @@ class Optimiser(Section):
     final_fraction: Fraction = 0.0
     """Share of the peak that is left at the last step (BERT: 0)."""
     recipe: Literal["bert", "short"] = "bert"
-    """`bert`: the decay counts from step 0, so that the learning rate drops when the warm-up ends, Adam's beta2 is
-    0.999, and its moments are not corrected for their bias (BERT, code). `short`, for runs of some hundred steps: decay
-    from the end of the warm-up, beta2 0.98, moments corrected."""
+    """`bert`: the decay counts from step 0, Adam's beta2 is 0.999, and its moments are not corrected for their bias
+    (BERT, code). `short`, for runs of some hundred steps: decay from the end of the warm-up, beta2 0.98, moments
+    corrected."""
 
 
 class Streams(Section):
-    """Noise apart from the seed, for studies of it. The seed draws the world, new weights and the order of training
-    data. A number other than 0 here is another draw of weights or order, in the same world.
-    """
+    """Noise apart from the seed, for studies of it: a number other than 0 is another draw of weights or order, in the
+    same world."""
 
     initialisation: NonNegative = 0
     """Draw of all new weights: encoders from scratch, projections, and heads that a folder lacks."""

@@ -20,19 +20,17 @@ EASY_WORLD = {
 
 
 class WorldOptions(Section):
-    """The embedded world of entities and facts that needs no download. In the sharp world, whose knobs are below, a
-    retriever must learn more than names, a stale index misses passages, and some masks no passage can fill."""
+    """The embedded world of entities and facts, which docs/world.md describes."""
 
     world: Annotated[Literal["sharp", "easy"], OBSERVES] = "sharp"
-    """`easy`: the knobs from entities_per_name to question_sentences that are not named are off, for smoke tests. Names
-    then find their passages, and every mask can be filled."""
+    """`easy`: the knobs from entities_per_name to question_sentences that are not named are off, for smoke tests."""
     entities: Annotated[int, Field(ge=40, le=4_000_000, multiple_of=4)] = 256
     """Entities of four types; each has an article of several passages."""
     entities_per_name: Annotated[int, Field(ge=1, le=4)] = 3
-    """Number of entities, of as many types, that share one name: the larger, the less a name by itself finds."""
+    """Number of entities, of as many types, that share one name."""
     unanswerable_fraction: Annotated[float, Field(ge=0.0, le=0.9)] = 0.3
-    """Share of the sentences of X whose masked value no passage states: half are about names that Z lacks, half about
-    nobody who is named ("this town"). Only X that is another corpus than Z has them."""
+    """Share of the sentences of X, if it is not Z, whose masked value no passage states: half are about names that Z
+    lacks, half about nobody who is named ("this town")."""
     syntax_fraction: Annotated[float, Field(ge=0.0, le=0.9)] = 0.1
     """Share of the other sentences of X in which an ordinary word is the salient span, predictable without
     retrieval."""
@@ -43,7 +41,7 @@ class WorldOptions(Section):
     question_articles: Fraction = 0.2
     """Share of the filler passages that hold a question, so that its words are known before fine-tuning."""
     question_sentences: Fraction = 0.1
-    """Share of the sentences of X about facts that are a question and its answer, so that queries hold questions."""
+    """Share of the sentences of X about facts that are a question and its answer."""
     fillers_per_entity: NonNegative = 2
     """Passages of each article that hold no fact."""
     articles: Positive = 70_000
@@ -51,14 +49,11 @@ class WorldOptions(Section):
     changed_fraction: Fraction = 0.5
     """Share of the facts that the corpus update changes (Guu, Table 4)."""
     restate_facts: bool = False
-    """Let another passage of the same article state each fact again, in other words: if X is Z, evidence then
-    exists outside the passage that a query comes from."""
+    """Let another passage of the same article state each fact again, in other words: evidence if X is Z."""
     bystanders: Fraction = 0.0
-    """Share of the sentences of X about facts that also name another entity of the subject's type, with the same
-    known relations: before (`reporters from ... wrote`) or after (`says an old guide of ...`)."""
+    """Share of the sentences of X about facts that also name another entity of the subject's type."""
     hops: Literal[1, 2] = 1
-    """Facts per question: one, or two, the first naming the subject of the second: "who is the mayor of
-    the birthplace of ...". For each value that is an entity two facts are asked."""
+    """Facts per question: one, or two, as in "who is the mayor of the birthplace of ..."."""
     world_seed: NonNegative | None = None
     """Seed of the world; empty: the seed of each run."""
 

@@ -29,13 +29,20 @@ def test_every_parameter_has_a_row_with_an_anchor_its_meaning_and_its_values() -
     for name, row in rows.items():
         description = " ".join((parameter_fields()[name].description or "").split())
         assert description, f"{name} has no docstring"
-        _, shown, meaning, values, default, _ = re.split(r"(?<!\\)\|", row)
+        _, shown, *explanation, default, _ = re.split(r"(?<!\\)\|", row)
         assert f"`{name}`" in shown
+        section, _, last = name.rpartition(".")
+        explained = name
+        if not explanation:  # in the first section of its kind, which this one names
+            linked = re.search(
+                rf"^## {re.escape(section)}\n\nAs \[`(.*?)`\]\(#(.*?)\)", render_reference({}), re.MULTILINE
+            )
+            assert linked, f"nothing explains {name}"
+            assert linked[2] in rows
+            explained = f"{linked[1]}.{last}"
+            explanation = re.split(r"(?<!\\)\|", rows[explained])[2:4]
+        meaning, values = explanation
         assert values.strip()
-        if linked := re.fullmatch(r" \[`(.*)`\]\(#\1\) ", meaning):  # explained in the first section of its kind
-            meaning = re.split(r"(?<!\\)\|", rows[linked[1]])[2]
-            assert name.rpartition(".")[2] == linked[1].rpartition(".")[2]
-        explained = linked[1] if linked else name
         more = re.findall(rf"- `{re.escape(explained)}`: (.*?)(?= - `|$| </details>)", PAGE_TEXT)
         assert " ".join([meaning.strip().replace("\\|", "|"), *more]) == description
         if name == "system_options":
