@@ -40,7 +40,7 @@ from realm_lab.records.plugins import Choice
 from realm_lab.records.study import STUDY_RECORD
 
 FIRST: tuple[type[ReportSection], ...] = (
-    Overview, Axes, Interactions, Noise, FirstMetric, OtherMetrics, Declared, Looks, Tuning, StepChanges, Plan,
+    Overview, StepChanges, Axes, Interactions, Noise, FirstMetric, OtherMetrics, Declared, Looks, Tuning, Plan,
     CollapsedRuns, Utility, Overlap, CorpusUpdate, CorpusUpdates, Worked, Curves, MoreFigures,
 )  # fmt: skip
 LAST: tuple[type[ReportSection], ...] = (Cost, Details, Reading, Flags, Warnings, NotRun, Runs, Cells, Reproduction)

@@ -42,6 +42,7 @@ DASHES = ("-", "--", ":", "-.")
 WIDTH_INCHES = 7.6
 PAPER_INCHES = (3.25, 6.75)  # one column, and the whole text, of the usual two-column styles
 BEHIND = {"facecolor": PAPER, "alpha": 0.75, "pad": 0.4, "edgecolor": "none"}  # names over dots
+MOST_TOGETHER, MOST_IN_ROW = 6, 4  # cells whose curves share a panel, and metrics of a row of small multiples
 TITLE_CHARACTERS = 64  # of all panels in a row
 DOTS_PER_INCH = 150
 PALETTE_COLOURS = 96  # of the PNG, which makes it a third as large; lines and letters have few
@@ -199,11 +200,13 @@ def bands_figure(
     step: str = "pre-training step",
     styles: Styles | None = None,
 ) -> Figure | None:
-    """`curves_figure` of what `bands` returns."""
+    """`curves_figure` of what `bands` returns; small multiples if there are many cells and few panels."""
     drawn = [panel for panel in panels if (found["metric"] == panel.metric).any()]
     present = _present(cells, found)
     if not drawn or not present:
         return None
+    if len(present) > MOST_TOGETHER and len(drawn) <= MOST_IN_ROW:
+        return _multiples(found, drawn, present, step)
     columns = min(columns, len(drawn))
     rows = math.ceil(len(drawn) / columns)
     figure = canvas(2.1 * rows)
@@ -226,6 +229,39 @@ def bands_figure(
         place.set_xlabel(step)
     names_inches = legend(figure, loc="outside upper left", columns=3)
     figure.set_figheight(2.1 * rows + names_inches)
+    return figure
+
+
+def _multiples(
+    found: pd.DataFrame, panels: Sequence[Panel], present: Sequence[tuple[int, str, str]], step: str
+) -> Figure:
+    """A row of small panels for each cell, with the baseline in grey, if it has curves."""
+    base = present[:1] if present[0][0] == 0 else []
+    rows = present[len(base) :]
+    figure = canvas(0.8 * len(rows) + 0.7)
+    grid = figure.subplots(len(rows), len(panels), squeeze=False, sharex=True, sharey="col")
+    for places, (_, name, title) in zip(grid, rows, strict=True):
+        for place, panel in zip(places, panels, strict=True):
+            for cell, colour, label in [
+                *((cell, MUTED, wrapped(title)) for _, cell, title in base),
+                (name, BLUE, None),
+            ]:
+                line = found[(found["metric"] == panel.metric) & (found["cell"] == cell)]
+                place.fill_between(line["step"], line["low"], line["high"], color=colour, alpha=0.16, linewidth=0)
+                place.plot(line["step"], line["mean"], color=colour, linewidth=1.4, label=label)
+            place.margins(x=0.02)
+        places[0].set_title(title, fontweight="normal", fontsize=7.5, pad=2)
+    for place, panel in zip(grid[0], panels, strict=True):
+        place.set_ylim(panel.low, panel.high)  # of the column, once all of it is drawn
+        known = curve(panel.metric)
+        heading = f"{panel.title or known.title}{', ' * bool(known.unit)}{panel.unit or known.unit}"
+        heading = textwrap.fill(heading, TITLE_CHARACTERS // len(panels))
+        at = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom", "fontweight": "bold"}
+        place.annotate(heading, (0, 1), xytext=(0, 15), **at)
+    for place in grid[-1]:
+        place.set_xlabel(step)
+    if base:
+        figure.set_figheight(0.8 * len(rows) + 0.7 + legend(figure, loc="outside upper left"))
     return figure
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from realm_lab.evidence.report.figures import Panel, curves_figure, plane_figure, shares_figure
-from realm_lab.evidence.report.frames import StudyFrames, column, frame
-from realm_lab.evidence.report.sections.curves import panel_of
-from realm_lab.evidence.report.sections.step_changes import families, lines_of
+from realm_lab.evidence.report.figures import Panel, bands, bands_figure, curves_figure, plane_figure, shares_figure
+from realm_lab.evidence.report.frames import StudyFrames, column
+from realm_lab.evidence.report.sections.curves import even_ages, panel_of
+from realm_lab.evidence.report.sections.step_changes import dose_figure, lines_of, of_steps
 from realm_lab.records.bounds import BOUNDS
 from realm_lab.records.metrics import metric
 
@@ -68,7 +68,7 @@ def index_freshness(study: StudyFrames) -> Any:
     finds, and how far that moves p(z|x) (total variation), exact at the evaluations and sampled between them."""
     names = ("index_staleness_steps", "index_overlap", "prior_shift", "index_overlap_sampled", "prior_shift_sampled")
     panels = [panel_of(name, low=0.0) for name in names]
-    return curves_figure(study.curves_once, panels, study.cells, columns=3)
+    return bands_figure(even_ages(bands(study.curves_once)), panels, study.cells, columns=3)
 
 
 def warm_start(study: StudyFrames) -> Any:
@@ -114,27 +114,5 @@ def quality_over_drift(study: StudyFrames) -> Any:
 
 def step_of_change(study: StudyFrames) -> Any:
     """Quality at the end against the step of pre-training at which a run changed, step 0 for a change from the start.
-    Lines are means over the seeds, bands reach from the lowest to the highest seed; the level line is the unchanged
-    run."""
-    record, results = study.record, study.results
-    changes = families(record)
-    steps = [step for cells in changes.values() for step in cells]
-    if not steps:
-        return None
-    unchanged = next((title for name, title in study.cells if name == record.baseline), record.baseline)
-    lines = {unchanged: dict.fromkeys((min(steps), max(steps)), record.baseline)}
-    lines |= {title: {step: cell.name for step, cell in cells.items()} for title, cells in changes.items()}
-    points = [
-        {"cell": title, "metric": name, "step": step, "seed": seed, "value": value}
-        for title, cells in lines.items()
-        for step, cell in cells.items()
-        for name in record.metrics
-        if name in results
-        for seed, value in results.loc[results["cell"] == cell, ["seed", name]].dropna().itertuples(index=False)
-    ]
-    if not points:
-        return None
-    named = [(title, title) for title in lines]
-    shown = [metric(name) for name in record.metrics]
-    panels = [Panel(one.name, one.title, one.unit) for one in shown]
-    return curves_figure(frame(points), panels, named, columns=3, step="pre-training step of the change")
+    Lines are means over the seeds, with Student's 95 % intervals; the level line is the unchanged run."""
+    return dose_figure(study.record, study.results, of_steps(study.record))

@@ -18,6 +18,7 @@ from realm_lab.evidence.report.effects import axis_effects, interactions
 from realm_lab.evidence.report.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.evidence.report.figures import (
     COLOURS,
+    MOST_TOGETHER,
     Panel,
     Sketch,
     bands_figure,
@@ -29,10 +30,10 @@ from realm_lab.evidence.report.figures import (
 )
 from realm_lab.evidence.report.figures_differences import differences_figure
 from realm_lab.evidence.report.figures_training import quality_over_drift
-from realm_lab.evidence.report.frames import StudyFrames
+from realm_lab.evidence.report.frames import AGE, StudyFrames
 from realm_lab.evidence.report.rendering import MOST_COLUMNS, html, pipe_table
 from realm_lab.evidence.report.report_data import Report
-from realm_lab.evidence.report.sections.curves import styles_of
+from realm_lab.evidence.report.sections.curves import even_ages, styles_of
 from realm_lab.evidence.statistics.family import Kind
 from realm_lab.records.study import StudyCell, StudyRecord
 from tests.evidence.report.synthetic import CELLS, verdict
@@ -262,7 +263,7 @@ def test_each_line_of_a_crowded_figure_keeps_its_colour_in_the_png(monkeypatch: 
     monkeypatch.setattr("realm_lab.evidence.report.figures.DOTS_PER_INCH", 150)
     root = Path(__file__).resolve().parents[3]
     found = pd.read_csv(root / "reports/reference/random_masks_rates/curves.csv")
-    cells = [(name, name) for name in found["cell"].unique()]
+    cells = [(name, name) for name in found["cell"].unique()[:MOST_TOGETHER]]
     panels = [Panel(name) for name in found["metric"].unique()]
     drawing = draw(Sketch("curves", "", "", lambda: bands_figure(found, panels, cells)))
     assert drawing is not None
@@ -270,3 +271,42 @@ def test_each_line_of_a_crowded_figure_keeps_its_colour_in_the_png(monkeypatch: 
     for colour in COLOURS[: len(cells)]:
         wanted = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
         assert np.abs(pixels - wanted).max(1).min() <= 4, colour
+
+
+def test_many_curves_have_a_row_of_panels_each_with_the_baseline() -> None:
+    names = ("retrieval_utility", "recall_at_5")
+    rows = [(f"c{n}", name, step, 2, n, n, n + 1) for n in range(8) for name in names for step in (0, 60)]
+    found = pd.DataFrame(rows, columns=["cell", "metric", "step", "seeds", "mean", "low", "high"])
+    cells = [(f"c{n}", f"cell {n}") for n in range(8)]
+    figure = bands_figure(found, [Panel(name, low=0.0) for name in names], cells)
+    assert figure is not None
+    panels = [[line.get_ydata().tolist() for line in place.lines] for place in figure.axes]
+    assert panels == [[[0, 0], [n, n]] for n in range(1, 8) for _ in names]
+    assert min(place.get_ylim()[1] for place in figure.axes) > 8, "no row is cut off by the first one"
+    without = bands_figure(found, [Panel(name) for name in names], [("none", "no curves"), *cells[1:]])
+    assert without is not None
+    assert {len(place.lines) for place in without.axes} == {1}, "a baseline without curves is in no panel"
+    few = bands_figure(found, [Panel(name) for name in names], cells[:6])
+    assert few is not None
+    assert [len(place.lines) for place in few.axes] == [6, 6]
+
+
+def test_the_age_of_an_index_shows_no_pattern_of_the_logging() -> None:
+    """Refreshed every 3 steps and logged every 10, its mean alternates between .9 and 1.1."""
+    rows = [(cell, "recall_at_5", step, 0.5) for cell in ("often", "seldom") for step in (0, 60, 120)]
+    for cell, interval in (("often", 3), ("seldom", 90)):
+        ages = np.arange(120) % interval
+        rows += [(cell, AGE, step, ages[step - 10 : step].mean()) for step in range(10, 130, 10)]
+    found = pd.DataFrame(rows, columns=["cell", "metric", "step", "mean"])
+    found = found.assign(low=found["mean"], high=found["mean"] + 1, seeds=2)
+    shown = even_ages(found)
+    often = shown[(shown["cell"] == "often") & (shown["metric"] == AGE)]
+    assert often[["step", "mean", "high", "seeds"]].to_numpy().tolist() == [
+        [60, pytest.approx(1), pytest.approx(2), 2],
+        [120, pytest.approx(1), pytest.approx(2), 2],
+    ]
+    rest = [
+        one[(one["cell"] == "seldom") | (one["metric"] != AGE)].sort_values(["cell", "metric", "step"])
+        for one in (found, shown)
+    ]
+    assert rest[0].to_numpy().tolist() == rest[1][found.columns].to_numpy().tolist()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from realm_lab.evidence.report.figures import COLOURS, DASHES, Panel, Sketch, Styles, bands, bands_figure
-from realm_lab.evidence.report.frames import StudyFrames
+from realm_lab.evidence.report.frames import AGE, StudyFrames
 from realm_lab.evidence.report.rendering import seeds_text
 from realm_lab.evidence.report.section import ReportSection
 from realm_lab.records.metrics import curve
@@ -14,7 +16,8 @@ from realm_lab.records.study import StudyRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-OVER_TIME = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood", "index_staleness_steps")
+EVALUATED = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood")
+OVER_TIME = (*EVALUATED, AGE)
 
 
 class Curves(ReportSection):
@@ -44,7 +47,7 @@ them from new runs.
         text = f"Over pre-training: mean over the seeds, with a band from the lowest to the highest ({seeds})."
         if "recall_at_5" in known:
             text += " Recall is of development questions."
-        if "index_staleness_steps" in known:
+        if AGE in known:
             text += " The age of the index is the mean over all steps since the point before."
         alt = f"Curves of {', '.join(curve(panel.metric).title for panel in panels)} over the steps of pre-training"
         columns = 3 if len(panels) == 3 else 2
@@ -53,7 +56,7 @@ them from new runs.
                 "curves",
                 text,
                 alt,
-                lambda: bands_figure(report.curves, panels, report.cells, columns=columns, styles=styles),
+                lambda: bands_figure(even_ages(report.curves), panels, report.cells, columns=columns, styles=styles),
             )
         ]
 
@@ -76,6 +79,29 @@ def panel_of(name: str, **given: Any) -> Panel:
     known = curve(name)
     high = None if known.high is None else known.high + 0.03 * known.span
     return Panel(name, **{"low": known.low, "high": high} | given)
+
+
+def even_ages(found: pd.DataFrame) -> pd.DataFrame:
+    """`bands` with the mean age of the index between evaluations, for cells that refresh it within two logged points:
+    between those the mean depends on the number of refreshes that happen to lie there."""
+    import pandas as pd
+
+    parts = [found[found["metric"] != AGE]]
+    for cell, ages in found[found["metric"] == AGE].groupby("cell", sort=False):
+        ages = ages.sort_values("step")
+        widths = np.diff(ages["step"], prepend=0)
+        mean = np.average(ages["mean"], weights=widths) if widths.any() else 0.0  # half of the steps between refreshes
+        evaluated = found[(found["cell"] == cell) & found["metric"].isin(EVALUATED)]["step"]
+        ends = np.intersect1d(evaluated, ages["step"])
+        if 2 * mean + 1 < 2 * np.median(widths) and len(ends) > 1:
+            which = np.searchsorted(ends, ages["step"])
+            known = which < len(ends)
+            ages, widths, which = ages[known], widths[known], which[known]
+            columns = ["mean", "low", "high"]
+            means = ages[columns].mul(widths, axis=0).groupby(which).sum().div(np.bincount(which, widths), axis=0)
+            ages = ages.groupby(which).last().assign(**{name: means[name] for name in columns})
+        parts.append(ages)
+    return pd.concat(parts, ignore_index=True)
 
 
 def study_curves(study: StudyFrames) -> pd.DataFrame:

@@ -1,12 +1,19 @@
-"""Changes during pre-training in a report: quality against their step, and how tightly they are paired."""
+"""Quality against a dose, the step of a change during pre-training or a number, and how tightly changes are paired."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from realm_lab.evidence.report.figures import Panel, Sketch, bands_figure
+from realm_lab.evidence.report.frames import frame
 from realm_lab.evidence.report.rendering import words
 from realm_lab.evidence.report.section import ReportSection
+from realm_lab.evidence.statistics.intervals import t_interval
 from realm_lab.evidence.statistics.wording import number
 from realm_lab.records.metrics import metric
 from realm_lab.records.parameters import CHANGES, show
@@ -15,7 +22,15 @@ from realm_lab.records.study import StudyCell, StudyRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-FEWEST = 3  # pairs, for a spread
+FEWEST = 3  # pairs, for a spread; doses, for a curve
+
+
+class Doses(NamedTuple):
+    """Title -> the cell at each dose. Its figure is called `name`, the axis `label`."""
+
+    name: str
+    label: str
+    lines: Mapping[str, Mapping[float, str]]
 
 
 def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
@@ -36,6 +51,52 @@ def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
         found.setdefault(title, {})[step] = cell
         late |= {title} if step else set()
     return {title: dict(sorted(cells.items())) for title, cells in found.items() if title in late}
+
+
+def of_steps(record: StudyRecord) -> Doses:
+    """Return the steps at which runs change."""
+    lines = {title: {step: cell.name for step, cell in cells.items()} for title, cells in families(record).items()}
+    return Doses("step_of_change", "pre-training step of the change", lines)
+
+
+def doses(record: StudyRecord) -> Doses | None:
+    """Return the steps of changes, or the first numeric parameter that several cells change and nothing else, if there
+    are at least three."""
+    found, base = [of_steps(record)], record.cell(record.baseline)
+    values: dict[str, dict[float, str]] = {}
+    for cell in record.cells:
+        if cell.system == base.system and len(cell.changes) == 1 and not cell.points and cell.name != base.name:
+            [(name, value)] = cell.changes.items()
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                values.setdefault(name, {})[value] = cell.name
+    found += [Doses("dose", words(name), {words(name): dict(sorted(one.items()))}) for name, one in values.items()]
+    return next((one for one in found if max(map(len, one.lines.values()), default=0) >= FEWEST), None)
+
+
+def dose_figure(record: StudyRecord, results: pd.DataFrame, found: Doses) -> Any:
+    """Each metric over the dose, with Student's 95 % intervals from three seeds on; the baseline is a level line."""
+    numbers = [dose for cells in found.lines.values() for dose in cells]
+    base, rows = record.cell(record.baseline), []
+    lines = {base.title: dict.fromkeys((min(numbers), max(numbers)), base.name)} if numbers else {}
+    for title, cells in (lines | dict(found.lines)).items():
+        for (dose, cell), name in itertools.product(cells.items(), record.metrics):
+            values = results.loc[results["cell"] == cell, name].dropna() if name in results else ()
+            if len(values):
+                known, mean = metric(name), float(values.mean())
+                interval = t_interval(values) if len(values) >= FEWEST else (mean, mean)
+                least, most = (
+                    (-np.inf if known.low is None else known.low),
+                    (np.inf if known.high is None else known.high),
+                )
+                low, high = np.clip(interval, least, most)
+                rows.append((title, name, dose, len(values), mean, low, high))
+    if not rows:
+        return None
+    shown = [metric(name) for name in record.metrics]
+    panels = [Panel(one.name, one.title, one.unit) for one in shown]
+    table = frame(rows, ["cell", "metric", "step", "seeds", "mean", "low", "high"])
+    cells = [(title, title) for title in lines | dict(found.lines)]
+    return bands_figure(table, panels, cells, columns=3, step=found.label)
 
 
 def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
@@ -81,9 +142,10 @@ def changes_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
 
 
 class StepChanges(ReportSection):
-    """The pairing of runs, by the step at which they change."""
+    """The figure that leads where a number has steps, and the pairing of runs by the step at which they change."""
 
     name = "step_changes"
+    group = ""
 
     @functools.cached_property
     def found(self) -> dict[str, Any]:
@@ -96,3 +158,15 @@ class StepChanges(ReportSection):
     @functools.cached_property
     def sentence(self) -> str:
         return str(self.found.get("sentence", ""))
+
+    def figures(self) -> list[Sketch]:
+        report = self.report
+        if (found := doses(report.record)) is None or not report.compared:
+            return []
+        first, base = report.compared[0].metric.title, report.record.cell(report.record.baseline).title
+        caption = (
+            f"{first} against {found.label}. Lines are means over the seeds, bands Student's 95 % intervals, from "
+            f"three seeds on. The level line is {base}."
+        )
+        make = functools.partial(dose_figure, report.record, report.results, found)
+        return [Sketch.of(found.name, caption, f"{first} over {found.label}", make)]
