@@ -8,7 +8,7 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from realm_lab.errors import UserError, needs, suggestion
 from realm_lab.lab.tracking.mirror import Tracker, TrackerError
@@ -114,30 +114,22 @@ def _source(runs: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-class Best(NamedTuple):
-    """A complete run, its value of the measure, and the folder of its trained model."""
-
-    run: Run
-    value: float
-    model: Path
-
-
 def register(studies: Studies, name: str, uri: str, by: str) -> str:
     """Register the model of the best run of a study that MLflow shows, in the store `uri` ("": the usual one); returns
     a line. UserError: no such study, or no run to choose."""
     runs = Path(os.path.abspath(studies.runs))
     study = studies.read(name)
-    best = best_run(study, read_groups(studies, [])[name][1], by)
-    key, model = best.run.run_key, f"realm_lab-{name}"
+    run, value, folder = best_run(study, read_groups(studies, [])[name][1], by)
+    model = f"realm_lab-{name}"
     with exclusive(runs / ".mirror.lock"):
         tracker = MlflowTracker(runs, uri or default_uri(runs))
-        shown, version = tracker.register(name, key, best.model, model, {f"realm.{by}": f"{best.value:.6g}"})
-    return f"registered {shown} ({by} {best.value:.3f}): models:/{model}/{version}, also models:/{model}@best"
+        shown, version = tracker.register(name, run.run_key, folder, model, {f"realm.{by}": f"{value:.6g}"})
+    return f"registered {shown} ({by} {value:.3f}): models:/{model}/{version}, also models:/{model}@best"
 
 
-def best_run(study: StudyRecord, runs: Sequence[Run], metric: str) -> Best:
-    """Return the run with the largest value, of several the first. UserError: `metric` is not measured on development
-    data, or no complete run has both a value and a model."""
+def best_run(study: StudyRecord, runs: Sequence[Run], metric: str) -> tuple[Run, float, Path]:
+    """Return the run with the largest value, of several the first; the value; and the folder of its trained model.
+    UserError: `metric` is not measured on development data, or no complete run has both a value and a model."""
     known = chosen_by()
     if metric not in known:
         raise UserError(f"--by {metric}: not measured on development data; {suggestion(metric, known)}")
@@ -148,7 +140,7 @@ def best_run(study: StudyRecord, runs: Sequence[Run], metric: str) -> Best:
         values = run_values(stages) if not is_curve else last_values(stages["pretrain"]) if "pretrain" in stages else {}
         model = trained_model(stages)
         if metric in values and model:
-            found.append(Best(run, values[metric], model))
+            found.append((run, values[metric], model))
     if not found:
         raise UserError(f"study {study.name}: no complete run has a model and {metric}; run `{study.command}`")
-    return max(found, key=lambda best: best.value)
+    return max(found, key=lambda one: one[1])

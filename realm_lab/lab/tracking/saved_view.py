@@ -28,14 +28,9 @@ def link(experiment: str, view: str = BY_CELL) -> str:
     )
 
 
-def changed_parameters(study: StudyRecord) -> list[str]:
-    """Return the parameters that the cells of a study change, in order."""
-    return list(dict.fromkeys(name for cell in study.cells for name in cell.changes))
-
-
 def saved_views(study: StudyRecord) -> dict[str, str]:
     """The tags of the experiment with the views of a study; the same for the same study."""
-    changed = changed_parameters(study)
+    changed = list(dict.fromkeys(name for cell in study.cells for name in cell.changes))
     metrics, longest = [f"metrics.`{name}`" for name in HEADLINES], max(len(cell.name) for cell in study.cells)
     curves = [_chart("LINE", f"pretrain/{name}") for name in ("retrieval_utility", "recall_at_5")]
     by_cell = _view(
