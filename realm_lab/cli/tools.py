@@ -139,8 +139,8 @@ def _gpu_findings(options: argparse.Namespace) -> Iterator[Finding]:
     from realm_lab.lab.gpu_check import checks, gpu_device
 
     states: dict[bool | None, State] = {True: "OK", None: "note", False: "wrong"}
-    for check in checks(params, gpu_device(params)):
-        yield Finding(states[check.right], check.subject, f"{check.found} ({check.seconds:.1f} s)")
+    for subject, right, found in checks(params, gpu_device(params)):
+        yield Finding(states[right], subject, found)
 
 
 def _corpus_findings(options: argparse.Namespace) -> list[Finding]:

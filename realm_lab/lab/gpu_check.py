@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -50,15 +50,6 @@ GIB = 2**30
 Said = tuple[bool | None, str]  # passed or not (None: for information), and the finding
 
 
-class Check(NamedTuple):
-    """One entry of the report."""
-
-    subject: str
-    right: bool | None
-    found: str
-    seconds: float
-
-
 def gpu_device(params: Params) -> torch.device:
     """Return the device to check. UserError: there is none."""
     device = pick_device(params.launch.device)
@@ -67,8 +58,8 @@ def gpu_device(params: Params) -> torch.device:
     return device
 
 
-def checks(params: Params, device: torch.device) -> Iterator[Check]:
-    """Run every check in turn; one that raises has failed, and the others continue."""
+def checks(params: Params, device: torch.device) -> Iterator[tuple[str, bool | None, str]]:
+    """Yield the subject of each check, whether it passed, and its finding; one that raises has failed."""
     with tempfile.TemporaryDirectory() as folder:
         training = _Training(Path(folder), params.launch.device)
         tried: dict[str, Callable[[], Said]] = {
@@ -86,7 +77,7 @@ def checks(params: Params, device: torch.device) -> Iterator[Check]:
                 right, found = check()
             except Exception as error:  # whatever it is belongs into the report
                 right, found = False, f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-            yield Check(subject, right, found, time.perf_counter() - started)
+            yield subject, right, f"{found} ({time.perf_counter() - started:.1f} s)"
 
 
 def _device(device: torch.device) -> Said:
