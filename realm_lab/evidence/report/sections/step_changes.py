@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from realm_lab.evidence.report.figures import Panel, Sketch, bands_figure
 from realm_lab.evidence.report.frames import frame
 from realm_lab.evidence.report.rendering import words
@@ -55,7 +53,7 @@ def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
 
 def of_steps(record: StudyRecord) -> Doses:
     """Return the steps at which runs change."""
-    lines = {title: {step: cell.name for step, cell in cells.items()} for title, cells in families(record).items()}
+    lines = {title: {float(step): cell.name for step, cell in one.items()} for title, one in families(record).items()}
     return Doses("step_of_change", "pre-training step of the change", lines)
 
 
@@ -77,26 +75,23 @@ def dose_figure(record: StudyRecord, results: pd.DataFrame, found: Doses) -> Any
     """Each metric over the dose, with Student's 95 % intervals from three seeds on; the baseline is a level line."""
     numbers = [dose for cells in found.lines.values() for dose in cells]
     base, rows = record.cell(record.baseline), []
-    lines = {base.title: dict.fromkeys((min(numbers), max(numbers)), base.name)} if numbers else {}
-    for title, cells in (lines | dict(found.lines)).items():
-        for (dose, cell), name in itertools.product(cells.items(), record.metrics):
-            values = results.loc[results["cell"] == cell, name].dropna() if name in results else ()
+    level = {base.title: dict.fromkeys((min(numbers), max(numbers)), base.name)} if numbers else {}
+    lines = level | dict(found.lines)
+    shown = [metric(name) for name in record.metrics if name in results]
+    for (title, cells), one in itertools.product(lines.items(), shown):
+        for dose, cell in cells.items():
+            values = results.loc[results["cell"] == cell, one.name].dropna()
             if len(values):
-                known, mean = metric(name), float(values.mean())
-                interval = t_interval(values) if len(values) >= FEWEST else (mean, mean)
-                least, most = (
-                    (-np.inf if known.low is None else known.low),
-                    (np.inf if known.high is None else known.high),
-                )
-                low, high = np.clip(interval, least, most)
-                rows.append((title, name, dose, len(values), mean, low, high))
+                mean = float(values.mean())
+                low, high = t_interval(values.tolist()) if len(values) >= FEWEST else (mean, mean)
+                low = low if one.low is None else max(low, one.low)
+                high = high if one.high is None else min(high, one.high)
+                rows.append((title, one.name, dose, len(values), mean, low, high))
     if not rows:
         return None
-    shown = [metric(name) for name in record.metrics]
     panels = [Panel(one.name, one.title, one.unit) for one in shown]
     table = frame(rows, ["cell", "metric", "step", "seeds", "mean", "low", "high"])
-    cells = [(title, title) for title in lines | dict(found.lines)]
-    return bands_figure(table, panels, cells, columns=3, step=found.label)
+    return bands_figure(table, panels, [(title, title) for title in lines], columns=3, step=found.label)
 
 
 def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
