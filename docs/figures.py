@@ -32,17 +32,17 @@ RESULTS = [
     (
         "The retriever carries the gain",
         [
-            ("table2_confirmed", "realm", "REALM"),
-            ("table2_confirmed", "realm_encoder", "warm start's retriever"),
-            ("table2_confirmed", "warm_start", "warm start"),
+            ("table2_robust", "realm", "REALM"),
+            ("table2_robust", "realm_encoder", "warm start's retriever"),
+            ("table2_robust", "warm_start", "warm start"),
         ],
     ),
     (
         "Mask salient spans",
         [
-            ("table2_confirmed", "realm", "salient spans"),
-            ("table2_confirmed", "random_token", "random tokens"),
-            ("table2_confirmed", "random_span", "random spans"),
+            ("table2_robust", "realm", "salient spans"),
+            ("table2_robust", "random_token", "random tokens"),
+            ("table2_robust", "random_span", "random spans"),
         ],
     ),
     (

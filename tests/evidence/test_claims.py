@@ -421,7 +421,7 @@ LIES = [
     (README, r"\.070 \| inconclusive", ".070 | lower"),
     (README, r"\.016 \| lower, skewed", ".016 | higher, skewed"),
     (README, r"eight fresh seeds", "six fresh seeds"),
-    (README, r"reference/table2_confirmed/report\.md", "reference/masking/report.md"),
+    (README, r"reference/table2_robust/report\.md", "reference/masking/report.md"),
     (FINDINGS, r"\| recall@5 −\.046", "| recall@5 +.046"),
     (FINDINGS, r"recall@5 −\.030", "recall@5 .030"),
     (FINDINGS, r"finds less than", "finds more than"),
