@@ -1,4 +1,4 @@
-"""Four hosts in separate namespaces join one study, and two go away at once: no stage is done twice, and no bit differs."""
+"""Four hosts in separate namespaces join one study, and two go away at once; their results are those of one machine."""
 
 import os
 import signal
@@ -16,8 +16,10 @@ from tests.slurm_cluster.cluster import HOST
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
-STUDY = JOINED.replace("[0, 1]", "[0, 1, 2, 3]").replace("steps: 20", "steps: 120").replace(
-    "set:\n", "set:\n  launch.processes: 1\n", 1
+STUDY = (
+    JOINED.replace("[0, 1]", "[0, 1, 2, 3]")
+    .replace("steps: 20", "steps: 120")
+    .replace("set:\n", "set:\n  launch.processes: 1\n", 1)
 )
 SITE = """
 from realm_lab.records import run_lease

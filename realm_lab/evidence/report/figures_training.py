@@ -8,7 +8,7 @@ from typing import Any
 from realm_lab.evidence.report.figures import Panel, bands, bands_figure, curves_figure, plane_figure, shares_figure
 from realm_lab.evidence.report.frames import StudyFrames, column
 from realm_lab.evidence.report.sections.curves import even_ages, panel_of
-from realm_lab.evidence.report.sections.step_changes import dose_figure, lines_of, of_steps
+from realm_lab.evidence.report.sections.step_changes import lines_of, step_figure
 from realm_lab.records.bounds import BOUNDS
 from realm_lab.records.metrics import metric
 
@@ -115,4 +115,4 @@ def quality_over_drift(study: StudyFrames) -> Any:
 def step_of_change(study: StudyFrames) -> Any:
     """Quality at the end against the step of pre-training at which a run changed, step 0 for a change from the start.
     Lines are means over the seeds, with Student's 95 % intervals; the level line is the unchanged run."""
-    return dose_figure(study.record, study.results, of_steps(study.record))
+    return step_figure(study.record, study.results)

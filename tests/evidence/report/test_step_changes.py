@@ -10,7 +10,7 @@ import pytest
 from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
 from realm_lab.evidence.report.figures_training import step_of_change
 from realm_lab.evidence.report.frames import StudyFrames
-from realm_lab.evidence.report.sections.step_changes import changes_json, dose_figure, doses, families, lines_of
+from realm_lab.evidence.report.sections.step_changes import changes_json, families, lines_of
 from realm_lab.records.study import STUDY_RECORD, StudyCell, StudyRecord
 
 NO_NULL = {"pretrain.null_document": "off"}
@@ -103,17 +103,3 @@ def test_changes_of_one_value_in_two_parameters_are_two() -> None:
     cells = (CELLS[0], *(StudyCell(name, name, "realm", change) for name, change in rates.items()))
     found = families(replace(RECORD, cells=cells))
     assert [list(one.values()) for one in found.values()] == [[cells[1]], [cells[2]]]
-
-
-def test_a_number_with_three_steps_leads_the_report() -> None:
-    many = {f"k{k}": StudyCell(f"k{k}", f"k = {k}", "realm", {"pretrain.candidates": k}) for k in (20, 4, 8)}
-    record = replace(RECORD, cells=(CELLS[0], *many.values(), CELLS[1]))
-    found = doses(record)
-    assert found == ("dose", "candidates", {"candidates": {4: "k4", 8: "k8", 20: "k20"}})
-    assert list(found.lines["candidates"]) == [4, 8, 20], "a line goes from the smallest to the largest"
-    rows = [(cell, seed, k * seed / 100) for cell, k in (("realm", 1), ("k4", 4), ("k8", 8)) for seed in (1, 2, 3)]
-    figure = dose_figure(record, pd.DataFrame(rows, columns=["cell", "seed", "exact_match"]), found)
-    level, line = figure.axes[0].lines
-    assert level.get_xydata().tolist() == [[4, pytest.approx(0.02)], [20, pytest.approx(0.02)]]
-    assert line.get_xydata().tolist() == [[4, pytest.approx(0.08)], [8, pytest.approx(0.16)]], "k20 has no run yet"
-    assert doses(replace(record, cells=record.cells[:3])) is None, "two values are no curve"

@@ -1,11 +1,10 @@
-"""Quality against a dose, the step of a change during pre-training or a number, and how tightly changes are paired."""
+"""Quality against the step of a change during pre-training, and how tightly changes are paired."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from realm_lab.evidence.report.figures import Panel, Sketch, bands_figure
 from realm_lab.evidence.report.frames import frame
@@ -20,15 +19,7 @@ from realm_lab.records.study import StudyCell, StudyRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-FEWEST = 3  # pairs, for a spread; doses, for a curve
-
-
-class Doses(NamedTuple):
-    """Title -> the cell at each dose. Its figure is called `name`, the axis `label`."""
-
-    name: str
-    label: str
-    lines: Mapping[str, Mapping[float, str]]
+FEWEST = 3  # pairs, for a spread; steps, for a curve
 
 
 def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
@@ -51,47 +42,31 @@ def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
     return {title: dict(sorted(cells.items())) for title, cells in found.items() if title in late}
 
 
-def of_steps(record: StudyRecord) -> Doses:
-    """Return the steps at which runs change."""
-    lines = {title: {float(step): cell.name for step, cell in one.items()} for title, one in families(record).items()}
-    return Doses("step_of_change", "pre-training step of the change", lines)
-
-
-def doses(record: StudyRecord) -> Doses | None:
-    """Return the steps of changes, or the first numeric parameter that several cells change and nothing else, if there
-    are at least three."""
-    found, base = [of_steps(record)], record.cell(record.baseline)
-    values: dict[str, dict[float, str]] = {}
-    for cell in record.cells:
-        if cell.system == base.system and len(cell.changes) == 1 and not cell.points and cell.name != base.name:
-            [(name, value)] = cell.changes.items()
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                values.setdefault(name, {})[value] = cell.name
-    found += [Doses("dose", words(name), {words(name): dict(sorted(one.items()))}) for name, one in values.items()]
-    return next((one for one in found if max(map(len, one.lines.values()), default=0) >= FEWEST), None)
-
-
-def dose_figure(record: StudyRecord, results: pd.DataFrame, found: Doses) -> Any:
-    """Each metric over the dose, with Student's 95 % intervals from three seeds on; the baseline is a level line."""
-    numbers = [dose for cells in found.lines.values() for dose in cells]
+def step_figure(record: StudyRecord, results: pd.DataFrame) -> Any:
+    """Each metric over the step of the change, 0 for a change from the start: means over the seeds, with Student's 95 %
+    intervals from three seeds on; the level line is the baseline."""
+    changes = {title: {step: cell.name for step, cell in one.items()} for title, one in families(record).items()}
+    steps = [step for cells in changes.values() for step in cells]
     base, rows = record.cell(record.baseline), []
-    level = {base.title: dict.fromkeys((min(numbers), max(numbers)), base.name)} if numbers else {}
-    lines = level | dict(found.lines)
+    level = {base.title: dict.fromkeys((min(steps), max(steps)), base.name)} if steps else {}
+    lines = level | changes
     shown = [metric(name) for name in record.metrics if name in results]
     for (title, cells), one in itertools.product(lines.items(), shown):
-        for dose, cell in cells.items():
+        for step, cell in cells.items():
             values = results.loc[results["cell"] == cell, one.name].dropna()
             if len(values):
                 mean = float(values.mean())
                 low, high = t_interval(values.tolist()) if len(values) >= FEWEST else (mean, mean)
                 low = low if one.low is None else max(low, one.low)
                 high = high if one.high is None else min(high, one.high)
-                rows.append((title, one.name, dose, len(values), mean, low, high))
+                rows.append((title, one.name, step, len(values), mean, low, high))
     if not rows:
         return None
     panels = [Panel(one.name, one.title, one.unit) for one in shown]
     table = frame(rows, ["cell", "metric", "step", "seeds", "mean", "low", "high"])
-    return bands_figure(table, panels, [(title, title) for title in lines], columns=3, step=found.label)
+    return bands_figure(
+        table, panels, [(title, title) for title in lines], columns=3, step="pre-training step of the change"
+    )
 
 
 def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
@@ -137,7 +112,7 @@ def changes_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
 
 
 class StepChanges(ReportSection):
-    """The figure that leads where a number has steps, and the pairing of runs by the step at which they change."""
+    """The figure that leads a study of changes, and the pairing of runs by the step at which they change."""
 
     name = "step_changes"
     group = ""
@@ -156,12 +131,13 @@ class StepChanges(ReportSection):
 
     def figures(self) -> list[Sketch]:
         report = self.report
-        if (found := doses(report.record)) is None or not report.compared:
+        if max(map(len, families(report.record).values()), default=0) < FEWEST or not report.compared:
             return []
         first, base = report.compared[0].metric.title, report.record.cell(report.record.baseline).title
+        title = f"{first} over the pre-training step of the change"
         caption = (
-            f"{first} against {found.label}. Lines are means over the seeds, bands Student's 95 % intervals, from "
-            f"three seeds on. The level line is {base}."
+            f"{title}. Lines are means over the seeds, bands Student's 95 % intervals, from three seeds on. The level "
+            f"line is {base}."
         )
-        make = functools.partial(dose_figure, report.record, report.results, found)
-        return [Sketch.of(found.name, caption, f"{first} over {found.label}", make)]
+        make = functools.partial(step_figure, report.record, report.results)
+        return [Sketch.of("step_of_change", caption, title, make)]
