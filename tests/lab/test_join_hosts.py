@@ -1,4 +1,4 @@
-"""Four hosts in separate namespaces join one study, and two go away at once; their results are those of one machine."""
+"""Four hosts in separate namespaces join one study, and two go away at once: the results equal those of one machine."""
 
 import os
 import signal
