@@ -413,13 +413,13 @@ def test_a_query_without_a_result_is_a_problem_with_a_remedy(project: Path, quer
 # whose text is gone needs another text: the test names it.
 README, FINDINGS = "README.md", "docs/findings.md"
 LIES = [
-    (README, r"exact match \.725, with the warm", "exact match .752, with the warm"),
-    (README, r"retriever \.219", "retriever .291"),
-    (README, r"exact match \.725, with random tokens \.209", "exact match .209, with random tokens .725"),
+    (README, r"exact match \.930, with the warm", "exact match .903, with the warm"),
+    (README, r"retriever \.170", "retriever .107"),
+    (README, r"exact match \.930, with random spans \.184", "exact match .184, with random spans .930"),
     (README, r"BM25 is ahead\*\*", "BM25 is worse**"),
     (README, r"recall@5 \.636, not \.590", "recall@5 .590, not .636"),
-    (README, r"\.070 \| inconclusive", ".070 | lower"),
-    (README, r"\.016 \| lower, skewed", ".016 | higher, skewed"),
+    (README, r"\.141 \| inconclusive", ".141 | lower"),
+    (README, r"\.008 \| lower, skewed", ".008 | higher, skewed"),
     (README, r"eight fresh seeds", "six fresh seeds"),
     (README, r"reference/table2_robust/report\.md", "reference/masking/report.md"),
     (FINDINGS, r"\| recall@5 −\.046", "| recall@5 +.046"),
@@ -429,7 +429,7 @@ LIES = [
     (FINDINGS, r"7,150 questions", "7,510 questions"),
     (FINDINGS, r"eight fresh seeds: salient", "nine fresh seeds: salient"),
     (FINDINGS, r"lead over BM25 is not significant", "lead over BM25 is significant"),
-    (FINDINGS, r"\| \.808 \| \.672 \|", "| .808 | .067 |"),
+    (FINDINGS, r"\| \.971 \| \.609 \|", "| .971 | .069 |"),
     (FINDINGS, r"REALM answers more than each of nine", "REALM answers fewer than each of nine"),
     (FINDINGS, r"\(p = \.031 each\)", "(p = .013 each)"),
     (FINDINGS, r"\| RAG \| \.234 \|", "| RAG | .243 |"),
@@ -442,7 +442,7 @@ LIES = [
     (FINDINGS, r"makes no difference larger than \.04", "makes no difference larger than .02"),
     (FINDINGS, r"does not rise\s+significantly", "rises significantly"),
     # No number and no verdict: an answer in bold, a header of a table, what was declared.
-    (README, r"fails on one of them, so the criterion\s+(.*), is missed", "fails on none of them, so it is met"),
+    (README, r"eight fresh seeds, as declared", "eight fresh seeds, as nobody declared"),
     (README, r"The retriever carries the gain", "The reader carries the gain"),
     (README, r"\*\*Masks of salient spans train it best\*\*", "**Masks of random tokens train it best**"),
     (README, r"Nothing has run at the paper's scale, and nothing (.*) yet", "Everything has run at that scale on GPUs"),
@@ -457,7 +457,7 @@ LIES = [
     (FINDINGS, r"need not be large at the paper's size", "is large at the paper's size"),
     (FINDINGS, r"is missed: it is below on five", "is met: it is above on five"),
     (FINDINGS, r"not REALM's \.754", "as much as REALM's .754"),
-    (FINDINGS, r"Not confirmed in the sense", "Confirmed in the sense"),
+    (FINDINGS, r"The plain form missed that on its", "The plain form met that on its"),
     (FINDINGS, r"\*Open:\* whether pre-training learns wherever", "It is known that pre-training learns wherever"),
 ]
 
