@@ -280,7 +280,7 @@ def test_many_curves_have_a_row_of_panels_each_with_the_baseline() -> None:
     cells = [(f"c{n}", f"cell {n}") for n in range(8)]
     figure = bands_figure(found, [Panel(name, low=0.0) for name in names], cells)
     assert figure is not None
-    panels = [[line.get_ydata().tolist() for line in place.lines] for place in figure.axes]
+    panels = [[np.asarray(line.get_ydata()).tolist() for line in place.lines] for place in figure.axes]
     assert panels == [[[0, 0], [n, n]] for n in range(1, 8) for _ in names]
     assert min(place.get_ylim()[1] for place in figure.axes) > 8, "no row is cut off by the first one"
     without = bands_figure(found, [Panel(name) for name in names], [("none", "no curves"), *cells[1:]])
