@@ -36,9 +36,9 @@ def doctor(arguments: argparse.Namespace) -> dict[str, Any]:
     preset = "smoke" if arguments.tiny else "toy"
     params = resolve(preset_values(preset) | {"preset": preset, "launch.device": arguments.device})
     found = []
-    for check in checks(params, pick_device(arguments.device)):
-        found.append(check._asdict())
-        print(f"{check.subject}: {check.found}", flush=True)
+    for subject, is_right, finding in checks(params, pick_device(arguments.device)):
+        found.append({"subject": subject, "right": is_right, "found": finding})
+        print(f"{subject}: {finding}", flush=True)
     return {"checks": found}
 
 
