@@ -160,6 +160,37 @@ def test_the_code_of_a_part_is_in_the_keys_of_its_runs(project: Path, installed:
         assert {cell for cell in before if before[cell] != after[cell]} == changed, file
 
 
+@pytest.mark.slow
+def test_it_has_options_of_its_system_in_a_preset(project: Path, installed: Path, tmp_path: Path) -> None:
+    path = project / "experiments" / "own.yaml"
+    lines = "question: Which?\npreset: smoke\nseeds: [0]\nbaseline: random\ncells: {random: {system: %s}}\n"
+    path.write_text(lines % "{name: random_reader, salt: 3}")
+    given = keys(project, installed)
+    path.write_text(lines % "random_reader")
+    assert keys(project, installed) == given
+    path.write_text(lines.replace("smoke", "toy") % "random_reader")
+    assert keys(project, installed) != given
+
+    copy = tmp_path / "copy"
+    shutil.copytree(installed, copy)
+    (copy / "harbour" / "presets" / "toy.yaml").write_text("\nrandom_reader: {sault: 3}\n")
+    ((code, _, errors),) = run(project, copy, ["sweep", "own", "--dry-run"])
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "harbour/presets/toy.yaml, line 2" in errors
+    assert "no option 'sault' of 'random_reader'; did you mean 'salt'?" in errors
+
+
+@pytest.mark.slow
+def test_one_that_fails_is_named_in_a_line(project: Path, installed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(installed, copy)
+    (copy / "harbour" / "plugin.py").write_text("1 / 0\n")
+    for code, _, errors in run(project, copy, ["run", "--dry-run"], ["sweep", "own", "--dry-run"]):
+        assert (code, errors.count("\n")) == (2, 1), errors
+        assert "entry point harbour of realm_lab.plugins" in errors
+        assert "ZeroDivisionError in plugin.py, line 1" in errors
+
+
 WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown option": (
         {"share: 0.3": "shore: 0.3"},

@@ -62,8 +62,10 @@ def located(error: UserError, options: argparse.Namespace) -> UserError:
     yet."""
     if error.path or not error.parameter or "params" not in options:
         return error
-    from realm_lab.engine.params.load import read_values, setting
+    from realm_lab.engine.params.load import is_known, read_values, setting
 
+    if not is_known(error.parameter.partition(".")[0]):  # an installed plug-in, which fails here too
+        return error
     values = read_values(options.params or options.root / "params.yaml", overrides_of(options))
     key = setting(values, error.parameter)
     return UserError(error.problem, error.remedy, parameter=error.parameter, value=key) if key else error

@@ -27,6 +27,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Generic, TypeVar, cast
 
@@ -275,6 +276,13 @@ def plugin_modules(named: Iterable[str]) -> tuple[str, ...]:
     """Return the custom modules that register plug-ins: those named in a project, and those of entry points."""
     import_plugins()
     return (*named, *(module for module in _entry_points() if not module.startswith(f"{OURS}.")))
+
+
+def files_of_plugins(name: str) -> list[Path]:
+    """Return the files of that name in the folders of the modules of entry points. UserError: a module fails."""
+    import_plugins()
+    paths = (Path(str(sys.modules[module].__file__)).parent / name for module in _entry_points())
+    return [path for path in paths if path.is_file()]
 
 
 def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None) -> BaseModel | None:

@@ -1,7 +1,8 @@
 """params.yaml -> Params: presets, overrides, and errors that name the line.
 
 The types (parameters.py) hold the paper's values. A preset (presets/NAME.yaml) overrides some of them, and each
-line of params.yaml that is not empty overrides the preset.
+line of params.yaml that is not empty overrides the preset. A package of plug-ins has the options of its systems in
+a built-in preset (presets/NAME.yaml, in the folder of its plug-in module).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from realm_lab.engine.params.checkpoint import local, with_sizes
 from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError, Written, nearest, suggestion, written
 from realm_lab.records.parameters import OPTIONS, is_system_option, show
-from realm_lab.records.plugins import Choice, import_modules
+from realm_lab.records.plugins import Choice, files_of_plugins, import_modules
 from realm_lab.records.validation import cut, faults_of
 from realm_lab.records.yaml_file import parse_yaml, reach, read_yaml
 
@@ -188,11 +189,14 @@ def preset_values(name: Any) -> dict[str, Any]:
     return laid_over(_preset_values(base), given) | {"preset": str(name)}
 
 
-@functools.cache  # the files belong to the package
+@functools.cache  # the files belong to installed packages
 def _preset_values(name: str) -> dict[str, Any]:
     values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # plain: it has no errors
     base = values.get("preset")  # the preset that this one changes
-    return laid_over(_preset_values(base) if base else {}, values) | {"preset": name}
+    found = dict(_preset_values(base)) if base else {}
+    for path in files_of_plugins(f"presets/{name}.yaml"):
+        found |= flatten({OPTIONS: read_yaml(path)})
+    return laid_over(found, values) | {"preset": name}
 
 
 def beyond_preset(params: Params) -> dict[str, Any]:
