@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.contrib.faiss import index as faiss_index
 from realm_lab.engine.models.candidate_reader import CandidateReader
 from realm_lab.engine.models.folders import write_tensors
 from realm_lab.engine.models.inputs import Batch
-from realm_lab.engine.retrieval import embeddings, faiss_backends
+from realm_lab.engine.retrieval import embeddings
 from realm_lab.engine.retrieval.candidates import CandidatePolicy
 from realm_lab.engine.retrieval.index import embed_rows
 from realm_lab.engine.retrieval.retriever import Retriever
@@ -68,7 +69,7 @@ def null_vector_left_on_the_host(patches: pytest.MonkeyPatch) -> None:
 
 @planted(**FAISS)
 def index_on_the_device_for_faiss(patches: pytest.MonkeyPatch) -> None:
-    patches.setattr(faiss_backends, "_floats", lambda vectors_ND: vectors_ND.detach().float().numpy())
+    patches.setattr(faiss_index, "_floats", lambda vectors_ND: vectors_ND.detach().float().numpy())
 
 
 @planted()

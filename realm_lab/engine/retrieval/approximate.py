@@ -29,7 +29,7 @@ from realm_lab.engine.retrieval.search import (
     checked_queries,
     true_scores,
 )
-from realm_lab.errors import UserError, needs
+from realm_lab.errors import UserError
 from realm_lab.records.plugins import Plugin, calling
 
 OVERFETCH = 2  # of an index that does not name it
@@ -83,8 +83,7 @@ def approximate_search(settings: IndexSearch, seed: int) -> MakeSearch | None:
     if settings.backend.name == EXACT:
         return None
     chosen = SEARCH_BACKENDS.choose(PARAMETER, settings.backend)
-    with needs(f"parameter '{PARAMETER}': {chosen.name}", "faiss-cpu", "faiss"):
-        chosen.load()
+    chosen.load()  # a missing package is named before any work
     make: Callable[..., Index] = OwnIndex if chosen.is_own else chosen
     first = (chosen,) if chosen.is_own else ()
     return lambda vectors_ND, exact: ApproximateSearch(vectors_ND, make(*first, vectors_ND, seed), exact, seed)

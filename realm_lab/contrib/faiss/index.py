@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import faiss
 import numpy as np
 from torch import Tensor
 
+from realm_lab.contrib.faiss.plugin import FaissOptions
 from realm_lab.engine.core.process import to_device
-from realm_lab.engine.retrieval.backends import FaissOptions
+from realm_lab.engine.retrieval.backends import PARAMETER
 from realm_lab.engine.retrieval.search import Matrix
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, needs
+
+with needs(f"parameter '{PARAMETER}': FAISS", "faiss-cpu", "faiss"):
+    import faiss
 
 FACTORY = {
     "faiss_flat": "Flat",
@@ -64,11 +67,10 @@ class FaissIndex:
                 self._fill(seed)
         except RuntimeError as error:
             reason = " ".join(str(error).split())
-            parameter = "pretrain.search.backend"
             raise UserError(
-                f"parameter '{parameter}': FAISS refuses {described} for {total} vectors of {size} numbers ({reason}); "
+                f"parameter '{PARAMETER}': FAISS refuses {described} for {total} vectors of {size} numbers ({reason}); "
                 "change or remove its options",
-                parameter=parameter,
+                parameter=PARAMETER,
             ) from None
 
     def _fill(self, seed: int) -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.contrib.faiss.index import FACTORY, FaissIndex, with_defaults
 from realm_lab.engine.params.sections import IndexSearch
 from realm_lab.engine.retrieval.approximate import ApproximateSearch, approximate_search, sample_queries
 from realm_lab.engine.retrieval.exact import ExactSearch
-from realm_lab.engine.retrieval.faiss_backends import FACTORY, FaissIndex, with_defaults
 from realm_lab.engine.retrieval.search import Exclusion
 from tests.factories.errors import refused
 

@@ -1,0 +1,1 @@
+"""FAISS as the search of the MIPS index in pre-training."""
