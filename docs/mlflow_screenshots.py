@@ -70,7 +70,7 @@ def served(uri: str, *options: str) -> Iterator[str]:
 
 
 @contextmanager
-def browser_tab(server: str, width: int = 1600, height: int = 900) -> Iterator[Any]:
+def browser_tab(server: str, width: int = 1366, height: int = 900) -> Iterator[Any]:
     """A tab of Chromium that reaches the server and nothing else; `tab.outside` lists what else it asked for."""
     from playwright.sync_api import sync_playwright
 

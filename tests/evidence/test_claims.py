@@ -427,7 +427,7 @@ LIES = [
     (FINDINGS, r"finds less than", "finds more than"),
     (FINDINGS, r"each of six seeds \(−\.019\)", "each of six seeds (−.091)"),
     (FINDINGS, r"7,150 questions", "7,510 questions"),
-    (FINDINGS, r"eight fresh seeds: salient", "nine fresh seeds: salient"),
+    (FINDINGS, r"Eight fresh seeds, p = \.008 each", "Nine fresh seeds, p = .008 each"),
     (FINDINGS, r"lead over BM25 is not significant", "lead over BM25 is significant"),
     (FINDINGS, r"\| \.971 \| \.609 \|", "| .971 | .069 |"),
     (FINDINGS, r"REALM answers more than each of nine", "REALM answers fewer than each of nine"),

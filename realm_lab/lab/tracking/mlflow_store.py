@@ -107,24 +107,23 @@ class Store:
         found = self._client.search_runs([experiment], filter_string=ours, max_results=MAX_RUNS)
         return {run.data.tags.get(KEY, ""): run for run in found}
 
-    def show(self, experiment: str, run: Run | None, view: View, parent: str | None) -> tuple[str, str]:
-        """Make MLflow show `view`, which `run` has shown so far, below the run `parent`; returns the run's id, and the
-        action: created, updated, recreated or nothing."""
+    def show(self, experiment: str, run: Run | None, view: View) -> str:
+        """Make MLflow show `view`, which `run` has shown so far; returns the action: created, updated, recreated or
+        nothing."""
         before = dict(run.data.tags) if run else {}
         tags = view.tags | {KEY: view.key, SOURCE: self._source, NOTE: _note(view.note, before.get(NOTE, ""))}
         tags[GIVEN] = json.dumps([name for name in view.tags if not name.startswith(OURS)])
-        tags |= {"mlflow.parentRunId": parent} if parent else {}
         what = "created"
         if run is not None:
             if not _contradicts(run, view):
-                return run.info.run_id, "updated" if self._fill(run, view, tags) else "nothing"
+                return "updated" if self._fill(run, view, tags) else "nothing"
             self.delete(run)
             what = "recreated"
             tags |= {name: before[name] for name in before if not name.startswith(OURS) and name not in _given(before)}
             tags |= {name: before[name] for name in ("mlflow.runColor",) if name in before}  # which people choose
         run = self._client.create_run(experiment, start_time=view.started_ms, tags=tags, run_name=view.name)
         self._fill(run, view, tags)
-        return run.info.run_id, what
+        return what
 
     def delete(self, run: Run) -> None:
         """Move a run to MLflow's trash, and delete its models."""

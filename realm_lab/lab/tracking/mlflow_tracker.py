@@ -37,7 +37,6 @@ class MlflowTracker(Tracker):
         self.links: dict[str, str] = {}
         self.points = 0
         self._opened: dict[str, tuple[str, dict[str, Any]]] = {}  # study -> its experiment, and the runs of it by key
-        self._parents: dict[str, str] = {}  # study -> the run that shows it as a whole
 
     def studies(self) -> list[str]:
         with _one_line():
@@ -48,12 +47,12 @@ class MlflowTracker(Tracker):
             experiment, shown = self._open(study, view)
             run = shown.pop(view.key, None)
             if view.key != STUDY_KEY:
-                done = self._store.show(experiment, run, view, self._parents.get(study))[1]
+                done = self._store.show(experiment, run, view)
                 self.points = self._store.points
                 return done
             if self._has_pages and "report.md" in view.files:
                 view.files["report.html"] = view.files["report.md"]  # the page is made when it is sent
-            self._parents[study], _ = self._store.show(experiment, run, view, None)
+            self._store.show(experiment, run, view)
             return ""
 
     def keep(self, study: str, keys: Collection[str]) -> int:
@@ -77,7 +76,6 @@ class MlflowTracker(Tracker):
 
     def close(self, study: str) -> None:
         self._opened.pop(study, None)
-        self._parents.pop(study, None)
 
     def _open(self, study: str, view: View | None = None) -> tuple[str, dict[str, Any]]:
         """Find the experiment of a study, and the runs shown in it."""

@@ -61,7 +61,8 @@ def _view(
 ) -> str:
     """A view as MLflow keeps it: the columns of its table, wide enough for names of cells of this many characters, and
     the cards of its charts."""
-    section = {"uuid": BY_CELL, "name": "Headline metrics", "display": True, "isReordered": True}
+    section: dict[str, Any] = {"uuid": BY_CELL, "name": "Headline metrics", "display": True, "isReordered": True}
+    section |= {"columns": 2, "cardHeight": 280}  # with MLflow's three, a small window cuts the titles
     state = {
         "searchFilter": 'tags.realm.kind = "run"',
         "orderByKey": f"metrics.`{HEADLINES[0]}`",
