@@ -68,7 +68,7 @@ def test_a_comparison_of_systems_says_which_is_better(tmp_path: Path) -> None:
     cells = (CELLS[0], replace(CELLS[1], system="orqa"), replace(CELLS[2], changes={}, system="dpr"))
     study = make_study(tmp_path / "runs", tuple(range(6)), cells=cells)
     assert verdict(study, compared(tmp_path)).lead == (
-        "REALM (0.960) is significantly better in exact match than warm start only (0.260) and random <tokens> (0.810)."
+        "REALM (0.960) is significantly better than warm start only (0.260) and random <tokens> (0.810) in exact match."
     )
 
 
