@@ -8,7 +8,7 @@ from typing import Any
 from realm_lab.evidence.report.figures import Panel, bands, bands_figure, curves_figure, plane_figure, shares_figure
 from realm_lab.evidence.report.frames import StudyFrames, column
 from realm_lab.evidence.report.sections.curves import even_ages, panel_of
-from realm_lab.evidence.report.sections.step_changes import lines_of, step_figure
+from realm_lab.evidence.report.sections.step_changes import lines_of
 from realm_lab.records.bounds import BOUNDS
 from realm_lab.records.metrics import metric
 
@@ -110,9 +110,3 @@ def quality_over_drift(study: StudyFrames) -> Any:
     spots = spots.assign(x=1.0 - spots["overlap"], y=spots[quality.name])
     axes = "drift: share of the fresh top k missed", quality.title
     return plane_figure(spots, study.cells, axes, lines=lines_of(study.record), metric=quality)
-
-
-def step_of_change(study: StudyFrames) -> Any:
-    """Quality at the end against the step of pre-training at which a run changed, step 0 for a change from the start.
-    Lines are means over the seeds, with Student's 95 % intervals; the level line is the unchanged run."""
-    return step_figure(study.record, study.results)

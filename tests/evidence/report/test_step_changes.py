@@ -8,9 +8,7 @@ import pandas as pd
 import pytest
 
 from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
-from realm_lab.evidence.report.figures_training import step_of_change
-from realm_lab.evidence.report.frames import StudyFrames
-from realm_lab.evidence.report.sections.step_changes import changes_json, families, lines_of
+from realm_lab.evidence.report.sections.step_changes import changes_json, families, lines_of, step_figure
 from realm_lab.records.study import STUDY_RECORD, StudyCell, StudyRecord
 
 NO_NULL = {"pretrain.null_document": "off"}
@@ -80,12 +78,11 @@ def test_the_spread_is_that_of_differences_from_the_baseline() -> None:
 
 
 def test_quality_is_drawn_against_the_step_of_the_change() -> None:
-    study = StudyFrames(RECORD, [], results(), [])
-    drawn = [draw(Sketch("changes", "caption", "alt", lambda: step_of_change(study))) for _ in range(2)]
+    drawn = [draw(Sketch("changes", "caption", "alt", lambda: step_figure(RECORD, results()))) for _ in range(2)]
     assert drawn[0] is not None
     assert drawn[0] == drawn[1], "the same bytes"
     plain = StudyRecord("plain", "What?", "realm", CELLS[:1], (0,), (), metrics=("exact_match",))
-    assert step_of_change(StudyFrames(plain, [], results(), [])) is None
+    assert step_figure(plain, results()) is None
 
 
 def test_a_fork_of_engine_2_is_read_as_a_change_of_the_baseline() -> None:

@@ -14,7 +14,6 @@ from realm_lab.evidence.report.figures import Drawing, Sketch, draw, drawable
 from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.own_figures import FIGURES
 from realm_lab.evidence.report.section import ReportSection
-from realm_lab.evidence.report.sections.step_changes import StepChanges
 from realm_lab.records.plugins import Choice, option_suffix
 from realm_lab.records.study import StudyRecord
 
@@ -28,10 +27,8 @@ class MoreFigures(ReportSection):
     heading = "More figures"
 
     def figures(self) -> list[Sketch]:
-        """Return their entries, which are not drawn again, without one that leads the report."""
-        entries = self.report.data["own_figures"]
-        leading = {sketch.name for sketch in StepChanges(self.report).figures()}
-        return [Sketch(**entry, make=lambda: None) for entry in entries if entry["name"] not in leading]
+        """Return their entries, which are not drawn again."""
+        return [Sketch(**entry, make=lambda: None) for entry in self.report.data["own_figures"]]
 
 
 def own_figures(study: StudyFrames, *, is_paper: bool = False) -> list[tuple[dict[str, str], Drawing]]:
