@@ -18,7 +18,7 @@ from realm_lab.errors import UserError
 from realm_lab.evidence.compare import find_side
 from realm_lab.evidence.report.frames import load_runs, report_folder
 from realm_lab.evidence.report.report_data import load_report
-from realm_lab.lab.default_study import studies_of
+from realm_lab.lab.project import studies_of
 from realm_lab.records.plugins import ChoiceAsWritten
 from realm_lab.records.run import Run, read_run
 from realm_lab.records.state import StageStates

@@ -196,7 +196,7 @@ def build_parser() -> Parser:
 
 def completion() -> Parser:
     """Return the command line for shtab, which writes the completions of a shell; it leaves out what has no help."""
-    from realm_lab.lab.schedule import LAUNCHERS
+    from realm_lab.lab.launchers import LAUNCHERS
     from realm_lab.records.plugins import import_plugins
 
     parser = build_parser()

@@ -97,7 +97,7 @@ def _run_evaluate(options: argparse.Namespace) -> None:
 def _run_report(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from realm_lab.lab.default_study import studies_of
+    from realm_lab.lab.project import studies_of
 
     if (options.root / "data" / "records").exists():
         from realm_lab.lab import pipeline

@@ -245,6 +245,6 @@ def recorded(study: str, root: Path) -> str:
 
 def _run_compare(options: argparse.Namespace) -> None:
     from realm_lab.evidence.compare import compare_runs
-    from realm_lab.lab.default_study import studies_of
+    from realm_lab.lab.project import studies_of
 
     compare_runs(studies_of(options.root), options.runs, options.out, is_json=options.json)

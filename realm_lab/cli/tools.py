@@ -51,7 +51,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
     params = params_of(options) if has_params and (options.tracker or not uri) else None  # may register a tracker
     uri = uri or (params.launch.tracking_uri if params else None)
     from realm_lab.engine.params.load import chosen
-    from realm_lab.lab.default_study import studies_of
+    from realm_lab.lab.project import studies_of
     from realm_lab.lab.tracking.mirror import mirror
     from realm_lab.records.tracking_store import is_server
 

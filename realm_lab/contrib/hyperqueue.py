@@ -17,8 +17,7 @@ from pydantic import Field
 
 from realm_lab.engine.params.sections import Section
 from realm_lab.errors import UserError, needs
-from realm_lab.lab.launchers import LauncherSettings
-from realm_lab.lab.schedule import LAUNCHERS, RemoteLauncher
+from realm_lab.lab.launchers import LAUNCHERS, LauncherSettings, RemoteLauncher
 from realm_lab.lab.tasks import Task
 from realm_lab.lab.workers import Outcome
 from realm_lab.records.run_lease import LOST_CODE

@@ -12,7 +12,7 @@ from typing import Any
 from realm_lab.engine.corpus.records import UPDATED
 from realm_lab.engine.params.checkpoint import digest_causal
 from realm_lab.errors import UserError
-from realm_lab.lab.default_study import studies_of
+from realm_lab.lab.project import studies_of
 from realm_lab.lab.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.lab.stopping import sweepers
 from realm_lab.records.files import is_ours, read_json

@@ -1,18 +1,42 @@
-"""Settings of launchers: in a study file, in a profile of your cluster, and on the command line.
+"""The interface of a launcher, and the launchers of this machine, with their choice of the next task.
 
-Options of sbatch that realm_lab has settings for, or sets itself, may not be set a second time.
+A launcher gets all tasks at once. Its caller calls `poll` until nothing waits or runs: each call collects
+ended tasks and starts ready ones. The run folders decide: a task whose stages another process has done meanwhile
+is complete without being started, and one whose stage another process works on waits for it. So two sweeps of one study
+share the work and repeat nothing, failures neither; a killed sweep continues when it is run again.
+
+Settings come from a study's file, a profile of your cluster, and the command line. Options of sbatch that realm_lab has
+settings for, or sets itself, may not be set a second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+import secrets
+import socket
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from realm_lab.errors import UserError, nearest
-from realm_lab.records.plugins import Choice, ChoiceField
+from realm_lab.lab.tasks import Task
+from realm_lab.lab.workers import POLL_SECONDS, Outcome, Workers, end_of, task_file
+from realm_lab.records.environment import bfloat16_units
+from realm_lab.records.files import read_json, write_json, write_text
+from realm_lab.records.launched import cores, visible_gpus
+from realm_lab.records.lease import Taken
+from realm_lab.records.plugins import Choice, ChoiceAsWritten, ChoiceField, Kind, import_plugins
+from realm_lab.records.run import Status
+from realm_lab.records.run_lease import LOST_CODE, TAKEN_CODE, writer_of
+from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState, error_of
+from realm_lab.records.study import study_folder
 from realm_lab.records.validation import validation_line
 from realm_lab.records.yaml_file import parse_yaml
 
@@ -157,3 +181,372 @@ def no_setting(key: str, settings: Iterable[str]) -> str:
     near = nearest(key, settings)
     guess = f"did you mean '{near}'?" if near else f"an option of sbatch goes under additional: {{{key}: ...}}"
     return instead_of(key) or guess
+
+
+LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
+QUEUE_SECONDS = 10.0  # in which a task that was started elsewhere may take its lease
+MOST_LOSSES = 5  # of a task whose processes elsewhere are gone
+
+
+class PartlySubmitted(UserError):
+    """Raised if a queue refuses tasks after it took others."""
+
+
+LAUNCHERS: Kind[Callable[..., Launcher]] = Kind("launcher", "Class", "settings, root, study")
+register_launcher = LAUNCHERS.register  # makes a launcher selectable as `--launcher NAME`
+LAUNCHERS.declare("inline", "realm_lab.lab.launchers:InlineLauncher")
+LAUNCHERS.declare("local", "realm_lab.lab.launchers:LocalLauncher")
+LAUNCHERS.declare("slurm", "realm_lab.lab.slurm:SlurmLauncher")
+
+
+def launcher_of(
+    study: str,
+    root: Path,
+    settings: LauncherSettings,
+    chosen: ChoiceAsWritten | None = None,
+    profile: str | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> Launcher:
+    """Return a launcher for the tasks of a study: the `chosen` one; else SLURM if a profile or settings of it are
+    `given`; else the one that the study's settings name. UserError: no such launcher or profile, or a wrong setting."""
+    on_queue = profile is not None or bool(given)
+    if on_queue:
+        settings = on_cluster(settings, root, profile, given)
+    choice = chosen or ("slurm" if on_queue else settings.default)
+    made: Launcher = LAUNCHERS.choose("launcher", Choice.read(choice))(settings, root, study)
+    return made
+
+
+def detached_launchers(study: str, root: Path) -> Iterator[Launcher]:
+    """Yield the launchers whose jobs of a study may go on without any process here, with their default options."""
+    import_plugins()
+    for name, plugin in LAUNCHERS.items():
+        if getattr(plugin.load(), "detached", False):
+            yield launcher_of(study, root, LauncherSettings(), name)
+
+
+class Launcher:
+    """Something that runs tasks. The methods here run them on this machine: in order with their states, with the choice
+    of the next one; a subclass has `poll`."""
+
+    name: str
+    detached = False  # True: jobs go on when this process ends
+    at_once: int | None = None  # tasks at a time, if that is not up to this machine and launch.processes
+
+    def __init__(self, settings: LauncherSettings, root: Path, study: str):
+        self._root = Path(root)
+        self._logs = study_folder(self._root / "runs", study) / "logs"
+        self.tasks: dict[str, Task] = {}
+        self.states: dict[str, StageState] = {}
+        self._looked_at: dict[str, float] = {}
+        self._failed: dict[str, list[Status]] = {}  # stages of each task that had failed when it was accepted
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse tasks that could not be started, before anything is written; a UserError."""
+
+    def preview(self, tasks: Sequence[Task]) -> Iterable[str]:
+        """Yield lines of `--dry-run` about how tasks are started. A UserError as in `check`, except for programs that
+        this machine lacks, or if a queue would refuse them; nothing is started."""
+        return []
+
+    def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
+        """Return the tasks to submit, and why the others are left out: a queue has them, or a process works on them.
+        Here `poll` finds out about other processes."""
+        return list(tasks), []
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Accept tasks and return at once; one that already ended badly starts again. A task's `after` names tasks of
+        this or an earlier submission; a name that is in neither is complete already. PartlySubmitted: a queue took
+        some, and refuses the others."""
+        if not self.tasks and any(map(_has_slow_bfloat16, tasks)):
+            print(
+                "note: this processor has no instructions for bfloat16, and computes it tens of times slower than "
+                "float32; stop, and add --set model.precision=float32",
+                file=sys.stderr,
+                flush=True,
+            )
+        for task in tasks:
+            known = self.states.get(task.name)
+            if known is None or known.state not in (*UNFINISHED, "COMPLETE"):
+                self.tasks[task.name] = task
+                self.states[task.name] = StageState("PENDING")
+                self._failed[task.name] = task.failures(self._root)
+
+    def poll(self) -> dict[str, StageState]:
+        """Return the state of every accepted task, by name; without a daemon, also start the ready ones."""
+        raise NotImplementedError
+
+    def next_ready(self) -> Task | None:
+        """Return the first task that may start now. The others get a reason; tasks that cannot run end here."""
+        for name, state in self.states.items():
+            if state.state == "PENDING":
+                found = self._why_not(self.tasks[name])
+                if found is None:
+                    return self.tasks[name]
+                self.states[name] = found
+        return None
+
+    def _why_not(self, task: Task) -> StageState | None:
+        """Return the state that keeps a task from starting; None if nothing does."""
+        before = [(self.tasks[name], self.states[name]) for name in task.after if name in self.states]
+        for needed, state in before:
+            if state.state in UNFINISHED:
+                return StageState("PENDING", reason=Reason(Cause.WAITS, needed.title))
+            if state.state == "COMPLETE":
+                continue
+            if state.reason is not None and state.reason.cause is Cause.NEEDED:
+                return StageState(state.state, reason=state.reason)
+            has_failed = state.state == "FAILED"
+            why = Reason(Cause.NEEDED, needed.title, state.state, (state.error or "") * has_failed)
+            return StageState("FAILED" if has_failed else "CANCELLED", reason=why)
+        now = time.monotonic()
+        if now - self._looked_at.get(task.name, -LOOK_AGAIN_SECONDS) < LOOK_AGAIN_SECONDS:
+            return self.states[task.name]
+        if task.is_done(self._root):
+            return StageState("COMPLETE")
+        failed = [status for status in task.failures(self._root) if status not in self._failed[task.name]]
+        if failed:  # in another process, meanwhile
+            return StageState("FAILED", reason=error_of(failed[0]))
+        other = self.other_writer(task)
+        if other is not None:
+            self._looked_at[task.name] = now
+            return StageState("PENDING", reason=Reason(Cause.TAKEN, other))
+        return None
+
+    def put_off(self, task: Task) -> None:
+        """Wait for another process that started it first; it may be between two stages now."""
+        self._looked_at[task.name] = time.monotonic()
+        other = self.other_writer(task) or "another process"
+        self.states[task.name] = StageState("PENDING", reason=Reason(Cause.TAKEN, other))
+
+    def other_writer(self, task: Task) -> str | None:
+        """Describe the other process that works on a stage of the task; None if there is none."""
+        for run in task.runs(self._root):
+            holder = writer_of(run.path)
+            if holder is not None and (holder.owner.pid, holder.owner.host) != (os.getpid(), socket.gethostname()):
+                return str(holder.owner)
+        return None
+
+    def end(self, name: str, job: str, outcome: Outcome) -> None:
+        """Set the state of a task whose processes have ended."""
+        task = self.tasks[name]
+        if outcome.code == 0:
+            self.states[name] = StageState("COMPLETE", job)
+        elif outcome.was_stopped:
+            self.states[name] = StageState("PREEMPTED", job, Reason(Cause.SIGNAL))
+        elif task.is_done(self._root):  # by another process, which was quicker
+            self.states[name] = StageState("COMPLETE", job)
+        elif outcome.code in (TAKEN_CODE, LOST_CODE) or self.other_writer(task):  # the stage is another's
+            self.put_off(task)
+        else:
+            log = str(self._log(task)) if outcome.code == 1 else ""
+            self.states[name] = StageState("FAILED", job, Reason(Cause.ERROR, detail=outcome.line, log=log))
+
+    def _log(self, task: Task) -> Path:
+        return self._logs / f"{task.name}.txt"
+
+    def cancel(self, names: Collection[str]) -> None:
+        """Stop these tasks, running ones after a checkpoint; wait until local processes have ended."""
+        for name, state in self.states.items():
+            if name in names and state.state == "PENDING":
+                self.states[name] = StageState("CANCELLED", reason=Reason(Cause.CANCELLED))
+
+    def close(self) -> None:
+        """Release resources; local processes that still run are stopped after a checkpoint."""
+        self.cancel(list(self.states))
+
+
+def _has_slow_bfloat16(task: Task) -> bool:
+    on_processor = not visible_gpus(task.run.params.launch.device)
+    return task.run.params.model.precision == "bfloat16" and on_processor and not bfloat16_units()
+
+
+class InlineLauncher(Launcher):
+    """Runs one task after another in this process: each `poll` does one. A single process computes every batch."""
+
+    name = "inline"
+    at_once: int | None = 1
+
+    def poll(self) -> dict[str, StageState]:
+        """Run the next task to its end, and return the states of all. SystemExit, KeyboardInterrupt: a signal stopped
+        the task, after a checkpoint if it was training."""
+        task = self.next_ready()
+        if task is not None:
+            self._do(task)
+        return dict(self.states)
+
+    def _do(self, task: Task) -> None:
+        from realm_lab.lab.worker import run_stage  # brings torch
+
+        states, pid = self.states, str(os.getpid())
+        states[task.name] = StageState("RUNNING", pid)
+        try:
+            for stage in task.stages:
+                run_stage(stage, task.run.system, task.run.params, task.run.seed, self._root)
+        except (KeyboardInterrupt, SystemExit):
+            states[task.name] = StageState("PREEMPTED", pid, Reason(Cause.SIGNAL))
+            raise
+        except Taken:
+            self.put_off(task)
+        except UserError as error:
+            states[task.name] = StageState("FAILED", pid, Reason(Cause.ERROR, detail=" ".join(str(error).split())))
+        except Exception as error:
+            log = self._log(task)
+            write_text(log, traceback.format_exc())
+            line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            states[task.name] = StageState("FAILED", pid, Reason(Cause.ERROR, detail=line, log=str(log)))
+        else:
+            states[task.name] = StageState("COMPLETE", pid)
+
+
+def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> tuple[int, int]:
+    """Return (tasks at a time, cores of each process): as many tasks as there are cores (or GPUs, if there are any) for
+    their ranks, and never more cores in use than there are. `processes`, `threads`: the user's settings, or 0."""
+    width = max(1, min(tasks, processes or (gpus or cores) // ranks))
+    return width, threads or max(1, cores // (width * ranks))
+
+
+class LocalLauncher(Launcher):
+    """Runs a few tasks at a time, each in separate processes, with the cores and GPUs of this machine divided."""
+
+    name = "local"
+
+    def __init__(self, settings: LauncherSettings, root: Path, study: str):
+        super().__init__(settings, root, study)
+        self.at_once = settings.local.processes
+        self._running: dict[str, tuple[Workers, tuple[str, ...]]] = {}  # task -> its processes and GPUs
+        self._width, self._threads = 1, 1  # tasks at a time, and cores of each process
+        self._gpus: list[str] = []
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Accept tasks and divide the machine among all that are not finished."""
+        super().submit(tasks)
+        names = [name for name, state in self.states.items() if state.state in UNFINISHED]
+        if not names:
+            return
+        launch = self.tasks[names[0]].run.params.launch  # of the study: no cell may change it
+        self._gpus = visible_gpus(launch.device)
+        self._width, self._threads = share_out(
+            max(len(names), self._width if self._running else 0),
+            launch.ranks,
+            cores(),
+            len(self._gpus),
+            self.at_once or launch.processes,
+            launch.threads,
+        )
+
+    def poll(self) -> dict[str, StageState]:
+        """Collect ended tasks, start ready ones."""
+        for name in [name for name, (workers, _) in self._running.items() if workers.has_ended]:
+            self._end(name, self._running[name][0].reap())
+        while len(self._running) < self._width:
+            task = self.next_ready()
+            if task is None:
+                break
+            self._start(task)
+        return dict(self.states)
+
+    def cancel(self, names: Collection[str]) -> None:
+        """Drop waiting tasks, and wait until running ones have stopped after a checkpoint. A second signal
+        ends the processes at once."""
+        super().cancel(names)
+        asked = {name: workers for name, (workers, _) in self._running.items() if name in names}
+        for workers in asked.values():
+            workers.terminate()
+        try:
+            for name, workers in asked.items():
+                self._end(name, workers.wait())
+        except BaseException:
+            for workers, _ in self._running.values():
+                workers.kill()
+            raise
+
+    def _start(self, task: Task) -> None:
+        taken = Counter(gpu for _, gpus in self._running.values() for gpu in gpus)
+        gpus = tuple(sorted(self._gpus, key=lambda gpu: taken[gpu])[: task.ranks])
+        workers = Workers(
+            task.job(self._root),
+            ranks=task.ranks,
+            threads=self._threads,
+            gpus=gpus or None,
+            log=self._log(task),
+        )
+        self._running[task.name] = workers, gpus
+        self.states[task.name] = StageState("RUNNING", str(workers.pids[0]))
+
+    def _end(self, name: str, outcome: Outcome) -> None:
+        workers, _ = self._running.pop(name)
+        for run in self.tasks[name].runs(self._root):
+            workers.settle(run, outcome)
+        self.end(name, str(workers.pids[0]), outcome)
+
+
+class RemoteLauncher(Launcher):
+    """Runs tasks in processes elsewhere, which see the same folder. A subclass starts the work of a task file and
+    reports its end. If a process is gone, its task is started again, MOST_LOSSES times."""
+
+    at_once: int | None = 64
+
+    def __init__(self, settings: LauncherSettings, root: Path, study: str):
+        super().__init__(settings, Path(root).absolute(), study)
+        self._tasks_folder = self._logs.with_name("tasks")
+        self._files: dict[str, Path] = {}  # of tasks that were started
+        self._losses: Counter[str] = Counter()
+
+    def start(self, task: Task, file: Path) -> str:
+        """Start `python -m realm_lab.lab.workers FILE` somewhere and return at once; the id of its job. That process
+        stops after a checkpoint when the file is removed."""
+        raise NotImplementedError
+
+    def ended(self) -> Iterable[tuple[str, Outcome]]:
+        """Yield the name of each started task whose process has ended, once, with its exit code and standard error. The
+        code LOST_CODE: the process is gone, and the task is started again. Here: as the process itself wrote it."""
+        folder = self._tasks_folder
+        there = set(os.listdir(folder)) if self._files else set()
+        for name, file in [*self._files.items()]:
+            if (end := end_of(file)).name in there:
+                yield name, Outcome(*read_json(end))
+
+    def poll(self) -> dict[str, StageState]:
+        """Collect ended tasks, start ready ones."""
+        self._collect()
+        while (self.at_once is None or len(self._files) < self.at_once) and (task := self.next_ready()) is not None:
+            file = self._tasks_folder / f"{task.name}-{secrets.token_hex(4)}.json"
+            write_json(file, task_file(task.job(self._root), task.ranks, task.runs(self._root), self._log(task)))
+            self._files[task.name] = file
+            self.states[task.name] = StageState("RUNNING", self.start(task, file))
+        # Such a task waits for its last process in any sweep, and not only if the sweep waits for others.
+        again = {name for name, count in self._losses.items() if count and self.states[name].state == "PENDING"}
+        return {name: state._replace(state="QUEUED") if name in again else state for name, state in self.states.items()}
+
+    def cancel(self, names: Collection[str]) -> None:
+        """Drop waiting tasks, and wait until started ones have stopped after a checkpoint. One that no process works on
+        is still in a queue: it finds no file when its turn comes."""
+        super().cancel(names)
+        asked = {name for name in self._files if name in names}
+        for name in asked:
+            self._files[name].unlink(missing_ok=True)
+        deadline = time.monotonic() + QUEUE_SECONDS
+        while left := self._files.keys() & asked:
+            self._collect()
+            time.sleep(POLL_SECONDS)
+            for name in left if time.monotonic() > deadline else ():
+                if name in self._files and self.other_writer(self.tasks[name]) is None:
+                    del self._files[name]
+                    self.states[name] = StageState("CANCELLED", reason=Reason(Cause.CANCELLED))
+
+    def _collect(self) -> None:
+        for name, outcome in self.ended():
+            file = self._files.pop(name, None)
+            if file is None:
+                continue  # it was cancelled in its queue
+            is_lost = file.exists() and (outcome.code == LOST_CODE or outcome.was_stopped)  # not by `cancel`
+            for left in (file, end_of(file)):
+                left.unlink(missing_ok=True)
+            self._losses[name] += is_lost
+            if is_lost and self._losses[name] <= MOST_LOSSES:
+                self.states[name] = StageState("PENDING")
+                continue
+            if is_lost:
+                outcome = Outcome(2, f"its process was gone {self._losses[name]} times: {outcome.line}")
+            self.end(name, self.states[name].job, outcome)

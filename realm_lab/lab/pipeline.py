@@ -19,13 +19,12 @@ from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.engine.systems.registry import system_of
 from realm_lab.errors import UserError
-from realm_lab.lab.launchers import LauncherSettings
+from realm_lab.lab.launchers import LauncherSettings, LocalLauncher
 from realm_lab.lab.other_code import settle_code
 from realm_lab.lab.plan import default_plan
 from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import expected_time, show_plan
 from realm_lab.lab.progress import drive, say
-from realm_lab.lab.schedule import LocalLauncher
 from realm_lab.lab.stopping import stoppable, sweeping
 from realm_lab.lab.tasks import tasks_of
 from realm_lab.lab.wanted import record_study

@@ -26,9 +26,9 @@ from realm_lab.lab.planned import CellSpace, StudyPlan
 from realm_lab.lab.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
 from realm_lab.lab.rules.space import Dimension, Tuning, check_dimension, check_metric, last_stage_for
 from realm_lab.lab.rules.tune import check_trials
-from realm_lab.lab.search_file import Search
 from realm_lab.lab.study import (
     DEFAULT_SYSTEM,
+    Search,
     Study,
     cells_of,
     overrides_of,

@@ -11,7 +11,7 @@ from realm_lab.engine.params.load import placed
 from realm_lab.lab.launchers import LauncherSettings
 from realm_lab.lab.rules.seeds import SeedCounts
 from realm_lab.lab.rules.space import Dimension, Tuning
-from realm_lab.lab.search_file import Search
+from realm_lab.lab.study import Search
 from realm_lab.records.plugins import Plugin
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell, StudyRecord

@@ -23,7 +23,7 @@ from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import in_stages, reference_hours
 from realm_lab.lab.results import Results
 from realm_lab.lab.rules.space import last_stage_for
-from realm_lab.lab.rules.tune import Tuned, tuned
+from realm_lab.lab.rules.tune import Tuned
 from realm_lab.lab.status import print_table
 from realm_lab.lab.sweep import Request, part_of
 from realm_lab.lab.wanted import settled
@@ -82,9 +82,7 @@ class Planned:
 def show_power(request: Request) -> int:
     """Print the detectable differences and the cost. UserError: no runs to take the spread from."""
     root = Path(request.root)
-    plan, results = request.planned(), Results(root)
-    trials = tuned(plan, results) if plan.tuning else None
-    plan = settled(plan, results)
+    plan, trials = settled(request.planned(), Results(root))
     pilot = find_pilot(plan, root, request.pilot)
     until = plan.design.until
     rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, request.seeds or len(plan.seeds)})]
@@ -262,7 +260,7 @@ def _cost_of_tuning(known: Tuned, hours: Mapping[str, Mapping[str, float]], show
         for cell in cells:
             stages = [*hours[cell]]
             each[cell] = seeds * sum(hours[cell][stage] for stage in stages[: stages.index(last) + 1])
-        ended = {cell: sum(trial.state != "pending" for trial in known.trials[cell]) for cell in cells}
+        ended = {cell: sum(trial["state"] != "pending" for trial in known.trials[cell]) for cell in cells}
         found["device_hours"] = trials * sum(each.values())
         found["left"] = sum(value * (trials - ended[cell]) for cell, value in each.items())
     return found

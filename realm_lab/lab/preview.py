@@ -12,10 +12,10 @@ from typing import Any
 from realm_lab.engine.core.durations import duration
 from realm_lab.engine.params.parameters import Launch
 from realm_lab.engine.params.sections import Refresh
+from realm_lab.lab.launchers import Launcher, share_out
 from realm_lab.lab.other_code import described, other_code
 from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.rules.tune import Tuned
-from realm_lab.lab.schedule import Launcher, share_out
 from realm_lab.lab.status import in_words, print_table
 from realm_lab.lab.study import changes_title
 from realm_lab.lab.tasks import stages_left, tasks_of

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from realm_lab.engine.core.durations import duration
-from realm_lab.lab.schedule import InlineLauncher, Launcher
+from realm_lab.lab.launchers import InlineLauncher, Launcher
 from realm_lab.lab.status import pace, verdict_so_far
 from realm_lab.lab.tasks import Task
 from realm_lab.records.metric_log import MetricLog
@@ -28,10 +28,25 @@ SECONDS_BETWEEN_LINES = 60.0
 SECONDS_TO_FIRST_LINE = 4.0
 
 
-class _Bars(Progress):
-    """Bars with the present verdict below them."""
+class SweepProgress(Progress):
+    """Progress on standard error. Inside `with self`, call `show` repeatedly with the states of all tasks.
 
-    verdict = ""
+    `study`: a terminal shows the present verdict of this study; "" for none.
+    """
+
+    def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True, study: str = ""):
+        console = Console(stderr=True, soft_wrap=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.verdict = ""  # below the bars
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._root, self._say_failures, self._study = root, say_failures, study
+        self.known: dict[str, Task] = {}
+        self._states: dict[str, StageState] = {}
+        self._whole = self.add_task("tasks", total=0)
+        self.add(tasks)
+        self._of_task: dict[str, TaskID] = {}
+        self._last_line_at = time.monotonic() - max(0.0, SECONDS_BETWEEN_LINES - SECONDS_TO_FIRST_LINE)
+        self._one_at_a_time = threading.Lock()
 
     def get_renderables(self) -> Iterator[RenderableType]:
         """Return the lines from top to bottom."""
@@ -39,30 +54,10 @@ class _Bars(Progress):
         if self.verdict:
             yield Text(self.verdict, no_wrap=False, overflow="fold")  # the console itself does not wrap
 
-
-class SweepProgress:
-    """Progress on standard error. Inside `with self.bars`, call `update` repeatedly with the states of all tasks.
-
-    `study`: a terminal shows the present verdict of this study; "" for none.
-    """
-
-    def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True, study: str = ""):
-        self.console = Console(stderr=True, soft_wrap=True)
-        self._root, self._say_failures, self._study = root, say_failures, study
-        self.tasks: dict[str, Task] = {}
-        self._states: dict[str, StageState] = {}
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bars = _Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        self._whole = self.bars.add_task("tasks", total=0)
-        self.add(tasks)
-        self._of_task: dict[str, TaskID] = {}
-        self._last_line_at = time.monotonic() - max(0.0, SECONDS_BETWEEN_LINES - SECONDS_TO_FIRST_LINE)
-        self._lock = threading.Lock()
-
     def add(self, tasks: Sequence[Task]) -> None:
         """Show these tasks, too."""
-        self.tasks |= {task.name: task for task in tasks}
-        self.bars.update(self._whole, total=len(self.tasks))
+        self.known |= {task.name: task for task in tasks}
+        self.update(self._whole, total=len(self.known))
 
     @contextmanager
     def watching(self, launcher: Launcher) -> Iterator[None]:
@@ -74,7 +69,7 @@ class SweepProgress:
 
         def look() -> None:
             while not ended.wait(1.0):
-                self.update(dict(launcher.states))
+                self.show(dict(launcher.states))
 
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
@@ -84,40 +79,40 @@ class SweepProgress:
             ended.set()
             thread.join()
 
-    def update(self, states: Mapping[str, StageState]) -> None:
+    def show(self, states: Mapping[str, StageState]) -> None:
         """Show the states of all tasks."""
-        with self._lock:
-            self._update(states)
+        with self._one_at_a_time:
+            self._show(states)
 
-    def _update(self, states: Mapping[str, StageState]) -> None:
+    def _show(self, states: Mapping[str, StageState]) -> None:
         now = time.monotonic()
         is_time = now - self._last_line_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
-        for name in [name for name in states if name in self.tasks]:  # the launcher may have some of an earlier sweep
+        for name in [name for name in states if name in self.known]:  # the launcher may have some of an earlier sweep
             state, before = states[name], self._states.get(name)
             if state.state == "RUNNING" and self.console.is_terminal:
-                self._show_bar(self.tasks[name])
+                self._show_bar(self.known[name])
             elif state.state == "RUNNING" and is_time:
-                self._say_progress(self.tasks[name])
+                self._say_progress(self.known[name])
                 self._last_line_at = now
             if state.state not in UNFINISHED and (before is None or before.state != state.state):
                 if name in self._of_task:
-                    self.bars.remove_task(self._of_task.pop(name))
-                self._say_end(self.tasks[name], state)
+                    self.remove_task(self._of_task.pop(name))
+                self._say_end(self.known[name], state)
         self._states = dict(states)
-        done = sum(state.state not in UNFINISHED for name, state in states.items() if name in self.tasks)
-        self.bars.update(self._whole, completed=done)
+        done = sum(state.state not in UNFINISHED for name, state in states.items() if name in self.known)
+        self.update(self._whole, completed=done)
         if self._study and self.console.is_terminal:
             complete = sum(state.state == "COMPLETE" for state in states.values())
-            self.bars.verdict = verdict_so_far(self._root, self._study, complete)
+            self.verdict = verdict_so_far(self._root, self._study, complete)
 
     def _show_bar(self, task: Task) -> None:
         run = next((run for run in task.runs(self._root) if run.status().state != "COMPLETE"), None)
         if run is not None:
             if task.name not in self._of_task:
-                self._of_task[task.name] = self.bars.add_task(task.title, total=None)
+                self._of_task[task.name] = self.add_task(task.title, total=None)
             status = run.status()
             about, total = task.at(run.stage) + _loss(run.path, status.step), status.total_steps or None
-            self.bars.update(self._of_task[task.name], description=about, completed=status.step, total=total)
+            self.update(self._of_task[task.name], description=about, completed=status.step, total=total)
 
     def _say_progress(self, task: Task) -> None:
         """Describe the running stage of the task: step, loss, speed and remaining time."""
@@ -169,10 +164,10 @@ def drive(
     have ended, and returns them."""
     before: dict[str, StageState] = {}
     progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)
-    with progress.bars, progress.watching(launcher):
+    with progress, progress.watching(launcher):
         while True:
             states = launcher.poll()
-            progress.update(states)
+            progress.show(states)
             if begun := more(states):
                 progress.add(begun)
                 continue
@@ -182,8 +177,8 @@ def drive(
             if states == before:
                 if not (counts["RUNNING"] or counts["QUEUED"] or wait_for_others):
                     for name, state in states.items():
-                        if state.state == "PENDING" and name in progress.tasks:
-                            say(f"left alone: {progress.tasks[name].title}: {state.error}")
+                        if state.state == "PENDING" and name in progress.known:
+                            say(f"left alone: {progress.known[name].title}: {state.error}")
                     return states
                 time.sleep(pause_seconds)
             before = states

@@ -1,17 +1,36 @@
-"""`realm-lab init`: a project outside a checkout, from the files in realm_lab/project/."""
+"""A project: its studies, and `realm-lab init`, which makes one outside a checkout from realm_lab/project/."""
 
 from __future__ import annotations
 
+import functools
+from importlib.util import find_spec
 from pathlib import Path
 
 from realm_lab.errors import UserError, needs
 from realm_lab.records.files import write_text
+from realm_lab.records.study import Studies, StudyRecord
 
 TEMPLATE = Path(__file__).parents[1] / "project"
 HEAD = """\
 # The parameters of realm_lab. Choose a preset in the next line; an empty value means: as the preset says.
 # The comment shows each preset's value.
 """
+
+
+def studies_of(root: Path) -> Studies:
+    """Return the studies of a project. `default` is planned from params.yaml whenever it is read, and nothing is
+    written: the runs in its study.json may belong to an experiment. Without the engine it is as it ran last."""
+    root = Path(root)
+    can_plan = (root / "params.yaml").exists() and find_spec("torch") is not None
+    return Studies(root / "runs", functools.partial(_planned, root) if can_plan else None)
+
+
+def _planned(root: Path) -> StudyRecord:
+    from realm_lab.engine.params.load import load  # these take half a second to import
+    from realm_lab.lab.plan import default_plan
+
+    plan = default_plan(load(root / "params.yaml"))
+    return plan.record(plan.runs)
 
 
 def init(folder: Path, preset: str) -> None:

@@ -17,8 +17,8 @@ import pandas as pd
 
 from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.errors import UserError, suggestion
-from realm_lab.lab.default_study import studies_of
 from realm_lab.lab.progress import say
+from realm_lab.lab.project import studies_of
 from realm_lab.lab.study import early_changes
 from realm_lab.lab.sweep import Request, find_study, sweep
 from realm_lab.records.files import write_text

@@ -17,8 +17,7 @@ from typing import Any
 
 import realm_lab
 from realm_lab.errors import UserError, needs
-from realm_lab.lab.launchers import LauncherSettings
-from realm_lab.lab.schedule import Launcher, PartlySubmitted
+from realm_lab.lab.launchers import Launcher, LauncherSettings, PartlySubmitted
 from realm_lab.lab.slurm_job import run_job
 from realm_lab.lab.slurm_queue import (
     ASK_FOR_IT,

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from realm_lab.engine.core.durations import duration
 from realm_lab.errors import UserError
-from realm_lab.lab.default_study import studies_of
+from realm_lab.lab.project import studies_of
 from realm_lab.lab.slurm_queue import jobs_of_stages
 from realm_lab.lab.stopping import sweepers
 from realm_lab.records.code_record import CodeStates, StageCode, changes_line

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
@@ -30,11 +30,11 @@ from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.engine.systems.registry import system_of
 from realm_lab.errors import UserError, suggestion, written
 from realm_lab.evidence.report.published import published
-from realm_lab.lab.launchers import LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
+from realm_lab.lab.launchers import LAUNCHERS, LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
 from realm_lab.lab.rules.seeds import LIST, RULE, SeedList, SeedsOrRule
 from realm_lab.lab.rules.space import Dimension, Space, Tuning
-from realm_lab.lab.schedule import LAUNCHERS
 from realm_lab.records.files import check_name, is_name
+from realm_lab.records.metrics import CURVES
 from realm_lab.records.parameters import CHANGES, OPTIONS, show
 from realm_lab.records.plugins import Choice, ChoiceField, import_modules
 from realm_lab.records.study import Criterion, StudyCell
@@ -43,6 +43,7 @@ from realm_lab.records.yaml_file import has_key, reach, read_yaml
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 IN_CELLS = "=,+"  # further characters in names of cells
+CELL = "trial-{:03}"  # the name of a trial in a search
 Given = dict[Any, Any]  # parameters of a file, whose names and values know their line
 
 
@@ -185,6 +186,55 @@ class Study(StudyFile):
     """More figures: the name of one, or `package.module:function`."""
     sections: list[ChoiceField] = []
     """More sections of the report: the name of one, or `package.module:Class`."""
+
+
+class Pruning(Part):
+    """Rule for stopping a trial early: by the metric, or by the retrieval utility if the metric is not a curve."""
+
+    after_steps: Annotated[int, Field(ge=1)]
+    """Steps of pre-training that every trial may do; after them, every evaluation decides."""
+    percentile: Annotated[float, Field(gt=0.0, lt=100.0)] = 50.0
+    """A trial ends if its best value so far is worse than this percentile of complete trials at the same step."""
+    min_trials: Annotated[int, Field(ge=1)] = 4
+    """At least this many other trials must be complete, and have reached that step."""
+
+
+class Search(StudyFile):
+    """The keys of a search file, besides those that it shares with a study: question, preset, set, seeds, launcher."""
+
+    PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "pruning": Pruning}
+
+    space: Annotated[Space, Field(min_length=1)]
+    """Parameter -> `{low, high}`, with `log: true` or a `step` if wanted, or `{choices: [...]}`. The parameters as they
+    are, the first trial and baseline, must lie in it."""
+    metric: str = "retrieval_utility"
+    """The quantity to maximise, a mean over the seeds, measured on development data: a curve of
+    pre-training (its last value), or a result such as `exact_match_dev`."""
+    trials: Annotated[int, Field(ge=1)] = 20
+    """Number of trials, including the baseline, pruned and failed ones."""
+    parallel: Annotated[int, Field(ge=1)] = 1
+    """Number of trials at a time."""
+    sampler: Literal["tpe", "random"] = "tpe"
+    """Optuna sampler that proposes trials. (For a full grid, use a study with `axes`.)"""
+    pruning: Pruning | None = None
+    """Rule for stopping a trial early; empty: never."""
+
+    @property
+    def curve(self) -> str:
+        """The curve of pre-training used for pruning."""
+        return self.metric if self.metric in CURVES else "retrieval_utility"
+
+    def as_data(self, baseline: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the search in plain data. `baseline`: the values of its space as they are."""
+        return {
+            "name": self.name,
+            "question": self.question,
+            "metric": self.metric,
+            "seeds": list(self.seeds),
+            "source": self.path.name,
+            "space": {name: dimension.model_dump(exclude_defaults=True) for name, dimension in self.space.items()},
+            "baseline": dict(baseline),
+        }
 
 
 File = TypeVar("File", bound=StudyFile)

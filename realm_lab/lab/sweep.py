@@ -18,7 +18,7 @@ from rich.console import Console
 from realm_lab.engine.systems.identity import corpus_folder
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evidence.ledger import note_plan
-from realm_lab.lab.launchers import LauncherSettings
+from realm_lab.lab.launchers import Launcher, LauncherSettings, PartlySubmitted, detached_launchers, launcher_of
 from realm_lab.lab.on_finish import call, message
 from realm_lab.lab.other_code import described, other_code, settle_code
 from realm_lab.lab.plan import plan_study
@@ -28,7 +28,6 @@ from realm_lab.lab.progress import POLL_SECONDS, drive, say
 from realm_lab.lab.results import Results
 from realm_lab.lab.rules import search as search_rule
 from realm_lab.lab.rules.tune import tuned
-from realm_lab.lab.schedule import Launcher, PartlySubmitted, detached_launchers, launcher_of
 from realm_lab.lab.status import in_words
 from realm_lab.lab.stopping import check_locks, stop_sweepers, stoppable, sweeping
 from realm_lab.lab.tasks import Task, nodes_of, tasks_of
@@ -39,7 +38,7 @@ from realm_lab.records.lease import exclusive
 from realm_lab.records.plugins import ChoiceAsWritten
 from realm_lab.records.run import Run, State, read_run
 from realm_lab.records.state import UNFINISHED, Cause, StageState, StageStates
-from realm_lab.records.study import check_study_name, read_study_record, study_folder
+from realm_lab.records.study import StudyRecord, check_study_name, read_study_record, study_folder
 
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
 EXIT_INCOMPLETE = 1
@@ -119,7 +118,7 @@ def _preview(study: StudyPlan, launcher: Launcher, request: Request) -> None:
         return
     results = Results(root)
     runs = part_of(study, wanted(study, results), request.cells, request.seeds)
-    shown = settled(study, results)
+    shown, trials = settled(study, results)
     if request.as_json:
         list(launcher.preview(tasks_of(runs, results.states, retry_failed=True)))
         print_json(plan_as_json(shown, runs, root))
@@ -127,7 +126,7 @@ def _preview(study: StudyPlan, launcher: Launcher, request: Request) -> None:
             say(described(found))
         return
     show_plan(shown, runs, root, launcher=launcher)
-    if study.tuning is not None and not (trials := tuned(study, results)).choices:
+    if trials is not None and not trials.choices:
         print(after_tuning(study, trials, root, launcher.at_once))
 
 
@@ -171,8 +170,8 @@ class Sweep:
             random.shuffle(tasks)
         if self._study.search is None:
             self._say_beginning(tasks, left, is_first)
-            record = study_record(self._study, self._root, self._results)
-            note_plan(self._root / "runs", record, self._request.path, self._with_results())
+            record = study_record(self._study, self._results)
+            note_plan(self._root / "runs", record, self._request.path, self._with_results(record))
         try:
             self._launcher.submit(tasks)
         except PartlySubmitted:  # if none was taken, the study stays as it was
@@ -293,12 +292,12 @@ class Sweep:
         )
         return [task for task in found if task.name not in self._tasks]
 
-    def _with_results(self) -> int:
+    def _with_results(self, record: StudyRecord) -> int:
         """Count the complete runs of the study: wanted ones, and others that it had when it was recorded last."""
-        runs = [run for run in wanted(self._study, self._results) if run.trial is None]
-        others = [run for run in _recorded(self._study, self._root) if run.run_key not in {run.run_key for run in runs}]
-        complete = sum(self._results.look(run).state == "COMPLETE" for run in runs)
-        return complete + sum(_is_complete(run, self._root) for run in others)
+        keys, runs = {run.run_key for run in record.runs}, self._root / "runs"
+        others = [run for run in _recorded(self._study, self._root) if run.run_key not in keys]
+        there = [read_run(path) for run in others if (path := runs / run.name / "run.json").exists()]
+        return sum(self._results.look(run).state == "COMPLETE" for run in (*record.runs, *there))
 
     def _say_beginning(self, tasks: Sequence[Task], left: Sequence[str], is_first: bool) -> None:
         study, counts, runs = self._study, self._counts(), self._runs or ()
@@ -391,7 +390,7 @@ class Sweep:
         if self._request.as_json and self._study.search is not None:
             print_json(read_json(self._root / "reports" / self._study.name / "summary.json"))
         elif self._request.as_json:
-            print_json(plan_as_json(settled(self._study, self._results), self._runs or [], self._root))
+            print_json(plan_as_json(settled(self._study, self._results)[0], self._runs or [], self._root))
 
 
 def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: int | None = None) -> list[Run]:
@@ -432,11 +431,6 @@ def check_file(path: Path, root: Path) -> None:
     source = str(read_object(record).get("source", "")) if record.exists() else ""
     if source and (root / source).is_file() and not (root / source).samefile(path):
         raise UserError(f"study {path.stem} is that of {source}, with runs and a report", "rename the file", path=path)
-
-
-def _is_complete(run: Run, root: Path) -> bool:
-    file = root / "runs" / run.name / "run.json"
-    return file.exists() and StageStates(root / "runs").look(read_run(file)).state == "COMPLETE"
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def try_study(request: Request) -> int:
     study, results = request.planned(), Results(root)
     now = wanted(study, results)
     runs = [*study.runs, *now] if any(run.trial is not None for run in now) else now
-    whole = replace(settled(study, results), runs=tuple(part_of(study, runs, request.cells, request.seeds)))
+    whole = replace(settled(study, results)[0], runs=tuple(part_of(study, runs, request.cells, request.seeds)))
     folder = root / "runs" / "try"
     for path in (folder / "runs" / "stages").glob("*"):
         if not path.is_symlink():

@@ -15,7 +15,7 @@ from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.results import Results
 from realm_lab.lab.rules import search
 from realm_lab.lab.rules.seeds import options_of
-from realm_lab.lab.rules.tune import tuned
+from realm_lab.lab.rules.tune import Tuned, tuned
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyRecord, read_study_record, write_study_record
 
@@ -24,11 +24,8 @@ def wanted(study: StudyPlan, results: Results) -> list[Run]:
     """Return the runs that a study wants now, done or not."""
     if study.search is not None:
         return search.open_trials(study, results)
-    if study.tuning is not None:
-        trials = tuned(study, results)
-        if not trials.choices:
-            return trials.runs
-    return _taken(settled(study, results), results)
+    study, trials = settled(study, results)
+    return _taken(study, results) if trials is None or trials.choices else trials.runs
 
 
 def _taken(study: StudyPlan, results: Results) -> list[Run]:
@@ -46,28 +43,30 @@ def _taken(study: StudyPlan, results: Results) -> list[Run]:
     return [run for run in study.runs if run.seed in seeds[run.cell]]
 
 
-def settled(study: StudyPlan, results: Results) -> StudyPlan:
-    """Return a study with the values that tuning chose for its cells; before that, as it is."""
+def settled(study: StudyPlan, results: Results) -> tuple[StudyPlan, Tuned | None]:
+    """Return a study with the values that tuning chose for its cells, before that as it is; and the trials, if it is
+    tuned."""
     if study.tuning is None or study.choose is None:
-        return study
-    return study.choose(tuned(study, results).choices)
+        return study, None
+    trials = tuned(study, results)
+    return study.choose(trials.choices), trials
 
 
-def study_record(study: StudyPlan, root: Path, results: Results | None = None) -> StudyRecord:
+def study_record(study: StudyPlan, results: Results) -> StudyRecord:
     """Return the study.json of a study by its results; nothing is written."""
-    results = results or Results(root)
     if study.search is not None:
         return search.record(study, results)
-    runs = [run for run in wanted(study, results) if run.trial is None]
-    if study.tuning is None:
-        return study.record(runs)
-    trials = tuned(study, results)
-    return settled(study, results).record(runs, trials.runs, trials.as_data())
+    study, trials = settled(study, results)
+    if trials is None:
+        return study.record(_taken(study, results))
+    return study.record(_taken(study, results) if trials.choices else (), trials.runs, trials.as_data())
 
 
 def record_study(study: StudyPlan, root: Path, results: Results | None = None) -> StudyRecord:
     """Write run.json of every run that is wanted, and the study's study.json; returns that as it was read back."""
     results, runs = results or Results(root), Path(root) / "runs"
-    for run in (*(tuned(study, results).runs if study.tuning else ()), *wanted(study, results)):
+    now = wanted(study, results)  # first, since a search notes then which trials have ended
+    record = study_record(study, results)
+    for run in (*record.trials, *now):
         record_run(runs, run)
-    return read_study_record(write_study_record(runs, study_record(study, root, results)))
+    return read_study_record(write_study_record(runs, record))

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.lab.launchers import LauncherSettings
-from realm_lab.lab.schedule import MOST_LOSSES, RemoteLauncher, launcher_of
+from realm_lab.lab.launchers import MOST_LOSSES, LauncherSettings, RemoteLauncher, launcher_of
 from realm_lab.lab.workers import do_file
 from realm_lab.records.files import read_json
 from tests.factories.errors import refused
@@ -173,7 +172,7 @@ def test_a_lost_task_waits_for_what_is_left_of_its_processes(
     made[0].futures[0].set_exception(RuntimeError("the worker died"))
     assert launcher.poll()["a"].state == "QUEUED"  # so a sweep does not end here
     monkeypatch.setattr(RemoteLauncher, "other_writer", lambda *_: None)
-    monkeypatch.setattr("realm_lab.lab.schedule.LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("realm_lab.lab.launchers.LOOK_AGAIN_SECONDS", 0.0)
     assert launcher.poll()["a"].state == "RUNNING"
 
 

@@ -10,8 +10,7 @@ from unittest.mock import patch
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.systems.identity import code_roots, kept_corpus_folder, open_stage, plan_run
 from realm_lab.lab import sweep as verb
-from realm_lab.lab.launchers import LauncherSettings
-from realm_lab.lab.schedule import Launcher
+from realm_lab.lab.launchers import Launcher, LauncherSettings
 from realm_lab.lab.sweep import Request
 from realm_lab.lab.tasks import Task
 from realm_lab.records.code_record import CodeStates

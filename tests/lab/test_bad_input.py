@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab import cli
-from realm_lab.lab.schedule import InlineLauncher
+from realm_lab.lab.launchers import InlineLauncher
 from realm_lab.records.run import StageRun
 from tests import tiny
 

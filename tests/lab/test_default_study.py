@@ -14,10 +14,10 @@ from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.evidence.compare import find_side
 from realm_lab.lab import pipeline
-from realm_lab.lab.default_study import studies_of
 from realm_lab.lab.housekeeping import list_runs, unneeded
+from realm_lab.lab.launchers import InlineLauncher
 from realm_lab.lab.plan import default_plan
-from realm_lab.lab.schedule import InlineLauncher
+from realm_lab.lab.project import studies_of
 from realm_lab.lab.tracking.views import read_groups
 from realm_lab.lab.wanted import record_study
 from realm_lab.records.digests import DIGESTS, write_last

@@ -152,11 +152,11 @@ def test_a_running_stage_says_where_it_is_with_its_last_loss(
     for step, values in ((20, {"loss": 3.25}), (30, {"recall_at_5": 0.5})):
         MetricLog(folder / "metrics.jsonl").log(step, values)
     shown = progress.SweepProgress([task], tmp_path)
-    shown.bars.verdict = "a verdict is wrapped " * 12 + "to its last word"
+    shown.verdict = "a verdict is wrapped " * 12 + "to its last word"
     assert shown.console.is_terminal == is_terminal
-    with shown.bars:
-        shown.update({task.name: StageState("PENDING")})  # no line, so the next look has the first one
-        shown.update({task.name: StageState("RUNNING")})
+    with shown:
+        shown.show({task.name: StageState("PENDING")})  # no line, so the next look has the first one
+        shown.show({task.name: StageState("RUNNING")})
     said, title = capsys.readouterr().err, "warm-start, seed 0 (shared by 2 variants)"
     assert task.title == f"prepare, {title}"
     if is_terminal:

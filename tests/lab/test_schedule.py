@@ -8,9 +8,15 @@ import pytest
 
 from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError
-from realm_lab.lab import schedule
-from realm_lab.lab.launchers import LauncherSettings, LocalOptions
-from realm_lab.lab.schedule import InlineLauncher, LocalLauncher, RemoteLauncher, share_out
+from realm_lab.lab import launchers
+from realm_lab.lab.launchers import (
+    InlineLauncher,
+    LauncherSettings,
+    LocalLauncher,
+    LocalOptions,
+    RemoteLauncher,
+    share_out,
+)
 from realm_lab.lab.tasks import Task
 from realm_lab.lab.workers import Outcome, end_of
 from realm_lab.records.files import write_json
@@ -78,10 +84,10 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
-    monkeypatch.setattr("realm_lab.lab.schedule.Workers", made.start)
-    monkeypatch.setattr(schedule, "cores", lambda: 4)
-    monkeypatch.setattr(schedule, "visible_gpus", lambda device: [])
-    monkeypatch.setattr(schedule, "LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("realm_lab.lab.launchers.Workers", made.start)
+    monkeypatch.setattr(launchers, "cores", lambda: 4)
+    monkeypatch.setattr(launchers, "visible_gpus", lambda device: [])
+    monkeypatch.setattr(launchers, "LOOK_AGAIN_SECONDS", 0.0)
     return made
 
 
@@ -139,7 +145,7 @@ def test_a_hundred_jobs_do_not_start_at_once(machine: Machine) -> None:
 
 
 def test_jobs_and_their_ranks_have_gpus_of_their_own(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "visible_gpus", lambda device: ["0", "1", "2", "MIG-a"])
+    monkeypatch.setattr(launchers, "visible_gpus", lambda device: ["0", "1", "2", "MIG-a"])
     pool = launcher(machine)
     two = tiny.params({"launch.ranks": 2, "launch.threads": 0, "launch.processes": 0})
     pool.submit([task("alone", params=two, stages=("prepare",)), task("a", params=two), task("b", params=two)])
@@ -228,7 +234,7 @@ def test_a_failure_of_others_is_not_repeated_unless_it_is_asked_for(machine: Mac
 def test_what_others_do_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs: set[str] = {"one"}
     monkeypatch.setattr(
-        schedule.Launcher, "other_writer", lambda self, task: "process 7 on far" if task.name in theirs else None
+        launchers.Launcher, "other_writer", lambda self, task: "process 7 on far" if task.name in theirs else None
     )
     pool = launcher(machine)
     one, two = task("one"), task("two")
@@ -271,7 +277,7 @@ class Elsewhere(RemoteLauncher):
 
 
 def test_work_elsewhere_notes_its_end_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "QUEUE_SECONDS", 0.0)
+    monkeypatch.setattr(launchers, "QUEUE_SECONDS", 0.0)
     pool = Elsewhere(LauncherSettings(), tmp_path, "study")
     pool.submit([task(name) for name in ("a", "b", "gone")])
     folder = tmp_path / "runs" / "studies" / "study" / "tasks"
@@ -299,7 +305,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise found["raises"][seed]
 
     monkeypatch.setattr("realm_lab.lab.worker.run_stage", run_stage)
-    monkeypatch.setattr(schedule, "LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(launchers, "LOOK_AGAIN_SECONDS", 0.0)
     return found
 
 
@@ -358,7 +364,7 @@ def test_bfloat16_without_instructions_for_it_is_named_before_hours_are_lost(
     precision: str,
     warns: bool,
 ) -> None:
-    monkeypatch.setattr(schedule, "bfloat16_units", lambda: units)
-    monkeypatch.setattr(schedule, "visible_gpus", lambda device: [])
+    monkeypatch.setattr(launchers, "bfloat16_units", lambda: units)
+    monkeypatch.setattr(launchers, "visible_gpus", lambda device: [])
     inline(tmp_path, {}, 2, tiny.params({"model.precision": precision}))
     assert capsys.readouterr().err.count("model.precision=float32") == warns

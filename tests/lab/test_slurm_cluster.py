@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.lab.launchers import LauncherSettings
-from realm_lab.lab.schedule import launcher_of
+from realm_lab.lab.launchers import LauncherSettings, launcher_of
 from realm_lab.records.state import UNFINISHED, StageState
 from tests import tiny
 from tests.slurm_cluster.cluster import Cluster

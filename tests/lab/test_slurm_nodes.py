@@ -19,8 +19,7 @@ import pytest
 
 from realm_lab.engine.systems.identity import plan_run
 from realm_lab.lab import pipeline
-from realm_lab.lab.launchers import LauncherSettings
-from realm_lab.lab.schedule import Launcher, launcher_of
+from realm_lab.lab.launchers import Launcher, LauncherSettings, launcher_of
 from realm_lab.lab.slurm_queue import jobs_of_stages
 from realm_lab.lab.tasks import Task
 from realm_lab.records.lease import Taken

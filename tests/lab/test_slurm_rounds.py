@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from realm_lab.evidence.ledger import verify
+from realm_lab.lab.launchers import launcher_of
 from realm_lab.lab.results import Results
-from realm_lab.lab.schedule import launcher_of
 from realm_lab.lab.sweep import Request, sweep
 from realm_lab.lab.wanted import wanted
 from realm_lab.records.run import StageRun, read_run

@@ -15,6 +15,7 @@ from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.evidence.ledger import note_plan, read_ledger
 from realm_lab.lab.plan import plan_study
+from realm_lab.lab.results import Results
 from realm_lab.lab.slurm_queue import SubmittedJob, jobs_of_stages, record_jobs
 from realm_lab.lab.status import study_status
 from realm_lab.lab.stopping import sweeping
@@ -225,7 +226,7 @@ def test_fewer_seeds_are_a_part_of_the_study(root: Path) -> None:
     (root / "runs" / "ledger.jsonl").unlink()
     assert main(sweep) == 0, "as the first command"
     assert len(study_status("far", root)["runs"]) == 12
-    note_plan(root / "runs", study_record(plan, root), path, complete=6)  # as a sweep of all seeds does
+    note_plan(root / "runs", study_record(plan, Results(root)), path, complete=6)  # as a sweep of all seeds does
     lines = read_ledger(root / "runs" / "ledger.jsonl")
     assert [line.fields["kind"] for line in lines].count("plan") == 1, "both seeds were planned from the start"
 

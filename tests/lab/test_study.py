@@ -12,9 +12,9 @@ from realm_lab.lab.effective import study_digests
 from realm_lab.lab.plan import default_plan, plan_study
 from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import in_every_cell
+from realm_lab.lab.results import Results
 from realm_lab.lab.rules.space import Tuning
-from realm_lab.lab.search_file import Pruning, Search
-from realm_lab.lab.study import CellEntry, Study, cells_of, read_study_file, value_in_name
+from realm_lab.lab.study import CellEntry, Pruning, Search, Study, cells_of, read_study_file, value_in_name
 from realm_lab.lab.sweep import part_of
 from realm_lab.lab.wanted import record_study, study_record
 from realm_lab.records.metrics import METRICS, chosen_by
@@ -291,7 +291,9 @@ def test_a_cell_may_be_named_like_a_trial(planned: Planned) -> None:
 
 
 def test_a_result_has_one_name_in_tests(planned: Planned) -> None:
-    assert study_record(planned(GOOD + "metrics: [retrieval_utility]\n"), Path()).metrics == ("retrieval_utility_end",)
+    assert study_record(planned(GOOD + "metrics: [retrieval_utility]\n"), Results(Path())).metrics == (
+        "retrieval_utility_end",
+    )
 
 
 def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> None:
@@ -490,7 +492,7 @@ def test_custom_parts_are_values_of_an_axis_and_name_its_cells(planned: Planned)
     baseline: {pretrain.masking: salient_span, pretrain.candidates: 6}
     axes: {pretrain.masking: [salient_span, "tests.tiny_masks:slowly"], pretrain.candidates: [6, 4]}
     """
-    record = study_record(planned(axes), Path())
+    record = study_record(planned(axes), Results(Path()))
     assert [cell.name for cell in record.cells[::2]] == [
         "masking=salient_span,candidates=6",
         "masking=slowly,candidates=6",

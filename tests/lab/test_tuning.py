@@ -274,7 +274,7 @@ def test_few_trials_of_a_hypercube_are_the_same_for_every_cell_with_that_space(
 ) -> None:
     plan = planned(study("{trials: 4, seeds: [10], sampler: latin, " + TUNE.partition("11], ")[2]))
     trials = tuned(plan, Results(tmp_path)).trials
-    rates = [[trial.values[RATE] for trial in of_cell] for of_cell in trials.values()]
+    rates = [[trial["values"][RATE] for trial in of_cell] for of_cell in trials.values()]
     assert rates[0] == rates[1]
     assert [int(3 * math.log10(rate / 1e-3)) for rate in sorted(rates[0][1:])] == [0, 1, 2]
     with refused("only 2 combinations"):

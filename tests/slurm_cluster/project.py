@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from realm_lab.lab.launchers import Launcher, launcher_of
 from realm_lab.lab.plan import plan_study
 from realm_lab.lab.planned import StudyPlan
-from realm_lab.lab.schedule import Launcher, launcher_of
 from realm_lab.lab.sweep import Request, sweep
 from realm_lab.lab.tasks import Task, tasks_of
 from realm_lab.lab.worker import run_stage

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from realm_lab.errors import UserError, needs
 from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.results import Results
-from realm_lab.lab.search_file import CELL, Search
-from realm_lab.lab.study import changes_title
+from realm_lab.lab.study import CELL, Search, changes_title
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell, StudyRecord
 

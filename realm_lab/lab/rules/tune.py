@@ -10,7 +10,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.lab.planned import CellSpace, StudyPlan
@@ -21,24 +21,9 @@ from realm_lab.records.run import Run
 OPERATIONS = "training_teraflop"
 MOST_HYPERCUBES = 50
 
-TrialState = Literal["pending", "failed", "complete"]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One trial of a cell: a run for every seed of the tuning. `by_seed`: their values of the metric, None without
-    one."""
-
-    values: dict[str, Any]
-    runs: tuple[Run, ...]
-    state: TrialState
-    by_seed: tuple[float | None, ...]
-    teraflop: float | None  # a run's operations of training, mean over the seeds
-
-    @property
-    def value(self) -> float | None:
-        known = [value for value in self.by_seed if value is not None]
-        return statistics.fmean(known) if self.state == "complete" else None
+Trial = dict[str, Any]
+"""A trial as study.json has it, with its `runs`, one for every seed of the tuning, in place of their names; `state` is
+pending, failed or complete, `by_seed` has the values of the metric, None without one."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +31,22 @@ class Tuned:
     """The trials of every cell that are known so far, the first with its parameters as they are."""
 
     tuning: Tuning
-    trials: dict[str, tuple[Trial, ...]]
+    trials: dict[str, list[Trial]]
     spaces: dict[str, Mapping[str, Dimension]]
 
     @property
     def left(self) -> int:
         """The number of trials that have not ended."""
-        ended = sum(trial.state != "pending" for trials in self.trials.values() for trial in trials)
-        return len(self.trials) * self.tuning.trials - ended
+        ended = [trial for trials in self.trials.values() for trial in trials if trial["state"] != "pending"]
+        return len(self.trials) * self.tuning.trials - len(ended)
 
     @property
     def best(self) -> dict[str, int | None]:
         """Cell -> the number of its best complete trial, of equal ones the first; None for all before it has ended."""
         found = {}
         for cell, trials in self.trials.items():
-            known = {number: trial.value for number, trial in enumerate(trials) if trial.value is not None}
+            values = map(value_of, trials)
+            known = {number: value for number, value in enumerate(values) if value is not None}
             found[cell] = max(known, key=lambda number: (known[number], -number), default=None)
         return dict.fromkeys(found) if self.left else found
 
@@ -70,13 +56,13 @@ class Tuned:
         best = {cell: number for cell, number in self.best.items() if number is not None}
         if len(best) < len(self.trials):
             return {}
-        return {cell: self.trials[cell][number].values for cell, number in best.items()}
+        return {cell: self.trials[cell][number]["values"] for cell, number in best.items()}
 
     @property
     def runs(self) -> list[Run]:
         """The runs of all trials; of trials that are the same run, those of the first."""
         found = dict[str, Run]()
-        for run in (run for trials in self.trials.values() for trial in trials for run in trial.runs):
+        for run in (run for trials in self.trials.values() for trial in trials for run in trial["runs"]):
             found.setdefault(run.run_key, run)
         return [*found.values()]
 
@@ -89,26 +75,22 @@ class Tuned:
 
     def _cell_as_data(self, cell: str) -> dict[str, Any]:
         chosen, dimensions = self.choices.get(cell), self.spaces[cell]
-        trials = [
-            {
-                "values": trial.values,
-                "state": trial.state,
-                "by_seed": [*trial.by_seed],
-                OPERATIONS: trial.teraflop,
-                "runs": [run.name for run in trial.runs],
-            }
-            for trial in self.trials[cell]
-        ]
+        trials = [trial | {"runs": [run.name for run in trial["runs"]]} for trial in self.trials[cell]]
         space = {name: dimension.model_dump(exclude_defaults=True) for name, dimension in dimensions.items()}
         at_edge = [name for name, value in (chosen or {}).items() if dimensions[name].is_edge(value)]
         best = None if chosen is None else self.best[cell]
         return {"space": space, "trials": trials, "chosen": best, "at_edge": at_edge}
 
 
+def value_of(trial: Trial) -> float | None:
+    """Return the value of a complete trial, the mean over its seeds."""
+    return statistics.fmean(trial["by_seed"]) if trial["state"] == "complete" else None
+
+
 def check_trials(cell: CellSpace, tuning: Tuning) -> None:
     """UserError: the space of a cell does not have enough trials."""
     with cell.errors():
-        trials_of_cell(cell, tuning, lambda values, runs: Trial(values, runs, "pending", (), None))
+        trials_of_cell(cell, tuning, lambda values, runs: {"state": "pending"})
 
 
 def tuned(study: StudyPlan, results: Results) -> Tuned:
@@ -116,12 +98,13 @@ def tuned(study: StudyPlan, results: Results) -> Tuned:
     tuning = study.tuning
     assert tuning is not None
 
-    def trial(values: dict[str, Any], runs: tuple[Run, ...]) -> Trial:
+    def trial(values: dict[str, Any], runs: list[Run]) -> Trial:
         found = [results.outcome(run) for run in runs]
-        by_seed = tuple(None if one is None else one.get(tuning.metric) for one in found)
+        by_seed = [None if one is None else one.get(tuning.metric) for one in found]
         work = [one[OPERATIONS] for one in found if one and OPERATIONS in one]
-        state: TrialState = "pending" if None in found else "failed" if None in by_seed else "complete"
-        return Trial(values, runs, state, by_seed, statistics.fmean(work) if len(work) == len(runs) else None)
+        state = "pending" if None in found else "failed" if None in by_seed else "complete"
+        mean = statistics.fmean(work) if len(work) == len(runs) else None  # of the operations of training
+        return {"values": values, "state": state, "by_seed": by_seed, OPERATIONS: mean, "runs": runs}
 
     trials = {}
     for cell in study.spaces:
@@ -130,9 +113,7 @@ def tuned(study: StudyPlan, results: Results) -> Tuned:
     return Tuned(tuning, trials, {cell.cell: cell.space for cell in study.spaces})
 
 
-def trials_of_cell(
-    cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, Any], tuple[Run, ...]], Trial]
-) -> tuple[Trial, ...]:
+def trials_of_cell(cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, Any], list[Run]], Trial]) -> list[Trial]:
     """Return the trials of a cell: those that have ended, and those that follow from them. UserError: there are not
     enough."""
     found, keys = list[Trial](), set[str]()
@@ -147,11 +128,11 @@ def trials_of_cell(
         if key in keys:
             continue
         keys.add(key)
-        numbered = tuple(replace(run, chosen=dict(values), trial=len(found)) for run in runs)
+        numbered = [replace(run, chosen=dict(values), trial=len(found)) for run in runs]
         found.append(look(dict(values), numbered))
         if len(found) == tuning.trials:
             break
-    return tuple(found)
+    return found
 
 
 def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Iterator[dict[str, Any]]:
@@ -179,9 +160,9 @@ def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Itera
         while True:
             number, ended = len(found), list[tuple[dict[str, Any], float | None]]()
             if tuning.sampler == "tpe" and number >= RANDOM_TRIALS:
-                if any(trial.state == "pending" for trial in found):
+                if any(trial["state"] == "pending" for trial in found):
                     return
-                ended = [(trial.values, trial.value) for trial in found]
+                ended = [(trial["values"], value_of(trial)) for trial in found]
             for values in draws(tuning.sampler, space, start, ended, number):
                 yield values
                 if len(found) > number:
