@@ -174,11 +174,10 @@ def sweep(
 ) -> pd.DataFrame:
     """Run the missing runs of a study (a name in ROOT/experiments, or a file), write its report and return the results
     so far. `cells`: run only these. With launcher="slurm" the jobs are only submitted."""
-    from realm_lab.lab.sweep import Request, find_study
-    from realm_lab.lab.sweep import sweep as run
+    from realm_lab.lab.sweep import Sweep, find_study
 
     path = find_study(str(study), Path(root))
-    request = Request(
+    Sweep(
         path,
         Path(root),
         launcher=launcher,
@@ -186,6 +185,5 @@ def sweep(
         cells=tuple(cells),
         overrides=dict(set or {}),
         retry_failed=retry_failed,
-    )
-    run(request)
+    ).run()
     return results(path.stem, root)

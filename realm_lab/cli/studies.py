@@ -22,7 +22,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
 
 if TYPE_CHECKING:
-    from realm_lab.lab.sweep import Request
+    from realm_lab.lab.sweep import Sweep
     from realm_lab.records.run import Run
 
 
@@ -110,10 +110,10 @@ def _run_reproduce(options: argparse.Namespace) -> int:
 
 
 def _run_sweep(options: argparse.Namespace) -> int:
-    from realm_lab.lab.sweep import sweep
+    from realm_lab.lab.sweep import Sweep
     from realm_lab.lab.try_out import try_study
 
-    work = try_study if options.is_try else sweep
+    work = try_study if options.is_try else Sweep.run
     if options.pilot is not None:
         if options.is_try or options.dry_run or options.cancel:
             raise UserError("sweep --power runs nothing; leave out --try, --dry-run and --cancel")
@@ -139,10 +139,10 @@ def _run_sweep(options: argparse.Namespace) -> int:
         return _sweep(work, options, str(path))
 
 
-def _sweep(work: Callable[[Request], int], options: argparse.Namespace, study: str) -> int:
+def _sweep(work: Callable[[Sweep], int], options: argparse.Namespace, study: str) -> int:
     """Do the work of a study or search, or cancel it."""
     from realm_lab.engine.params.load import chosen, parse_override
-    from realm_lab.lab.sweep import Request, cancel_study, find_study
+    from realm_lab.lab.sweep import Sweep, cancel_study, find_study
     from realm_lab.records.yaml_file import read_yaml
 
     path = find_study(study, options.root, is_search=options.alias == "search")
@@ -160,7 +160,7 @@ def _sweep(work: Callable[[Request], int], options: argparse.Namespace, study: s
         "cluster": dict(parse_override(text, "--slurm", "partition=gpu") for text in options.slurm),
         "pilot": options.pilot or None,
     }
-    return work(Request(**{field.name: given[field.name] for field in fields(Request) if field.name in given}))
+    return work(Sweep(**{field.name: given[field.name] for field in fields(Sweep) if field.name in given}))
 
 
 def _run_status(options: argparse.Namespace) -> int:

@@ -81,11 +81,11 @@ def collect(root: Path) -> None:
 
 def main(root: Path) -> None:
     """Train the study in the project ROOT, unless the present code did it, and take it over."""
-    from realm_lab.lab.sweep import Request, sweep
+    from realm_lab.lab.sweep import Sweep
 
-    request = Request(FOLDER / "demo.yaml", root, params_path=FOLDER / "params.yaml", retry_failed=True,
+    asked = Sweep(FOLDER / "demo.yaml", root, params_path=FOLDER / "params.yaml", retry_failed=True,
                       overrides={"launch.other_code": "fresh"})  # fmt: skip
-    if sweep(request):
+    if asked.run():
         raise UserError("the study of the demo is not complete", "run it again")
     collect(root)
 

@@ -21,11 +21,10 @@ from realm_lab.evidence.statistics.sequential import Rule
 from realm_lab.evidence.statistics.wording import NOTHING, number, percent, signed
 from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import in_stages, reference_hours
-from realm_lab.lab.results import Results
 from realm_lab.lab.rules.space import last_stage_for
 from realm_lab.lab.rules.tune import Tuned
 from realm_lab.lab.status import print_table
-from realm_lab.lab.sweep import Request, part_of
+from realm_lab.lab.sweep import Sweep, part_of
 from realm_lab.lab.wanted import settled
 from realm_lab.records.files import print_json
 from realm_lab.records.metrics import Metric
@@ -79,21 +78,21 @@ class Planned:
         }
 
 
-def show_power(request: Request) -> int:
+def show_power(asked: Sweep) -> int:
     """Print the detectable differences and the cost. UserError: no runs to take the spread from."""
-    root = Path(request.root)
-    plan, trials = settled(request.planned(), Results(root))
-    pilot = find_pilot(plan, root, request.pilot)
+    root = asked.root
+    plan, trials = settled(asked.study, asked.results)
+    pilot = find_pilot(plan, root, asked.pilot)
     until = plan.design.until
-    rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, request.seeds or len(plan.seeds)})]
+    rules = [Rule(*until)] if until else [Rule(n, n) for n in sorted({*SEEDS, asked.seeds or len(plan.seeds)})]
     planned = plan_power(plan, pilot, rules)
-    shown = {run.cell for run in part_of(plan, plan.runs, request.cells)}
+    shown = {run.cell for run in part_of(plan, plan.runs, asked.cells)}
     hours = _hours(plan, pilot, root)
     costs = _costs(plan, pilot, hours, planned, rules, shown)
     tuning = None if trials is None else _cost_of_tuning(trials, hours, shown)
     tests = len(planned)
     planned = [one for one in planned if one.cell in shown]
-    if request.as_json:
+    if asked.as_json:
         found = {
             "study": plan.name,
             "pilot": {"study": pilot.study, "source": pilot.source},
@@ -110,7 +109,7 @@ def show_power(request: Request) -> int:
         _print_rule(plan, pilot, tests, planned, costs[0])
     else:
         _print_counts(plan, pilot, tests, planned, costs)
-    if tuning and not request.as_json:
+    if tuning and not asked.as_json:
         hours_of = {"": tuning["device_hours"], " to do": tuning["left"]}
         times = [f"{number(value, 2)} device hours{what}" for what, value in hours_of.items() if value is not None]
         runs = f"{tuning['trials']} trials of {tuning['seeds']} runs each"

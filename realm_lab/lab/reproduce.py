@@ -20,7 +20,7 @@ from realm_lab.errors import UserError, suggestion
 from realm_lab.lab.progress import say
 from realm_lab.lab.project import studies_of
 from realm_lab.lab.study import early_changes
-from realm_lab.lab.sweep import Request, find_study, sweep
+from realm_lab.lab.sweep import Sweep, find_study
 from realm_lab.records.files import write_text
 from realm_lab.records.study import DEFAULT, StudyRecord
 from realm_lab.records.yaml_file import read_yaml
@@ -134,7 +134,7 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
             inputs.parent.mkdir(parents=True, exist_ok=True)
             os.symlink(path.resolve(), inputs)
     say(f"{study}/{cell} is run again in {folder}")
-    sweep(Request(folder / "experiments" / f"{study}.yaml", folder, cells=(cell,), force=True, on_finish=False))
+    Sweep(folder / "experiments" / f"{study}.yaml", folder, cells=(cell,), force=True, on_finish=False).run()
     return load_study(folder / "runs", study).results
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import subprocess
@@ -18,7 +19,7 @@ from rich.console import Console
 from realm_lab.engine.systems.identity import corpus_folder
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evidence.ledger import note_plan
-from realm_lab.lab.launchers import Launcher, LauncherSettings, PartlySubmitted, detached_launchers, launcher_of
+from realm_lab.lab.launchers import Launcher, PartlySubmitted, detached_launchers, launcher_of
 from realm_lab.lab.on_finish import call, message
 from realm_lab.lab.other_code import described, other_code, settle_code
 from realm_lab.lab.plan import plan_study
@@ -45,8 +46,11 @@ EXIT_INCOMPLETE = 1
 MOST_SUBMISSIONS = 100  # of a task that a queue ends again and again
 
 
-@dataclass(frozen=True)
-class Request:
+@dataclass
+class Sweep:
+    """One sweep of a study, as the command line asks for it: it starts the runs that are wanted and not done, and asks
+    again whenever a run ends."""
+
     path: Path
     root: Path
     params_path: Path | None = None
@@ -59,87 +63,14 @@ class Request:
     join: bool = False  # work here, together with other machines, until all is done
     retry_failed: bool = False
     force: bool = False  # replace a report of more complete runs
-    cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
+    cells: Sequence[str] = ()  # only these are run, with commas between them; empty: all
     profile: str | None = None  # of a cluster
     cluster: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
     pilot: str | None = None  # of --power: the study whose spread is used
     on_finish: bool = True  # call what the study names when it ends
 
-    def planned(self) -> StudyPlan:
-        """Plan the study."""
-        return plan_study(self.path, self.root, params_path=self.params_path, overrides=self.overrides)
-
-    def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
-        """Return the launcher that is asked for, else the study's, or `local` to join others. UserError: to join with a
-        queue."""
-        chosen = self.launcher or ("local" if self.join else None)
-        launcher = launcher_of(study, Path(self.root), settings, chosen, self.profile, self.cluster)
-        if self.join and launcher.detached:
-            raise UserError(f"sweep --join works on this machine: leave it out for the launcher '{launcher.name}'")
-        return launcher
-
-
-def sweep(request: Request) -> int:
-    """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue."""
-    root = Path(request.root)
-    check_file(request.path, root)
-    study = request.planned()
-    launcher = request.launcher_for(study.launcher, study.name)
-    if request.dry_run:
-        _preview(study, launcher, request)
-        return 0
-    is_search = study.search is not None
-    if request.join:
-        check_locks(root)
-    asked, signals = Sweep(study, launcher, request), list[int]()
-    if is_search:
-        launcher.check([])  # the rest needs the journal, which only this sweep has
-    else:
-        asked.begin()
-    alone = sweeping(root, study.name, alone=is_search)
-    try:
-        with stoppable() as signals, alone, mirroring(request, root), closing(launcher):
-            if is_search:
-                asked.begin()
-            return asked.carry_on()
-    except SystemExit as left:
-        if is_search and asked.has_begun:
-            asked.report()
-        how = "the jobs go on" if launcher.detached else "stopped after checkpoints"
-        say(f"{how}; `realm-lab sweep {request.path}` goes on from there")
-        return 128 + signals[0] if signals else int(left.code or 0)  # of a training loop that noted the signal
-
-
-def _preview(study: StudyPlan, launcher: Launcher, request: Request) -> None:
-    """Print what would be run."""
-    root = Path(request.root)
-    if study.search is not None:
-        show_search(study, root, as_json=request.as_json)
-        return
-    results = Results(root)
-    runs = part_of(study, wanted(study, results), request.cells, request.seeds)
-    shown, trials = settled(study, results)
-    if request.as_json:
-        list(launcher.preview(tasks_of(runs, results.states, retry_failed=True)))
-        print_json(plan_as_json(shown, runs, root))
-        if found := other_code(runs, root):
-            say(described(found))
-        return
-    show_plan(shown, runs, root, launcher=launcher)
-    if trials is not None and not trials.choices:
-        print(after_tuning(study, trials, root, launcher.at_once))
-
-
-class Sweep:
-    """One sweep of a study: it starts the runs that are wanted and not done, and asks again whenever a run ends."""
-
-    def __init__(self, study: StudyPlan, launcher: Launcher, request: Request):
-        if study.search is not None and launcher.at_once == 1:  # one after another, so that each is proposed in
-            search = study.search.model_copy(update={"parallel": 1})  # the knowledge of those before
-            study = replace(study, search=search)
-        self._study, self._launcher, self._request = study, launcher, request
-        self._root, self._results = Path(request.root), Results(request.root, retry_failed=request.retry_failed)
-        self._folder = study_folder(self._root / "runs", study.name)
+    def __post_init__(self) -> None:
+        self.root = Path(self.root)
         self._runs: list[Run] | None = None  # wanted ones, of the cells and seeds that are asked for
         self._known: dict[str, Run] = {}  # all that were wanted so far
         self._tasks: dict[str, Task] = {}  # all that the launcher got
@@ -147,90 +78,153 @@ class Sweep:
         self._withdrawn: set[str] = set()  # by somebody, from a queue
         self._submissions: Counter[str] = Counter()  # of those that a queue ended
 
-    @property
-    def has_begun(self) -> bool:
-        """True once it knows what is wanted."""
-        return self._runs is not None
+    @functools.cached_property
+    def study(self) -> StudyPlan:
+        """The study as it is planned. UserError: its file or a parameter is wrong."""
+        return plan_study(self.path, self.root, params_path=self.params_path, overrides=self.overrides)
+
+    @functools.cached_property
+    def by(self) -> Launcher:
+        """The launcher that is asked for, else the study's, or `local` to join others. UserError: to join with a
+        queue."""
+        chosen, settings = self.launcher or ("local" if self.join else None), self.study.launcher
+        launcher = launcher_of(self.study.name, self.root, settings, chosen, self.profile, self.cluster)
+        if self.join and launcher.detached:
+            raise UserError(f"sweep --join works on this machine: leave it out for the launcher '{launcher.name}'")
+        return launcher
+
+    @functools.cached_property
+    def results(self) -> Results:
+        """The results of its runs so far."""
+        return Results(self.root, retry_failed=self.retry_failed)
+
+    def run(self) -> int:
+        """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue."""
+        check_file(self.path, self.root)
+        study, launcher, signals = self.study, self.by, list[int]()
+        if self.dry_run:
+            self._preview()
+            return 0
+        is_search = study.search is not None
+        if self.join:
+            check_locks(self.root)
+        if study.search is None:
+            self.begin()
+        else:
+            if launcher.at_once == 1:  # trials in turn, each proposed in the knowledge of those before
+                self.study = replace(study, search=study.search.model_copy(update={"parallel": 1}))
+            launcher.check([])  # the rest needs the journal, which only this sweep has
+        alone = sweeping(self.root, study.name, alone=is_search)
+        try:
+            with stoppable() as signals, alone, self.mirroring(), closing(launcher):
+                if is_search:
+                    self.begin()
+                return self._carry_on()
+        except SystemExit as left:
+            if is_search and self._runs is not None:
+                self._report()
+            how = "the jobs go on" if launcher.detached else "stopped after checkpoints"
+            say(f"{how}; `realm-lab sweep {self.path}` goes on from there")
+            return 128 + signals[0] if signals else int(left.code or 0)  # of a training loop that noted the signal
+
+    def _preview(self) -> None:
+        """Print what would be run."""
+        study, root = self.study, self.root
+        if study.search is not None:
+            show_search(study, root, as_json=self.as_json)
+            return
+        runs = part_of(study, wanted(study, self.results), self.cells, self.seeds)
+        shown, trials = settled(study, self.results)
+        if self.as_json:
+            list(self.by.preview(tasks_of(runs, self.results.states, retry_failed=True)))
+            print_json(plan_as_json(shown, runs, root))
+            if found := other_code(runs, root):
+                say(described(found))
+            return
+        show_plan(shown, runs, root, launcher=self.by)
+        if trials is not None and not trials.choices:
+            print(after_tuning(study, trials, root, self.by.at_once))
 
     def begin(self) -> list[Task]:
         """Give the launcher what is wanted and neither done nor started, after its plan is noted; returns the tasks."""
-        is_first = not self.has_begun
+        is_first = self._runs is None
         if is_first:
             self._settle_choices()
-        runs = part_of(self._study, wanted(self._study, self._results), self._request.cells, self._request.seeds)
+        runs = part_of(self.study, wanted(self.study, self.results), self.cells, self.seeds)
         new = [run for run in runs if run.run_key not in self._known]
         self._runs = runs
         if not new and not is_first:
             return []
         self._known |= {run.run_key: run for run in new}
-        settle_code(new, self._root, check=lambda: self._launcher.check(self._left()))
-        self._results.look_again()
-        tasks, left = self._launcher.free(self._left())
-        if self._request.join:  # so that machines that start together do not all try the same one
+        settle_code(new, self.root, check=lambda: self.by.check(self._left()))
+        self.results.look_again()
+        tasks, left = self.by.free(self._left())
+        if self.join:  # so that machines that start together do not all try the same one
             random.shuffle(tasks)
-        if self._study.search is None:
+        if self.study.search is None:
             self._say_beginning(tasks, left, is_first)
-            record = study_record(self._study, self._results)
-            note_plan(self._root / "runs", record, self._request.path, self._with_results(record))
+            record = study_record(self.study, self.results)
+            note_plan(self.root / "runs", record, self.path, self._with_results(record))
         try:
-            self._launcher.submit(tasks)
+            self.by.submit(tasks)
         except PartlySubmitted:  # if none was taken, the study stays as it was
-            record_study(self._study, self._root, self._results)
+            record_study(self.study, self.root, self.results)
             raise
-        record_study(self._study, self._root, self._results)
+        record_study(self.study, self.root, self.results)
         self._tasks |= {task.name: task for task in tasks}
-        if self._launcher.detached and tasks:
+        if self.by.detached and tasks:
             say(f"submitted {_count(len(tasks), 'task')}")
         return tasks
 
     def _settle_choices(self) -> None:
         """Accept or delete results of other code that the study's choices are based on, or stop. UserError: also for
         `fresh` in a search, whose later trials depend on their values."""
-        if self._study.search is not None:
-            runs = search_rule.ended(self._study, self._results)
-            if runs and runs[0].params.launch.other_code == "fresh" and other_code(runs, self._root):
-                name = self._study.name
+        if self.study.search is not None:
+            runs = search_rule.ended(self.study, self.results)
+            if runs and runs[0].params.launch.other_code == "fresh" and other_code(runs, self.root):
+                name = self.study.name
                 raise UserError(
                     f"search {name}: other code computed trials that later ones were chosen by; --accept keeps them; "
                     f"to search anew, `realm-lab gc --forget {name} --yes` first"
                 )
-            settle_code(runs, self._root)
-        elif self._study.tuning is not None:
-            settle_code(tuned(self._study, self._results).runs, self._root)
-            self._results.look_again()
+            settle_code(runs, self.root)
+        elif self.study.tuning is not None:
+            settle_code(tuned(self.study, self.results).runs, self.root)
+            self.results.look_again()
 
-    def carry_on(self) -> int:
+    def _carry_on(self) -> int:
         """Start the wanted runs until there are none, with a report when all of it has ended; or leave it to a queue.
         Returns the exit code."""
         before, code, tasks = self._coverage(), 0, [*self._tasks.values()]
+        lock = study_folder(self.root / "runs", self.study.name) / "report.lock"
         while not self._is_left_to_a_queue(tasks):
-            self._results.look_again()
-            if self._is_tuning or self._study.search is not None:  # how they ended
-                record_study(self._study, self._root, self._results)
-            with exclusive(self._folder / "report.lock") if self._request.join else nullcontext():
-                is_there = self._request.join and before != self._coverage() and self._is_reported()
-                code, known = self._exit_code() if is_there else self.report(), len(self._known)
+            self.results.look_again()
+            if self._is_tuning or self.study.search is not None:  # how they ended
+                record_study(self.study, self.root, self.results)
+            with exclusive(lock) if self.join else nullcontext():
+                is_there = self.join and before != self._coverage() and self._is_reported()
+                code, known = self._exit_code() if is_there else self._report(), len(self._known)
             tasks = self.begin()
             if len(self._known) == known:
                 self._finish(is_news=not is_there and (bool(self._tasks) or before != self._coverage()))
                 return code
-        say(f"watch: `realm-lab status {self._study.name}`; when all are complete, the same command again collects "
+        say(f"watch: `realm-lab status {self.study.name}`; when all are complete, the same command again collects "
             "the results")  # fmt: skip
         self._print_json()
         return code
 
     def _is_left_to_a_queue(self, tasks: Sequence[Task]) -> bool:
         """Wait until all has ended, and show these tasks, unless a queue works on it and nobody follows; True if so."""
-        if self._launcher.detached and not self._request.follow and self._study.search is None:
+        if self.by.detached and not self.follow and self.study.search is None:
             counts = self._counts()
             return counts["COMPLETE"] + counts["FAILED"] * self._is_tuning < len(self._runs or ())
         drive(
-            self._launcher,
+            self.by,
             tasks,
-            self._root,
-            FOLLOW_SECONDS if self._launcher.detached else POLL_SECONDS,
-            wait_for_others=self._request.follow or self._request.join or self._study.search is not None,
-            study="" if self._study.search else self._study.name,
+            self.root,
+            FOLLOW_SECONDS if self.by.detached else POLL_SECONDS,
+            wait_for_others=self.follow or self.join or self.study.search is not None,
+            study="" if self.study.search else self.study.name,
             more=self.look_again,
         )
         return False
@@ -241,27 +235,27 @@ class Sweep:
         if again := self._again(states):
             return again
         going = {name for name, state in states.items() if name in self._tasks and state.state in UNFINISHED}
-        is_news = going != self._going or (self._study.search is not None and self._study.search.pruning is not None)
-        if not is_news or not (self._is_tuning or self._study.search is not None):
+        is_news = going != self._going or (self.study.search is not None and self.study.search.pruning is not None)
+        if not is_news or not (self._is_tuning or self.study.search is not None):
             return []
         self._going = going
-        self._results.look_again()
+        self.results.look_again()
         at_work = {node for name in going for node in self._tasks[name].keys.items()}
         begun = {node for task in self._tasks.values() for node in task.keys.items()}
         for key, run in self._known.items():
             if nodes_of(run) & begun and not nodes_of(run) & at_work:
-                self._results.ended.add(key)
+                self.results.ended.add(key)
         tasks = self.begin()
         needed = {node for run in self._runs or () for node in nodes_of(run)}
         spare = {name for name in going if not needed & self._tasks[name].keys.items()}
         if spare:
-            self._launcher.cancel(spare)
+            self.by.cancel(spare)
         return tasks
 
     def _again(self, states: Mapping[str, StageState]) -> list[Task]:
         """Submit tasks again that a queue ended although nothing is wrong with them: preempted ones, and those that
         started without the stages of these. Not if somebody cancelled one, and MOST_SUBMISSIONS times each."""
-        if not self._launcher.detached:
+        if not self.by.detached:
             return []
         ended = {name: states[name] for name in self._tasks.keys() & states.keys()}
         without = {name for name, state in ended.items() if state.reason and state.reason.cause is Cause.NEEDED}
@@ -275,7 +269,7 @@ class Sweep:
         if again:
             self._submissions.update(again.keys())
             say(f"submitted again: {', '.join(task.title for task in again.values())}")
-            self._launcher.submit([*again.values()])
+            self.by.submit([*again.values()])
         return [*again.values()]
 
     @property
@@ -286,22 +280,22 @@ class Sweep:
         """Return tasks of the runs that are not done and have not started."""
         found = tasks_of(
             self._runs or (),
-            StageStates(self._root / "runs"),
-            retry_failed=self._request.retry_failed,
-            each_stage_alone=self._study.search is not None,
+            StageStates(self.root / "runs"),
+            retry_failed=self.retry_failed,
+            each_stage_alone=self.study.search is not None,
         )
         return [task for task in found if task.name not in self._tasks]
 
     def _with_results(self, record: StudyRecord) -> int:
         """Count the complete runs of the study: wanted ones, and others that it had when it was recorded last."""
-        keys, runs = {run.run_key for run in record.runs}, self._root / "runs"
-        others = [run for run in _recorded(self._study, self._root) if run.run_key not in keys]
+        keys, runs = {run.run_key for run in record.runs}, self.root / "runs"
+        others = [run for run in _recorded(self.study, self.root) if run.run_key not in keys]
         there = [read_run(path) for run in others if (path := runs / run.name / "run.json").exists()]
-        return sum(self._results.look(run).state == "COMPLETE" for run in (*record.runs, *there))
+        return sum(self.results.look(run).state == "COMPLETE" for run in (*record.runs, *there))
 
     def _say_beginning(self, tasks: Sequence[Task], left: Sequence[str], is_first: bool) -> None:
-        study, counts, runs = self._study, self._counts(), self._runs or ()
-        todo = f"{_count(len(tasks), 'task')} to do ({self._launcher.name})" if tasks else "nothing to do"
+        study, counts, runs = self.study, self._counts(), self._runs or ()
+        todo = f"{_count(len(tasks), 'task')} to do ({self.by.name})" if tasks else "nothing to do"
         cells = _count(len({run.cell for run in runs}), "variant")
         say(f"study {study.name}: {_count(len(runs), 'run')} in {cells}, {counts['COMPLETE']} complete; {todo}")
         for why in left:
@@ -314,20 +308,20 @@ class Sweep:
             again = "`realm-lab prepare` with its parameters makes one again, and so does a new run that needs it"
             what = "without the prepared corpus, which only `ask` and the like need"
             say(f"{_count(gone, 'complete run')} {what}: {again}")
-        if counts["FAILED"] and not self._request.retry_failed:
+        if counts["FAILED"] and not self.retry_failed:
             failed = _count(counts["FAILED"], "run")
             say(f"{failed} failed and stay so: see `realm-lab status {study.name}`, then --retry-failed")
 
     def _without_corpus(self) -> int:
         """Count the complete runs whose prepared corpus is gone."""
         return sum(
-            not (corpus_folder(self._root, run) / "manifest.json").exists()
-            and self._results.look(run).state == "COMPLETE"
+            not (corpus_folder(self.root, run) / "manifest.json").exists()
+            and self.results.look(run).state == "COMPLETE"
             for run in self._runs or ()
         )
 
     def _counts(self) -> Counter[State]:
-        return Counter(self._results.look(run).state for run in self._runs or ())
+        return Counter(self.results.look(run).state for run in self._runs or ())
 
     def _is_reported(self) -> bool:
         """True if the report has the runs in the states that they have now, since another process wrote it."""
@@ -340,17 +334,17 @@ class Sweep:
     def _coverage(self) -> Any:
         from realm_lab.evidence.report.frames import read_summary  # brings pandas
 
-        return read_summary(self._root / "reports" / self._study.name).get("coverage")
+        return read_summary(self.root / "reports" / self.study.name).get("coverage")
 
-    def report(self) -> int:
+    def _report(self) -> int:
         """Write the report and print the number of runs in each state; returns the exit code. A failed trial is one
         without a value, so 0 while all trials have ended."""
-        name, counts = self._study.name, self._counts()
-        if self._study.search is not None:
+        name, counts = self.study.name, self._counts()
+        if self.study.search is not None:
             return self._report_search()
         if self._is_tuning:
             say(f"trials of {name}: {in_words(counts)}")
-            trials = tuned(self._study, self._results)
+            trials = tuned(self.study, self.results)
             if counts["FAILED"]:
                 say(f"failed trials are not chosen: see `realm-lab status {name}`")
             if not trials.left and not trials.choices:
@@ -362,7 +356,7 @@ class Sweep:
 
         say(f"study {name}: writing its report")
         with Console(stderr=True).status(""):
-            folder = write_study_report(self._root, name, force=self._request.force)
+            folder = write_study_report(self.root, name, force=self.force)
         summary = read_json(folder / "summary.json")
         for sentence in filter(None, (summary["lead"], summary.get("missing"))):
             say(sentence)
@@ -372,25 +366,43 @@ class Sweep:
     def _report_search(self) -> int:
         from realm_lab.evidence.report.sections.search import write_search_report  # brings matplotlib
 
-        folder, summary = write_search_report(self._root, self._study.name)
+        folder, summary = write_search_report(self.root, self.study.name)
         found = ", ".join(f"{count} {state}" for state, count in summary["trials"].items() if count)
-        say(f"search {self._study.name}: {found}; {folder / 'report.md'}")
-        return 0 if search_rule.is_well(self._study, self._results) else EXIT_INCOMPLETE
+        say(f"search {self.study.name}: {found}; {folder / 'report.md'}")
+        return 0 if search_rule.is_well(self.study, self.results) else EXIT_INCOMPLETE
 
     def _finish(self, *, is_news: bool) -> None:
         """Print --json, and call what the study names in `on_finish`."""
         self._print_json()
-        if self._study.on_finish and self._request.on_finish and is_news and not self._is_tuning:
+        if self.study.on_finish and self.on_finish and is_news and not self._is_tuning:
             states = {str(state): count for state, count in self._counts().items()}
-            content = message(self._study.name, self._root / "reports" / self._study.name, states)
-            if problem := call(self._study.on_finish, content, self._root):
+            content = message(self.study.name, self.root / "reports" / self.study.name, states)
+            if problem := call(self.study.on_finish, content, self.root):
                 say(problem)
 
     def _print_json(self) -> None:
-        if self._request.as_json and self._study.search is not None:
-            print_json(read_json(self._root / "reports" / self._study.name / "summary.json"))
-        elif self._request.as_json:
-            print_json(plan_as_json(settled(self._study, self._results)[0], self._runs or [], self._root))
+        if self.as_json and self.study.search is not None:
+            print_json(read_json(self.root / "reports" / self.study.name / "summary.json"))
+        elif self.as_json:
+            print_json(plan_as_json(settled(self.study, self.results)[0], self._runs or [], self.root))
+
+    @contextmanager
+    def mirroring(self) -> Iterator[None]:
+        """With --follow, MLflow shows the runs while they are made, and all of them at the end."""
+        if not self.follow:
+            yield
+            return
+        command = [sys.executable, "-m", "realm_lab", "mirror", "--root", str(self.root)]
+        if self.params_path is not None:
+            command += ["--params", str(self.params_path)]
+        environment = os.environ | own_package()
+        mirror = subprocess.Popen([*command, "--follow"], stdout=subprocess.DEVNULL, env=environment, process_group=0)
+        try:
+            yield
+        finally:
+            mirror.terminate()
+            mirror.wait()
+        subprocess.run(command, env=environment, check=False)
 
 
 def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: int | None = None) -> list[Run]:
@@ -431,25 +443,6 @@ def check_file(path: Path, root: Path) -> None:
     source = str(read_object(record).get("source", "")) if record.exists() else ""
     if source and (root / source).is_file() and not (root / source).samefile(path):
         raise UserError(f"study {path.stem} is that of {source}, with runs and a report", "rename the file", path=path)
-
-
-@contextmanager
-def mirroring(request: Request, root: Path) -> Iterator[None]:
-    """With --follow, MLflow shows the runs while they are made, and all of them at the end."""
-    if not request.follow:
-        yield
-        return
-    command = [sys.executable, "-m", "realm_lab", "mirror", "--root", str(root)]
-    if request.params_path is not None:
-        command += ["--params", str(request.params_path)]
-    environment = os.environ | own_package()
-    mirror = subprocess.Popen([*command, "--follow"], stdout=subprocess.DEVNULL, env=environment, process_group=0)
-    try:
-        yield
-    finally:
-        mirror.terminate()
-        mirror.wait()
-    subprocess.run(command, env=environment, check=False)
 
 
 def cancel_study(study: str, root: Path) -> int:

@@ -15,13 +15,12 @@ from typing import Any, get_args
 from realm_lab.engine.core.durations import duration
 from realm_lab.engine.params.load import flatten
 from realm_lab.engine.systems.registry import options_of, system_of
-from realm_lab.lab.plan import plan_study
+from realm_lab.lab.launchers import launcher_of
 from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import runs_at_once
 from realm_lab.lab.progress import say
-from realm_lab.lab.results import Results
 from realm_lab.lab.study import early_changes
-from realm_lab.lab.sweep import Request, part_of, sweep
+from realm_lab.lab.sweep import Sweep, part_of
 from realm_lab.lab.tasks import stages_left
 from realm_lab.lab.wanted import settled, wanted
 from realm_lab.records.files import write_text
@@ -47,14 +46,13 @@ MANY = 10**9
 OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries that the tried project does not share
 
 
-def try_study(request: Request) -> int:
+def try_study(asked: Sweep) -> int:
     """Run the study small and print what a whole run of each cell takes; 1 where a run failed. UserError: as `sweep`
     refuses the study."""
-    root = Path(request.root)
-    study, results = request.planned(), Results(root)
+    root, study, results = asked.root, asked.study, asked.results
     now = wanted(study, results)
     runs = [*study.runs, *now] if any(run.trial is not None for run in now) else now
-    whole = replace(settled(study, results)[0], runs=tuple(part_of(study, runs, request.cells, request.seeds)))
+    whole = replace(settled(study, results)[0], runs=tuple(part_of(study, runs, asked.cells, asked.seeds)))
     folder = root / "runs" / "try"
     for path in (folder / "runs" / "stages").glob("*"):
         if not path.is_symlink():
@@ -62,17 +60,16 @@ def try_study(request: Request) -> int:
     _link(root, folder)
     path = folder / "experiments" / f"{whole.name}.yaml"
     write_text(path, json.dumps(_small(whole), indent=2))
-    params_path = Path(request.params_path).resolve() if request.params_path else None
-    given = {key: value for key, value in request.overrides.items() if key in ("preset", "launch.other_code")}
+    params_path = Path(asked.params_path).resolve() if asked.params_path else None
+    given = {key: value for key, value in asked.overrides.items() if key in ("preset", "launch.other_code")}
     say(f"{whole.name} is tried in {folder}: {STEPS} steps, {QUESTIONS} questions, one seed")
-    named = Choice.read(request.launcher or whole.launcher.default).name
+    named = Choice.read(asked.launcher or whole.launcher.default).name
     launcher = "inline" if named == "inline" else "local"
-    asked = Request(path, folder, params_path, launcher, overrides=given, force=True)
-    code = sweep(asked)
-    small = plan_study(path, folder, params_path=params_path, overrides=given)
+    tried = Sweep(path, folder, params_path, launcher, overrides=given, force=True)
+    code = tried.run()
     _keep_prepared(root, folder)
-    most = asked.launcher_for(whole.launcher, whole.name).at_once
-    for line in _expected(whole, small, root, folder, most):
+    most = launcher_of(whole.name, folder, whole.launcher, launcher).at_once
+    for line in _expected(whole, tried.study, root, folder, most):
         print(line)
     return code
 

@@ -19,7 +19,7 @@ from realm_lab.cli.examples import EXAMPLES
 from realm_lab.cli.parser import ALIASES, completion
 from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError
-from realm_lab.lab.sweep import Request, mirroring
+from realm_lab.lab.sweep import Sweep
 
 
 def realm_lab(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -312,7 +312,7 @@ def test_following_mirrors_with_the_parameters_of_the_sweep(tmp_path: Path, monk
     started = Mock()
     monkeypatch.setattr(subprocess, "Popen", started)
     monkeypatch.setattr(subprocess, "run", started)
-    with mirroring(Request(tmp_path, tmp_path, params_path=tmp_path / "other.yaml", follow=True), tmp_path):
+    with Sweep(tmp_path, tmp_path, params_path=tmp_path / "other.yaml", follow=True).mirroring():
         pass
     options = [cli.build_parser().parse_args(call.args[0][3:]) for call in started.call_args_list]
     assert [(one.verb, one.params, one.follow) for one in options] == [

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -10,8 +9,6 @@ from unittest.mock import patch
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.systems.identity import code_roots, kept_corpus_folder, open_stage, plan_run
 from realm_lab.lab import sweep as verb
-from realm_lab.lab.launchers import Launcher, LauncherSettings
-from realm_lab.lab.sweep import Request
 from realm_lab.lab.tasks import Task
 from realm_lab.records.code_record import CodeStates
 from realm_lab.records.files import read_json, write_json
@@ -126,17 +123,6 @@ def write_search(root: Path, text: str = SPACE, name: str = "search-mine") -> Pa
     return path
 
 
-@dataclass(frozen=True)
-class Asked(Request):
-    """The wishes of a command line, with this launcher."""
-
-    fake: Launcher | None = None
-
-    def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
-        assert self.fake is not None
-        return self.fake
-
-
 class Searched(NamedTuple):
     """The exit code of a search, None if it was killed, and its trials, as trials.json has them."""
 
@@ -149,8 +135,10 @@ def search(
 ) -> Searched:
     """All of a search, or what there is of it before the launcher is killed."""
     path, code = write_search(root, text.replace("trials: 6", f"trials: {trials}")), None
+    sweep = verb.Sweep(path, root, params_path=PARAMETERS, **options)
     fake: Any = launcher or FakeLauncher(root)
+    sweep.by = fake
     with suppress(Killed), patch.object(verb, "POLL_SECONDS", 0.0):
-        code = verb.sweep(Asked(path, root, params_path=PARAMETERS, fake=fake, **options))
+        code = sweep.run()
     written = root / "runs" / "studies" / path.stem / "trials.json"
     return Searched(code, read_json(written)["trials"] if written.exists() else [])

@@ -11,7 +11,7 @@ import pytest
 from realm_lab.evidence.ledger import verify
 from realm_lab.lab.launchers import launcher_of
 from realm_lab.lab.results import Results
-from realm_lab.lab.sweep import Request, sweep
+from realm_lab.lab.sweep import Sweep
 from realm_lab.lab.wanted import wanted
 from realm_lab.records.run import StageRun, read_run
 from realm_lab.records.state import UNFINISHED, StageState
@@ -71,7 +71,7 @@ def submitted(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def submit(project: Project, **options: Any) -> None:
-    assert sweep(Request(project.study, project.root, launcher="slurm", **options)) == 0
+    assert Sweep(project.study, project.root, launcher="slurm", **options).run() == 0
 
 
 def wait_for_jobs(project: Project) -> None:
@@ -94,7 +94,7 @@ def outcomes(project: Project) -> dict[tuple[str, int, int | None], Any]:
 
 def inline(folder: Path, study: dict[str, Any]) -> Project:
     project = Project(folder, study)
-    assert sweep(Request(project.study, project.root, launcher="inline")) == 0
+    assert Sweep(project.study, project.root, launcher="inline").run() == 0
     return project
 
 

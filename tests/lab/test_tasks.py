@@ -14,7 +14,7 @@ from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.systems.identity import kept_corpus_folder
 from realm_lab.lab.launchers import Launcher, LauncherSettings, launcher_of
 from realm_lab.lab.planned import StudyPlan
-from realm_lab.lab.sweep import Request, Sweep
+from realm_lab.lab.sweep import Sweep
 from realm_lab.lab.tasks import Task, chains, tasks_of
 from realm_lab.records.files import digest
 from realm_lab.records.run import Run
@@ -82,7 +82,8 @@ def test_a_preempted_task_is_submitted_again_and_a_cancelled_one_is_not(
     planned: Callable[..., StudyPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(tmp_path)
-    sweep = Sweep(planned(STUDY), queue, Request(tmp_path / "study.yaml", tmp_path, follow=True))
+    sweep = Sweep(tmp_path / "study.yaml", tmp_path, follow=True)
+    sweep.study, sweep.by = planned(STUDY), queue
     tasks = sweep.begin()
     pretrain = tasks[2]
     below = [task.name for task in tasks if pretrain.name in task.after]
@@ -118,7 +119,9 @@ def test_complete_runs_without_their_corpora_stay_complete_and_are_named(
             if run.seed == seed:
                 shutil.rmtree(kept_corpus_folder(tmp_path, run), ignore_errors=True)
         assert left(plan, tmp_path) == []
-        assert Sweep(plan, launcher, Request(tmp_path / "study.yaml", tmp_path)).begin() == []
+        sweep = Sweep(tmp_path / "study.yaml", tmp_path)
+        sweep.study, sweep.by = plan, launcher
+        assert sweep.begin() == []
         said.append(capsys.readouterr().err.splitlines())
     assert [any("8 complete" in line for line in lines) for lines in said] == [True] * 3
     named = [[line for line in lines if "prepared corpus" in line] for lines in said]

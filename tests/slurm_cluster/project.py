@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from realm_lab.lab.launchers import Launcher, launcher_of
 from realm_lab.lab.plan import plan_study
 from realm_lab.lab.planned import StudyPlan
-from realm_lab.lab.sweep import Request, sweep
+from realm_lab.lab.sweep import Sweep
 from realm_lab.lab.tasks import Task, tasks_of
 from realm_lab.lab.worker import run_stage
 from realm_lab.records.run import Run, StageRun
@@ -98,7 +98,7 @@ class Project:
         """Submit what is missing; returns that."""
         retry = options.get("retry_failed", False)
         tasks = tasks_of(self.plan().runs, StageStates(self.root / "runs"), retry_failed=retry)
-        assert sweep(Request(self.study, self.root, launcher="slurm", **options)) == 0
+        assert Sweep(self.study, self.root, launcher="slurm", **options).run() == 0
         return tasks
 
     def launcher(self) -> Launcher:
