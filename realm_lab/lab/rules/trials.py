@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from realm_lab.errors import UserError
 from realm_lab.lab.planned import StudyPlan
-from realm_lab.lab.progress import say
 from realm_lab.lab.rules.space import Dimension
 from realm_lab.lab.study import CELL, Pruning
 from realm_lab.records.files import digest, read_json, write_json
@@ -171,7 +171,7 @@ class Journal:
         self._study.tell(number, value, next(one for one, name in STATES.items() if name == state))
         values = ", ".join(f"{name.rsplit('.', 1)[-1]} = {show(value)}" for name, value in trial.params.items())
         shown = f": {self._search.metric} {value:.4g}" if value is not None else ""
-        say(f"{CELL.format(number)} {state}{shown}{f': {why}' if why else ''} ({values})")
+        _say(f"{CELL.format(number)} {state}{shown}{f': {why}' if why else ''} ({values})")
 
     def behind(self, number: int, curves: Sequence[Mapping[int, float]], steps: int) -> int | None:
         """Report the mean over the seeds of every new step that all of them have reached; returns the step at which the
@@ -189,7 +189,7 @@ class Journal:
         """Print, once, that somebody stopped a trial."""
         if number not in self._stopped:
             self._stopped.add(number)
-            say(f"{CELL.format(number)} left open: it was stopped")
+            _say(f"{CELL.format(number)} left open: it was stopped")
 
     def write(self) -> None:
         """Write trials.json."""
@@ -233,3 +233,7 @@ def make_pruner(pruning: Pruning) -> BasePruner:
         n_warmup_steps=pruning.after_steps,
         n_min_trials=pruning.min_trials,
     )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
