@@ -151,6 +151,7 @@ def main() -> None:
         experiment = experiment_of(uri, options.study)
         with served(uri) as server, browser_tab(server) as tab:
             study_picture(tab, server, experiment, options.out / "mlflow-study.png")
+            tab.set_viewport_size({"width": 1366, "height": 1240})  # MLflow draws charts that can be seen
             compare_picture(tab, server, experiment, options.out / "mlflow-compare.png")
 
 
