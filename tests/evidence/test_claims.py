@@ -440,7 +440,7 @@ LIES = [
     (FINDINGS, r"\| facts as pictures \| −3\.17", "| facts as pictures | 3.17"),
     (FINDINGS, r"of two of six runs", "of two of eight runs"),
     (FINDINGS, r"makes no difference larger than \.04", "makes no difference larger than .02"),
-    (FINDINGS, r"random ones do harm", "those of the batch do harm"),
+    (FINDINGS, r"random ones are worse", "random ones are better"),
     # No number and no verdict: an answer in bold, a header of a table, what was declared.
     (README, r"eight fresh seeds, as declared", "eight fresh seeds, as nobody declared"),
     (README, r"The retriever carries the gain", "The reader carries the gain"),

@@ -48,6 +48,17 @@ def test_a_study_is_an_experiment_with_its_question_and_report_above_its_runs(ru
     assert shown.content(runs)["realm-s0"]["params"]["pretrain.masking"] == "salient_span"  # a cell changes it
 
 
+def test_a_variant_of_a_study_with_axes_is_named_by_its_points(runs: Path) -> None:
+    run = made_runs.make_run(runs, "realm", 0)
+    study = made_runs.add_to_study(runs, run)
+    points = {"masking": "random_token", "refresh": "every_3"}
+    write_study_record(runs, replace(study, cells=tuple(replace(cell, points=points) for cell in study.cells)))
+    mirror(runs)
+    assert [(name, run["params"]["variant"]) for name, run in shown.content(runs).items()] == [
+        ("random_token · every_3-s0", "random_token · every_3")
+    ]
+
+
 def test_the_saved_view_of_a_study_groups_its_runs_by_cell(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made_runs.make_runs(runs, seeds=(0,))
     summary = mirror(runs)
