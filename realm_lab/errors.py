@@ -101,6 +101,11 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"choose from: {listed}" if names else "none exists yet"
 
 
+def lacks_engine(error: Exception) -> bool:
+    """Whether it is the lack of a module that the extra `engine` brings."""
+    return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ENGINE
+
+
 def install_line(extra: str) -> str:
     """The command that installs an extra of pyproject.toml; pip adds it to the realm_lab that is installed."""
     return f"pip install 'realm_lab[{extra}]'"

@@ -28,7 +28,7 @@ from realm_lab.cli.project import add_gc, add_start
 from realm_lab.cli.studies import add_compare, add_studies
 from realm_lab.cli.tools import add_doctor, add_index, add_mirror
 from realm_lab.engine.core.hub import is_dataset
-from realm_lab.errors import ENGINE, UserError, install_line, nearest, suggestion
+from realm_lab.errors import UserError, install_line, lacks_engine, nearest, suggestion
 
 PLUGINS = "realm_lab.verbs"  # group of entry points: functions that add commands, as those of this package do
 EXIT_UNEXPECTED = 1
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ENGINE:
+        if isinstance(error, ModuleNotFoundError) and lacks_engine(error):
             lacking = UserError(
                 f"`{PROGRAM} {options.verb}` needs {error.name}, which is not installed", install_line("engine")
             )

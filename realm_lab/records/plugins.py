@@ -33,7 +33,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, InstanceOf, PlainSerializer, ValidationError, WithJsonSchema
 
-from realm_lab.errors import UserError, suggestion
+from realm_lab.errors import UserError, lacks_engine, suggestion
 from realm_lab.records.code import MISSING, OURS, outside_digest, reach_working_folder
 from realm_lab.records.opened import watch
 from realm_lab.records.validation import problem_of
@@ -342,6 +342,8 @@ def _import(parameter: str, target: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        if lacks_engine(error):
+            raise
         raise _unimportable(parameter, target, error) from error
     except UserError as error:
         raise UserError(f"parameter '{parameter}': '{target}': {error}", parameter=parameter) from None

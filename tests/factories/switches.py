@@ -174,7 +174,7 @@ OPTIONS = {
     **of_part(POLICY, "drift", "overlap", 0.01, 1.0, DRIFTING),
     **of_part(POLICY, "map", "sample", 0.02, 1.0, RESTLESS),
     **of_part(POLICY, "map", "kind", "orthogonal", "affine", RESTLESS),
-    **of_part(POLICY, "map", "rebuild_every", 1, 10, RESTLESS),
+    **of_part(POLICY, "map", "every_steps", 1, 3, RESTLESS),
     **of_part(POLICY, "budget", "fraction", 0.1, 0.9, RESTLESS),
     **of_part(BACKEND, "ivf_flat", "nprobe", 1, 4, {}),
     **of_part(BACKEND, "ivf_pq", "nbits", 1, 2, {}),

@@ -194,9 +194,9 @@ class Refresh(Section):
     at each from_step above 0, then in its interval (0: none). `{name: drift, overlap: 0.8}`: a check every
     `interval_steps`, and a refresh when the index finds a smaller share of the fresh top k of fixed queries, estimated
     from above on a sample of the passages. `{name: budget, fraction: 0.1}`: whenever refreshing has taken a smaller
-    share of all floating-point operations. `{name: map, sample: 0.02, kind: orthogonal, rebuild_every: 10}`: every
-    `interval_steps` the queries are mapped into the index, by a fit on a sample of the passages; every tenth time the
-    index is rebuilt."""
+    share of all floating-point operations. `{name: map, sample: 0.02, kind: orthogonal, every_steps: 5}`: every
+    `interval_steps` the index is rebuilt, and every `every_steps` between them the queries are mapped into it, by a
+    fit on a sample of the passages."""
     interval_steps: Positive = 500
     """Steps between two refreshes (Guu, section 4.5: about 500); for policy drift, between two checks."""
     delay_steps: NonNegative = 0

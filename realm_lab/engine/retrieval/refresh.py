@@ -57,9 +57,10 @@ def refresh_policy(settings: Refresh) -> RefreshPolicy:
 
 
 def check_refresh(settings: Refresh) -> None:
-    """Refuse an unknown policy, or a custom one that fails when it is constructed and called once."""
-    if REFRESH_POLICIES.choose(PARAMETER, settings.policy).is_own:
-        refresh_policy(settings).wants_refresh(Progress(1, 0, 1.0, 0.0, lambda: 1.0))
+    """Refuse an unknown policy, one that cannot be constructed, and a custom one that fails when it is called once."""
+    policy = refresh_policy(settings)
+    if isinstance(policy, OwnPolicy):
+        policy.wants_refresh(Progress(1, 0, 1.0, 0.0, lambda: 1.0))
 
 
 class OwnPolicy:
@@ -156,21 +157,24 @@ class Mapped(Section):
     """The share of the passages that is embedded to fit a map."""
     kind: Literal["orthogonal", "affine"] = "orthogonal"
     """The map from old to current vectors: a rotation, or any linear map and a shift."""
-    rebuild_every: Annotated[int, Field(ge=1)] = 10
-    """After this many intervals the index is rebuilt in place of a map."""
+    every_steps: Annotated[int, Field(ge=1)] = 5
+    """Steps between two maps."""
 
 
 @register_refresh("map")
 class Map:
-    """Maps the queries to the vectors of the index every `interval_steps` (index_map.py), and seldom rebuilds it."""
+    """Maps the queries to the vectors of the index (index_map.py) between two refreshes."""
 
     def __init__(self, settings: Refresh, options: Mapped):
         self._options, self._interval = options, settings.interval_steps
+        if options.every_steps >= self._interval:
+            problem = f"'map': no map every {options.every_steps} steps comes between rebuilds every {self._interval}"
+            remedy = "set a smaller every_steps, or a larger pretrain.refresh.interval_steps"
+            raise UserError(f"parameter '{PARAMETER}': {problem}", parameter=PARAMETER, remedy=remedy)
 
     def wants_refresh(self, now: Progress) -> bool | Mapped:
-        """True at each `rebuild_every`-th interval, a map at the others."""
-        interval, part = divmod(now.step, self._interval)
-        return not part and (interval % self._options.rebuild_every == 0 or self._options)
+        """True at each multiple of the interval; a map every `every_steps` between them."""
+        return now.step % self._interval == 0 or (now.step % self._options.every_steps == 0 and self._options)
 
 
 class Fraction(Section):

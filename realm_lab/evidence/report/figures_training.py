@@ -1,9 +1,9 @@
 """Figures of training in detail, and of how fresh the index is. A study names them in its file; the default run has all
-but the last."""
+but the last two."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from realm_lab.evidence.report.figures import Panel, bands, bands_figure, curves_figure, plane_figure, shares_figure
 from realm_lab.evidence.report.frames import StudyFrames, column
@@ -11,6 +11,9 @@ from realm_lab.evidence.report.sections.curves import even_ages, panel_of
 from realm_lab.evidence.report.sections.step_changes import lines_of
 from realm_lab.records.bounds import BOUNDS
 from realm_lab.records.metrics import metric
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def retrieval_utility(study: StudyFrames) -> Any:
@@ -102,11 +105,25 @@ def quality_over_drift(study: StudyFrames) -> Any:
     variants.
     """
     measured = study.curves[(study.curves["metric"] == "index_overlap") & (study.curves["step"] > 0)]
-    overlap = measured.groupby(["cell", "seed"])["value"].mean().rename("overlap").reset_index()
+    drift = 1.0 - measured.groupby(["cell", "seed"])["value"].mean()
+    return _quality_over(study, drift, "drift: share of the fresh top k missed")
+
+
+def quality_over_refreshing(study: StudyFrames) -> Any:
+    """Quality against the operations of the index in pre-training: embedding passages to refresh it or to map queries
+    into it. Light dots are runs, heavy ones the means of variants.
+    """
+    spent = study.curves[study.curves["metric"] == "refresh_operations"].sort_values("step")
+    last = spent.groupby(["cell", "seed"])["value"].last() / 1e12
+    return _quality_over(study, last, "10¹² operations of the index", is_log=True)
+
+
+def _quality_over(study: StudyFrames, x: pd.Series[float], title: str, *, is_log: bool = False) -> Any:
+    """The first metric of a study over a value of each run, by (cell, seed)."""
     quality = metric(next(iter(study.record.metrics), "exact_match"))
-    if overlap.empty or quality.name not in study.results:
+    if x.empty or quality.name not in study.results:
         return None
-    spots = study.results[["cell", "seed", quality.name]].merge(overlap, on=["cell", "seed"])
-    spots = spots.assign(x=1.0 - spots["overlap"], y=spots[quality.name])
-    axes = "drift: share of the fresh top k missed", quality.title
-    return plane_figure(spots, study.cells, axes, lines=lines_of(study.record), metric=quality)
+    spots = study.results[["cell", "seed", quality.name]].merge(x.rename("x").reset_index(), on=["cell", "seed"])
+    spots = spots.rename(columns={quality.name: "y"})
+    axes, lines = (title, quality.title), lines_of(study.record)
+    return plane_figure(spots, study.cells, axes, lines=lines, metric=quality, is_log=is_log)

@@ -12,7 +12,7 @@ register_figure = FIGURES.register  # makes a figure selectable in the `figures`
 REPORT_SECTIONS: Kind[Callable[..., Any]] = Kind("section of a report", "class", "report")
 register_section = REPORT_SECTIONS.register  # makes a section selectable in the `sections` of a study
 OF_TRAINING = "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
-for _name in (*OF_TRAINING, "quality_over_drift"):
+for _name in (*OF_TRAINING, "quality_over_drift", "quality_over_refreshing"):
     FIGURES.declare(_name, f"realm_lab.evidence.report.figures_training:{_name}")
 
 

@@ -58,12 +58,12 @@ def moved(system: TinySystem, policy: object) -> tuple[Retriever, RefreshedIndex
         weight.copy_(rotation(len(weight)) @ weight)
     cost_N = np.ones(len(retriever.passages))
     probe = StalenessProbe(CandidatePolicy(K), [np.array([9, 10])], np.array([-1]), len(retriever.passages), 0)
-    settings = Refresh(policy=policy, interval_steps=2)
+    settings = Refresh(policy=policy, interval_steps=6)
     return retriever, RefreshedIndex(settings, retriever, probe, cost_N)
 
 
 def test_a_rotated_tower_is_repaired_to_the_fresh_top_passages(system: TinySystem) -> None:
-    retriever, index = moved(system, {"name": "map", "sample": 0.5, "rebuild_every": 3})
+    retriever, index = moved(system, {"name": "map", "sample": 0.5, "every_steps": 2})
     questions = system.corpus.questions("dev")
     queries = [questions.tokens[number] for number in range(12)]
     fresh = retriever.searching_exactly()
@@ -92,11 +92,11 @@ def test_a_rotated_tower_is_repaired_to_the_fresh_top_passages(system: TinySyste
 
 
 def test_a_map_costs_the_share_that_it_embeds(system: TinySystem) -> None:
-    retriever, index = moved(system, {"name": "map", "sample": 0.02})
+    retriever, index = moved(system, {"name": "map", "sample": 0.02, "every_steps": 2})
     index.before_step(2)
     assert index.refresh_flops == round(0.02 * len(retriever.passages))
     assert index.refresh_flops <= 0.05 * len(retriever.passages)
-    index.before_step(20)
+    index.before_step(18)
     assert index.refresh_flops == len(retriever.passages) + round(0.02 * len(retriever.passages))
 
 

@@ -65,6 +65,12 @@ def test_a_wrong_schedule_is_refused(pairs: list[list[int]] | None) -> None:
         check_refresh(Refresh(policy={"name": "schedule", **options}))
 
 
+def test_a_map_that_never_comes_is_refused() -> None:
+    check_refresh(Refresh(policy={"name": "map", "every_steps": 9}, interval_steps=10))
+    with refused(parameter="pretrain.refresh.policy"):
+        check_refresh(Refresh(policy={"name": "map", "every_steps": 10}, interval_steps=10))
+
+
 OWN = """
 from realm_lab.errors import UserError
 from realm_lab.engine.params.sections import Section

@@ -40,7 +40,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "drift": {"policy": {"name": "drift", "overlap": 0.9}, "interval_steps": 2},
     "drift, delayed": {"policy": {"name": "drift", "overlap": 1.0}, "interval_steps": 2, "delay_steps": 3},
     "budget": {"policy": {"name": "budget", "fraction": 0.6}},
-    "map": {"policy": {"name": "map", "sample": 0.3, "rebuild_every": 3}, "interval_steps": 2},
+    "map": {"policy": {"name": "map", "sample": 0.3, "every_steps": 2}, "interval_steps": 6},
 }
 # Ages of the index that the steps 0 to 11 search.
 AGES = {

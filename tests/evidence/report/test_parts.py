@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
+from realm_lab.evidence.report import figures_training
 from realm_lab.evidence.report.all_sections import sections_of
 from realm_lab.evidence.report.comparison import compare_cells
 from realm_lab.evidence.report.effects import axis_effects, interactions
@@ -29,7 +31,7 @@ from realm_lab.evidence.report.figures import (
     drawable,
 )
 from realm_lab.evidence.report.figures_differences import differences_figure
-from realm_lab.evidence.report.figures_training import quality_over_drift
+from realm_lab.evidence.report.figures_training import quality_over_drift, quality_over_refreshing
 from realm_lab.evidence.report.frames import AGE, StudyFrames
 from realm_lab.evidence.report.rendering import MOST_COLUMNS, html, pipe_table
 from realm_lab.evidence.report.report_data import Report
@@ -130,14 +132,24 @@ def test_an_interaction_is_the_difference_of_an_axis_effect_between_points_of_th
     assert {colours[cell.name] for cell in record.cells} == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
-def test_quality_is_drawn_over_measured_drift() -> None:
-    record = product()
-    rows = [(c.name, s, "index_overlap", t, 0.8) for c in record.cells for s in (0, 1) for t in (0, 10)]
+@pytest.mark.parametrize(
+    ("figure", "curve", "x"),
+    [(quality_over_drift, "index_overlap", 0.2), (quality_over_refreshing, "refresh_operations", 0.9)],
+)
+def test_quality_is_drawn_over_what_the_index_cost(
+    figure: Callable[[StudyFrames], Any], curve: str, x: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, scale = product(), 1e12 if curve == "refresh_operations" else 1.0
+    rows = [(c.name, s, curve, t, v * scale) for c in record.cells for s in (0, 1) for t, v in ((0, 0.7), (10, 0.9))]
     study = frames(record, pd.DataFrame(rows, columns=CURVE))
-    drawn = [draw(Sketch("drift", "caption", "alt", lambda: quality_over_drift(study))) for _ in range(2)]
+    if figure is quality_over_drift:  # the start does not count
+        study = frames(record, pd.DataFrame([(*row[:4], 0.8) for row in rows], columns=CURVE))
+    drawn = [draw(Sketch("drift", "caption", "alt", lambda: figure(study))) for _ in range(2)]
     assert drawn[0] is not None
     assert drawn[0] == drawn[1], "the same bytes"
-    assert draw(Sketch("drift", "caption", "alt", lambda: quality_over_drift(frames(record)))) is None
+    monkeypatch.setattr(figures_training, "plane_figure", lambda spots, *_, **__: spots)
+    assert set(figure(study)["x"].round(9)) == {x}
+    assert draw(Sketch("drift", "caption", "alt", lambda: figure(frames(record)))) is None
 
 
 def test_table_3_shows_the_largest_the_median_and_the_smallest_gain() -> None:
