@@ -102,7 +102,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def lacks_engine(error: Exception) -> bool:
-    """Whether it is the lack of a module that the extra `engine` brings."""
+    """Return whether it is the lack of a module that the extra `engine` brings."""
     return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ENGINE
 
 
