@@ -136,12 +136,12 @@ def _metrics(title: str, note: str, metrics: Iterable[Metric]) -> list[str]:
     named = {one.name: one for one in metrics}
     rows = []
     for one in named.values():
-        name, title, ends = f"`{one.name}`", f"{one.title} ({one.unit})" if one.unit else one.title, ("_start", "_end")
+        name, meaning, ends = f"`{one.name}`", f"{one.title} ({one.unit})" if one.unit else one.title, ("_start", "_end")
         if one.name.endswith(ends[0]) and (end := one.name.removesuffix(ends[0]) + ends[1]) in named:
-            name, title = f"{name}, `{end}`", title.replace("before", "before, after")
+            name, meaning = f"{name}, `{end}`", meaning.replace("before", "before, after")
         elif one.name.endswith(ends[1]) and one.name.removesuffix(ends[1]) + ends[0] in named:
             continue
-        rows.append((name, _cell(title), one.split or "", one.better))
+        rows.append((name, _cell(meaning), one.split or "", one.better))
     head = ("metric", "meaning (unit)", "data", "better")
     return [f"## {title}\n", f"{note}\n", *_table(head, rows), ""] if rows else []
 
