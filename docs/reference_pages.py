@@ -136,7 +136,8 @@ def _metrics(title: str, note: str, metrics: Iterable[Metric]) -> list[str]:
     named = {one.name: one for one in metrics}
     rows = []
     for one in named.values():
-        name, meaning, ends = f"`{one.name}`", f"{one.title} ({one.unit})" if one.unit else one.title, ("_start", "_end")
+        name, ends = f"`{one.name}`", ("_start", "_end")
+        meaning = f"{one.title} ({one.unit})" if one.unit else one.title
         if one.name.endswith(ends[0]) and (end := one.name.removesuffix(ends[0]) + ends[1]) in named:
             name, meaning = f"{name}, `{end}`", meaning.replace("before", "before, after")
         elif one.name.endswith(ends[1]) and one.name.removesuffix(ends[1]) + ends[0] in named:

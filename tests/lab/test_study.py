@@ -465,7 +465,7 @@ def test_a_study_of_the_project_can_be_planned(name: str, tmp_path: Path) -> Non
     plan = plan_study(SHIPPED[name], tmp_path)
     assert plan.design.question.endswith("?")
     assert len({cell.title for cell in plan.cells}) == len(plan.cells)
-    two = "quick", "smoke", "gate_threshold", "table2_robust_rates", "candidate_source_rates"
+    two = "quick", "smoke", "gate_threshold", "table2_robust_rates", "candidate_source_rates", "repair_maps"
     few = {"own_text": 1, "learning_rates": 1} | dict.fromkeys(two, 2)
     assert len(plan.seeds) >= few.get(name, 3)
 
