@@ -13,7 +13,7 @@ from typing import Any
 
 from scipy import stats
 
-from realm_lab import ReportSection
+from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.statistics.intervals import t_interval
 from realm_lab.evidence.statistics.paired import sign_flip_p
 
