@@ -16,6 +16,7 @@ from scipy import stats
 from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.statistics.intervals import t_interval
 from realm_lab.evidence.statistics.paired import sign_flip_p
+from realm_lab.records.files import atomic_write
 
 COSINES = Path(__file__).with_name("signals_cosines.csv")
 ESTIMATES = {"top 12": "marginal", "reinforce draws 1": "reinforce", "jsa draws 16": "jsa"}  # estimate -> variant
@@ -86,8 +87,8 @@ COLUMNS = {"cosine at step 30": "cosine", "bias²": "bias", "recall@5 at the end
 
 def main() -> None:
     """Write signals_cosines.csv from the runs of signals_at_30."""
-    with COSINES.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
+    with atomic_write(COSINES, "w") as file:
+        writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["cell", "seed", "cosine", "bias"])
         for seed in range(69, 77):
             command = [sys.executable, "-m", "realm_lab", "gradients", "--run", f"signals_at_30/marginal-s{seed}"]
