@@ -60,6 +60,7 @@ REAL = (
     "real_news_evidence",
     "real_news_evidence_rates",
     "real_answers_bm25",
+    "real_candidate_source",
     "two_sources",
 )
 OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
