@@ -19,11 +19,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from realm_lab.evidence.statistics.wording import MINUS, NOTHING, number
+from realm_lab.evidence.statistics.wording import MINUS, NOTHING, number, p_value
 
 FOLDER = Path(__file__).parent / "templates"
 MOST_COLUMNS = 6  # of a table, after the first
-NUMBER = re.compile(r"(> )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( [(\[].*[)\]])?")
+NUMBER = re.compile(r"([<>] )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( [(\[].*[)\]])?")
 # The only HTML in a report: folded parts on GitHub and the site. Text of the data has no "<", so it is never confused.
 DETAILS = re.compile(r'<details markdown="1">\n<summary>(?P<summary>[^<]*)</summary>|</details>')
 # An underscore inside a word is no markup, and names are easier to read without backslashes.
@@ -53,7 +53,7 @@ def _environment(kind: str) -> Environment:
     )
     environment.globals |= {"table": pipe_table, "figure": markdown_figure, "html_table": html_table}
     environment.globals |= {"metric": metric_heading}
-    environment.filters |= {"number": number, "probability": probability, "likelihood": likelihood}
+    environment.filters |= {"number": number, "p_value": p_value, "probability": probability, "likelihood": likelihood}
     return environment
 
 

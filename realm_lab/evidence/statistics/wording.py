@@ -28,6 +28,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return (text.removeprefix("-") if float(text) == 0.0 else text).replace("-", MINUS)
 
 
+def p_value(value: float | None) -> str:
+    """p with three decimals; "< 0.001" where these would be 0.000."""
+    return "< 0.001" if value is not None and value < 0.0005 else number(value)
+
+
 def percent(share: float | None) -> str:
     """A share as "7.2 %"; a dash for none."""
     return NOTHING if share is None else f"{number(100 * share, 1)} %"
@@ -86,7 +91,7 @@ def bound(finding: Finding) -> str:
 
 def p_text(finding: Finding) -> str:
     """p after correction, and the smallest that this many seeds can give."""
-    return f"{number(finding.corrected_p)} ({number(finding.comparison.smallest_p)})"
+    return f"{p_value(finding.corrected_p)} ({p_value(finding.comparison.smallest_p)})"
 
 
 def difference(finding: Finding) -> str:

@@ -245,5 +245,6 @@ def test_a_declared_criterion_is_judged(criterion: Any, met: int | None) -> None
     record, results = study_of({"exact_match": values}, declared=criterion)
     runs = tuple(Run(name, seed, "", "") for name in (*values, "realm") for seed in range(8))
     report = Report(replace(record, runs=runs), results, {"not_measured": {}}, {}, results)
-    expected = f"Met by {met} of 3 variants in exact match." if met is not None else ""
+    named = " (A)" if met else ""
+    expected = f"Met by {met} of 3 variants{named} in exact match." if met is not None else ""
     assert Declared(report).sentence.partition(": ")[2].partition(". ")[2] == expected

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from realm_lab.evidence.report.comparison import CellResult
+from realm_lab.evidence.report.comparison import CellResult, MetricResult
 from realm_lab.evidence.report.section import ReportSection
 
+MOST_NAMED = 3  # variants that meet it
 CRITERIA = {
     "same sign": "the same sign on all seeds",
     "significant": "a significant difference",
@@ -25,9 +26,14 @@ class Declared(ReportSection):
         shown = [one for one in results if one.metric.name in record.metrics and not one.is_cost]
         if not record.declared or not shown:
             return ""
-        others = f"of {len(record.cells) - 1} variants"
-        met = (f"by {sum(map(self._is_met, one.cells[1:]))} {others} in {one.metric.title}" for one in shown)
-        return f"Declared: {CRITERIA[record.declared]}. Met {', '.join(met)}."
+        met = ", ".join(map(self._met, shown))
+        return f"Declared: {CRITERIA[record.declared]}. Met {met}."
+
+    def _met(self, result: MetricResult) -> str:
+        others = result.cells[1:]
+        titles = [one.cell.title for one in others if self._is_met(one)]
+        named = f" ({'; '.join(titles)})" if 0 < len(titles) <= MOST_NAMED else ""
+        return f"by {len(titles)} of {len(others)} variants{named} in {result.metric.title}"
 
     def _is_met(self, cell: CellResult) -> bool:
         found, criterion = cell.finding, self.report.record.declared

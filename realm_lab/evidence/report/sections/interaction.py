@@ -7,7 +7,7 @@ from typing import Any
 
 from realm_lab.evidence.report.rendering import words
 from realm_lab.evidence.report.section import ReportSection, Rows
-from realm_lab.evidence.statistics.wording import difference, in_short, number
+from realm_lab.evidence.statistics.wording import difference, in_short, p_value
 
 
 class Interactions(ReportSection):
@@ -38,7 +38,7 @@ second axis, minus the same effect at the baseline's point of the second axis. A
                     "effect": f"{one.first} at {words([*self.report.record.axes][1])} {one.second}",
                     "metric": one.metric.title,
                     "difference of differences": difference(one.finding),
-                    "p": number(one.finding.corrected_p),
+                    "p": p_value(one.finding.corrected_p),
                     "finding": in_short(one.finding),
                 }
             )

@@ -23,6 +23,7 @@ from realm_lab.evidence.statistics.wording import (
     interval,
     mean_sd,
     number,
+    p_value,
     signed,
     without_empty,
 )
@@ -226,7 +227,7 @@ def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
         row = {"variant": cell.cell.title, "mean ± sd": mean_sd(found, digits, fewest=2)}
         row |= {"n": str(len(seeds)), "collapsed": str(sum(collapsed.get(seed, 0) > 0 for seed in seeds))}
         row[f"difference{has_interval}"] = difference(finding) if finding else NOTHING
-        row["p"] = number(finding.corrected_p) if finding else NOTHING
+        row["p"] = p_value(finding.corrected_p) if finding else NOTHING
         row["finding"] = in_short(finding) if finding else cell.gap or ""
         if not result.is_measured:
             row["finding"] = f"{cell.gap}: {cell.reason or result.reasons[0]}"
@@ -246,7 +247,7 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     for cell in result.cells:
         digits, finding, name = result.metric.digits, cell.finding, result.metric.name
         row = {"variant": cell.cell.title, "range": _range(summarise(cell.values.values()), digits)}
-        row["smallest p"] = number(finding and finding.comparison.smallest_p)
+        row["smallest p"] = p_value(finding and finding.comparison.smallest_p)
         row |= details(finding, digits, "seeds")
         row["95 %, questions"] = interval(finding and finding.per_example, digits)
         row["95 %, seeds and questions"] = interval(finding and finding.seeds_and_questions, digits)

@@ -849,6 +849,7 @@ function fixed(value, digits) {
   return (value < 0 && Number(text) ? MINUS : "") + text;
 }
 const number = (value, digits = 3) => (value === null || !Number.isFinite(value) ? NOTHING : fixed(value, digits));
+const pValue = (value) => (value !== null && value < 0.0005 ? "< 0.001" : number(value));
 const percent = (share) => `${number(100 * share, 1)} %`;
 function signed(value, digits) {
   const text = number(value, digits);
@@ -897,7 +898,7 @@ function rowsOf(answer, { metric, cells }) {
     const row = [["variant", cell], ["n", String(finding ? finding.seeds : values.length)], ["mean ± sd", meanSd(values, digits)]];
     row.push(["difference", shown((one) => signed(one.size, digits))]);
     row.push(["95 % interval", shown((one) => spanOf(one.interval, digits, signed))]);
-    row.push(["p (smallest)", shown((one) => `${number(one.correctedP)} (${number(one.smallestP)})`)]);
+    row.push(["p (smallest)", shown((one) => `${pValue(one.correctedP)} (${pValue(one.smallestP)})`)]);
     row.push(["finding", finding ? inShort(finding) : place ? gap ?? "" : "baseline"]);
     row.push(["minimum detectable difference", shown(detectable)]);
     row.push(["pairs needed", shown(needed)]);
