@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 EVALUATED = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood")
 OVER_TIME = (*EVALUATED, AGE)
+SOURCE = "pretrain.candidate_source"
+WITHOUT_INDEX = ("batch", "random", "oracle", "empty")  # sources that do not search it
 
 
 class Curves(ReportSection):
@@ -41,7 +43,10 @@ them from new runs.
         report = self.report
         if report.curves.empty:
             return []
-        known = set(report.curves["metric"])
+        shared = report.record.common.get(SOURCE)
+        aside = [cell.name for cell in report.record.cells if cell.changes.get(SOURCE, shared) in WITHOUT_INDEX]
+        curves = report.curves[(report.curves["metric"] != AGE) | ~report.curves["cell"].isin(aside)]
+        known = set(curves["metric"])
         panels = [panel_of(name) for name in OVER_TIME if name in known]
         seeds, styles = seeds_text(report.record.seeds), styles_of(report.record)
         text = f"Over pre-training: mean over the seeds, with a band from the lowest to the highest ({seeds})."
@@ -49,6 +54,7 @@ them from new runs.
             text += " Recall is of development questions."
         if AGE in known:
             text += " The age of the index is the mean over all steps since the point before."
+            text += " Variants whose candidates come from no index have none." if aside else ""
         alt = f"Curves of {', '.join(curve(panel.metric).title for panel in panels)} over the steps of pre-training"
         columns = 3 if len(panels) == 3 else 2
         return [
@@ -56,7 +62,7 @@ them from new runs.
                 "curves",
                 text,
                 alt,
-                lambda: bands_figure(even_ages(report.curves), panels, report.cells, columns=columns, styles=styles),
+                lambda: bands_figure(even_ages(curves), panels, report.cells, columns=columns, styles=styles),
             )
         ]
 
