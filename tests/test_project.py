@@ -11,7 +11,7 @@ import pytest
 
 from realm_lab import cli
 from realm_lab.engine.params.load import flatten, load
-from realm_lab.engine.params.reference_page import render_params_yaml
+from realm_lab.engine.params.params_yaml import render_params_yaml
 from realm_lab.records.files import write_json, write_text
 from realm_lab.records.run import Run, StageRun, write_run
 from realm_lab.records.study import StudyCell, StudyRecord, write_study_record

@@ -40,7 +40,7 @@ def init(folder: Path, preset: str) -> None:
         from dvc.repo import Repo
 
     from realm_lab.engine.params.load import from_flags, preset_values
-    from realm_lab.engine.params.reference_page import render_params_yaml
+    from realm_lab.engine.params.params_yaml import render_params_yaml
 
     preset_values(from_flags({"preset": preset})["preset"])  # refused before anything is written
     texts = {

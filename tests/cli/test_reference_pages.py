@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from docs.json_fields import JSON_FIELDS
+from docs.parameters_page import render_reference
 from docs.reference_pages import options_of_sources, render_cli, render_llms, render_metrics
 from realm_lab import __all__ as public
 from realm_lab.cli import build_parser, main
@@ -16,7 +17,6 @@ from realm_lab.cli.parser import ALIASES
 from realm_lab.engine.models.objectives import OBJECTIVES
 from realm_lab.engine.params.load import flatten
 from realm_lab.engine.params.parameters import Params
-from realm_lab.engine.params.reference_page import render_reference
 from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES
 from realm_lab.records.defaults import defaults
 from realm_lab.records.metrics import BUILT_IN, CURVES

@@ -24,7 +24,7 @@ from realm_lab.engine.params.load import (
     suggest_parameter,
 )
 from realm_lab.engine.params.parameters import Params
-from realm_lab.engine.params.reference_page import SELDOM, render_params_yaml, renewed_params_yaml
+from realm_lab.engine.params.params_yaml import SELDOM, render_params_yaml, renewed_params_yaml
 from realm_lab.errors import UserError
 from realm_lab.records.parameters import OPTIONS, WHOLE, flat
 from realm_lab.records.plugins import Choice

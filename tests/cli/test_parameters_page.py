@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, TypeAdapter
 
+from docs.parameters_page import in_words, render_reference
 from realm_lab.engine.params.load import PRESETS, flatten, is_section, parameter_fields, preset_values, resolve
-from realm_lab.engine.params.reference_page import PAGE, in_words, render_reference, renewed_params_yaml, write
+from realm_lab.engine.params.params_yaml import renewed_params_yaml
 from realm_lab.engine.params.sections import Candidates, Dropout, NonNegative, Positive
 
 PAGE_TEXT = " ".join(render_reference({}).split())
@@ -71,9 +72,3 @@ def test_every_parameter_has_a_row_with_an_anchor_its_meaning_and_its_values() -
 )
 def test_types_in_words(annotation: Any, words: str) -> None:
     assert in_words(TypeAdapter(annotation).json_schema()) == words
-
-
-def test_both_files_are_written(tmp_path: Path) -> None:
-    write(tmp_path, {})
-    assert (tmp_path / PAGE).read_text(encoding="utf-8") == render_reference({})
-    assert (tmp_path / "params.yaml").read_text(encoding="utf-8").startswith("# The parameters")
