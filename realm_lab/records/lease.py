@@ -113,7 +113,7 @@ class Holder:
 HOLDER = TypeAdapter(Holder)
 
 
-_sights: dict[Path, tuple[Holder, float, bool]] = {}  # lease file -> its holder at the last look, with `_look` of it
+_sights: dict[Path, tuple[Holder, float, bool]] = {}  # lease file -> its last holder, and what `_look` returned
 
 
 def _look(folder: Path, holder: Holder) -> tuple[float, bool]:

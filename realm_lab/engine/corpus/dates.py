@@ -83,7 +83,7 @@ def find_dates(text: str) -> list[tuple[int, int]]:
     """Character offsets (start, end) of the date expressions of `text`, in order, not overlapping."""
     if "entur" in text:
         beginning = _BEGINNING_OF_ANY
-    elif DIGIT.of(text).search(text):  # of each alternative but centuries; most sentences have neither
+    elif DIGIT.of(text).search(text):  # all dates but centuries have a digit; most sentences have none
         beginning = _BEGINNING
     else:
         return []
