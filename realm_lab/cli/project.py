@@ -12,7 +12,7 @@ from realm_lab.records.files import print_json
 
 def add_start(add: Add) -> None:
     """Add `init` and `demo` to the command line."""
-    summary = "make a project in a new folder: parameters, DVC pipeline, a study, sample text"
+    summary = "make a project in a new folder: parameters, DVC pipeline, two studies, sample text"
     init = add("start", "init", _run_init, summary)
     init.add_argument("folder", type=Path, help="the new folder, in a Git repository or not")
     init.add_argument("--preset", default="toy", metavar="NAME", help="toy, smoke, real or paper (default: toy)")

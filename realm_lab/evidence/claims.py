@@ -197,7 +197,12 @@ def _claims_of(group: Any, place: Any) -> Iterator[Claim]:
         remedy = f"`source` is one of {', '.join(SOURCES)}, and `where` names the place"
         raise UserError(f"a source '{source}'", remedy, value=group)
     study = str(group.get("study", ""))
-    for number, template in enumerate(group.get("claims", [])):
+    claims = group.get("claims", [])
+    if not isinstance(claims, list):
+        raise UserError(
+            "`claims` is no list", "write its texts in lines that start with '- '", value=reach(group, "claims")
+        )
+    for number, template in enumerate(claims):
         place = reach(group, "claims", number)
         if not isinstance(template, str):
             raise UserError("a claim is a text", "put it in quotes", value=place)
