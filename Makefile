@@ -93,7 +93,7 @@ MORE := -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadsc
 test-all: setup-dev  ## run the slow tests too
 	@$(VENV)/bin/python -m pytest $(MORE) -m "not drill" $(ARGS)
 
-drills: setup-dev  ## test with SLURM, a browser, PostgreSQL, new environments, random kills and damage
+drills: setup-dev  ## test with SLURM, a browser, PostgreSQL, new environments, random kills and damage, the tutorial
 	@$(VENV)/bin/python -m pytest $(MORE) -m drill $(ARGS)
 
 OLDEST := .venv-oldest

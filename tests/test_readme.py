@@ -147,6 +147,7 @@ def test_the_fast_blocks_run(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.parametrize("page", [page for page in PAGES if "<!-- test: slow" in (ROOT / page).read_text()])
 def test_the_slow_blocks_run_too(page: str, tmp_path: Path) -> None:
     copy_of_checkout(tmp_path)
