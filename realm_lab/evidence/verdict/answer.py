@@ -170,7 +170,10 @@ class Answer:
         lines: list[str] = []
         for one in self.metrics:
             base, *others = one.cells
-            findings = "; ".join(f"{in_short(c.finding) if c.finding else c.gap}: {plain(c.cell)}" for c in others)
+            alike: dict[str, list[str]] = {}  # finding -> its cells
+            for cell in others:
+                alike.setdefault(in_short(cell.finding) if cell.finding else str(cell.gap), []).append(plain(cell.cell))
+            findings = "; ".join(f"{finding}: {', '.join(cells)}" for finding, cells in alike.items())
             mean = summarise(base.values.values())
             shown = number(mean and mean.mean, one.metric.digits)
             lines += [f"## {plain(one.metric.name)}", ""]

@@ -170,6 +170,7 @@ def test_a_file_is_dropped_and_judged_offline(
         ("cell,cell,acc\na,0,1\n", ("two columns", "'cell'")),
         ("cell,seed,acc\na,0,1\na,0,2\n", ("line 3", "line 2")),
         ("", ("no runs",)),
+        ("cell,seed,acc,config\na,0,1,{'steps': 1}\n", ("'config'", "realm-lab verdict")),
         (
             "\n".join(["cell,seed,acc", *(f"{cell},{n},{n % 7}" for n in range(5000) for cell in "ab")]),
             ("5000", "realm-lab verdict"),

@@ -19,7 +19,8 @@ function readCsv(text, file) {
   const names = (head?.values ?? []).map((name) => name.trim());
   const twice = names.find((name, place) => names.indexOf(name) !== place);
   if (twice !== undefined) refuse(`${file}: two columns are called '${twice}'; rename one`);
-  const nested = names.find((name) => constants.nested.includes(name));
+  const isNested = (name, place) => constants.nested.includes(name) && records.some(({ values }) => /^\s*\{/.test(values[place]));
+  const nested = names.find(isNested);
   if (nested) refuse(`${file}: the settings in column '${nested}' need the command: realm-lab verdict`);
   const rows = [];
   for (const { values, line } of records) {
@@ -933,7 +934,12 @@ function notesOfTable(answer) {
 }
 
 function sentenceOf({ metric, cells: [base, ...others] }, name = (text) => text) {
-  const findings = others.map((one) => `${one.finding ? inShort(one.finding) : one.gap}: ${name(one.cell)}`).join("; ");
+  const alike = new Map();  // finding -> its cells
+  for (const one of others) {
+    const finding = one.finding ? inShort(one.finding) : one.gap;
+    alike.set(finding, [...(alike.get(finding) ?? []), name(one.cell)]);
+  }
+  const findings = [...alike].map(([finding, cells]) => `${finding}: ${cells.join(", ")}`).join("; ");
   return `Compared with ${name(base.cell)} (${number(mean(base.values), metric.digits)}): ${findings}.`;
 }
 
