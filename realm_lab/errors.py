@@ -4,7 +4,7 @@ that may be missing."""
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 # Modules that the extra `engine` brings
 ENGINE = (
@@ -101,7 +101,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"choose from: {listed}" if names else "none exists yet"
 
 
-def lacks_engine(error: Exception) -> bool:
+def lacks_engine(error: BaseException) -> TypeGuard[ModuleNotFoundError]:
     """Return whether it is the lack of a module that the extra `engine` brings."""
     return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ENGINE
 

@@ -232,7 +232,7 @@ def test_evidence_and_studies_are_installed_without_the_engine() -> None:
     assert {library for library in owners if {*map(normal, owners[library])} & engine} >= set(ENGINE)
     assert {normal(name) for library in ENGINE for name in owners[library]} >= engine
     used = {item.target for module in modules_of("records", "evidence") for item in imports(module)}
-    assert not set(ENGINE) & used - {"torch"}  # the energy meter of a run that trains
+    assert not set(ENGINE) & used - {"torch"}  # the devices of a launched process
 
 
 def test_what_is_declared_is_pinned() -> None:

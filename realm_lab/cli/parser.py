@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and lacks_engine(error):
+        if lacks_engine(error):
             lacking = UserError(
                 f"`{PROGRAM} {options.verb}` needs {error.name}, which is not installed", install_line("engine")
             )

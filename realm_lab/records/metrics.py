@@ -120,7 +120,6 @@ _ENTRIES = (
     Metric("device_hours", "device hours", "run", "", "h", 3, "down"),
     Metric("training_teraflop", "floating-point operations of training", "run", "", "10¹²", 2, "down"),
     Metric("peak_memory_gibibytes", "most memory of a process", "run", "", "GiB", 2, "down"),
-    Metric("energy_kilojoules", "energy of the machine", "run", "", "kJ", 1, "down"),
     Metric("parameters", "weights that retrieve and answer", digits=0, better="down", part="answers"),
     _answers("exact_match_dev", "exact match, development questions", split="dev"),
     _answers("exact_match_span", "exact match of the span (released code)"),

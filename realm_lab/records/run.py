@@ -24,7 +24,6 @@ from ruamel.yaml import YAML
 
 from realm_lab.errors import UserError
 from realm_lab.records.digests import DIGESTS, check_file, check_folder, is_whole, write_last
-from realm_lab.records.energy import EnergyMeter
 from realm_lab.records.environment import changes, describe
 from realm_lab.records.files import (
     DiskFull,
@@ -61,11 +60,10 @@ class Flag:
         return self.text
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class Status:
-    """status.json of a stage. Times are unix seconds; `wall_seconds` and `energy_joules` (of the machine, if it
-    counts them) are sums over attempts, `peak_memory_bytes` is the peak of the process. `training_flop` counts
-    each step once, however often it was done.
+    """status.json of a stage. Times are unix seconds; `wall_seconds` is the sum over attempts, `peak_memory_bytes` the
+    peak of the process. `training_flop` counts each step once, however often it was done.
 
     `host` and `pid` name the writer. Its lease shows whether that process still works on the stage.
     """
@@ -83,7 +81,6 @@ class Status:
     wall_seconds: float = 0.0
     peak_memory_bytes: int = 0
     training_flop: float = 0.0
-    energy_joules: float = 0.0
     error: str | None = None
     flags: tuple[Flag, ...] = ()
 
@@ -118,8 +115,7 @@ class StageRun:
         self.metrics = MetricLog(self.path / "metrics.jsonl")
         self.launch: dict[str, Any] = {}  # settings that move rounding, for env.json
         self._began = time.monotonic()
-        self._wall_before = self._energy_before = 0.0
-        self._energy: EnergyMeter | None = None
+        self._wall_before = 0.0
         self._anchor: tuple[int, float] | None = None
         self._last_beat = -math.inf
         self._current: Status | None = None
@@ -168,8 +164,7 @@ class StageRun:
         before = self.status()
         now = time.time()
         self._began = time.monotonic()
-        self._wall_before, self._energy_before = before.wall_seconds, before.energy_joules
-        self._energy = EnergyMeter(self.launch.get("device", device))
+        self._wall_before = before.wall_seconds
         self._anchor = None
         self._last_beat = -math.inf
         (self.path / DIGESTS).unlink(missing_ok=True)
@@ -258,8 +253,6 @@ class StageRun:
         return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)
 
     def _write(self, status: Status) -> None:
-        if self._energy:
-            status = replace(status, energy_joules=self._energy_before + self._energy.joules())
         self._current = status
         path = self.path / "status.json"
         if status.state == "COMPLETE":

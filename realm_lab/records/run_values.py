@@ -35,8 +35,6 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
     values["device_hours"] = sum(seconds[name] * processes[name] for name in stages) / 3600
     if flop := sum(status.training_flop for status in statuses.values()):
         values["training_teraflop"] = flop / 1e12
-    if joules := sum(status.energy_joules for status in statuses.values()):
-        values["energy_kilojoules"] = joules / 1e3
     if memory := max(status.peak_memory_bytes for status in statuses.values()):
         values["peak_memory_gibibytes"] = memory / 2**30
     return values

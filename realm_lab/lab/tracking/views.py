@@ -35,10 +35,7 @@ BEGINNINGS = ("prepare", "warm_start")  # stages that runs share: not part of a 
 HEADLINE = "headline"  # besides the stages in `points`: metrics at the top level, and below SYSTEM
 SYSTEM = "system"  # the folder that MLflow's page of a run shows as system metrics
 VALUES = "values.json"  # the table of everything that was measured once
-COSTS = (
-    *("wall_seconds", "device_hours", "training_teraflop"),
-    *("peak_memory_gibibytes", "energy_kilojoules", "parameters"),
-)
+COSTS = ("wall_seconds", "device_hours", "training_teraflop", "peak_memory_gibibytes", "parameters")
 # data set -> what it is used for, the names of its files in corpus.files, and the columns of its rows
 DATA_SETS = {
     "corpus": ("training", ("knowledge", "knowledge_updated", "pretrain"), ("id", "title", "body")),

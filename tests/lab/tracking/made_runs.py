@@ -50,7 +50,7 @@ def complete(run: StageRun, step: int, results: dict[str, object], began_at: flo
     environment |= {"user": "charles" if run.stage == "warm_start" else "ada"}
     (run.path / "env.json").write_text(json.dumps(environment))
     times = {"started_at": began_at, "heartbeat_at": began_at + seconds, "finished_at": began_at + seconds}
-    took = {"peak_memory_bytes": 2**29, "training_flop": 1e12, "energy_joules": 500.0, "wall_seconds": seconds}
+    took = {"peak_memory_bytes": 2**29, "training_flop": 1e12, "wall_seconds": seconds}
     set_status(run, state="COMPLETE", step=step, total_steps=step, **times, **took)
     finished(run.path, results)
 

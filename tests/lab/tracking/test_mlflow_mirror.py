@@ -89,7 +89,6 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
         "system/device_hours": pytest.approx(310 / 3600),
         "system/training_teraflop": 4.0,
         "system/peak_memory_gibibytes": 0.5,
-        "system/energy_kilojoules": 2.0,
         "system/parameters": 1000.0,
     }
     assert {"run.json", "params.yaml", "pretrain/config.yaml", "evaluate/eval/predictions.jsonl"} <= set(run["files"])

@@ -24,7 +24,6 @@ COSTS = (  # value of a run, its title, its scale, its digits
     ("device_hours", "device hours", 1.0, 3),
     ("training_teraflop", "10¹² operations", 1.0, 2),
     ("peak_memory_gibibytes", "memory, GiB", 1.0, 2),
-    ("energy_kilojoules", "energy, kJ", 1.0, 1),
     ("parameters", "10⁶ parameters", 1e6, 2),
 )
 OF_PRETRAINING = (  # curve whose end is shown, its title, its scale, its digits
