@@ -16,6 +16,7 @@ from scipy import stats
 from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.statistics.intervals import t_interval
 from realm_lab.evidence.statistics.paired import sign_flip_p
+from realm_lab.evidence.statistics.wording import number, span
 from realm_lab.records.files import atomic_write
 
 COSINES = Path(__file__).with_name("signals_cosines.csv")
@@ -60,7 +61,7 @@ class Prediction(ReportSection):
         for name, title in self.report.cells:
             runs = [one for one in self.measured if one["cell"] == name]
             means = {
-                column: f"{statistics.fmean(one[key] for one in runs):.3f}" for column, key in COLUMNS.items() if runs
+                column: number(statistics.fmean(one[key] for one in runs)) for column, key in COLUMNS.items() if runs
             }
             rows.append({"signal": title, "n": str(len(runs))} | (means or dict.fromkeys(COLUMNS, "–")))
         return rows
@@ -72,8 +73,8 @@ class Prediction(ReportSection):
         interval = t_interval(cosine)
         return (
             f"Spearman's rank correlation of the cosine with recall@5, mean of {len(cosine)} seeds: "
-            f"{statistics.fmean(cosine):.2f} (95 % {interval.low:.2f} to {interval.high:.2f}, "
-            f"p = {sign_flip_p(cosine):.3f}); of the squared bias {statistics.fmean(bias):.2f}. Cosine and bias: of "
+            f"{number(statistics.fmean(cosine), 2)} (95 % {span(interval, 2)}, "
+            f"p = {sign_flip_p(cosine):.3f}); of the squared bias {number(statistics.fmean(bias), 2)}. Cosine and bias: of "
             "the retriever's gradient in its weights after 30 steps of Eq. 1, against the exact one over all passages."
         )
 
