@@ -28,7 +28,7 @@ def test_the_cosine_is_ranked_against_recall_on_each_seed(tmp_path: Path, monkey
     # ranks of the cosines 3, 2, 1, and of recall 3, 1, 2: 1 - 6 (0 + 1 + 1) / (3 * 8); 3, 2, 1 on seed 2
     assert found.correlations["cosine"] == pytest.approx({0: 0.5, 1: 0.5, 2: 1.0})
     assert found.correlations["bias"] == pytest.approx({0: -0.5, 1: -0.5, 2: -1.0})
-    assert "mean of 3 seeds: 0.67 (95 % -0.05 to 1.38, p = 0.250)" in found.note
+    assert "mean of 3 seeds: 0.67 (95 % −0.05 to 1.38, p = 0.250)" in found.note
     assert found.rows[0] == {
         "signal": "MARGINAL",
         "n": "3",
