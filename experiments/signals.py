@@ -75,7 +75,8 @@ class Prediction(ReportSection):
             f"Spearman's rank correlation of the cosine with recall@5, mean of {len(cosine)} seeds: "
             f"{number(statistics.fmean(cosine), 2)} (95 % {span(interval, 2)}, "
             f"p = {sign_flip_p(cosine):.3f}); of the squared bias {number(statistics.fmean(bias), 2)}. Cosine "
-            "and bias: of the retriever's gradient in its weights after 30 steps of Eq. 1, against the exact one over all passages."
+            "and bias: of the retriever's gradient in its weights after 30 steps of Eq. 1, against the exact one over "
+            "all passages."
         )
 
     def data(self) -> dict[str, Any]:
