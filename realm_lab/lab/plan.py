@@ -77,7 +77,6 @@ def plan_study(
             _design(study, cells, seeds, rule, of_baseline, everywhere, root),
             runs,
             study.launcher,
-            study.on_finish,
             rule,
             study.tune,
             spaces,

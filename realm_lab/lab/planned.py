@@ -50,7 +50,6 @@ class StudyPlan:
     design: StudyRecord
     runs: tuple[Run, ...]
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
-    on_finish: str = ""
     rule: Plugin[SeedCounts] | None = None  # for its seeds; None: all
     tuning: Tuning | None = None  # trials come before its own runs
     spaces: tuple[CellSpace, ...] = ()  # of the cells that are tuned or searched

@@ -134,7 +134,7 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
             inputs.parent.mkdir(parents=True, exist_ok=True)
             os.symlink(path.resolve(), inputs)
     say(f"{study}/{cell} is run again in {folder}")
-    Sweep(folder / "experiments" / f"{study}.yaml", folder, cells=(cell,), force=True, on_finish=False).run()
+    Sweep(folder / "experiments" / f"{study}.yaml", folder, cells=(cell,), force=True).run()
     return load_study(folder / "runs", study).results
 
 

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
@@ -180,8 +180,6 @@ class Study(StudyFile):
     """A note for people, shown in MLflow under the question."""
     tags: dict[Annotated[str, AfterValidator(_tag)], str] = {}
     """Tags of the study and its runs in MLflow: name -> value."""
-    on_finish: str = ""
-    """Command or webhook (a URL) to call when the study ends; it gets the verdict as JSON."""
     figures: list[ChoiceField] = []
     """More figures: the name of one, or `package.module:function`."""
     sections: list[ChoiceField] = []
@@ -214,8 +212,6 @@ class Search(StudyFile):
     """Number of trials, including the baseline, pruned and failed ones."""
     parallel: Annotated[int, Field(ge=1)] = 1
     """Number of trials at a time."""
-    sampler: Literal["tpe", "random"] = "tpe"
-    """Optuna sampler that proposes trials. (For a full grid, use a study with `axes`.)"""
     pruning: Pruning | None = None
     """Rule for stopping a trial early; empty: never."""
 

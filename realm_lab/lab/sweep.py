@@ -20,7 +20,6 @@ from realm_lab.engine.systems.identity import corpus_folder
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evidence.ledger import note_plan
 from realm_lab.lab.launchers import Launcher, PartlySubmitted, detached_launchers, launcher_of
-from realm_lab.lab.on_finish import call, message
 from realm_lab.lab.other_code import described, other_code, settle_code
 from realm_lab.lab.plan import plan_study
 from realm_lab.lab.planned import StudyPlan
@@ -67,7 +66,6 @@ class Sweep:
     profile: str | None = None  # of a cluster
     cluster: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
     pilot: str | None = None  # of --power: the study whose spread is used
-    on_finish: bool = True  # call what the study names when it ends
 
     def __post_init__(self) -> None:
         self.root = Path(self.root)
@@ -206,7 +204,7 @@ class Sweep:
                 code, known = self._exit_code() if is_there else self._report(), len(self._known)
             tasks = self.begin()
             if len(self._known) == known:
-                self._finish(is_news=not is_there and (bool(self._tasks) or before != self._coverage()))
+                self._print_json()
                 return code
         say(f"watch: `realm-lab status {self.study.name}`; when all are complete, the same command again collects "
             "the results")  # fmt: skip
@@ -370,15 +368,6 @@ class Sweep:
         found = ", ".join(f"{count} {state}" for state, count in summary["trials"].items() if count)
         say(f"search {self.study.name}: {found}; {folder / 'report.md'}")
         return 0 if search_rule.is_well(self.study, self.results) else EXIT_INCOMPLETE
-
-    def _finish(self, *, is_news: bool) -> None:
-        """Print --json, and call what the study names in `on_finish`."""
-        self._print_json()
-        if self.study.on_finish and self.on_finish and is_news and not self._is_tuning:
-            states = {str(state): count for state, count in self._counts().items()}
-            content = message(self.study.name, self.root / "reports" / self.study.name, states)
-            if problem := call(self.study.on_finish, content, self.root):
-                say(problem)
 
     def _print_json(self) -> None:
         if self.as_json and self.study.search is not None:

@@ -269,13 +269,12 @@ def test_a_browser_draws_all_plots_without_network(plots: Path, browser: Any) ->
 
 
 @pytest.mark.slow
-def test_a_queued_experiment_runs_what_it_changes_and_leaves_its_runs(clone: Path) -> None:
+def test_an_experiment_in_a_copy_runs_what_it_changes_and_leaves_its_runs(clone: Path) -> None:
     run = commands_in(clone)
     stages = clone / "runs" / "stages"
     before = {path.name for path in stages.iterdir()}
     default = (clone / "runs" / "studies" / "default" / "study.json").read_bytes()
-    run("dvc exp run --queue -n short -S finetune.steps=1")
-    run("dvc exp run --run-all")
+    run("dvc exp run --temp -n short -S finetune.steps=1")
     made = {path.name.split("-")[0] for path in stages.iterdir() if path.name not in before}
     assert made == {"finetune", "evaluate"}
     assert before <= {path.name for path in stages.iterdir()}, "what is shared is not deleted with the copy"

@@ -182,7 +182,7 @@ def test_a_trial_that_somebody_stops_stays_open_and_others_go_on(
 def test_equal_trials_are_trained_once(tmp_path: Path) -> None:
     space = "space:\n  pretrain.refresh.interval_steps: {choices: [3, 5]}\n"
     launcher = FakeLauncher(tmp_path)
-    trials = search(tmp_path, f"{HEAD}{space}sampler: random\nparallel: 3\ntrials: 8\n", launcher).trials
+    trials = search(tmp_path, f"{HEAD}{space}parallel: 3\ntrials: 8\n", launcher).trials
     assert [trial["state"] for trial in trials] == ["complete"] * 8
     assert len({trial["value"] for trial in trials}) == 2
     assert sum(name.startswith("pretrain") for name in launcher.submitted) == 2
@@ -196,7 +196,7 @@ def test_what_is_not_finite_and_what_is_no_combination_fails(tmp_path: Path) -> 
     def scores(params: Params, seed: int) -> float:
         return 1.0 if params.pretrain.null_document == "encoded" else float("nan")
 
-    text = f"{HEAD}space:\n{choices}sampler: random\ntrials: 12\n"
+    text = f"{HEAD}space:\n{choices}trials: 12\n"
     found = {
         tuple(trial["values"].values()): (trial["state"], trial["why"])
         for trial in search(tmp_path, text, FakeLauncher(tmp_path, scores=scores)).trials

@@ -355,7 +355,6 @@ def test_two_sweeps_at_once_do_nothing_twice(done: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_several_machines_join_one_is_killed_and_nothing_is_done_twice(tmp_path: Path) -> None:
     root = make_project(tmp_path / "joined", JOINED)
-    (root / "experiments" / "mini.yaml").write_text(f"{JOINED}on_finish: echo >> {tmp_path / 'finished'}\n")
     joined = [start(root, "--join") for _ in range(3)]
     worker = pretraining(root, joined[0])
     pid = worker.status().pid
@@ -366,7 +365,6 @@ def test_several_machines_join_one_is_killed_and_nothing_is_done_twice(tmp_path:
     assert sorted(process.returncode for process in joined) == [-signal.SIGKILL, 0, 0], ends
     assert {run.status().attempt for name, run in stages(root).items() if name != worker.path.name} == {1}
     assert worker.status().attempt == 2
-    assert (tmp_path / "finished").read_text() == "\n"
     lines, problems = verify(root)
     assert ([line.fields["kind"] for line in lines].count("look"), problems) == (1, [])
     alone = make_project(tmp_path / "alone", JOINED)

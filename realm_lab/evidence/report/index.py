@@ -70,6 +70,7 @@ def write_index(reports: Path) -> Path:
 def _study(folder: Path) -> dict[str, Any]:
     """Return the data of one study on the page. UserError: its summary.json or results.csv cannot be read."""
     report, summary = load_report(folder), read_summary(folder)
+    first = report.compared[0] if report.compared else None
     try:
         pictures = [(entry, folder / "figures" / f"{entry['name']}.png") for entry in summary["figures"][:1]]
         drawn = [entry | {"data": picture(path)} for entry, path in pictures if path.is_file()]
@@ -81,7 +82,8 @@ def _study(folder: Path) -> dict[str, Any]:
             "seeds": report.record.seeds,
             "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],
             "designs": [("Means by both axes", Axes(report).rows), ("Interaction", Interactions(report).rows)],
-            "tables": [(one.metric, result_rows(one, report.results)) for one in report.compared],
+            "table": (first.metric, result_rows(first, report.results)) if first else None,
+            "others": [one.metric for one in report.compared[1:]],
             "strongest": _strongest(report),
             "drawing": drawn[0] if drawn else None,
         }

@@ -87,9 +87,9 @@ class Tuning(Part):
     """The quantity to maximise, measured on development data, as in a search. Of equal trials the first one wins."""
     space: Space = Field(default_factory=dict)
     """Space of variants without a separate one, written as in a search."""
-    sampler: Literal["tpe", "random", "latin", "grid"] = "tpe"
-    """Optuna sampler that proposes trials, or `latin` (a Latin hypercube, for few trials), or `grid`: every combination
-    of the choices, which must be as many as the trials."""
+    sampler: Literal["latin", "grid"] = "latin"
+    """How trials are proposed: `latin` (a Latin hypercube), or `grid`, every combination of the choices, which must be
+    as many as the trials."""
 
 
 def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:

@@ -1,12 +1,10 @@
-"""The part that Optuna has in a search and in `tune`: spaces, samplers, and the journal. The only file that imports
-optuna."""
+"""The part that Optuna has in a search: spaces, the sampler, and the journal. The only file that imports optuna."""
 
 from __future__ import annotations
 
 import os
 import statistics
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,14 @@ from optuna import Study, Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.importance import get_param_importances
 from optuna.pruners import BasePruner, NopPruner, PercentilePruner
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from realm_lab.errors import UserError
 from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.progress import say
 from realm_lab.lab.rules.space import Dimension
 from realm_lab.lab.study import CELL, Pruning
 from realm_lab.records.files import digest, read_json, write_json
@@ -32,7 +31,6 @@ from realm_lab.records.study import study_folder
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 RANDOM_TRIALS = 10  # the first trials of TPE: they depend on no result
-MOST_DRAWS = 200  # for one trial
 STATES = {
     TrialState.RUNNING: "running",
     TrialState.COMPLETE: "complete",
@@ -54,37 +52,6 @@ def distributions(space: Mapping[str, Dimension], start: Mapping[str, Any]) -> d
         else:
             found[name] = FloatDistribution(item.low, item.high, item.log, item.step)
     return found
-
-
-def sampler(kind: str, seed: int) -> BaseSampler:
-    """Return the sampler of a trial. Each trial has a new one, seeded by its number, so that what was stopped proposes
-    what it would have proposed."""
-    return TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS) if kind == "tpe" else RandomSampler(seed)
-
-
-def draws(
-    kind: str,
-    space: Mapping[str, Dimension],
-    start: Mapping[str, Any],
-    ended: Sequence[tuple[Mapping[str, Any], float | None]],
-    number: int,
-) -> Iterator[dict[str, Any]]:
-    """Yield proposals for the trial of that number, until one suits. They depend on nothing but the arguments. `ended`:
-    earlier trials with their values, None for a failed one."""
-    wanted = distributions(space, start)
-    trials = [
-        create_trial(
-            params=dict(values),
-            distributions=wanted,
-            value=value,
-            state=TrialState.FAIL if value is None else TrialState.COMPLETE,
-        )
-        for values, value in ended
-    ]
-    for draw in range(MOST_DRAWS):
-        study = optuna.create_study(direction="maximize", sampler=sampler(kind, number + 1000 * draw))
-        study.add_trials(trials)
-        yield dict(study.ask(wanted).params)
 
 
 class Journal:
@@ -158,7 +125,9 @@ class Journal:
 
     def ask(self) -> None:
         """Ask for another trial."""
-        self._study.sampler = sampler(self._search.sampler, len(self._study.get_trials(deepcopy=False)))
+        # a new sampler, seeded by the trial's number: what was stopped proposes what it would have proposed
+        number = len(self._study.get_trials(deepcopy=False))
+        self._study.sampler = TPESampler(seed=number, n_startup_trials=RANDOM_TRIALS)
         trial = self._study.ask(self._space)
         with suppress(UserError):  # no valid combination: open_trials ends it
             trial.set_user_attr("runs", [run.name for run in self._plan.spaces[0].make(trial.params)])
@@ -171,7 +140,7 @@ class Journal:
         self._study.tell(number, value, next(one for one, name in STATES.items() if name == state))
         values = ", ".join(f"{name.rsplit('.', 1)[-1]} = {show(value)}" for name, value in trial.params.items())
         shown = f": {self._search.metric} {value:.4g}" if value is not None else ""
-        _say(f"{CELL.format(number)} {state}{shown}{f': {why}' if why else ''} ({values})")
+        say(f"{CELL.format(number)} {state}{shown}{f': {why}' if why else ''} ({values})")
 
     def behind(self, number: int, curves: Sequence[Mapping[int, float]], steps: int) -> int | None:
         """Report the mean over the seeds of every new step that all of them have reached; returns the step at which the
@@ -189,7 +158,7 @@ class Journal:
         """Print, once, that somebody stopped a trial."""
         if number not in self._stopped:
             self._stopped.add(number)
-            _say(f"{CELL.format(number)} left open: it was stopped")
+            say(f"{CELL.format(number)} left open: it was stopped")
 
     def write(self) -> None:
         """Write trials.json."""
@@ -233,7 +202,3 @@ def make_pruner(pruning: Pruning) -> BasePruner:
         n_warmup_steps=pruning.after_steps,
         n_min_trials=pruning.min_trials,
     )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

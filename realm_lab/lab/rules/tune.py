@@ -136,10 +136,10 @@ def trials_of_cell(cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, An
 
 
 def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Iterator[dict[str, Any]]:
-    """Yield values of trials; the caller adds those that suit to `found`. It ends where the next trial depends on
-    results that are not there yet. UserError: there are not enough."""
+    """Yield values of trials; the caller adds those that suit to `found`. UserError: there are not enough."""
     space, start = cell.space, cell.start
     first = {name: start[name] for name in space}
+    yield first
     if tuning.sampler == "grid":
         points = grid(space)
         if len(points) != tuning.trials:
@@ -147,30 +147,9 @@ def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Itera
                 f"its grid has {len(points)} combinations and tune.trials is {tuning.trials}, which every variant must "
                 "have; change its choices or the trials"
             )
-        yield first
         yield from (point for point in points if point != first)
-    elif tuning.sampler == "latin":
-        yield first
+    else:
         for draw in range(MOST_HYPERCUBES):  # a further one only if trials are equal or not valid
             yield from hypercube(space, start, tuning.trials - 1, draw)
-    else:
-        from realm_lab.lab.rules.trials import MOST_DRAWS, RANDOM_TRIALS, draws  # brings optuna
-
-        yield first
-        while True:
-            number, ended = len(found), list[tuple[dict[str, Any], float | None]]()
-            if tuning.sampler == "tpe" and number >= RANDOM_TRIALS:
-                if any(trial["state"] == "pending" for trial in found):
-                    return
-                ended = [(trial["values"], value_of(trial)) for trial in found]
-            for values in draws(tuning.sampler, space, start, ended, number):
-                yield values
-                if len(found) > number:
-                    break
-            else:
-                raise UserError(
-                    f"no trial {number + 1} that differs from those before in {MOST_DRAWS} draws; widen its space, or "
-                    "lower tune.trials"
-                )
     if len(found) < tuning.trials:
         raise UserError(f"only {len(found)} combinations of its space differ up to the last stage of a trial")

@@ -97,7 +97,7 @@ def test_a_study_has_a_row_with_its_answer_and_a_report(page: Path) -> None:
     assert float(values["p"]) == pytest.approx(strongest["corrected_p"])
     assert values["seeds"] == "2"
     section = text.partition('id="study-masks"')[2].partition("</section>")[0]
-    parts = ('class="question"', 'class="verdict"', "<figure>", "<table>", "<summary>Other metrics")
+    parts = ('class="question"', 'class="verdict"', "<figure>", "<table>", "also measured: ")
     assert [section.index(part) for part in parts] == sorted(section.index(part) for part in parts)
     [alt] = re.findall(r'<img src="[^"]*" alt="([^"]*)"', section)
     assert len(alt) > 20
