@@ -88,8 +88,8 @@ class Tuning(Part):
     space: Space = Field(default_factory=dict)
     """Space of variants without a separate one, written as in a search."""
     sampler: Literal["latin", "grid"] = "latin"
-    """How trials are proposed: `latin` (a Latin hypercube), or `grid`, every combination of the choices, which must be
-    as many as the trials."""
+    """Proposal of trials: `latin` (a Latin hypercube), or `grid`, every combination of the choices, which must be as
+    many as the trials."""
 
 
 def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:

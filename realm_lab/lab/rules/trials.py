@@ -125,7 +125,7 @@ class Journal:
 
     def ask(self) -> None:
         """Ask for another trial."""
-        # a new sampler, seeded by the trial's number: what was stopped proposes what it would have proposed
+        # a new sampler, seeded by the trial's number: the proposals of a stopped search are the same
         number = len(self._study.get_trials(deepcopy=False))
         self._study.sampler = TPESampler(seed=number, n_startup_trials=RANDOM_TRIALS)
         trial = self._study.ask(self._space)
