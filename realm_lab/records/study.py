@@ -10,14 +10,14 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from realm_lab.errors import UserError
 from realm_lab.records.digests import check_file, damage, write_last
 from realm_lab.records.files import check_name, read_json
 from realm_lab.records.metrics import Metric, learn
-from realm_lab.records.parameters import CHANGES, show
+from realm_lab.records.parameters import show
 from realm_lab.records.plugins import ChoiceField
 from realm_lab.records.run import Run, read_run
 from realm_lab.records.validation import read_record
@@ -41,18 +41,6 @@ class StudyCell:
     points: dict[str, str] = field(default_factory=dict)  # axis -> its point, in a study with several axes
     # In a plan: its settings, dotted name -> value, with the study's `set`, --set and the values that tuning chose.
     overrides: Any = Field(default_factory=dict, exclude=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_engine_2(cls, values: Any) -> Any:
-        """Read a cell of engine 2, whose `fork` continued the baseline with its changes from a step on."""
-        if not isinstance(values, dict) or "fork" not in values:
-            return values
-        values = dict(values)
-        if fork := values.pop("fork"):
-            change = {name.removeprefix("pretrain."): value for name, value in values["changes"].items()}
-            values["changes"] = {CHANGES: {str(fork["step"]): change}}
-        return values
 
 
 @dataclass(frozen=True, config=STRICT)

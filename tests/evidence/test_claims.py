@@ -14,9 +14,11 @@ from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.evidence.bound_results import BoundResults
 from realm_lab.evidence.claims import check, markdown
+from realm_lab.evidence.report.edited import results_digest
+from realm_lab.evidence.report.frames import read_results
 from realm_lab.evidence.report.report import report
 from realm_lab.evidence.report.report_data import KEYS
-from realm_lab.records.files import digest_file
+from realm_lab.records.files import digest_file, read_json, write_json
 from tests.factories.errors import refused
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +41,6 @@ DESIGN = {
 STUDY: dict[str, Any] = {name: {} if name in ("cost", "not_measured") else [] for name in KEYS} | {
     "design": DESIGN,
     "runs": [{"cell": cell, "seed": seed, "run": f"{cell}-{seed}"} for cell, seed in RUNS],
-    "cells": {cell: {"metrics": {METRIC: {"mean": sum(values) / 8}}} for cell, values in VALUES.items()},
     "comparisons": {},
 }
 RESULTS = f"study,cell,seed,run_key,status,{METRIC},engine_version,collapsed,flags,not_measured\n" + "".join(
@@ -76,8 +77,9 @@ So up is **better** by .200
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "reports" / "reference" / "one"
     folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(json.dumps(STUDY))
     (folder / "results.csv").write_text(RESULTS)
+    digest = results_digest(read_results(folder / "results.csv"))
+    (folder / "summary.json").write_text(json.dumps(STUDY | {"results": digest}))
     (tmp_path / "claims.yaml").write_text(
         CLAIMS.replace("is {better", "is **{better").replace("match} by", "match}** by")
     )
@@ -127,7 +129,7 @@ def test_a_changed_text_is_found(project: Path, old: str, new: str, line: int) -
         ("results.csv", "up,1,k,COMPLETE,0.72", "up,1,k,COMPLETE,0.82"),
         ("results.csv", "up,1,k,COMPLETE", "up,1,k,FAILED"),
         ("results.csv", "same,1,k,COMPLETE,0.51", "same,1,k,COMPLETE,0.91"),
-        ("summary.json", '"mean": 0.75', '"mean": 0.76'),
+        ("summary.json", '"results": "', '"results": "0'),
         ("results.csv", "one,up", "one,another"),
     ],
 )
@@ -158,7 +160,8 @@ def test_results_are_those_of_the_last_look(project: Path) -> None:
     (folder / "report.md").write_text("")
     assert check(project, []).problems == []
     edit(folder / "results.csv", "up,1,k,COMPLETE,0.72,", "up,1,k,COMPLETE,0.72001,")
-    edit(folder / "summary.json", '"mean": 0.75', '"mean": 0.75000125')
+    digest = results_digest(read_results(folder / "results.csv"))
+    write_json(folder / "summary.json", read_json(folder / "summary.json") | {"results": digest})
     assert "line 1" in check(project, []).problems[0].found
     with refused("line 1", "restore"):
         report(project, "one")
@@ -411,8 +414,8 @@ def test_a_query_without_a_result_is_a_problem_with_a_remedy(project: Path, quer
     assert [one.line for one in check(project, []).problems] == [8]
 
 
-# A wrong sign or number of seeds, another verdict or study, and numbers in exchanged rows. A lie whose text is gone needs
-# another text: the test names it.
+# A wrong sign or number of seeds, another verdict or study, and numbers in exchanged rows. A lie whose text is gone
+# needs another text: the test names it.
 README, FINDINGS = "README.md", "docs/findings.md"
 LIES = [
     (README, r"exact match \.930, with random spans \.184", "exact match .184, with random spans .930"),
@@ -481,7 +484,9 @@ def test_a_planted_lie_is_found(checkout: Path, results: BoundResults, name: str
 def test_another_digit_anywhere_is_found(checkout: Path, results: BoundResults, name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     try:
-        changed = re.sub(r"(?<=[ (])(−?)\.(\d)(\d\d)(?=[ ,;.)])", lambda old: f"{old[1]}.{9 - int(old[2])}{old[3]}", text)
+        changed = re.sub(
+            r"(?<=[ (])(−?)\.(\d)(\d\d)(?=[ ,;.)])", lambda old: f"{old[1]}.{9 - int(old[2])}{old[3]}", text
+        )
         (checkout / name).write_text(changed, encoding="utf-8")
         lines = {
             number

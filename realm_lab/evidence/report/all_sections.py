@@ -8,6 +8,7 @@ from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.comparison import OverQuestions, question_intervals
+from realm_lab.evidence.report.edited import results_digest
 from realm_lab.evidence.report.frames import StudyFrames, read_results, results_text
 from realm_lab.evidence.report.own_figures import REPORT_SECTIONS
 from realm_lab.evidence.report.report_data import KEYS, Report, metrics_of, plain, report_of
@@ -46,7 +47,7 @@ FIRST: tuple[type[ReportSection], ...] = (
 LAST: tuple[type[ReportSection], ...] = (Cost, Details, Reading, Flags, Warnings, NotRun, Runs, Cells, Reproduction)
 FIELDS = (  # the order of summary.json, as committed reports have it
     "study", "question", "lead", "verdict", "coverage", "figures", "cells", "comparisons", "calibration", "collapse",
-    "gaps", "flags", "axis_effects", "interactions", "looks", "missing", "tuning", "step_changes", "sources", "plan",
+    "gaps", "axis_effects", "interactions", "looks", "missing", "tuning", "step_changes", "sources", "plan",
 )  # fmt: skip
 
 
@@ -115,4 +116,5 @@ def summary_of(report: Report, sections: dict[str, ReportSection]) -> dict[str, 
     found = {"figures": [sketch.entry for section in sections.values() for sketch in section.sketches]}
     found |= {name: value for section in sections.values() for name, value in section.data().items()}
     names = [*FIELDS, *(name for name in found if name not in FIELDS)]
-    return dict(plain({name: found[name] for name in names if name in found} | {key: report.data[key] for key in KEYS}))
+    kept = {key: report.data[key] for key in KEYS} | {"results": results_digest(report.results)}
+    return dict(plain({name: found[name] for name in names if name in found} | kept))

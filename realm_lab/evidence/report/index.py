@@ -78,6 +78,7 @@ def _study(folder: Path) -> dict[str, Any]:
             "name": folder.name,
             "anchor": quote(folder.name),
             "rest": Overview(report).verdict.rest,
+            "flags": report.flags,
             "warnings": Warnings(report).lines,
             "seeds": report.record.seeds,
             "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],

@@ -9,7 +9,7 @@ import pytest
 
 from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
 from realm_lab.evidence.report.sections.step_changes import changes_json, families, lines_of, step_figure
-from realm_lab.records.study import STUDY_RECORD, StudyCell, StudyRecord
+from realm_lab.records.study import StudyCell, StudyRecord
 
 NO_NULL = {"pretrain.null_document": "off"}
 
@@ -83,16 +83,6 @@ def test_quality_is_drawn_against_the_step_of_the_change() -> None:
     assert drawn[0] == drawn[1], "the same bytes"
     plain = StudyRecord("plain", "What?", "realm", CELLS[:1], (0,), (), metrics=("exact_match",))
     assert step_figure(plain, results()) is None
-
-
-def test_a_fork_of_engine_2_is_read_as_a_change_of_the_baseline() -> None:
-    plain = STUDY_RECORD.dump_python(replace(RECORD, cells=CELLS[:2]), mode="json")
-    realm, late = plain["cells"]
-    old = (
-        realm | {"fork": None},
-        late | {"changes": NO_NULL, "fork": {"parent": "realm", "step": 200, "change": "no null"}},
-    )
-    assert STUDY_RECORD.validate_python(plain | {"cells": old}).cells == CELLS[:2]
 
 
 def test_changes_of_one_value_in_two_parameters_are_two() -> None:

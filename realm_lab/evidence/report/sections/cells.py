@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from realm_lab.evidence.report.frames import metric_columns
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.tables import coverage
 from realm_lab.evidence.statistics.intervals import summarise
@@ -32,11 +31,12 @@ class Cells(ReportSection):
         return rows
 
     def data(self) -> dict[str, Any]:
-        """Return title, coverage and, of each metric, n, mean, sd (ddof = 1), min and max over the seeds."""
-        results, cells = self.report.results, {}
-        for cell in self.report.record.cells:
+        """Return title, coverage and, of each compared metric, n, mean, sd (ddof = 1), min and max over the seeds."""
+        results, record, cells = self.report.results, self.report.record, {}
+        names = [name for name in (*record.metrics, *record.exploratory) if name in results]
+        for cell in record.cells:
             mine = results[results["cell"] == cell.name]
-            found = {name: summarise(mine[name]) for name in metric_columns(results)}
+            found = {name: summarise(mine[name]) for name in names}
             cells[cell.name] = {
                 "title": cell.title,
                 "coverage": coverage(results, cell.name),

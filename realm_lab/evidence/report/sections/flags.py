@@ -29,9 +29,6 @@ class Flags(ReportSection):
     def lines(self) -> list[str]:
         return self.report.flags
 
-    def data(self) -> dict[str, Any]:
-        return {"flags": self.report.flags}
-
 
 class Warnings(Flags):
     """The warnings of the whole study."""
