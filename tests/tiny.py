@@ -20,7 +20,6 @@ CLOCKS = {
     "time",
     "step_seconds",
     "refresh_share_of_time",
-    "index_staleness_seconds",
 }
 
 

@@ -176,7 +176,6 @@ OPTIONS = {
     **of_part(POLICY, "map", "sample", 0.02, 1.0, MAPPED),
     **of_part(POLICY, "map", "kind", "orthogonal", "affine", MAPPED),
     **of_part(POLICY, "map", "every_steps", 1, 3, MAPPED),
-    **of_part(POLICY, "budget", "fraction", 0.1, 0.9, RESTLESS),
     **of_part(BACKEND, "ivf_flat", "nprobe", 1, 4, {}),
     **of_part(BACKEND, "ivf_pq", "nbits", 1, 2, {}),
     **of_part(BACKEND, "hnsw", "M", 2, 16, {}),

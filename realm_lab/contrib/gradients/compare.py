@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from realm_lab.contrib.gradients.exact import Estimate, ExactGradient, Quality, drawn_from, scores_of, top_k
 from realm_lab.engine.core.seeding import numpy_generator
 from realm_lab.engine.corpus.vocabulary import wordpieces_by_id
 from realm_lab.engine.masking import MaskedSentence
@@ -19,7 +20,6 @@ from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES, Pass
 from realm_lab.engine.retrieval.candidates import CandidatePolicy
 from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.initial import initial_state
-from realm_lab.engine.training.gradients import Estimate, ExactGradient, Quality, drawn_from, scores_of, top_k
 from realm_lab.engine.training.query_stream import QueryStream
 from realm_lab.errors import UserError
 from realm_lab.records.plugins import Choice

@@ -175,21 +175,10 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
     if ranks().size == 1 or not tensors:
         return
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    begin_sum_over_ranks_(flat)()
+    with _exchange():
+        dist.all_reduce(flat)
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))
-
-
-def begin_sum_over_ranks_(tensor: Tensor) -> Callable[[], None]:
-    """Start replacing a tensor by its sum over the ranks; call the returned function to wait for it."""
-    with _exchange():
-        work = dist.all_reduce(tensor, async_op=True)
-
-    def wait() -> None:
-        with _exchange():
-            work.wait()
-
-    return wait
 
 
 def summed(*numbers: float) -> list[float]:

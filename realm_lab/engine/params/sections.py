@@ -189,12 +189,11 @@ class Refresh(Section):
     """Refresh of the MIPS index while the weights move, and its delay."""
 
     policy: Annotated[ChoiceField, off("never")] = Choice("interval")
-    """Refresh policy: `interval`, `schedule`, `drift`, `budget`, `map` or `never`. `interval`: every `interval_steps`
+    """Refresh policy: `interval`, `schedule`, `drift`, `map` or `never`. `interval`: every `interval_steps`
     (Guu, section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`: pairs [from_step, interval]; a refresh
     at each from_step above 0, then in its interval (0: none). `{name: drift, overlap: 0.8}`: a check every
     `interval_steps`, and a refresh when the index finds a smaller share of the fresh top k of fixed queries, estimated
-    from above on a sample of the passages. `{name: budget, fraction: 0.1}`: whenever refreshing has taken a smaller
-    share of all floating-point operations. `{name: map, sample: 0.02, kind: orthogonal, every_steps: 5}`: every
+    from above on a sample of the passages. `{name: map, sample: 0.02, kind: orthogonal, every_steps: 5}`: every
     `interval_steps` the index is rebuilt, and every `every_steps` between them the queries are mapped into it, by a
     fit on a sample of the passages."""
     interval_steps: Positive = 500

@@ -32,8 +32,6 @@ class Progress(NamedTuple):
 
     step: int
     under_way: int  # refreshes that were asked for and are not searched yet
-    training_flops: float  # floating-point operations so far, without refreshing
-    refresh_flops: float  # of refreshing and of checking for drift
     overlap: Callable[[], float]  # measures which share of the fresh top k the index still finds; costs a few passages
 
 
@@ -60,7 +58,7 @@ def check_refresh(settings: Refresh) -> None:
     """Refuse an unknown policy, one that cannot be constructed, and a custom one that fails when it is called once."""
     policy = refresh_policy(settings)
     if isinstance(policy, OwnPolicy):
-        policy.wants_refresh(Progress(1, 0, 1.0, 0.0, lambda: 1.0))
+        policy.wants_refresh(Progress(1, 0, lambda: 1.0))
 
 
 class OwnPolicy:
@@ -175,23 +173,3 @@ class Map:
     def wants_refresh(self, now: Progress) -> bool | Mapped:
         """True at each multiple of the interval; a map every `every_steps` between them."""
         return now.step % self._interval == 0 or (now.step % self._options.every_steps == 0 and self._options)
-
-
-class Fraction(Section):
-    """Options of policy budget."""
-
-    fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
-    """The share of all floating-point operations so far that refreshing may have taken."""
-
-
-@register_refresh("budget")
-class Budget:
-    """Refreshes when its share of all floating-point operations has fallen below `fraction`."""
-
-    def __init__(self, settings: Refresh, options: Fraction):
-        self._most = options.fraction
-
-    def wants_refresh(self, now: Progress) -> bool:
-        """True if the share is below the budget and no refresh is under way."""
-        total = now.training_flops + now.refresh_flops
-        return not now.under_way and now.refresh_flops < self._most * total

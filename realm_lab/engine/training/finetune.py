@@ -177,10 +177,10 @@ class FinetuneTask(ModelsTask):
             parts = [part_B.sum() for part_B in self._objectives(found.part(indices), leaf_BD[here])]
             objective = (parts[0] + parts[1]) / count
             if objective.requires_grad:
-                self._models.backward(-objective, last=start + at_once >= len(useful))
+                (-objective).backward()
             sums_3 += torch.stack(parts).detach()
         if leaf_BD.grad is not None:
-            self._models.backward(query_BD, leaf_BD.grad)
+            query_BD.backward(leaf_BD.grad)
         return tuple(sums_3.tolist())
 
     def _objectives(self, found: Found, query_BD: Tensor) -> tuple[Tensor, Tensor, Tensor]:

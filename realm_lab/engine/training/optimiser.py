@@ -1,19 +1,18 @@
 """AdamW with BERT's schedule: linear warm-up, then linear decay; no weight decay on biases and LayerNorm."""
 
-# Shapes: U parameters of a bucket
+# Shapes: U parameters
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from realm_lab.engine.core.process import begin_sum_over_ranks_, ranks, to_device
+from realm_lab.engine.core.process import ranks, sum_over_ranks_, to_device
 from realm_lab.engine.models.embedder import Embedder
 from realm_lab.engine.models.initial import frozen_names, tower_names
 from realm_lab.engine.params.parameters import Finetune, Params, Pretrain
@@ -21,7 +20,6 @@ from realm_lab.engine.params.sections import Optimiser
 from realm_lab.engine.training.checkpoint import load_module, module_tensors
 
 BETA1, EPSILON, WEIGHT_DECAY, CLIP_NORM = 0.9, 1e-6, 0.01, 1.0  # BERT's
-BUCKET_BYTES = 25 << 20  # DistributedDataParallel's
 
 
 class Recipe(NamedTuple):
@@ -108,67 +106,15 @@ class ScheduledAdamW:
                 self._adamw.state[parameter] = {part: value.clone() for part, value in parts.items()}
 
 
-class GradientSum:
-    """The sum of one step's gradients over the ranks; every rank gets the same bits.
-
-    Parameters are in buckets, from the last to the first, as a backward pass reaches them. A bucket is exchanged as
-    soon as all of its gradients are complete and the buckets before it are under way, so that all ranks exchange in one
-    order; `finish` exchanges the rest, if a rank does not use some parameter. With the gradients
-    of a bucket goes a number for each, whether it is present: a parameter that no rank used gets no gradient.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter]):
-        self._buckets: list[list[nn.Parameter]] = []
-        filled = BUCKET_BYTES
-        for parameter in reversed(parameters) if ranks().size > 1 else ():
-            if filled >= BUCKET_BYTES:
-                self._buckets.append([])
-                filled = 0
-            self._buckets[-1].append(parameter)
-            filled += parameter.nbytes
-        self._missing = [set(map(id, bucket)) for bucket in self._buckets]
-        self._exchanged: list[tuple[Tensor, Callable[[], None]]] = []  # of the first buckets, with how to wait for it
-
-    @contextmanager
-    def during(self) -> Iterator[None]:
-        """Inside is the backward pass that completes the gradients: the last one that reaches a parameter."""
-        parameters = [parameter for bucket in self._buckets for parameter in bucket]
-        hooks = [parameter.register_post_accumulate_grad_hook(self._note) for parameter in parameters]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _note(self, parameter: Tensor) -> None:
-        for missing in self._missing:
-            missing.discard(id(parameter))
-        while len(self._exchanged) < len(self._buckets) and not self._missing[len(self._exchanged)]:
-            self._exchange_next()
-
-    def _exchange_next(self) -> None:
-        bucket = self._buckets[len(self._exchanged)]
-        gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
-        is_used_U = to_device(np.array([each.grad is not None for each in bucket], np.float32), bucket[0].device)
-        flat = torch.cat([*(gradient.flatten() for gradient in gradients), is_used_U])
-        self._exchanged.append((flat, begin_sum_over_ranks_(flat)))
-
-    def finish(self) -> None:
-        """Exchange the remaining buckets, and replace the gradients by the sums."""
-        while len(self._exchanged) < len(self._buckets):
-            self._exchange_next()
-        for bucket, (flat, wait) in zip(self._buckets, self._exchanged, strict=True):
-            wait()
-            *sums, used_U = flat.split([*(each.numel() for each in bucket), len(bucket)])
-            for parameter, found, used in zip(bucket, sums, used_U.tolist(), strict=True):
-                if used:
-                    parameter.grad = found.view_as(parameter)
-
-
-def _heads_first(named: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
-    """The reader's heads before its encoder: no stage uses all of them, and a bucket with one that has no gradient
-    would hold up the exchange of all later ones."""
-    return [named[name] for name in sorted(named, key=lambda name: name.startswith("encoder."))]
+def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Replace each gradient by its sum over the ranks; a parameter that no rank used has none."""
+    if ranks().size == 1 or not parameters:
+        return
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    used_U = to_device(np.array([each.grad is not None for each in parameters], np.float32), parameters[0].device)
+    sum_over_ranks_([*gradients, used_U])
+    for parameter, gradient, used in zip(parameters, gradients, used_U.tolist(), strict=True):
+        parameter.grad = gradient if used else None
 
 
 class TrainedModels:
@@ -195,7 +141,6 @@ class TrainedModels:
     def __init__(self, reader: nn.Module, embedder: nn.Module):
         self._reader, self._embedder = reader, embedder
         self.optimisers: list[ScheduledAdamW] = []
-        self._sum = GradientSum([])  # of the present step
 
     def train(
         self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str], trains: bool = True
@@ -210,19 +155,11 @@ class TrainedModels:
         """Forget the gradients."""
         for optimiser in self.optimisers:
             optimiser.zero_grad()
-        parameters = [each for optimiser in self.optimisers[::-1] for each in _heads_first(optimiser.named)]
-        self._sum = GradientSum(parameters)
-
-    def backward(self, result: Tensor, gradient: Tensor | None = None, *, last: bool = True) -> None:
-        """Add up gradients. In the `last` pass of a step that reaches a parameter the ranks sum its gradient meanwhile;
-        if no pass is marked as the last, `step` sums."""
-        with self._sum.during() if last else nullcontext():
-            result.backward(gradient)
 
     def step(self, step: int) -> dict[str, float]:
         """Sum the gradients over the ranks, update, and return the results of the optimisers."""
         values: dict[str, float] = {}
-        self._sum.finish()
+        sum_gradients([each for optimiser in self.optimisers for each in optimiser.named.values()])
         for optimiser in self.optimisers:
             values |= optimiser.step(step)
         return values

@@ -12,20 +12,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.engine.core.process import gather_rows, on_first_rank, share, sum_over_ranks_
+from realm_lab.engine.core.process import on_first_rank, share, sum_over_ranks_
 from realm_lab.engine.core.seeding import numpy_generator
 from realm_lab.engine.corpus.store import Sentences
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.masking import MaskedSentence
 from realm_lab.engine.models.likelihoods import AnyReader, passage_reader
 from realm_lab.engine.models.objectives import COMPARES_NULL, training_objective
-from realm_lab.engine.models.reader import Reader
 from realm_lab.engine.models.realm import marginal_log_likelihood_per_token
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.candidate_sources import CandidateSource, QueryBatch
@@ -34,7 +32,7 @@ from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import NULL
 from realm_lab.engine.retrieval.search import IndexGeneration
 from realm_lab.engine.training.builder import ProcessBuilder
-from realm_lab.engine.training.flops import PretrainingFlops
+from realm_lab.engine.training.flops import passage_operations
 from realm_lab.engine.training.optimiser import TrainedModels
 from realm_lab.engine.training.probes import ReaderProbe, StalenessProbe
 from realm_lab.engine.training.query_stream import QueryStream, place_null
@@ -44,14 +42,6 @@ from realm_lab.records.run import Flag
 
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
 Evaluation = Callable[[Retriever, AnyReader], dict[str, float]]
-
-
-class Objective(NamedTuple):
-    """The objective of a batch, and the candidates that were read for it."""
-
-    total: Tensor  # the sum over the sentences of log p(y|x) or what pretrain.objective names, nats
-    candidates_BK: np.ndarray
-    health_2Q: Tensor
 
 
 class PretrainTask:
@@ -93,15 +83,13 @@ class PretrainTask:
         self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *parts)
         self._watch = CollapseWatch(settings.watch.patience_steps, settings.steps)
         self._health = dict[str, float]()
-        read_by = reader.encoder.shape if isinstance(reader, Reader) else None
-        self._flops = PretrainingFlops(params, retriever.passages, read_by, retriever.embedder.document_encoder.shape)
         # Queries like those of training, always the same.
         rows, queries = self._stream.sample(STALENESS_SENTENCES, "staleness-queries")
         self._index = RefreshedIndex(
             settings.refresh,
             retriever,
             StalenessProbe(self._policy, queries, sentences.origins[rows], len(retriever.passages), seed),
-            self._flops.passage_N,
+            passage_operations(params, retriever.passages, retriever.embedder.document_encoder.shape),
             settings.train_document_tower,
             builder,
         )
@@ -132,18 +120,15 @@ class PretrainTask:
         total = torch.zeros(1, dtype=torch.float64, device=self.retriever.device)
         kinds = sorted(set(self._kinds(rows, masked))) if logged else []  # of the whole batch: the same on every rank
         health_2Q = total.new_zeros(2, len(quantities(kinds)))
-        read = self._reading.passages + int(self._policy.null or self._compares_null)
-        candidates = [np.empty((0, read), np.int64)]
         for start in range(0, len(mine), at_once):
             part = list(mine[start : start + at_once])
             batch = self._batch(step, rows, part)
-            objective = self._objective(rows[part], [masked[i] for i in part], batch, kinds, read_null=logged)
-            loss = -objective.total / normaliser
+            objective, health = self._objective(rows[part], [masked[i] for i in part], batch, kinds, read_null=logged)
+            loss = -objective / normaliser
             if loss.requires_grad:
-                self._models.backward(loss, last=start + at_once >= len(mine))
+                loss.backward()
             total += loss.detach()
-            health_2Q += objective.health_2Q
-            candidates.append(objective.candidates_BK)
+            health_2Q += health
 
         # Step: gradients are summed over the ranks, then clipped.
         stepped = self._models.step(step)
@@ -152,8 +137,6 @@ class PretrainTask:
         sum_over_ranks_([total, health_2Q])
         values = {"loss": total.item(), **stepped}
         self._health = health_means(health_2Q, kinds)
-        read_BK = gather_rows(torch.from_numpy(np.concatenate(candidates))).numpy()
-        self._index.after_step(self._flops.step(masked, read_BK))
         values |= self._health | self._index.metrics(step)
         values["step_seconds"] = time.perf_counter() - started
         return values
@@ -179,9 +162,9 @@ class PretrainTask:
         batch: QueryBatch,
         kinds: Sequence[str],
         read_null: bool,
-    ) -> Objective:
-        """Return the objective of some sentences (sections 3.2 to 3.4), and their health separately for each of
-        `kinds`.
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum over some sentences of log p(y|x) or of `pretrain.objective`, nats (sections 3.2 to
+        3.4), and their health, also separately for each of `kinds`, [2, Q].
 
         With `read_null`, and no null document among the candidates, they are read without a passage too, without a
         gradient: the utility of a passage (Eq. 2) is measured against that. An objective that compares with the null
@@ -207,7 +190,6 @@ class PretrainTask:
             )
 
         # Health of the candidates, for the log and the watch.
-        read_BK = found.rows_BK
         log_null_B: Tensor | None = None
         if self._policy.null or self._compares_null:
             log_null_B = log_reader_BK[:, 0].detach()
@@ -221,7 +203,7 @@ class PretrainTask:
         gold_B = np.asarray(self._sentences.gold[rows])
         kind_B = self._kinds(rows, masked) if kinds else []
         health_2Q = candidate_health(found, log_reader_BK, log_null_B, gold_B, kind_B, kinds)
-        return Objective(objective_B.sum(), read_BK, health_2Q)
+        return objective_B.sum(), health_2Q
 
     def watch(self, step: int) -> dict[str, float]:
         """Run the probes after `step` finished steps, and check for a collapse."""

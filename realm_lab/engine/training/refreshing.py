@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,13 +26,6 @@ from realm_lab.engine.training.checkpoint import load_module, module_tensors
 from realm_lab.engine.training.probes import StalenessProbe
 
 
-class Pending(NamedTuple):
-    """A refresh under way. `embedder` holds the weights of that step, None if they are not needed later."""
-
-    embedder: Embedder | None
-    asked_at: float  # time.monotonic(); NaN: in a process before this one
-
-
 class RefreshedIndex:
     """The retriever's index while its embedder trains.
 
@@ -41,7 +33,7 @@ class RefreshedIndex:
     the trainer embeds then, or waits for the `builder`, so that runs do not depend on the speed of a machine. If
     nothing `moves`, because the document tower is not trained, the vectors stay and a refresh costs nothing. `cost_N`
     are the floating-point operations of embedding each passage. The retriever's index starts at step 0. Call
-    `before_step` and `after_step` around every step; `metrics` and `measure` may be called between steps.
+    `before_step` before every step; `metrics` and `measure` may be called between steps.
     """
 
     def __init__(
@@ -56,12 +48,12 @@ class RefreshedIndex:
         self._policy, self._delay_steps = refresh_policy(settings), settings.delay_steps
         self._retriever, self._probe, self._cost_N = retriever, probe, cost_N
         self._moves, self._builder = moves, builder
-        self._pending: dict[int, Pending] = {}  # by the step of its weights, ascending
+        self._pending: dict[int, Embedder | None] = {}  # step -> its weights, if they are needed later; ascending
         self._fresh: IndexGeneration | None = None  # of the current weights, until the next step
         self._refreshes = 0  # indexes that came into use after the first
-        self.refresh_flops = self._training_flops = 0.0  # floating-point operations so far
+        self.refresh_flops = 0.0  # floating-point operations so far, of refreshing and of checking for drift
         self._age_sum, self._steps = 0.0, 0
-        self._made_at = self._started = time.monotonic()  # the time when the trainer had the index's weights
+        self._started = time.monotonic()
         self._busy_seconds = 0.0
 
     def before_step(self, step: int) -> None:
@@ -69,7 +61,7 @@ class RefreshedIndex:
         started = time.monotonic()
         with uncounted():  # `refresh_flops` has them, wherever the index is built
             if step > 0:
-                now = Progress(step, len(self._pending), self._training_flops, self.refresh_flops, self._overlap)
+                now = Progress(step, len(self._pending), self._overlap)
                 wanted = self._policy.wants_refresh(now)
                 if isinstance(wanted, Mapped):
                     self._map(wanted)
@@ -80,10 +72,6 @@ class RefreshedIndex:
                 self._use(due[-1], step)
             self._fresh = None
         self._busy_seconds += time.monotonic() - started
-
-    def after_step(self, flops: float) -> None:
-        """Count the floating-point operations of the step, without refreshing."""
-        self._training_flops += flops
 
     def _overlap(self) -> float:
         """Estimate the share of the fresh top k that the index finds, on few fresh vectors, whose cost counts."""
@@ -115,7 +103,7 @@ class RefreshedIndex:
         current = self._retriever.embedder
         kept = self._retriever.stale_queries or (self._moves and self._delay_steps > 0)
         embedder = copy.deepcopy(current).requires_grad_(False).eval() if kept else None
-        self._pending[step] = Pending(embedder, time.monotonic())
+        self._pending[step] = embedder
         if self._moves:
             self.refresh_flops += float(self._cost_N.sum())
             if self._builder is not None:
@@ -134,7 +122,7 @@ class RefreshedIndex:
 
     def _use(self, step: int, now: int) -> None:
         """Search the index of the weights of `step` from now on; older refreshes are forgotten."""
-        asked, index = self._pending[step], self._retriever.index
+        embedder, index = self._pending[step], self._retriever.index
         assert index is not None
         if not self._moves:
             index = index._replace(step=step)
@@ -143,32 +131,28 @@ class RefreshedIndex:
         elif step == now:
             index = self.fresh(step)
         else:
-            index = IndexGeneration(self._retriever.embed_passages(embedder=asked.embedder), step)
-        self._retriever.adopt(index, asked.embedder if self._retriever.stale_queries else None)
-        self._made_at, self._refreshes = asked.asked_at, self._refreshes + 1
+            index = IndexGeneration(self._retriever.embed_passages(embedder=embedder), step)
+        self._retriever.adopt(index, embedder if self._retriever.stale_queries else None)
+        self._refreshes += 1
         self._pending = {other: kept for other, kept in self._pending.items() if other > step}
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return the age of the index that step `step` searched, and the cost of refreshing so far; call it every step.
 
         `index_staleness_steps_mean` is the mean over all steps so far: logging at intervals could always hit the same
-        point between two refreshes. Seconds and the share of time are measured in this process;
-        `index_staleness_seconds` is left out while the index is older than the start of a resumed run.
+        point between two refreshes. The share of time is measured in this process.
         """
         assert self._retriever.index is not None
-        age, now = float(step - self._retriever.index.step), time.monotonic()
+        age = float(step - self._retriever.index.step)
         self._age_sum += age
         self._steps += 1
         values = {
             "index_staleness_steps": age,
             "index_staleness_steps_mean": self._age_sum / self._steps,
             "refreshes": float(self._refreshes),
-            "training_operations": self._training_flops,
             "refresh_operations": self.refresh_flops,
-            "refresh_share_of_time": self._busy_seconds / max(now - self._started, 1e-9),
+            "refresh_share_of_time": self._busy_seconds / max(time.monotonic() - self._started, 1e-9),
         }
-        if np.isfinite(self._made_at):
-            values["index_staleness_seconds"] = now - self._made_at
         recall = self._retriever.search_recall_at_8
         return values if recall is None else values | {"search_recall_at_8": recall}
 
@@ -185,7 +169,7 @@ class RefreshedIndex:
         """Return the state for a checkpoint: the index with its weights, and every refresh that is under way."""
         index, snapshot = self._retriever.index, self._retriever.snapshot
         assert index is not None
-        sums = [self.refresh_flops, self._training_flops, self._age_sum, self._steps, self._refreshes]
+        sums = [self.refresh_flops, self._age_sum, self._steps, self._refreshes]
         state = {
             "index.embeddings": torch.as_tensor(index.embeddings_ND),
             "index.step": torch.tensor(index.step),
@@ -196,21 +180,20 @@ class RefreshedIndex:
             state |= module_tensors("snapshot", snapshot)
         if self._retriever.query_map_DD is not None:
             state["index.query_map"] = self._retriever.query_map_DD
-        for step, kept in self._pending.items():
-            if kept.embedder is not None:
-                state |= module_tensors(f"pending.{step}", kept.embedder)
+        for step, embedder in self._pending.items():
+            if embedder is not None:
+                state |= module_tensors(f"pending.{step}", embedder)
         return state
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the result of `state`; refreshes under way are submitted again."""
-        self.refresh_flops, self._training_flops, self._age_sum, steps, refreshes = tensors["refresh.sums"].tolist()
-        self._steps, self._refreshes, self._made_at = int(steps), int(refreshes), np.nan
+        self.refresh_flops, self._age_sum, steps, refreshes = tensors["refresh.sums"].tolist()
+        self._steps, self._refreshes = int(steps), int(refreshes)
         index = IndexGeneration(tensors["index.embeddings"], int(tensors["index.step"]))
         self._retriever.adopt(index, self._loaded("snapshot", tensors))
         self._retriever.query_map_DD = tensors.get("index.query_map")
         for step in tensors["refresh.pending"].tolist():
-            embedder = self._loaded(f"pending.{step}", tensors)
-            self._pending[step] = Pending(embedder, np.nan)
+            embedder = self._pending[step] = self._loaded(f"pending.{step}", tensors)
             if self._builder is not None:
                 assert embedder is not None
                 self._builder.submit(step, embedder)

@@ -130,10 +130,10 @@ class WarmStartTask:
                 hidden_BMD = self.reader.masked_hidden(batch, to_device(drawn.at_BM[rows], self._device))
                 log_probs_PV = self.reader.word_log_probs(hidden_BMD.flatten(0, 1)[at_P])
             loss = -log_probs_PV.gather(-1, targets_P[:, None]).sum() / count
-            self._models.backward(loss, last=group is groups[-1])
+            loss.backward()
             right_P = (log_probs_PV.argmax(-1) == targets_P) & (targets_P != self._special.unk)
             sums_2 += torch.stack([loss.detach(), right_P.sum()])
-        values = self._models.step(step)  # first: gradients may be under way between the ranks
+        values = self._models.step(step)
         total, right = summed(*sums_2.tolist())
         return {"loss": total, "loss_mlm": total, "accuracy_mlm": right / count, **values}
 
@@ -197,7 +197,7 @@ class WarmStartTask:
         score_BG = query_BD @ gather_rows(document_BD).T
         target_B = torch.arange(mine.start, mine.stop, device=self._device)
         loss = functional.cross_entropy(score_BG, target_B, reduction="sum") / size
-        self._models.backward(loss)
+        loss.backward()
         right_here = (score_BG.argmax(1) == target_B).sum()
         values = self._models.step(step)
         total, right = summed(*torch.stack([loss.detach(), right_here]).tolist())

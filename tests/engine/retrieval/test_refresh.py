@@ -13,9 +13,9 @@ from tests.factories.errors import refused
 STEPS = 60
 
 
-def asked(settings: Refresh, overlaps: dict[int, float] | None = None, takes: int = 0, cost: float = 7.0) -> list[int]:
-    """The steps at which a policy asks; a refresh is under way for `takes` steps, and costs `cost` times a step."""
-    policy, found, spent = refresh_policy(settings), list[int](), 0.0
+def asked(settings: Refresh, overlaps: dict[int, float] | None = None, takes: int = 0) -> list[int]:
+    """The steps at which a policy asks; a refresh is under way for `takes` steps."""
+    policy, found = refresh_policy(settings), list[int]()
     checked: list[int] = []
     for step in range(1, STEPS):
 
@@ -24,9 +24,8 @@ def asked(settings: Refresh, overlaps: dict[int, float] | None = None, takes: in
             return (overlaps or {})[step]
 
         under_way = sum(made + takes > step for made in found)
-        if policy.wants_refresh(Progress(step, under_way, float(step), spent, overlap)):
+        if policy.wants_refresh(Progress(step, under_way, overlap)):
             found.append(step)
-            spent += cost
     assert bool(checked) == (overlaps is not None)  # a check costs: only who needs it asks
     return found
 
@@ -45,17 +44,6 @@ def test_schedule() -> None:
 def test_drift_asks_below_the_bound_and_not_while_one_is_under_way(takes: int, expected: list[int]) -> None:
     overlaps = {step: 0.5 if step % 15 else 0.8 for step in range(STEPS)}  # at 15, 30, 45 just enough
     assert asked(Refresh(policy={"name": "drift", "overlap": 0.8}, interval_steps=5), overlaps, takes) == expected
-
-
-@pytest.mark.parametrize("fraction", [0.1, 0.4, 0.6])
-def test_budget_spends_its_share(fraction: float) -> None:
-    found = asked(Refresh(policy={"name": "budget", "fraction": fraction}))
-    spent = 0.0
-    for step in range(1, STEPS):  # a refresh exactly where the share has fallen below the budget
-        assert (step in found) == (spent / (spent + step) < fraction)
-        spent += 7.0 * (step in found)
-    assert len(found) > 0
-    assert len(asked(Refresh(policy={"name": "budget", "fraction": fraction}), takes=100)) == 1
 
 
 @pytest.mark.parametrize("pairs", [None, [], [[5, 5]], [[0, 5], [9, 1], [9, 2]], [[0, 5, 6]], [[0, -1]]])

@@ -74,7 +74,6 @@ def test_the_gradient_of_all_ranks_is_that_of_the_batch(prepared: Path, tmp_path
 REFRESHES: dict[str, dict[str, Any]] = {
     "every fifth step": {},
     "by a builder process": {"interval_steps": 2, "delay_steps": 1},
-    "by budget": {"policy": {"name": "budget", "fraction": 0.6}},
     "when it drifts": {"policy": {"name": "drift", "overlap": 1.0}, "interval_steps": 2},
 }
 

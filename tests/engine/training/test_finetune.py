@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from realm_lab.engine.core.seeding import epoch_order
 from realm_lab.engine.corpus.vocabulary import answer_wordpieces
 from realm_lab.engine.models.inputs import join
-from realm_lab.engine.training import optimiser
 from realm_lab.engine.training.finetune import FinetuneTask
-from realm_lab.engine.training.optimiser import GradientSum, ScheduledAdamW
+from realm_lab.engine.training.optimiser import ScheduledAdamW
 from realm_lab.errors import UserError
 from tests.tiny_system import TinySystem
 
@@ -246,24 +245,6 @@ def test_where_the_reader_selects_the_query_tower_has_the_early_loss_alone(
     assert 0 < values["loss"] < 100
     assert "reader.selection.weight" in found
     assert any(name.startswith("embedder") for name in found) == bool(early)
-
-
-def test_heads_that_are_not_used_are_exchanged_last(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buckets go from the last parameter to the first, each once its gradients are there."""
-    order: list[nn.Parameter] = []
-
-    def noted(parameters: list[nn.Parameter]) -> GradientSum:
-        order.extend(parameters)
-        return GradientSum([])
-
-    monkeypatch.setattr(optimiser, "GradientSum", noted)
-    task = make_task(system, train_query_tower=False)
-    order.clear()
-    task.train_step(0)
-    encoder = set(task.reader.encoder.parameters())
-    unused = [place for place, each in enumerate(order) if each.grad is None]
-    assert unused
-    assert max(unused) < min(place for place, each in enumerate(order) if each in encoder)
 
 
 def test_an_unknown_word_is_no_answer(system: TinySystem) -> None:

@@ -39,7 +39,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "schedule, delayed": {"policy": {"name": "schedule", "intervals": [[0, 1], [3, 4], [8, 0]]}, "delay_steps": 1},
     "drift": {"policy": {"name": "drift", "overlap": 0.9}, "interval_steps": 2},
     "drift, delayed": {"policy": {"name": "drift", "overlap": 1.0}, "interval_steps": 2, "delay_steps": 3},
-    "budget": {"policy": {"name": "budget", "fraction": 0.6}},
     "map": {"policy": {"name": "map", "sample": 0.3, "every_steps": 2}, "interval_steps": 6},
 }
 # Ages of the index that the steps 0 to 11 search.
@@ -155,7 +154,7 @@ def test_the_passages_are_embedded_once_for_each_weights(root: Path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["interval", "delayed", "drift", "budget"])
+@pytest.mark.parametrize("policy", ["interval", "delayed", "drift"])
 def test_a_backend_is_built_anew_whenever_vectors_change(start: Path, policy: str) -> None:
     """FAISS Flat finds what exact search finds, so that a run differs where it searches vectors of before."""
     models, metrics, _ = tiny.outcome(tiny.run("pretrain", settings(policy), start))

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from realm_lab.contrib.gradients.operations import StepOperations
 from realm_lab.engine.core.seeding import derive_seed
 from realm_lab.engine.masking import MaskedSentence
 from realm_lab.engine.models.encoder import evaluating
@@ -29,7 +30,6 @@ from realm_lab.engine.retrieval.candidate_sources import PassageSearch, QueryBat
 from realm_lab.engine.retrieval.candidates import CandidatePolicy
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
-from realm_lab.engine.training.flops import PretrainingFlops
 
 PASSAGES_AT_ONCE = 256  # read for a sentence, or carried back to the weights
 Find = Callable[[int], np.ndarray]  # draw -> rows of each sentence, [S, K], NULL and ABSENT included
@@ -154,7 +154,7 @@ class ExactGradient:
     def __init__(self, params: Params, retriever: Retriever, reader: AnyReader, scores: Scores, seed: int):
         shape = getattr(getattr(reader, "encoder", None), "shape", None)
         self._retriever, self._scores, self._seed = retriever, scores, seed
-        self._flops = PretrainingFlops(params, retriever.passages, shape, retriever.embedder.document_encoder.shape)
+        self._operations = StepOperations(params, retriever.passages, shape, retriever.embedder.document_encoder.shape)
         self._trained = [each for each in retriever.embedder.parameters() if each.requires_grad]
         self._exact_SC = exact(scores)
         self._query_SD = self._exact_SC @ scores.document_CD
@@ -164,7 +164,7 @@ class ExactGradient:
     def exact_gflop(self) -> float:
         """Operations of a step that considers every passage."""
         sentences, columns = self._exact_SC.shape
-        return 1e-9 * self._flops.step(self._scores.masked, np.tile(np.arange(-1, columns - 1), (sentences, 1)))
+        return 1e-9 * self._operations(self._scores.masked, np.tile(np.arange(-1, columns - 1), (sentences, 1)))
 
     def quality(self, estimate: Estimate) -> Quality:
         """Measure an estimate with its draws."""
@@ -176,7 +176,7 @@ class ExactGradient:
             r_SC = in_scores(self._scores, rows_SK, estimate.objective, estimate.log_reader_SC)
             queries.append(r_SC @ self._scores.document_CD)
             weights.append(self.in_weights(r_SC))
-            operations += 1e-9 * self._flops.step(self._scores.masked, rows_SK) / estimate.draws
+            operations += 1e-9 * self._operations(self._scores.masked, rows_SK) / estimate.draws
         bias, variance, error = parts_of_error(torch.stack(queries), self._query_SD)
         mean_W = torch.stack(weights).mean(0)
         return Quality(

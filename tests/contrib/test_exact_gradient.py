@@ -9,14 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.engine.core.seeding import numpy_generator
-from realm_lab.engine.masking import MaskedSentence, mask
-from realm_lab.engine.models.objectives import OBJECTIVES, Draws, jsa, reinforce, training_objective
-from realm_lab.engine.models.realm import candidate_log_probs
-from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSearch, QueryBatch
-from realm_lab.engine.retrieval.retriever import Retriever
-from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
-from realm_lab.engine.training.gradients import (
+from realm_lab.contrib.gradients.exact import (
     Estimate,
     ExactGradient,
     Scores,
@@ -28,6 +21,16 @@ from realm_lab.engine.training.gradients import (
     scores_of,
     top_k,
 )
+from realm_lab.contrib.gradients.operations import StepOperations
+from realm_lab.engine.core.seeding import numpy_generator
+from realm_lab.engine.masking import MaskedSentence, mask
+from realm_lab.engine.models.encoder import EncoderShape
+from realm_lab.engine.models.objectives import OBJECTIVES, Draws, jsa, reinforce, training_objective
+from realm_lab.engine.models.realm import candidate_log_probs
+from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSearch, QueryBatch
+from realm_lab.engine.retrieval.retriever import Retriever
+from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
+from realm_lab.engine.training.flops import encoder_operations, passage_operations
 from realm_lab.records.plugins import Choice
 from tests.tiny_system import Reference, TinySystem
 
@@ -213,3 +216,35 @@ def test_the_chain_of_jsa_leads_from_the_prior_to_the_gradient_of_equation_1() -
     torch.testing.assert_close(found_K, torch.zeros_like(found_K), rtol=0, atol=6e-3)
     found_K = mean_gradient(jsa, Draws(draws=30), READ_K, SCORE_K, 100_000)
     torch.testing.assert_close(found_K, posterior_K - prior_K, rtol=0, atol=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("reads", "retrieves", "stale"), [(True, True, True), (False, True, False), (True, False, True)]
+)
+def test_a_step_is_the_sum_of_what_is_read_and_retrieved(
+    system: Any, reads: bool, retrieves: bool, stale: bool
+) -> None:
+    passages, reader, embedder = system.passages, system.reader.encoder.shape, system.embedder.query_encoder.shape
+    trained = {"train_reader": reads, "train_query_tower": retrieves, "train_document_tower": retrieves}
+    pretrain = system.params.pretrain.model_copy(update=trained | {"search_query": "stale" if stale else "fresh"})
+    operations = StepOperations(system.params.model_copy(update={"pretrain": pretrain}), passages, reader, embedder)
+    masked = [mask(np.arange(10), np.array([2, 3]), 4), mask(np.arange(6), np.array([1]), 4)]
+    candidates_BK = np.array([[NULL, 5, 7], [NULL, 7, ABSENT]])
+
+    def one(shape: EncoderShape, length: int) -> float:
+        return float(encoder_operations(shape, np.array(length)))
+
+    body = {row: len(passages.bodies[row]) for row in (5, 7)} | {NULL: 0, ABSENT: 0}
+    read = 0.0
+    for sentence, rows in zip(masked, candidates_BK.tolist(), strict=True):
+        for row in rows:
+            read += one(reader, min(58, len(sentence.tokens) + body[row] + 3))
+            read += len(sentence.positions) * 2 * reader.hidden_size * (reader.hidden_size + reader.vocabulary_size)
+    documents = [min(32, len(passages.titles[row]) + body[row] + 3) for row in (5, 7)] + [3]
+    asked = one(embedder, 12) + one(embedder, 8)
+    retrieved = asked + sum(one(embedder, length) for length in documents)
+    assert passage_operations(system.params, passages, embedder)[[5, 7]].tolist() == [
+        one(embedder, length) for length in documents[:2]
+    ]
+    expected = read * (3 if reads else 1) + retrieved * (3 if retrieves else 1) + (asked if stale else 0)
+    assert operations(masked, candidates_BK) == pytest.approx(expected, rel=1e-12)
