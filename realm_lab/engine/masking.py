@@ -40,7 +40,7 @@ class MaskRequest(NamedTuple):
     rate: float  # pretrain.mask_rate: the share of wordpieces to mask
     token_ids: np.ndarray | Sequence[int] = ()  # [length]
     wordpieces: Sequence[str] = ()  # [length], in BERT's notation for every tokenizer: "zov", "##zen"
-    labels: Sequence[str] | None = None  # of each salient span, by the tagger: "date", "name", "PER", ...
+    labels: Sequence[str] = ()  # of each salient span, by the tagger: "date", "name", "PER", ...
 
     @property
     def word_starts(self) -> np.ndarray:
@@ -58,9 +58,7 @@ class MaskRequest(NamedTuple):
         ]
 
     def spans_labelled(self, *labels: str) -> np.ndarray:
-        """The salient spans of these labels, int32 [spans, 2]. UserError: the corpus was prepared without labels."""
-        if self.labels is None:
-            raise UserError("this corpus was prepared without labels; delete runs/corpora and prepare again")
+        """The salient spans of these labels, int32 [spans, 2]."""
         chosen: np.ndarray = self.spans[np.array([label in labels for label in self.labels], bool)]
         return chosen
 

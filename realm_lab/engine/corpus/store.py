@@ -237,41 +237,37 @@ class Sentences:
         self.spans = Ragged(folder, "spans", np.int32)
         self.origins = np.fromfile(folder / "origins.bin", np.int32)  # the passage it was taken from (X = Z)
         self.gold = np.fromfile(folder / "gold.bin", np.int32)  # another passage known to hold the answer
-        self._text = TextTable(folder / "text.arrow") if (folder / "text.arrow").exists() else None
+        self._text = TextTable(folder / "text.arrow")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def set_labels(self, labels: Sequence[str]) -> None:
         """The labels of a view with other spans, joined as they are stored."""
-        found = self._text or TextTable(pa.table({"labels": pa.array(labels, pa.string())}))
-        self._text = found.replaced("labels", labels)
+        self._text = self._text.replaced("labels", labels)
 
     def text(self, row: int) -> str:
-        """A sentence as it is written; "" in a corpus that was prepared before this was kept."""
-        return (self._text.row(row).get("text") if self._text is not None else None) or ""
+        """A sentence as it is written."""
+        return str(self._text.row(row)["text"])
 
     def salient_spans(self, row: int) -> np.ndarray:
         """Wordpiece spans [first, end) of one sentence, int32 [spans, 2]."""
         return np.asarray(self.spans[row]).reshape(-1, 2)
 
-    def labels(self, row: int) -> tuple[str, ...] | None:
-        """The tagger's label of each salient span; None in a corpus that was prepared before labels were kept."""
-        if self._text is None:
-            return None
+    def labels(self, row: int) -> tuple[str, ...]:
+        """The tagger's label of each salient span."""
         return tuple(filter(None, self._text.row(row)["labels"].split(LABEL_SEPARATOR)))
 
     def kind(self, row: int, positions: np.ndarray) -> str:
         """Return the kind of a query with these wordpieces masked: the label of the first salient span that one of them
         is in, or NO_KIND."""
-        labels = self.labels(row) or ()
+        labels = self.labels(row)
         inside = ((first <= positions) & (positions < end) for first, end in self.salient_spans(row))
         return next((label for label, masked in zip(labels, inside, strict=False) if masked.any()), NO_KIND)
 
     def kinds(self) -> np.ndarray:
         """The label of the first salient span of each sentence, or NO_KIND, [sentences]; reads all labels."""
-        texts = self._text.column("labels") if self._text is not None else [""] * len(self)
-        return np.array([text.split(LABEL_SEPARATOR)[0] or NO_KIND for text in texts])
+        return np.array([text.split(LABEL_SEPARATOR)[0] or NO_KIND for text in self._text.column("labels")])
 
     def rows_with_spans(self) -> np.ndarray:
         """Return rows with a salient span, ascending, int64; reads only the offsets."""

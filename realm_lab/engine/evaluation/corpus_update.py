@@ -50,7 +50,6 @@ def cloze_summary(old: Sequence[ClozeReading], new: Sequence[ClozeReading]) -> d
     summary: dict[str, Any] = {"items": len(old), "wordpieces": pieces, "difference": difference}
     for corpus, own in values.items():
         summary[corpus] = {measure: float(each.mean()) for measure, each in own.items()}
-        summary[corpus]["log_likelihood_per_wordpiece"] = float(own["log_likelihood"].sum()) / pieces
     return summary
 
 

@@ -86,5 +86,4 @@ def cloze_entities(result: ClozeResult, passages: Passages) -> dict[str, float]:
     return {
         "cloze_top1_subject": float(np.mean(same)),
         "cloze_top1_bystander": float(np.mean(other)),
-        "cloze_with_bystander": float(len(same)),
     }

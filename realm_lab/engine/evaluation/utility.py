@@ -135,13 +135,11 @@ def cloze_metrics(result: ClozeResult) -> dict[str, float]:
     values = {
         "passage_utility": passages_B.mean().item(),
         "retrieval_utility": utility_B.mean().item(),
-        "retrieval_utility_per_token": utility_B.sum().item() / sum(len(each.positions) for each in main.masked),
         "retrieval_utility_top1": main.utility_BK[:, 1:].gather(1, top).mean().item(),
         "retrieval_utility_best": best_B.mean().item(),
         "cloze_log_likelihood": marginal_log_likelihood(main.log_prior_BK, main.log_reader_BK).mean().item(),
         "cloze_null_log_likelihood": main.log_reader_BK[:, 0].mean().item(),
         "cloze_exact_match": main.top1_correct_B.float().mean().item(),
-        "cloze_entropy": -(prior_BK * main.log_prior_BK).sum(1).mean().item(),
     }
     known_B = main.gold_B >= 0
     if known_B.any():

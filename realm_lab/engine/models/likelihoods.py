@@ -14,7 +14,6 @@ the same numbers. The folder may be deleted, and is filled again when needed.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from realm_lab.engine.core.shards import write_once
+from realm_lab.engine.corpus.records import text_hash
 from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.engine.masking import MaskedSentence
@@ -151,7 +151,7 @@ class States:
         return shutil.disk_usage(self._folder.parent).free > SPARED
 
     def _path(self, body: str) -> Path:
-        return self._folder / f"{text_key(body):016x}.safetensors"
+        return self._folder / f"{text_hash(body):016x}.safetensors"
 
 
 class CausalReader(nn.Module):
@@ -196,7 +196,7 @@ class CausalReader(nn.Module):
     def found(self, asked: Sequence[Asked], rows_BK: np.ndarray) -> list[list[Found]]:
         """Return the entries of each text under its candidates; missing ones are read."""
         bodies = {row: self._body(row) for row in np.unique(rows_BK).tolist()}
-        passages = {row: text_key(body) for row, body in bodies.items()}
+        passages = {row: text_hash(body) for row, body in bodies.items()}
         sentences = [sentence_key(*one) for one in asked]
         pairs = [[(key, passages[row]) for row in rows] for key, rows in zip(sentences, rows_BK.tolist(), strict=True)]
         known = self._table.find([pair for row in pairs for pair in row])
@@ -236,11 +236,6 @@ class CausalReader(nn.Module):
 
     def spans(self, sentence: MaskedSentence) -> list[tuple[int, int]]:
         """Return the masked characters, [first, end), neighbouring wordpieces together."""
-        if not sentence.text:
-            raise UserError(
-                "a causal language model reads sentences as they are written, and this corpus was prepared before they "
-                "were kept; delete runs/corpora and prepare again"
-            )
         offsets = encode_batch_plain(self._tokenizer, [sentence.text])[0].offsets
         spans: list[tuple[int, int]] = []
         last = None
@@ -264,9 +259,4 @@ def passage_reader(params: Params, reader: AnyReader, passages: Passages, specia
 
 def sentence_key(text: str, spans: Spans) -> int:
     """Return a 64-bit hash of a sentence and its masks."""
-    return text_key(repr((text, [(int(first), int(end)) for first, end in spans])))
-
-
-def text_key(text: str) -> int:
-    """Return a 64-bit hash of a text."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return text_hash(repr((text, [(int(first), int(end)) for first, end in spans])))

@@ -17,7 +17,7 @@ def same(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 def spans(sentences: Sentences, row: int) -> list[tuple[str, tuple[int, ...]]]:
     pairs = sentences.salient_spans(row)
-    labels = sentences.labels(row) or ()
+    labels = sentences.labels(row)
     return [(label, tuple(sentences.tokens[row][a:b].tolist())) for label, (a, b) in zip(labels, pairs, strict=True)]
 
 

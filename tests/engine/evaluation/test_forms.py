@@ -71,7 +71,6 @@ def test_whose_passage_is_on_top() -> None:
     assert cloze_entities(FOUND, PASSAGES) == {
         "cloze_top1_subject": pytest.approx(1 / 4),
         "cloze_top1_bystander": pytest.approx(2 / 4),
-        "cloze_with_bystander": 4.0,
     }
     unknown = FOUND._replace(gold_B=np.full(6, -1))
     assert cloze_entities(unknown, PASSAGES) == cloze_forms(unknown, PASSAGES) == {}

@@ -185,7 +185,6 @@ def test_a_sentence_that_no_passage_answers_changes_nothing_of_the_others(system
 def test_metrics_are_these_means() -> None:
     values = cloze_metrics(made_result())
     first, second = 0.5 * 0 + 0.25 * 3 + 0.25 * -2, 0.1 * 0 + 0.2 * -1 + 0.7 * -0.5
-    entropies = [-sum(p * np.log(p) for p in row) for row in ([0.5, 0.25, 0.25], [0.1, 0.2, 0.7])]
     likelihoods = [
         np.log(0.5 * np.exp(-4) + 0.25 * np.exp(-1) + 0.25 * np.exp(-6)),
         np.log(0.1 * np.exp(-2) + 0.2 * np.exp(-3) + 0.7 * np.exp(-2.5)),
@@ -194,7 +193,6 @@ def test_metrics_are_these_means() -> None:
         {
             "passage_utility": (first / 0.5 + second / 0.9) / 2,  # as if the null document did not exist
             "retrieval_utility": (first + second) / 2,
-            "retrieval_utility_per_token": (first + second) / 4,  # of 1 and of 3 wordpieces
             "retrieval_utility_top1": (3 - 0.5) / 2,  # the most likely passage, without the null document
             "retrieval_utility_best": (3 - 0.5) / 2,
             "cloze_log_likelihood": sum(likelihoods) / 2,
@@ -203,7 +201,6 @@ def test_metrics_are_these_means() -> None:
             "cloze_gold_rank": 16.0,  # the median
             "cloze_gold_known": 2.0,
             "cloze_exact_match": 0.5,
-            "cloze_entropy": sum(entropies) / 2,
             "cloze_null_probability": 0.3,
             "cloze_gold_among_candidates": 0.5,
         }

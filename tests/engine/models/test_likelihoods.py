@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from realm_lab.engine.corpus.records import text_hash
 from realm_lab.engine.corpus.vocabulary import encode_batch_plain, train_wordpiece
 from realm_lab.engine.masking import MaskedSentence, mask
 from realm_lab.engine.models import likelihoods
 from realm_lab.engine.models.causal import CausalModel, left_prompt
-from realm_lab.engine.models.likelihoods import PAIR, CausalReader, Found, Identity, Likelihoods, text_key
+from realm_lab.engine.models.likelihoods import PAIR, CausalReader, Found, Identity, Likelihoods
 from realm_lab.engine.retrieval.rows import ABSENT, NULL
-from realm_lab.errors import UserError
 from tests.engine.corpus.preparing import write_passages
 from tests.engine.models.causal_folder import write_causal_folder
 
@@ -100,7 +100,7 @@ def test_states_of_passages_are_stored_while_the_disk_has_room(made: Made, monke
     sentences = [made.masked(0, "Ankara"), made.masked(1, "Lima")]
     first = made.reader().read(sentences, ROWS).log_probs_BK
     folder = made.store / IDENTITY.key[:12]
-    names = {f"{text_key(text):016x}.safetensors" for _, text in TEXTS}
+    names = {f"{text_hash(text):016x}.safetensors" for _, text in TEXTS}
     assert {path.name for path in (folder / "states").iterdir()} == names
     folder.joinpath("pairs.bin").unlink()
     assert torch.equal(made.reader().read(sentences, ROWS).log_probs_BK, first), "as stored"
@@ -139,8 +139,3 @@ def test_what_a_killed_writer_left_is_dropped(tmp_path: Path) -> None:
     table.add({(2, 2): Found(-2.0, False)})
     expected = {(1, 1): Found(-1.0, True), (2, 2): Found(-2.0, False)}
     assert table.find(list(expected)) == Likelihoods(tmp_path, IDENTITY).find(list(expected)) == expected
-
-
-def test_a_sentence_without_its_text_is_refused(made: Made) -> None:
-    with pytest.raises(UserError, match="prepare"):
-        made.reader().read([made.masked(0, "Ankara")._replace(text="")], ROWS[:1])

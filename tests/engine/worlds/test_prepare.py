@@ -141,7 +141,7 @@ def test_x_equals_z_takes_sentences_of_training_entities_with_their_origin(same:
         seen.setdefault(origin, []).append(text)
     assert all(" ".join(texts) == passages.text.row(origin)["body"] for origin, texts in seen.items())
     in_both_wordings = same.corpus.sentences("cloze_test")
-    labels = [label for number in range(len(in_both_wordings)) for label in in_both_wordings.labels(number) or ()]
+    labels = [label for number in range(len(in_both_wordings)) for label in in_both_wordings.labels(number)]
     assert Counter(labels) == {"object": len(list(world.sentences("test"))), "encyclopedia": 6 * len(test)}
 
 
