@@ -253,18 +253,6 @@ def test_runs_that_tuning_chose_and_that_were_there_are_counted(tmp_path: Path) 
     assert (told["line"], told["complete"], told["deviations"]) == (3, 8, [])
 
 
-def test_a_thousand_runs_are_verified(tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    cells = ("base", *(f"cell {number}" for number in range(19)))
-    for study in range(10):
-        name = f"study{study}"
-        project.plan(record_of(5, cells, name))
-        for look in range(10):
-            project.look(name, f"cell,seed\na,{look}\n", complete=10 * (look + 1))
-    lines, problems = verify(project.root)
-    assert (len(lines), problems) == (120, [])
-
-
 def test_a_line_that_a_killed_process_did_not_finish_is_written_again(project: Project) -> None:
     whole = project.path.read_text(encoding="utf-8")
     project.path.write_text(whole + whole.splitlines()[0][:40], encoding="utf-8")

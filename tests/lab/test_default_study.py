@@ -83,17 +83,6 @@ READERS: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("reader", READERS)
-def test_after_an_experiment_every_reader_has_the_runs_of_params_yaml(after_an_experiment: Path, reader: str) -> None:
-    root, wanted = after_an_experiment, keys_of(tiny.params())
-    recorded = read_study_record(study_folder(root / "runs", "default") / "study.json")
-    assert [run.run_key for run in recorded.runs] == keys_of(tiny.params(EXPERIMENT)) != wanted
-    before = files(root)
-    assert sorted(READERS[reader](root)) == sorted(wanted)
-    assert files(root) == before
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -204,8 +193,10 @@ def test_an_applied_experiment_is_what_readers_have(root: Path, recorded: str) -
         path.write_text(json.dumps(json.loads(path.read_text()) | {"runs": []}))
     set_steps(root, 1)
     wanted = keys_of(tiny.params(EXPERIMENT))
+    before = files(root)
     for reader, read in READERS.items():
         assert sorted(read(root)) == sorted(wanted), reader
+    assert files(root) == before
 
 
 def test_after_control_c_in_an_experiment_its_runs_are_refused_until_params_yaml_is_back(root: Path) -> None:

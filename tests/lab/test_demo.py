@@ -103,5 +103,4 @@ def test_another_study_of_that_name_is_kept(tmp_path: Path, capsys: pytest.Captu
 def test_the_demo_is_small_and_names_no_machine() -> None:
     files = [path for path in FOLDER.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 8 * 2**20
-    for path in FOLDER.rglob("status.json"):
-        assert json.loads(path.read_text(encoding="utf-8"))["host"] == ""
+    assert {read_json(path)["host"] for path in FOLDER.rglob("status.json")} == {""}

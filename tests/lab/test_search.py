@@ -15,7 +15,6 @@ from realm_lab.lab.stopping import sweepers, sweeping
 from realm_lab.lab.sweep import find_study
 from realm_lab.records import run_lease
 from realm_lab.records.files import read_json, write_json
-from realm_lab.records.metrics import CURVES, METRICS, chosen_by
 from realm_lab.records.run import StageRun
 from realm_lab.records.state import StageState
 from realm_lab.records.study import read_study_record
@@ -273,6 +272,7 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
         (space("{low: 1.0e-4, high: 1.0e-2}", more=f"set: {{{RATE}: 1.0e-3}}\n"), 4, "'set'"),
         (space("{low: 1, high: 2}", "pretrain.masking"), 4, "'choices'"),
         (space("{low: 1.0e-4, high: 1.0e-2}", "finetune.reader.learning_rate"), 4, "up to 'pretrain'"),
+        (SPACE + "metric: exact_match\n", 7, "'exact_match' is not measured on development data"),
         (SPACE + "metric: utility\n", 7, "'utility' is not measured on development data"),
         (SPACE + "pruning: {after_steps: 12}\n", 7, "pruning.after_steps: a trial has 12"),
         (SPACE + "pruning: {after_step: 4}\n", 7, "'after_steps'"),
@@ -299,15 +299,6 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
     ):
         with refused(word, path=where, line=4 if where == path else None):
             plan_study(path, tmp_path, params_path=PARAMETERS, overrides={name: value})
-
-
-@pytest.mark.slow
-def test_no_measure_of_test_data_pays_a_search(tmp_path: Path) -> None:
-    allowed = ", ".join(chosen_by())
-    assert "exact_match_dev" in allowed
-    for name in {*METRICS, *CURVES} - {*chosen_by()}:
-        with refused(f"'{name}'", allowed, line=7):
-            plan_study(write_search(tmp_path, SPACE + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
 
 
 def test_a_search_by_questions_needs_development_questions(tmp_path: Path) -> None:

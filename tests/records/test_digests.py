@@ -68,18 +68,6 @@ def test_damage(folder: Path, name: str, change: Callable[[bytes], bytes], is_se
         check_file(path)
 
 
-def test_a_flip_in_any_block_of_a_small_file_is_found(tmp_path: Path) -> None:
-    """At opening, as in a reader of 175 kB."""
-    path = tmp_path / "weights"
-    content = bytes(range(250)) * 700
-    path.write_bytes(content)
-    write_digests(tmp_path)
-    for at in range(0, len(content), BLOCK_BYTES):
-        path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
-        with refused(path=path):
-            check_folder(tmp_path)
-
-
 def test_all_of_a_folder_is_found_at_any_depth(tmp_path: Path) -> None:
     """A file five folders down, a folder with separate digests, an exchanged folder, and one that goes on changing."""
     stage, key = tmp_path / "stage-abc", "stage-abcdef"

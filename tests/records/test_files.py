@@ -1,15 +1,12 @@
 """Atomic writes leave the old file or the new one, and digests depend only on content."""
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from realm_lab.errors import UserError
 from realm_lab.records.files import (
@@ -25,16 +22,9 @@ from realm_lab.records.files import (
     remove_directory,
     room_for,
     wait_for_file,
-    write_json,
     write_text,
 )
 from tests.factories.errors import refused
-
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=10,
-)
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
@@ -142,13 +132,6 @@ def test_only_a_folder_that_we_wrote_is_replaced_or_removed(tmp_path: Path, monk
     assert not Path("empty").exists()
 
 
-@given(JSON_VALUES)
-def test_json_survives_the_round_trip(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
-    path = tmp_path_factory.getbasetemp() / "round-trip.json"
-    write_json(path, value)
-    assert read_json(path) == value
-
-
 def test_a_broken_json_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.json"
     path.write_text('{\n"a": 1,\n"b": }\n')
@@ -173,12 +156,6 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
         read_json_lines(path)
 
 
-@given(st.dictionaries(st.text(), JSON_VALUES, max_size=5))
-def test_a_digest_does_not_depend_on_the_order_of_keys(value: dict[str, object]) -> None:
-    backwards = dict(reversed(value.items()))
-    assert digest(value) == digest(backwards) == digest(json.loads(canonical_json(value)))
-
-
 def test_the_digest_of_a_run_never_moves() -> None:
     # Runs are found by this digest: if this line has to change, every earlier run is orphaned.
     assert canonical_json({"b": 1e-5, "a": ["é", None, True]}) == '{"a":["é",null,true],"b":1e-05}'
@@ -186,14 +163,6 @@ def test_the_digest_of_a_run_never_moves() -> None:
         digest({"b": 1e-5, "a": ["é", None, True]})
         == hashlib.sha256('{"a":["é",null,true],"b":1e-05}'.encode()).hexdigest()
     )
-
-
-def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.txt"
-    path.write_bytes(os.urandom(100_000))
-    assert digest_file(path) == hashlib.sha256(path.read_bytes()).hexdigest()
-    with refused(path=tmp_path / "absent.txt"):
-        digest_file(tmp_path / "absent.txt")
 
 
 def test_the_digest_of_a_changed_file_is_new_whatever_its_age(tmp_path: Path) -> None:
@@ -206,6 +175,8 @@ def test_the_digest_of_a_changed_file_is_new_whatever_its_age(tmp_path: Path) ->
         found.append(digest_file(path))
         assert digest_file(path) == found[-1] == hashlib.sha256(text.encode()).hexdigest()
     assert len(set(found)) == 3
+    with refused(path=tmp_path / "absent.txt"):
+        digest_file(tmp_path / "absent.txt")
 
 
 def test_a_file_of_another_machine_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from realm_lab.records import run_lease
-from realm_lab.records.lease import Taken
+from realm_lab.records.lease import Holder, Taken, holders
 from realm_lab.records.run_lease import LIMIT_SECONDS, LOST_CODE, writer_of, writing
 from tests.factories.errors import refused
 
@@ -116,9 +116,8 @@ def test_a_process_that_works_is_heard_of(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_lease_that_is_taken_between_look_and_grip_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = run_lease.writer_of
     with writing(tmp_path):
-        seen = iter([None])
-        monkeypatch.setattr(run_lease, "writer_of", lambda run: next(seen, look(run)))
+        first: Iterator[list[Holder]] = iter([[]])
+        monkeypatch.setattr(run_lease, "holders", lambda folder: next(first, holders(folder)))
         with pytest.raises(Taken), writing(tmp_path):
             pass

@@ -18,12 +18,14 @@ import functools
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from scipy import optimize, stats
 
 from realm_lab.evidence.statistics.intervals import FEWEST_FOR_SPREAD, LEVEL, SEED
 from realm_lab.evidence.statistics.paired import FEWEST_SEEDS, signs
+from realm_lab.records.files import read_json
 
 POWER = 0.8
 SIMULATED_SEEDS = 10  # up to here power is simulated
@@ -74,7 +76,8 @@ def detectable_effect(seeds: int, tests: int) -> float | None:
     if seeds < FEWEST_SEEDS:
         return None
     if seeds <= SIMULATED_SEEDS:
-        return _simulated_effect(seeds, tests)
+        known = simulated_effects()[str(seeds)]
+        return known[tests - 1] if tests <= len(known) else simulated_effect(seeds, tests)
     critical = stats.t.isf((1 - LEVEL ** (1 / tests)) / 2, seeds - 1)
     shifts = math.sqrt(seeds) * spreads(seeds, 50)
 
@@ -91,8 +94,15 @@ def spreads(seeds: int, count: int) -> np.ndarray:
     return found
 
 
-def _simulated_effect(seeds: int, tests: int) -> float:
-    """By bisection over one set of simulated studies, in which one test moves by the effect times a spread."""
+@functools.cache
+def simulated_effects() -> dict[str, list[float]]:
+    """Return seeds -> `simulated_effect` for 1, 2, ... tests, which takes seconds to compute."""
+    return dict(read_json(Path(__file__).with_name("simulated_effects.json")))
+
+
+def simulated_effect(seeds: int, tests: int) -> float:
+    """The detectable effect, by bisection over one set of simulated studies: one test moves by the effect times a
+    spread."""
     half = signs(seeds)[: 2 ** (seeds - 1)].T.astype(np.float32)  # without mirrors
     generator = np.random.default_rng(SEED)
     mine, *others = (generator.standard_normal((STUDIES, seeds), np.float32) for _ in range(tests))

@@ -17,10 +17,9 @@ from markupsafe import Markup
 from realm_lab.evidence.report.rendering import page
 from realm_lab.evidence.statistics import calibration, family, intervals, paired, power, wording
 from realm_lab.evidence.verdict import answer, runs, status, tables
-from realm_lab.records.files import read_json, write_text
+from realm_lab.records.files import write_text
 from realm_lab.records.metrics import FLOOR, METRICS
 
-EFFECTS = Path(__file__).with_name("simulated_effects.json")  # pairs -> `detectable_effect` for 1, 2, ... tests
 MOST_DIFFERENCES = 4000  # that the page judges: some seconds
 
 
@@ -33,7 +32,7 @@ def write_page(path: Path) -> None:
 def _constants() -> dict[str, Any]:
     """The values that the script shares with Python."""
     state: Any = np.random.default_rng(intervals.SEED).bit_generator.state["state"]
-    effects = read_json(EFFECTS)
+    effects = power.simulated_effects()
     fields = ("low", "high", "better", "digits", "unit")
     return {
         "alpha": family.ALPHA,

@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 
 from realm_lab import cli
-from realm_lab.evidence.statistics.paired import FEWEST_SEEDS
-from realm_lab.evidence.statistics.power import SIMULATED_SEEDS, detectable_effect
 from realm_lab.evidence.verdict.answer import Answer, verdict
-from realm_lab.evidence.verdict.page import EFFECTS
 from realm_lab.evidence.verdict.tables import read_csv
-from realm_lab.records.files import read_json
 from tests.evidence.report.opened_page import Opened, open_page
 
 VERDICT = """([text, choices]) => {
@@ -199,16 +195,3 @@ def test_what_the_page_cannot_judge_is_one_line(opened: Opened, text: str, words
 def test_it_is_either_a_page_or_a_verdict(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verdict", *given]) == 2
     assert "--page" in capsys.readouterr().err
-
-
-def test_the_page_has_the_simulated_power_of_python() -> None:
-    effects = read_json(EFFECTS)
-    assert [*effects] == [str(seeds) for seeds in range(FEWEST_SEEDS, SIMULATED_SEEDS + 1)]
-    tests = (1, 2, 7, 64)
-    assert [effects["6"][n - 1] for n in tests] == [detectable_effect(6, n) for n in tests]
-
-
-@pytest.mark.slow
-def test_all_simulated_power_of_the_page() -> None:
-    for seeds, effects in read_json(EFFECTS).items():
-        assert effects == [detectable_effect(int(seeds), n + 1) for n in range(len(effects))]
