@@ -19,7 +19,7 @@ from realm_lab.engine.systems.identity import plan_run
 from realm_lab.engine.worlds.world import ToyWorld
 from realm_lab.errors import UserError
 from tests import tiny
-from tests.engine.models.families import FAMILIES, write_family
+from tests.engine.models.families import write_family
 from tests.engine.systems.test_resuming import interrupted_once
 
 SIZES = {"model.hidden_size": 32, "model.layers": 3, "model.heads": 2, "model.intermediate_size": 48}
@@ -56,7 +56,7 @@ def make_project(root: Path, family: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["xlm-roberta", "electra", "modernbert"])  # one of each tokenizer
 def test_it_goes_the_whole_way(tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = make_project(tmp_path, family)
     assert main(["sweep", "one", "--launcher", "inline", "--root", str(tmp_path)]) == 0

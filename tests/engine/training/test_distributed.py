@@ -122,8 +122,7 @@ if os.environ.get("RANK") == "{rank}" and os.environ.get("WORLD_SIZE") == "2":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize(("rank", "name"), [(0, "SIGKILL"), (1, "SIGKILL"), (1, "SIGTERM")])
 def test_one_rank_that_is_stopped_stops_both_and_they_resume(
     prepared: Path,
     tmp_path: Path,

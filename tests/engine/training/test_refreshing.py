@@ -41,6 +41,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "drift, delayed": {"policy": {"name": "drift", "overlap": 1.0}, "interval_steps": 2, "delay_steps": 3},
     "map": {"policy": {"name": "map", "sample": 0.3, "every_steps": 2}, "interval_steps": 6},
 }
+KEPT = ("delayed", "delayed beyond the next", "drift, delayed", "map")  # by what a checkpoint has of them
 # Ages of the index that the steps 0 to 11 search.
 AGES = {
     "interval": [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1],
@@ -86,16 +87,15 @@ def test_the_age_of_the_index_is_what_the_policy_says(start: Path, policy: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bound", [0.3, 0.6, 1.0])
-def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path, bound: float) -> None:
+def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path) -> None:
     """The watch looks at the index before the check does, and writes down what it sees."""
-    gently = {"pretrain.refresh.policy": {"name": "drift", "overlap": bound}, "pretrain.watch.interval_steps": 2}
+    gently = {"pretrain.refresh.policy": {"name": "drift", "overlap": 0.6}, "pretrain.watch.interval_steps": 2}
     gently |= {"pretrain.retriever.learning_rate": 0.003}
     found = by_name(tiny.metrics(tiny.run("pretrain", settings("drift", **gently), start)))
     overlaps = dict(zip(range(0, STEPS + 1, 2), found["index_overlap_sampled"], strict=True))
     made, expected = 0, []
     for step in range(STEPS):
-        if step and step % 2 == 0 and overlaps[step] < bound:
+        if step and step % 2 == 0 and overlaps[step] < 0.6:
             made = step
         expected.append(step - made)
     assert found["index_staleness_steps"] == expected
@@ -107,7 +107,7 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path, bou
 @pytest.mark.parametrize(
     ("policy", "how", "kills"),
     [
-        *((policy, "inline", (1, 4, 7, 10)) for policy in POLICIES),
+        *((policy, "inline", (1, 4, 7, 10)) for policy in KEPT),
         ("delayed beyond the next", "process", (5, 8)),
     ],
 )
@@ -154,7 +154,7 @@ def test_the_passages_are_embedded_once_for_each_weights(root: Path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["interval", "delayed", "drift"])
+@pytest.mark.parametrize("policy", ["interval", "delayed"])
 def test_a_backend_is_built_anew_whenever_vectors_change(start: Path, policy: str) -> None:
     """FAISS Flat finds what exact search finds, so that a run differs where it searches vectors of before."""
     models, metrics, _ = tiny.outcome(tiny.run("pretrain", settings(policy), start))

@@ -12,9 +12,7 @@ import torch
 from realm_lab.engine.params.parameters import Launch
 from realm_lab.engine.training.checkpoint import load_newest
 from realm_lab.engine.training.loop import train
-from realm_lab.engine.training.pretrain import PretrainTask
 from realm_lab.records.run import Flag, StageRun
-from tests import tiny
 from tests.factories.errors import refused
 from tests.tiny import by_name
 
@@ -162,31 +160,6 @@ def test_a_signal_in_the_last_step_is_for_whoever_goes_on(stage: StageRun) -> No
         signal.signal(signal.SIGUSR2, before)
     assert noted == [signal.SIGUSR2]
     assert load_newest(stage.path / "checkpoints") is not None
-
-
-@pytest.mark.slow
-def test_a_preempted_stage_says_so(tmp_path: Path) -> None:
-    chosen = tiny.params({"pretrain.steps": 5, "model.dropout": 0.1})
-    line = tiny.prepare(chosen, tmp_path)
-    tiny.run("warm_start", chosen, line)
-    original = PretrainTask.train_step
-
-    def interrupted(self: PretrainTask, step: int) -> dict[str, float]:
-        if step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, step)
-
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(PretrainTask, "train_step", interrupted)
-        with pytest.raises(SystemExit) as caught:
-            tiny.run("pretrain", chosen, line)
-    assert caught.value.code == 128 + signal.SIGTERM
-    run = tiny.stage_run("pretrain", chosen, line)
-    assert run.status().state == "PREEMPTED"
-    assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step-00000003"]
-    tiny.run("pretrain", chosen, line)
-    assert run.status().state == "COMPLETE"
-    assert list(by_name(tiny.metrics(run))["loss"]) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("name", ["loss", "gradient_norm_reader"])

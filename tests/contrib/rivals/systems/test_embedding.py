@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from realm_lab.cli import main
 from realm_lab.contrib.rivals.embedding import Embedding, EmbeddingOptions
 from realm_lab.contrib.rivals.models.sentence import SentenceEncoder
+from realm_lab.engine.params.load import load
 from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.identity import plan_run
 from realm_lab.errors import UserError
@@ -29,7 +30,7 @@ def bodies(context: Context) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its wordpieces are others than the corpus's."""
-    whole.results("warm_start")
+    tiny.prepare(load(whole.root / "params.yaml"), whole.root)
     return write_sentence_folder(tmp_path_factory.mktemp("folder") / "bert", bodies(whole.context("warm_start")))
 
 
