@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from realm_lab.errors import UserError, suggestion
-from realm_lab.evidence.bound_results import SOURCES, BoundResults, agrees, fits
+from realm_lab.evidence.bound_results import SOURCES, WORDS_OF_NUMBERS, BoundResults, agrees, fits
 from realm_lab.records.yaml_file import reach, read_yaml
 
 CLAIMS = "claims.yaml"
 PART = ", "  # between a file and the heading of a section, if only this section is checked
-COUNTS = "two three four five six seven eight nine ten eleven twelve".split()
+COUNTS = WORDS_OF_NUMBERS[2:]
 NUMBER = r"(?:(?<![\w.])[−+-])?(?<![\w@.])(?>(?>\d+(?:,\d+)*(?:\.\d+)?|\.\d+)(?:e[−+-]?\d+)?)(?:x\b|(?![\w@]))(?: ?%)?"
 COUNT = rf"\b(?:{'|'.join(['one', *COUNTS])})\b"
 COUNTED = rf"\b(?:{'|'.join(COUNTS)})\b(?=(?:\s+\w+){{0,2}}\s+(?:seeds?|runs?|others?)\b|\s+of\b)"

@@ -16,7 +16,6 @@ from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.report.sections.axes import Axes
 from realm_lab.evidence.report.sections.cells import Cells
 from realm_lab.evidence.report.sections.collapse import CollapsedRuns
-from realm_lab.evidence.report.sections.corpus_update import CorpusUpdate
 from realm_lab.evidence.report.sections.corpus_updates import CorpusUpdates
 from realm_lab.evidence.report.sections.cost import Cost
 from realm_lab.evidence.report.sections.curves import Curves, study_curves
@@ -24,17 +23,16 @@ from realm_lab.evidence.report.sections.declared import Declared
 from realm_lab.evidence.report.sections.flags import Flags, Warnings
 from realm_lab.evidence.report.sections.interaction import Interactions
 from realm_lab.evidence.report.sections.looks import Looks
+from realm_lab.evidence.report.sections.means import CorpusUpdate, Overlap, Utility
 from realm_lab.evidence.report.sections.metrics import Details, FirstMetric, OtherMetrics, Reading
 from realm_lab.evidence.report.sections.more_figures import NAMES, MoreFigures, labelled
 from realm_lab.evidence.report.sections.noise import Noise
 from realm_lab.evidence.report.sections.not_run import NotRun
-from realm_lab.evidence.report.sections.overlap import Overlap
 from realm_lab.evidence.report.sections.overview import Overview
 from realm_lab.evidence.report.sections.plan import Plan
 from realm_lab.evidence.report.sections.runs import Reproduction, Runs
 from realm_lab.evidence.report.sections.step_changes import StepChanges
 from realm_lab.evidence.report.sections.tuning import Tuning
-from realm_lab.evidence.report.sections.utility import Utility
 from realm_lab.evidence.report.sections.worked import Worked
 from realm_lab.evidence.statistics.intervals import Interval
 from realm_lab.records.plugins import Choice

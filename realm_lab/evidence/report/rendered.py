@@ -5,7 +5,6 @@ The same data gives the same bytes, so a committed report can be compared with a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from realm_lab.evidence.report.paper import write_tables
 from realm_lab.evidence.report.rendering import escape_markdown
 from realm_lab.evidence.report.report_data import Report, load_report
 from realm_lab.evidence.report.section import Group, ReportSection
-from realm_lab.records.files import atomic_write, write_text
+from realm_lab.records.files import atomic_write, json_text, write_text
 from realm_lab.records.study import DEFAULT
 
 MOST_DIFFERENCES = 5  # of a file, in what `stale` returns
@@ -63,7 +62,7 @@ def _of_default(folder: Path, report: Report) -> dict[str, str]:
     """metrics.json next to the report of the default run."""
     if folder.name != DEFAULT or not folder.with_name("metrics.json").is_file():
         return {}
-    return {"../metrics.json": _json(metrics_of(report.record, report.results, report.data["presets"]))}
+    return {"../metrics.json": json_text(metrics_of(report.record, report.results, report.data["presets"]))}
 
 
 def _differences(path: Path, fresh: str) -> list[str]:
@@ -78,11 +77,7 @@ def _differences(path: Path, fresh: str) -> list[str]:
 
 def texts(sections: dict[str, ReportSection], summary: dict[str, Any]) -> dict[str, str]:
     """The text of each file."""
-    return {"summary.json": _json(summary), "report.md": markdown(sections)}
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return {"summary.json": json_text(summary), "report.md": markdown(sections)}
 
 
 def markdown(sections: dict[str, ReportSection]) -> str:
