@@ -168,15 +168,11 @@ def loaded_after_importing(modules: list[str], blocked: str = "") -> set[str]:
 @pytest.mark.slow
 def test_reports_and_tracking_start_without_torch() -> None:
     modules = [
-        *modules_of("errors", "records", "engine.params", "lab.tracking"),
+        *modules_of("errors", "records", "engine.params", "engine.corpus", "lab.tracking"),
         "realm_lab.engine.systems.identity",
         "realm_lab.engine.systems.realm",
     ]
     assert not {"torch", "faiss"} & loaded_after_importing(modules)
-
-
-def test_the_corpus_is_read_without_torch() -> None:
-    assert not {"torch", "faiss"} & loaded_after_importing(modules_of("engine.corpus"))
 
 
 def test_the_evidence_needs_no_torch_and_reads_no_file_at_import() -> None:

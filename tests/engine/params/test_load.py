@@ -69,7 +69,6 @@ def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(
         ("pretrain:\n  steps: many\n", 2, "pretrain.steps", "must be a whole number, got 'many'"),
         ("pretrain:\n  steps: true\n", 2, "pretrain.steps", ": must not be true or false (given: True)"),
         ("pretrain:\n  train_reader: perhaps\n", 2, "pretrain.train_reader", "must be true or false, got 'perhaps'"),
-        ("pretrain:\n  marginal: tokens\n", 2, "pretrain.marginal", "must be 'example' or 'token', got 'tokens'"),
         ("pretrain:\n  marginal: no\n", 2, "pretrain.marginal", "must be 'example' or 'token', got 'no'"),
         (
             "pretrain:\n  null_document: true\n",
@@ -80,12 +79,6 @@ def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(
         ("pretrain:\n  steps: {}\n", 2, "pretrain.steps", "must be a whole number, got {}"),
         ("pretrain:\n  candidates: 0\n", 2, "pretrain.candidates", "must be at least 1, got 0"),
         ("pretrain:\n  mask_rate: .nan\n", 2, "pretrain.mask_rate", "must be a finite number, got nan"),
-        (
-            "warm_start:\n  embedder:\n    query_scale: .inf\n",
-            3,
-            "warm_start.embedder.query_scale",
-            "must be a finite number, got inf",
-        ),
         (
             "corpus:\n  files:\n    max_articles: 0\n",
             3,

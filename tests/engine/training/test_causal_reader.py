@@ -121,12 +121,6 @@ def test_the_table_goes_with_the_runs_that_read_it(line: Path) -> None:
     assert table.parent / "other" in unneeded(line)
 
 
-@pytest.mark.parametrize("change", [{"pretrain.train_reader": True}, {"pretrain.marginal": "token"}])
-def test_what_a_frozen_reader_cannot_do_is_refused(line: Path, change: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="causal_checkpoint"):
-        chosen(line, change)
-
-
 def test_another_model_is_another_run(line: Path, tmp_path: Path) -> None:
     from realm_lab.engine.systems.identity import plan_run
 

@@ -137,13 +137,6 @@ def test_the_loss_and_its_gradient_are_those_of_the_paper(
     assert "gradient_norm_reader" not in found
 
 
-def test_it_learns_to_find_the_positives(system: TinySystem, labelled: Labelled) -> None:
-    first = LabelledPassages(*(column[:BATCH] for column in labelled.found))
-    trained = task(system, labelled, first)
-    losses = [trained.train_step(step)["loss"] for step in range(STEPS)]
-    assert losses[-1] < losses[0]
-
-
 def test_a_batch_smaller_than_the_ranks_is_refused(
     system: TinySystem, labelled: Labelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

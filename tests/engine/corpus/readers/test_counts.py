@@ -170,9 +170,3 @@ def test_real_files(name: str, kind: str, expected: dict[str, int]) -> None:
     counts = {what: found.counts[what] + found.dropped.get(left_out.get(what, ""), 0) for what in expected}
     assert counts == expected
     assert found.dropped == DROPPED.get(name, {})
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="no real data: name its folder in REALM_LAB_DATA")
-def test_every_real_file_is_counted() -> None:
-    there = {path.relative_to(DATA).as_posix() for path in DATA.rglob("*.*") if path.is_file()} - {"DATA.md"}
-    assert there >= {*REAL}

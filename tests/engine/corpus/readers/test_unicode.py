@@ -1,17 +1,15 @@
 """Offsets in characters stay right on every writing, and no text becomes a special token."""
 
-import itertools
 import json
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
-from realm_lab.engine.corpus.chunking import split_sentences
 from realm_lab.engine.corpus.cutting import Cutter
 from realm_lab.engine.corpus.readers import input_files, read_documents
 from realm_lab.engine.corpus.salient_spans import RuleTagger
-from realm_lab.engine.corpus.vocabulary import encode_batch_plain, special_ids, train_wordpiece
+from realm_lab.engine.corpus.vocabulary import encode_batch_plain, train_wordpiece
 
 TEXTS = {
     "plain": "Warsaw is large. It was founded in 1300. People of Warsaw like it.",
@@ -49,14 +47,6 @@ def text(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return document.text
 
 
-def test_sentences_leave_out_nothing_but_blanks(text: str) -> None:
-    offsets = split_sentences(text)
-    bounds = [0, *itertools.chain.from_iterable(offsets), len(text)]
-    assert bounds == sorted(bounds)
-    assert all(text[start:end] == text[start:end].strip() != "" for start, end in offsets)
-    assert all(not text[end:start].strip() for end, start in zip(bounds[::2], bounds[1::2], strict=True))
-
-
 def test_passages_and_spans_are_slices_of_the_text(text: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     [document] = read_documents(input_files(path))
@@ -84,11 +74,3 @@ def test_wordpieces_know_their_characters(text: str, tokenizer: Tokenizer) -> No
     for number, piece, (start, end) in zip(encoding.ids, encoding.tokens, encoding.offsets, strict=True):
         normal = "".join(tokenizer.normalizer.normalize_str(text[start:end]).split())
         assert number == unknown or piece.removeprefix("##") in normal
-
-
-def test_no_text_becomes_a_special_token(text: str, tokenizer: Tokenizer) -> None:
-    special = special_ids(tokenizer)
-    [encoding] = encode_batch_plain(tokenizer, [text])
-    assert not {special.mask, special.sep, special.cls, special.pad} & {*encoding.ids}
-    if "[MASK]" in text:
-        assert encoding.tokens[:3] == ["[", "cls", "]"]
