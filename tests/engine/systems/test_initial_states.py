@@ -153,6 +153,7 @@ def test_every_reader_gets_the_same_span_head(context: Make) -> None:
     for name in ("previous", "warm_start", "scratch"):
         reader = initial_state(context(finetune__initial_reader=name), "finetune").reader
         heads.append({key: value for key, value in reader.state_dict().items() if key.startswith(SPAN_HEAD)})
+    assert {name.split(".")[0] for name in heads[0]} == {*SPAN_HEAD}
     for head in heads[1:]:
         assert all(torch.equal(value, heads[0][name]) for name, value in head.items())
 

@@ -79,7 +79,9 @@ def test_an_answer_is_a_span_of_the_passage_that_it_names(root: Path, name: str)
     system = system_of(root, name)
     asked = AskedQuestions.of_split(system.context, "test").texts[:6]
     for given in (None, system.retrieve(asked, 3)):
-        for answer in system.answer(asked, given):
+        answers = system.answer(asked, given)
+        assert any(answer.candidates for answer in answers)
+        for answer in answers:
             for candidate in answer.candidates:
                 body = system.context.passages.text.row(candidate.row)["body"]
                 assert candidate.text.startswith(body[slice(*candidate.span)])
