@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +119,9 @@ def test_the_files_give_the_same_vectors(made: tuple[Embedder, Path, Any]) -> No
         torch.testing.assert_close(encoded(of_documents, PAIRS, "document"), documents, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="pip install sentence-transformers")
 def test_sentence_transformers_gives_the_same_vectors(made: tuple[Embedder, Path, Any]) -> None:
-    library = pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")
+    library = import_module("sentence_transformers")
     embedder, folder, tokenizer = made
     queries, documents = vectors(embedder, tokenizer)
     model = library.SentenceTransformer(str(folder), device="cpu")
