@@ -32,7 +32,6 @@ from tests.tiny_system import Reference, TinySystem, build_system, prepare_corpu
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "two towers": {"model": {"share_towers": False}},
-    "shared": {"model": {"share_towers": True}},
     "as released": {"model": {"share_towers": True, "projection": "released", "pooling": "tanh"}},
     "scaled": {"model": {"score_scale": "inverse_sqrt"}},
     "learned null": {"pretrain": {"null_document": "learned", "candidates": 8}},

@@ -163,6 +163,8 @@ def test_a_run_that_is_named_has_its_own_parameters(
         (["evaluate", "--predictions", "p", "--corpus-old", "z"], "--corpus-old belongs to --corpus; leave it out"),
         (["evaluate", "--predictions", "p", "--cloze", "a=b"], "--cloze belongs to --corpus; leave it out"),
         (["evaluate", "--predictions", "p", "--name", "n"], "--name belongs to --corpus; leave it out"),
+        (["evaluate", "--run-file", "r", "--json"], "--json belongs to --predictions or --corpus; leave it out"),
+        (["evaluate", "--run-file", "r", "--name", "n"], "--name belongs to --corpus; leave it out"),
         (["prepare", "--json"], "--json belongs to --count; give it"),
     ],
 )

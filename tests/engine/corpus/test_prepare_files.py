@@ -316,10 +316,12 @@ def test_bad_input_leaves_nothing(
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("split", ["train", "dev", "test"])
 @pytest.mark.parametrize(
-    ("content", "why"),
-    [("[]", "there is none"), ('[{"question": "who", "answer": "the"}]', "1 × question: no answer")],
+    ("split", "content", "why"),
+    [
+        *((split, "[]", "there is none") for split in ("train", "dev", "test")),
+        ("train", '[{"question": "who", "answer": "the"}]', "1 × question: no answer"),
+    ],
 )
 def test_a_file_without_a_question_to_ask_is_refused_before_anything_is_cut(
     files_params: FilesParams, squad_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

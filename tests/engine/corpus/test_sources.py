@@ -98,7 +98,6 @@ def test_options_seed_and_code_are_in_the_key(module: Path) -> None:
         ("corpus.source.town", 3, "'town'"),
         ("corpus.source.towns", "many", "a whole number"),
         ("corpus.source.mayors", "Ada", "a list"),
-        ("corpus.source", "legends:Legend", "'Legend'"),
         ("corpus.source", "toys", "did you mean 'toy'"),
         ("corpus.tagger", "exakt", "did you mean 'exact'"),
     ],

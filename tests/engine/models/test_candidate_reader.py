@@ -64,7 +64,7 @@ def test_candidates_are_read_as_one_by_one(system: TinySystem, reference: Refere
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("token_budget", [1, 60, 100])
+@pytest.mark.parametrize("token_budget", [1, 60])
 def test_the_grouping_changes_no_number(system: TinySystem, token_budget: int) -> None:
     torch.testing.assert_close(read(system, token_budget), read(system), atol=1e-5, rtol=0)
 

@@ -97,7 +97,6 @@ def test_a_wrong_proposal_is_refused_in_a_line(name: str, said: str) -> None:
         ("my_search:Unseeded", "pretrain.search.backend"),
         ({"name": "hnsw", "nprobe": 3}, "pretrain.search.backend.nprobe"),
         ({"name": "ivf_flat", "nlist": 0}, "pretrain.search.backend.nlist"),
-        ("my_search:No", "pretrain.search.backend"),
     ],
 )
 def test_a_wrong_backend_is_refused_before_any_work(backend: Any, parameter: str) -> None:

@@ -112,8 +112,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         ("my_refresh:DecidesAlone", "DecidesAlone.wants_refresh' takes (), but it is called with (now)"),
         ("my_refresh:Undecided", "AttributeError in my_refresh.py, line 28"),
         ("my_refresh:Untyped", "'options' has no type"),
-        ("my_refresh:Missing", "'Missing'"),
-        ("no_such_module:Class", "module 'no_such_module'"),
     ],
 )
 def test_what_is_no_policy_is_refused_in_a_line(policy: str, says: str) -> None:

@@ -184,7 +184,6 @@ def test_a_file_of_both_versions_gives_each_side_its_own(tmp_path: Path) -> None
     ("options", "message"),
     [
         (["--corpus", "no.jsonl"], "no.jsonl"),
-        (["--cloze", "a=b"], "--cloze belongs to"),
         (["--corpus", "x", "--predictions", "y"], "give one"),
         (["--corpus", "x", "--name", "../../outside"], "--name '../../outside': use letters, digits"),
         (["--corpus", "x", "--cloze", "../a=b"], "--cloze '../a': use letters, digits"),

@@ -334,8 +334,13 @@ FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "first"), FOLDERS)
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "document/model.safetensors"])
+@pytest.mark.parametrize(
+    ("name", "first", "file"),
+    [
+        *((*FOLDERS[0], file) for file in ("config.json", "model.safetensors", "document/model.safetensors")),
+        *((*folder, "model.safetensors") for folder in FOLDERS[1:]),
+    ],
+)
 def test_the_content_of_what_a_stage_begins_with_is_in_its_key(
     tmp_path: Path, name: str, first: str, file: str
 ) -> None:

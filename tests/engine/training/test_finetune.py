@@ -143,14 +143,11 @@ def test_loss_and_gradient_are_those_of_every_span_and_passage(
             torch.testing.assert_close(found[key], gradient, atol=2e-5, rtol=2e-3)
 
 
-@pytest.mark.parametrize("micro_batch", [1, 3])
 @pytest.mark.parametrize("softmax", ["factored", "joint"])
-def test_a_micro_batch_changes_no_gradient(
-    system: TinySystem, monkeypatch: pytest.MonkeyPatch, softmax: str, micro_batch: int
-) -> None:
+def test_a_micro_batch_changes_no_gradient(system: TinySystem, monkeypatch: pytest.MonkeyPatch, softmax: str) -> None:
     settings: dict[str, Any] = {"softmax": softmax, "early_loss_candidates": EARLY, "batch_size": 32}
     whole, expected = gradients(make_task(system, **settings), monkeypatch)
-    task = make_task(system, launch={"micro_batch": micro_batch}, **settings)
+    task = make_task(system, launch={"micro_batch": 3}, **settings)
     reads: list[int] = []
     original = task._read
 
@@ -160,7 +157,7 @@ def test_a_micro_batch_changes_no_gradient(
 
     task._read = read
     values, found = gradients(task, monkeypatch)
-    assert max(reads) <= micro_batch < sum(reads)
+    assert max(reads) <= 3 < sum(reads)
     assert values == pytest.approx(whole, rel=1e-5)
     assert found.keys() == expected.keys()
     for name, gradient in found.items():
