@@ -93,12 +93,3 @@ def test_pictures_that_cannot_be_read_are_refused_by_name(
     params = files_params(album, album.parent / "cities.txt", passage_length=16)
     with pytest.raises(UserError, match=r"16 patches with a title of .* raise corpus.passage_length"):
         prepare(params, tmp_path / "long", 0)
-
-
-def test_pictures_are_counted_among_the_documents(album: Path) -> None:
-    from realm_lab.engine.corpus.readers import Dropped, input_files, read_documents
-
-    dropped = Dropped()
-    documents = list(read_documents(input_files(album), dropped))
-    assert [document.form for document in documents] == ["picture"] * 6
-    assert not dropped

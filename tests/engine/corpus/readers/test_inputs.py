@@ -69,6 +69,9 @@ def test_pictures_are_all_read_under_any_name_and_renaming_changes_the_digest(tm
     for name in ("train.png", "wiki_flag.png", "a/Oslo.jpg"):
         put(tmp_path / name, name)
     assert titles(tmp_path) == ["Oslo", "train", "wiki flag"]
+    dropped = Dropped()
+    assert [document.form for document in read_documents(input_files(tmp_path), dropped)] == ["picture"] * 3
+    assert not dropped
     before, alone = digest_input(tmp_path), digest_input(tmp_path / "train.png")
     (tmp_path / "train.png").rename(tmp_path / "trains.png")
     assert digest_input(tmp_path) != before
