@@ -115,7 +115,7 @@ def test_every_module_is_in_a_package() -> None:
 
 
 def is_upward(module: str, target: str) -> bool:
-    """The packages `realm_lab` and `realm_lab.engine` import nothing of ours at start."""
+    """The packages `realm_lab` and `realm_lab.engine` import nothing of realm_lab at start."""
     if not package_of(module):
         return target in MODULES
     is_ours = target.startswith("realm_lab") and bool(package_of(target))

@@ -49,6 +49,15 @@ def test_the_loss_of_its_first_step_is_that_of_the_equations(system: System) -> 
     assert first["loss"] == pytest.approx(first["loss_early"] + first["loss_reader"])
 
 
+def test_an_answer_is_the_largest_sum_of_both_scores(system: System) -> None:
+    """With one softmax the shares of the passages are no longer the retriever's."""
+    questions = system.context.corpus.questions("test").texts[:4]
+    retrieved = system.retrieve(questions, 5)
+    for answer, scores in zip(system.answer(questions, retrieved), retrieved.scores_QK, strict=True):
+        prior = torch.from_numpy(scores).log_softmax(0).tolist()
+        assert [candidate.log_prior for candidate in answer.candidates] != pytest.approx(prior, abs=1e-3)
+
+
 def test_passages_are_frozen_and_questions_learn(system: System) -> None:
     before, after = (system.context.model_folder(stage) / "embedder" for stage in ("warm_start", "finetune"))
 
