@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from realm_lab.engine.core.seeding import numpy_generator
-from realm_lab.engine.corpus.store import NO_ROW, RaggedWriter, Sentences
+from realm_lab.engine.corpus.store import NO_ROW, Sentences
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.masking import MASKING_SCHEMES, MaskRequest, register_masking
 from realm_lab.engine.models.inputs import join
@@ -17,6 +17,7 @@ from realm_lab.engine.params.parameters import Pretrain
 from realm_lab.engine.training.query_stream import QueryStream
 from realm_lab.errors import UserError
 from realm_lab.records.plugins import Choice
+from tests.engine.corpus.preparing import write_part
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 MASK = SPECIAL.mask
@@ -27,14 +28,12 @@ SALIENT = [row for row, spans in enumerate(SPANS) if spans]
 
 
 def stored(folder: Path, spans: list[list[int]]) -> Sentences:
-    tokens = [[100 * row + place for place in range(10, 22)] for row in range(len(spans))]
-    for name, dtype, rows in (("tokens", np.uint16, tokens), ("spans", np.int32, spans)):
-        writer = RaggedWriter(folder, name, dtype)
-        writer.append(rows)
-        writer.close()
-    for name in ("origins", "gold"):
-        np.full(len(spans), NO_ROW, np.int32).tofile(folder / f"{name}.bin")
-    return Sentences(folder, np.uint16)
+    plain = {"origins": NO_ROW, "gold": NO_ROW, "labels": "", "text": ""}
+    rows = [
+        plain | {"tokens": [100 * row + place for place in range(10, 22)], "spans": pairs}
+        for row, pairs in enumerate(spans)
+    ]
+    return Sentences(write_part(folder, Sentences.COLUMNS, rows), np.uint16)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from realm_lab.engine.corpus.store import Ragged, RaggedWriter, Sentences
+from realm_lab.engine.corpus.store import Ragged, Sentences
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.corpus.words import WordStarts
 from realm_lab.engine.models.embedder import Embedder
@@ -19,6 +19,7 @@ from realm_lab.engine.training import warm_start
 from realm_lab.engine.training.pairs import Captions, InverseCloze, Pair, PairSampler, PassagePairs
 from realm_lab.records.run import Flag
 from tests import tiny
+from tests.engine.corpus.preparing import write_part
 
 SHORT = {"warm_start.reader.steps": 2, "launch.checkpoint_interval_seconds": 1000}
 
@@ -74,14 +75,12 @@ class Passages(SimpleNamespace):
 
 def sentences_of(tmp_path: Path) -> Sentences:
     """One of each passage."""
-    tokens = [[100 * row + place for place in range(8)] for row in range(len(SPANS))]
-    for name, dtype, rows in (("tokens", np.uint16, tokens), ("spans", np.int32, SPANS)):
-        writer = RaggedWriter(tmp_path, name, dtype)
-        writer.append(rows)
-        writer.close()
-    for name in ("origins", "gold"):
-        np.arange(5, dtype=np.int32).tofile(tmp_path / f"{name}.bin")
-    return Sentences(tmp_path, np.uint16)
+    rows = [
+        {"tokens": [100 * row + place for place in range(8)], "spans": pairs, "labels": "", "text": ""}
+        | dict.fromkeys(("origins", "gold"), row)
+        for row, pairs in enumerate(SPANS)
+    ]
+    return Sentences(write_part(tmp_path, Sentences.COLUMNS, rows), np.uint16)
 
 
 def test_pairs_of_passages_are_made_of_the_sentences_with_a_salient_span(tmp_path: Path) -> None:
