@@ -58,7 +58,6 @@ CURVES: dict[str, Callable[[float], float]] = {
     "cloze_null_probability_unknown": lambda x: 0.05 + 0.5 * x,
     "probe_gold_utility": lambda x: 0.3 + 4.1 * x,
     "gradient_norm_reader": lambda x: 4.0 + 3 * x,
-    "training_operations": lambda x: 1e12 * (1 + x),
     "refresh_operations": lambda x: 1e11 * (1 + x),
 }
 
