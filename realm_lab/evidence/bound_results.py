@@ -105,7 +105,7 @@ class BoundResults:
                 known = sorted({path.parent.name for path in (self._root / "reports").glob("**/results.csv")})
                 raise UserError(f"no report of study '{name}'", remedy=suggestion(name, known))
             report = load_report(folder)
-            check_results(self._root, folder, report.results)
+            check_results(self._root, folder)
             found = {(one.metric.name, cell.cell.name): cell.finding for one in report.compared for cell in one.cells}
             self._read[name] = Study(report, {key: finding for key, finding in found.items() if finding})
         return self._read[name]

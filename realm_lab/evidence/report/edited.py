@@ -7,26 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realm_lab.errors import UserError
-from realm_lab.evidence.ledger import last_look
+from realm_lab.evidence.ledger import digest_text, last_look
 from realm_lab.evidence.report.frames import read_summary, results_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REMEDY = "restore it from a copy, or run the study again"
-
 
 def results_digest(results: pd.DataFrame) -> str:
-    """Return the SHA-256 of a results.csv as hex, as summary.json and the ledger have it."""
+    """Return `digest_text` of the results.csv with these results."""
     return hashlib.sha256(results_text(results).encode()).hexdigest()
 
 
-def check_results(root: Path, folder: Path, results: pd.DataFrame) -> None:
-    """Compare results.csv with the last look of the ledger, if it has one, and with summary.json. UserError: they
-    differ, so one of the files was edited."""
-    found, path = results_digest(results), folder / "results.csv"
+def check_results(root: Path, folder: Path) -> None:
+    """Compare results.csv with the last look of the ledger, if it has one, and with the digest in summary.json.
+    UserError: they differ, so one of the files was edited."""
+    path = folder / "results.csv"
+    found, remedy = digest_text(path), "restore it from a copy, or run the study again"
     look = last_look(root / "runs", folder.name) if folder.parent.name != "reference" else None
     if look and found != look.fields["results"]:
-        raise UserError(f"not the results of the last look, line {look.number} of the ledger", REMEDY, path=path)
-    if found != read_summary(folder).get("results", found):
-        raise UserError("not the results of which summary.json has the digest; one was edited", REMEDY, path=path)
+        raise UserError(f"not the results of the last look, line {look.number} of the ledger", remedy, path=path)
+    if found != read_summary(folder).get("results"):
+        raise UserError("differs from its digest in summary.json: one of the two was edited", remedy, path=path)

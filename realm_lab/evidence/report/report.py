@@ -24,7 +24,6 @@ from realm_lab.evidence.report.edited import check_results
 from realm_lab.evidence.report.examples import explorer_data
 from realm_lab.evidence.report.frames import (
     StudyFrames,
-    load_committed,
     load_runs,
     read_summary,
     report_folder,
@@ -65,7 +64,7 @@ def report(
     is_run_here = folder.name in studies.names()
     there = report_folder(root, folder.name)
     if there and not is_run_here and not paper:
-        check_results(Path(root), there, load_committed(there)[1])
+        check_results(Path(root), there)
         render_again(there)
         write_index(root / "reports" if there.parent.name != "reference" else there.parent)
         return write_page(there) if html else there / "report.md"
