@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 import time
 import traceback
 from collections import Counter
@@ -27,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from realm_lab.errors import UserError, nearest
 from realm_lab.lab.tasks import Task
 from realm_lab.lab.workers import POLL_SECONDS, Outcome, Workers, end_of, task_file
+from realm_lab.records.environment import bfloat16_units
 from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.records.launched import cores, visible_gpus
 from realm_lab.records.lease import Taken
@@ -256,6 +258,13 @@ class Launcher:
         """Accept tasks and return at once; one that already ended badly starts again. A task's `after` names tasks of
         this or an earlier submission; a name that is in neither is complete already. PartlySubmitted: a queue took
         some, and refuses the others."""
+        if not self.tasks and any(map(_has_slow_bfloat16, tasks)):
+            print(
+                "note: this processor has no instructions for bfloat16, and computes it tens of times slower than "
+                "float32; stop, and add --set model.precision=float32",
+                file=sys.stderr,
+                flush=True,
+            )
         for task in tasks:
             known = self.states.get(task.name)
             if known is None or known.state not in (*UNFINISHED, "COMPLETE"):
@@ -345,6 +354,11 @@ class Launcher:
     def close(self) -> None:
         """Release resources; local processes that still run are stopped after a checkpoint."""
         self.cancel(list(self.states))
+
+
+def _has_slow_bfloat16(task: Task) -> bool:
+    on_processor = not visible_gpus(task.run.params.launch.device)
+    return task.run.params.model.precision == "bfloat16" and on_processor and not bfloat16_units()
 
 
 class InlineLauncher(Launcher):

@@ -351,3 +351,20 @@ def test_inline_waits_for_who_was_quicker(tmp_path: Path, asked: dict[str, Any])
     complete(tmp_path, Task("0", STAGES, run_of(0, PARAMS), dict.fromkeys(STAGES, "0" * 64), (), ()))
     assert made.poll()["0"].state == "COMPLETE"
     assert asked["done"] == [(0, "pretrain")]
+
+
+@pytest.mark.parametrize(
+    ("units", "precision", "warns"), [([], "bfloat16", True), (["amx_bf16"], "bfloat16", False), ([], "float32", False)]
+)
+def test_bfloat16_without_instructions_for_it_is_named_before_hours_are_lost(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    units: list[str],
+    precision: str,
+    warns: bool,
+) -> None:
+    monkeypatch.setattr(launchers, "bfloat16_units", lambda: units)
+    monkeypatch.setattr(launchers, "visible_gpus", lambda device: [])
+    inline(tmp_path, {}, 2, tiny.params({"model.precision": precision}))
+    assert capsys.readouterr().err.count("model.precision=float32") == warns

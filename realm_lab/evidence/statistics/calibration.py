@@ -5,7 +5,7 @@ them skewed. Therefore studies without any effect are simulated, with the skewne
 correlations; whatever such a study finds is a false alarm. The spread does not matter: the statistic is free of scale.
 
 Drawing the seeds themselves again, with replacement, is not used: of eight seeds it gives any false alarm in 12 % of
-studies of 12 normal comparisons, where the truth is below 5 %.
+studies of 12 normal comparisons, where the truth is below 5 % (a test shows it).
 
 References: Joanes & Gill (1998), Comparing measures of sample skewness and kurtosis, section 2 (G1); Pearson (1895),
 type III; Cario & Nelson (1997), Modeling and generating random vectors with arbitrary marginal distributions, for

@@ -41,7 +41,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "drift, delayed": {"policy": {"name": "drift", "overlap": 1.0}, "interval_steps": 2, "delay_steps": 3},
     "map": {"policy": {"name": "map", "sample": 0.3, "every_steps": 2}, "interval_steps": 6},
 }
-KEPT = ("delayed", "delayed beyond the next", "drift, delayed", "map")  # their checkpoints differ
+KEPT = ("delayed", "delayed beyond the next", "drift, delayed", "map")  # all that a checkpoint can hold
 # Ages of the index that the steps 0 to 11 search.
 AGES = {
     "interval": [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1],

@@ -94,6 +94,15 @@ def test_a_finding_names_its_skewness() -> None:
     assert judged["odd"].as_json()["false_alarms"] == judged["odd"].false_alarms
 
 
+def test_drawing_seeds_again_would_exaggerate() -> None:
+    """Eight seeds of 12 normal comparisons: the reason why `calibrate` does not resample."""
+    generator = np.random.default_rng(2)
+    truth = generator.normal(size=(300, 8, 12))
+    again = np.concatenate([(one - one.mean(0))[generator.integers(0, 8, (20, 8))] for one in truth])
+    assert false_alarms(again).corrected.any(1).mean() > 0.09
+    assert false_alarms(truth).corrected.any(1).mean() < 0.09
+
+
 @pytest.mark.slow
 def test_null_studies_of_eight_cells_and_two_metrics() -> None:
     """A small part of benchmarks/false_alarms.py: normal, and with the skewness of the committed studies."""

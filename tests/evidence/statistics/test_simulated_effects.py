@@ -14,9 +14,6 @@ def test_stored_power_is_that_of_the_simulation() -> None:
 
 
 @pytest.mark.slow
-def test_stored_power_of_all_seeds_is_that_of_the_simulation() -> None:
+def test_all_stored_power_is_that_of_the_simulation() -> None:
     for seeds, effects in simulated_effects().items():
-        assert effects == sorted(effects)
-        assert len(effects) == 64
-        tests = (1, 3, 18, 64)
-        assert [effects[n - 1] for n in tests] == [simulated_effect(int(seeds), n) for n in tests]
+        assert effects == [simulated_effect(int(seeds), n + 1) for n in range(len(effects))]
