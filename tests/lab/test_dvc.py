@@ -269,24 +269,6 @@ def test_a_browser_draws_all_plots_without_network(plots: Path, browser: Any) ->
 
 
 @pytest.mark.slow
-def test_an_experiment_in_a_copy_runs_what_it_changes_and_leaves_its_runs(clone: Path) -> None:
-    run = commands_in(clone)
-    stages = clone / "runs" / "stages"
-    before = {path.name for path in stages.iterdir()}
-    default = (clone / "runs" / "studies" / "default" / "study.json").read_bytes()
-    run("dvc exp run --temp -n short -S finetune.steps=1")
-    made = {path.name.split("-")[0] for path in stages.iterdir() if path.name not in before}
-    assert made == {"finetune", "evaluate"}
-    assert before <= {path.name for path in stages.iterdir()}, "what is shared is not deleted with the copy"
-    study = read_study_record(clone / "runs" / "studies" / "short" / "study.json")
-    assert all((stages / f"evaluate-{one.run_key[:12]}" / "results.json").is_file() for one in study.runs)
-    assert (clone / "runs" / "studies" / "default" / "study.json").read_bytes() == default
-    table = run("dvc exp show --no-pager --only-changed --hide-workspace --drop ^(data/prepared|models|reports|params)")
-    assert "[short]" in table
-    assert "finetune.steps" in table
-
-
-@pytest.mark.slow
 def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> None:
     run = commands_in(clone)
     report, metrics = (clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")
@@ -307,19 +289,32 @@ def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> Non
 
 
 @pytest.mark.slow
-def test_readers_follow_params_yaml_through_temp_apply_and_the_checkout_of_an_old_commit(clone: Path) -> None:
-    """None of these records the study `default` again."""
-    run, before = commands_in(clone), complete(clone)
-    run("dvc exp run --temp -n aside -S finetune.steps=3")
-    assert complete(clone) == before
-    run("dvc exp apply aside")
+def test_an_experiment_in_a_copy_runs_what_it_changes_and_leaves_its_runs(clone: Path) -> None:
+    """Readers follow params.yaml through the copy, `apply` and the checkout of an old commit; none of them records the
+    study `default` again."""
+    run, complete_before = commands_in(clone), complete(clone)
+    stages = clone / "runs" / "stages"
+    before = {path.name for path in stages.iterdir()}
+    default = (clone / "runs" / "studies" / "default" / "study.json").read_bytes()
+    run("dvc exp run --temp -n short -S finetune.steps=1")
+    made = {path.name.split("-")[0] for path in stages.iterdir() if path.name not in before}
+    assert made == {"finetune", "evaluate"}
+    assert before <= {path.name for path in stages.iterdir()}, "what is shared is not deleted with the copy"
+    study = read_study_record(clone / "runs" / "studies" / "short" / "study.json")
+    assert all((stages / f"evaluate-{one.run_key[:12]}" / "results.json").is_file() for one in study.runs)
+    assert (clone / "runs" / "studies" / "default" / "study.json").read_bytes() == default
+    table = run("dvc exp show --no-pager --only-changed --hide-workspace --drop ^(data/prepared|models|reports|params)")
+    assert "[short]" in table
+    assert "finetune.steps" in table
+    assert complete(clone) == complete_before
+    run("dvc exp apply short")
     applied = complete(clone)
-    assert set(applied).isdisjoint(before)
+    assert set(applied).isdisjoint(complete_before)
     assert load_record("default/realm-s0", clone).run_key in applied
-    run("git commit -qam aside")
+    run("git commit -qam short")
     run("git checkout -q HEAD~1")
-    assert complete(clone) == before
-    assert load_record("default/realm-s0", clone).run_key in before
+    assert complete(clone) == complete_before
+    assert load_record("default/realm-s0", clone).run_key in complete_before
     run("git checkout -q -")
     assert complete(clone) == applied
     run("git reset -q --hard HEAD~1")

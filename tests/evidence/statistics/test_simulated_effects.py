@@ -14,6 +14,7 @@ def test_stored_power_is_that_of_the_simulation() -> None:
 
 
 @pytest.mark.slow
-def test_all_stored_power_is_that_of_the_simulation() -> None:
+def test_stored_power_of_each_number_of_seeds_is_that_of_the_simulation() -> None:
     for seeds, effects in simulated_effects().items():
-        assert effects == [simulated_effect(int(seeds), n + 1) for n in range(len(effects))]
+        every_fourth = range(int(seeds) % 4, len(effects), 4)
+        assert [effects[n] for n in every_fourth] == [simulated_effect(int(seeds), n + 1) for n in every_fourth]
