@@ -31,7 +31,7 @@ from realm_lab.engine.core.hub import is_dataset
 from realm_lab.errors import UserError, install_line, lacks_engine, nearest, suggestion
 
 PLUGINS = "realm_lab.verbs"  # group of entry points: functions that add commands, as those of this package do
-EXIT_UNEXPECTED = 1
+EXIT_UNEXPECTED = 70  # EX_SOFTWARE of sysexits.h: no verdict of a gate
 EXIT_USER_ERROR = 2  # as argparse
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -83,9 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN_PIPE
     except Exception as error:
         if lacks_engine(error):
-            lacking = UserError(
-                f"`{PROGRAM} {options.verb}` needs {error.name}, which is not installed", install_line("engine")
-            )
+            verb = options.alias or options.verb
+            lacking = UserError(f"`{PROGRAM} {verb}` needs the engine, which is not installed", install_line("engine"))
             return _fail(options, EXIT_USER_ERROR, f"error: {lacking}")
         if isinstance(error, OSError) and error.errno in REMEDIES and error.filename:
             named = UserError(error.strerror, REMEDIES[error.errno], path=error.filename)

@@ -35,7 +35,8 @@ SLOT = re.compile(r"\{([^{}]*)\}")
 # question. It is quoted whole, and so is emphasised text, so that nobody changes it in passing, by a negation either.
 OUTCOME = re.compile(
     rf"{VERDICTS}|\b(?:declar\w+|criteri(?:on|a)|met|missed|confirm\w*|toys?|synthetic|real|scale|GPUs?|papers?|open"
-    r"|shown?|shows|prove\w*|established|above|below|more|less|fewer|gains?|loss|loses?|costs?|harms?|helps?)\b"
+    r"|shown?|shows|prove\w*|established|above|below|more|less|fewer|gains?|loss|loses?|costs?|harms?|helps?"
+    r"|as well as|guess|favou?rs?|depends?)\b"
     r"|\?[*)]*\s+\S",
     re.IGNORECASE,
 )

@@ -246,7 +246,7 @@ def test_a_verb_of_the_pipeline_runs_to_its_stage(words: str, last: str, stages:
         ),
         (
             ZeroDivisionError("division by zero"),
-            1,
+            70,
             "realm-lab: unexpected ZeroDivisionError: division by zero; run again with --debug for the traceback",
         ),
     ],

@@ -53,13 +53,15 @@ def table(rows: Rows, caption: str, label: str, note: str = "") -> str:
     for place in range(len(names)):
         if max(len(line[place]) for line in body) > WRAPPED:
             columns[place] = r">{\raggedright\arraybackslash}p{.5\linewidth}"
-    lines = [" & ".join(line) + r" \\" for line in ([latex(name) for name in names], *body)]
+    import pandas as pd
+
+    frame = pd.DataFrame(body, columns=[latex(name) for name in names])
+    tabular = frame.style.hide(axis="index").to_latex(column_format="".join(columns), hrules=True)
     return "\n".join((
-        *[UNICODE] * any(map(needs_unicode, lines)),
+        *[UNICODE] * needs_unicode(tabular),
         "% needs \\usepackage{array,booktabs,graphicx}", r"\begin{table}", r"\centering\small",
         rf"\caption{{{latex(caption[0].upper() + caption[1:])}}}",
-        rf"\label{{tab:{label}}}", FIT, rf"\begin{{tabular}}{{{''.join(columns)}}}",
-        r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}}",
+        rf"\label{{tab:{label}}}", FIT, tabular.rstrip() + "}",
         *([r"", r"\smallskip", rf"\parbox{{\linewidth}}{{\footnotesize {note}}}"] if note else []), r"\end{table}", "",
     ))  # fmt: skip
 

@@ -86,11 +86,13 @@ def read_csv(path: Path) -> list[Row]:
         raise UserError("not a text in UTF-8", path=path, remedy="export it as CSV in UTF-8") from None
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a column may hold a whole configuration
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
     names = [name.strip() for name in next(reader, [])]
     _refuse_twice(names, path)
     rows = []
     for values in reader:
+        values = [value.strip() for value in values]
         if not any(values):
             continue
         if len(values) != len(names):
@@ -177,6 +179,7 @@ def _literal(text: str) -> Any:
 
 
 def _refuse_twice(names: Sequence[str], path: Path | str = "") -> None:
-    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
         line = 1 if path else None
         raise UserError(f"two columns are called '{twice}'", path=path, line=line, remedy="rename one")

@@ -1,5 +1,6 @@
-"""The tests against the code of others: multtest (R, Bioconductor; Debian has it as r-bioc-multtest), without which its
-test is skipped. AdaStop's decisions come from its tutorial."""
+"""The tests against the code of others: multtest (R, Bioconductor), MNE, pingouin. Each is skipped if it is missing.
+Debian has multtest as r-bioc-multtest; `pip install mne pingouin`. AdaStop's decisions come from its tutorial.
+"""
 
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import realm_lab
 from realm_lab.evidence.statistics.family import Kind
 from realm_lab.evidence.statistics.paired import step_down_max_t
+from realm_lab.evidence.statistics.power import equivalence_p
 
 EXACT = 1e-12
 FAMILIES = 200
@@ -66,6 +68,32 @@ def test_step_down_p_against_multtest(tmp_path: Path) -> None:
     assert found.keys() == expected.keys()
     for name, ps in expected.items():
         assert found[name] == pytest.approx(ps, rel=0, abs=EXACT)
+
+
+def test_p_against_mne() -> None:
+    """Single-step max-T of each test and all smaller ones, from the largest statistic down, is the step-down.
+
+    `n_permutations="all"` of MNE 1.13 leaves out one of the signs, so their number is given.
+    """
+    mne_stats = pytest.importorskip("mne.stats", reason="no mne: pip install mne")
+    for deltas in families(FAMILIES):
+        statistics = np.abs(deltas.mean(0) / deltas.std(0, ddof=1))
+        rest, largest, expected = list(np.argsort(-statistics)), 0.0, {}
+        while rest:
+            single = mne_stats.permutation_t_test(deltas[:, rest], 2 ** (len(deltas) - 1), verbose="error")[1]
+            largest = max(largest, single[0])
+            expected[rest.pop(0)] = largest
+        assert step_down(deltas) == pytest.approx([expected[test] for test in range(deltas.shape[1])], rel=0, abs=EXACT)
+
+
+def test_equivalence_p_against_pingouin() -> None:
+    pingouin = pytest.importorskip("pingouin", reason="no pingouin: pip install pingouin")
+    for deltas in families(20):
+        for test in deltas.T:
+            for largest in (0.1, 1.0, 3.0):
+                other = pingouin.tost(test, np.zeros(len(test)), bound=largest, paired=True)
+                [expected] = other.filter(regex="^p.?val$").to_numpy()[0]
+                assert equivalence_p(test, largest) == pytest.approx(expected, rel=0, abs=EXACT)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,15 @@ def random_table(generator: np.random.Generator) -> tuple[str, dict[str, Any]]:
                 generator.choice(["", "nan", "inf"]) if chance > 0.97 and pair else values[one][pair] for one in metrics
             ]
             shared = f"fold {pair}" if word else pair + 7
-            rows.append([name, shared, f"d{pair // 3}", "failed" if 0.5 < chance < 0.52 and pair else "done", *written])
+            rows.append(
+                [
+                    f"{name}{' ' * (pair % 2)}",
+                    shared,
+                    f"d{pair // 3}",
+                    "failed" if 0.5 < chance < 0.52 and pair else "done",
+                    *written,
+                ]
+            )
     file = io.StringIO()
     csv.writer(file).writerows([["cell", "seed", "document", "status", *metrics], *rows])
     deltas = {one: float(generator.choice([0.01, 0.1, 0.5])) for one in metrics if generator.random() < 0.3}

@@ -18,7 +18,7 @@ from realm_lab import UserError
 from realm_lab.cli import parser as cli
 from realm_lab.evidence.verdict.answer import Answer, CellAnswer, verdict
 from realm_lab.evidence.verdict.sources import read_runs
-from realm_lab.evidence.verdict.tables import Row
+from realm_lab.evidence.verdict.tables import Row, read_csv
 from realm_lab.evidence.verdict.tensorboard import last_scalars
 from tests.factories.errors import refused
 
@@ -361,6 +361,16 @@ def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
     path.write_text("cell;seed;acc\n0,1;0;0,70\n0,1;1;,8\n0,2;0;1,5e-1\n")
     base, other = cells(path, baseline="0,1")
     assert (base.values, other.values) == ({0: 0.7, 1: 0.8}, {0: 0.15})
+
+
+def test_blanks_around_values_and_a_long_field(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"cell,seed,acc,notes\n a,0, .7 ,{'x' * 200_000}\na ,1,.8,\n , ,,\nb,0 ,.9,\n")
+    base, other = cells(path, baseline="a")
+    assert (base.values, other.values) == ({0: 0.7, 1: 0.8}, {0: 0.9})
+    path.write_text("cell,seed,acc,,\na,0,.7,,\n")
+    with pytest.raises(UserError, match="line 1: two columns"):
+        read_csv(path)
 
 
 def test_names_of_runs(samples: Path) -> None:

@@ -23,7 +23,8 @@ function readCsv(text, file) {
   const nested = names.find(isNested);
   if (nested) refuse(`${file}: the settings in column '${nested}' need the command: realm-lab verdict`);
   const rows = [];
-  for (const { values, line } of records) {
+  for (const { values: given, line } of records) {
+    const values = given.map((value) => value.trim());
     if (!values.some(Boolean)) continue;
     if (values.length !== names.length) refuse(`${file}, line ${line}: ${values.length} values under ${names.length} columns`);
     rows.push({ values: new Map(names.map((name, place) => [name, values[place]])), where: `${file}, line ${line}` });
