@@ -85,12 +85,13 @@ def picture(lines: list[Line], length: float) -> str:
     """Draw the lines as an animated SVG."""
     width, height = round(COLUMNS * CHARACTER + 2 * MARGIN), len(lines) * LINE + BAR + 2 * MARGIN
     rules, body = [], []
+    film = f"{length:.1f}s {2 * READING_SECONDS - length:.1f}s"  # it starts at the end, with all lines
     for row, line in enumerate(lines):
         y = BAR + MARGIN + row * LINE
         shown = 100 * line.seconds / length
         rules.append(
             f"@keyframes k{row}{{0%,{shown:.2f}%{{opacity:0}}{shown + 0.01:.2f}%,99%{{opacity:1}}100%{{opacity:0}}}}"
-            f"#l{row}{{animation:k{row} {length:.1f}s infinite}}"
+            f"#l{row}{{animation:k{row} {film} infinite}}"
         )
         column, marks, spans = 0, "", ""
         for style, text in line.pieces:
@@ -110,7 +111,7 @@ def picture(lines: list[Line], length: float) -> str:
             rules.append(
                 f"@keyframes t{row}{{0%,{shown:.2f}%{{transform:none}}"
                 f"{end:.2f}%,100%{{transform:translateX({column * CHARACTER:.0f}px)}}}}"
-                f"#t{row}{{animation:t{row} {length:.1f}s steps({column}) infinite}}"
+                f"#t{row}{{animation:t{row} {film} steps({column}) infinite}}"
             )
             cover = f'<rect id="t{row}" class="c" x="{MARGIN + 16}" y="{y}" width="{width}" height="{LINE}"/>'
         body.append(f'<g id="l{row}">{marks}{spans}{cover}</g>')
