@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 from realm_lab.cli.flags import Add, add_json
@@ -59,7 +60,7 @@ def add_verdict(add: Add) -> None:
     text = "column of the states of runs: those that did not finish have no value"
     verb.add_argument("--state", default="", metavar="COLUMN", help=text)
     text = "the largest difference of a metric that does not matter; without it nothing is called equivalent"
-    verb.add_argument("--delta", action="append", default=[], metavar="COLUMN=SIZE", help=text)
+    verb.add_argument("--delta", action="append", default=[], metavar="[COLUMN=]SIZE", help=text)
     text = "columns in the name or folder of a run, for example '{variant}/seed_{seed}'"
     verb.add_argument("--name", default="", metavar="PATTERN", help=text)
     text = "file or folder of each run that has its metrics, if several do"
@@ -101,10 +102,11 @@ def _run_verdict(options: argparse.Namespace) -> int:
 
     if not (options.source and options.metric and options.baseline is not None):
         raise UserError("verdict needs SOURCE, --metric and --baseline", remedy="give them, or only --page FILE.html")
-    delta = dict(_bound(text) for text in options.delta)
+    metrics = dict(map(_directed, options.metric))
+    delta = {name: size for text in options.delta for name, size in _bounds(text, metrics).items()}
     rows = read_runs(options.source, options.name, options.experiment, options.part)
     names = {name: getattr(options, name) for name in ("baseline", "cell", "pair", "cluster", "control", "state")}
-    answer = verdict(rows, metric=dict(map(_directed, options.metric)), delta=delta, **names)
+    answer = verdict(rows, metric=metrics, delta=delta, **names)
     if options.out:
         from realm_lab.evidence.verdict.written import write
 
@@ -123,11 +125,12 @@ def _directed(text: str) -> tuple[str, Better]:
     return (name, "up" if way == "up" else "down") if name and way in ("up", "down") else (text, "")
 
 
-def _bound(text: str) -> tuple[str, float]:
+def _bounds(text: str, metrics: Iterable[str]) -> dict[str, float]:
+    """The column and the size of `accuracy=0.02`; `0.02` is the size of all metrics."""
     name, _, size = text.rpartition("=")
     try:
-        if name and float(size) > 0:
-            return name, float(size)
+        if float(size) > 0:
+            return dict.fromkeys([name] if name else metrics, float(size))
     except ValueError:
         pass
-    raise UserError(f"--delta {text}: not a column and a size above 0", remedy="for example --delta accuracy=0.01")
+    raise UserError(f"--delta {text}: no size above 0", remedy="for example --delta 0.01 or --delta accuracy=0.01")

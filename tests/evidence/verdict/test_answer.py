@@ -265,6 +265,7 @@ def test_a_gate_keeps_no_noise(gate: str, tmp_path: Path, capsys: pytest.Capture
         ((*BETTER[:-1], None), "acc=down", [], 1),
         (BASE, "acc=up", [], 3),
         (BASE, "acc", ["--delta", "acc=0.01"], 0),
+        (BASE, "acc", ["--delta", "0.01"], 0),
     ],
 )
 def test_exit_codes_of_a_gate(
