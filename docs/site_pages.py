@@ -18,6 +18,7 @@ from realm_lab import __version__
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "docs"
 REPORTS = ["LOG.md", "reference/index.html", "reference/*/report.md", "reference/*/figures/*.png"]
+LINKS_OF_THE_OVERVIEW = '<p class="links"><a href="../../">Home</a> · <a href="../../findings/">Findings</a></p>'
 LINKS_OF_A_REPORT = (
     "[Findings](../../../findings.md) · [All reports](../index.html) · [How to read a report](../../../reading.md)"
 )
@@ -41,6 +42,9 @@ def main() -> None:
                 title, _, rest = text.partition("\n")
                 text = f"{title}\n\n{LINKS_OF_A_REPORT}\n{rest}"
             page.write_text(ALONE + text if path in reports else text, encoding="utf-8")
+        elif path.suffix == ".html":
+            text = path.read_text(encoding="utf-8")
+            page.write_text(text.replace("<main>", f"<main>\n{LINKS_OF_THE_OVERVIEW}", 1), encoding="utf-8")
         elif path.suffix not in (".py", ".ipynb"):
             shutil.copyfile(path, page)
     notebook = json.loads((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))
