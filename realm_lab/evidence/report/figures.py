@@ -312,7 +312,7 @@ def plane_figure(
     place.margins(0.08)
     _bound(place, metric)
     if ends:
-        _label_ends(figure, place, ends)
+        label_ends(figure, place, ends)
     runs = [*spots[["x", "y"]].itertuples(index=False, name=None)]
     named = [(names[name], means[name]) for _, name, _ in present if names[name]]
     _label_points(figure, place, named, [*means.values()], runs)
@@ -350,7 +350,7 @@ def axes_figure(
     place.set(xlabel=names[0], ylabel=names[2])
     place.set_xlim(-0.3, len(points) - 0.7)
     _bound(place, metric)
-    _label_ends(figure, place, ends)
+    label_ends(figure, place, ends)
     return figure
 
 
@@ -363,7 +363,7 @@ def _bound(place: Axes, metric: Metric | None) -> None:
         place.set_ylim(top=min(high, metric.high + 0.02 * metric.span))
 
 
-def _label_ends(figure: Figure, place: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
+def label_ends(figure: Figure, place: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
     """Write the name of each line to the right of its end, one below the other where ends are close."""
     height = 1.25 * rcParams["font.size"]
     figure.draw_without_rendering()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from realm_lab.evidence.report.figures import COLOURS, DASHES, Sketch, canvas, legend, wrapped
+from realm_lab.evidence.report.figures import COLOURS, DASHES, Sketch, canvas, label_ends, wrapped
 from realm_lab.evidence.report.rendering import seeds_text
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.statistics.tuning import expected_best
@@ -48,12 +48,12 @@ def tuning_metric(record: StudyRecord) -> Metric:
 def tuning_figure(cells: Sequence[TunedCell], title: str, seeds: int) -> Any:
     """Curves of the expected best value, over trials and, if they are known for all, over operations."""
     has_work = all(cell.teraflop for cell in cells)
-    figure = canvas(2.4)
+    figure = canvas(3.4)
     places = figure.subplots(1, 1 + has_work, squeeze=False)[0]
     for order, cell in enumerate(cells):
         trials = range(1, cell.trials + 1)
         how: dict[str, Any] = {"color": COLOURS[order % len(COLOURS)], "linewidth": 1.8, "marker": ".", "markersize": 5}
-        how |= {"linestyle": DASHES[order // len(COLOURS) % len(DASHES)], "label": wrapped(cell.title)}
+        how |= {"linestyle": DASHES[order // len(COLOURS) % len(DASHES)]}
         places[0].plot(trials, cell.expected, **how)
         if cell.teraflop and has_work:
             places[1].plot([n * seeds * cell.teraflop for n in trials], cell.expected, **how)
@@ -61,7 +61,7 @@ def tuning_figure(cells: Sequence[TunedCell], title: str, seeds: int) -> Any:
     places[0].xaxis.get_major_locator().set_params(integer=True)
     if has_work:
         places[1].set(xlabel="operations of training, 10¹²", title="By operations")
-    figure.set_figheight(2.4 + legend(figure, loc="outside upper left", columns=3))
+    label_ends(figure, places[0], {cell.title: (cell.trials, cell.expected[-1]) for cell in cells})
     return figure
 
 
