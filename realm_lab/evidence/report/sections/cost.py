@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from realm_lab.evidence.report.report_data import Report
 
+FEWEST = 4  # cells in a figure of cost: fewer are read in the table
 COSTS = (  # value of a run, its title, its scale, its digits
     ("device_hours", "device hours", 1.0, 3),
     ("training_teraflop", "10¹² operations", 1.0, 2),
@@ -82,7 +83,7 @@ that retrieve and answer. The time and operations of refreshing are part of pre-
         if quality is None:
             return []
         minutes, age = results["wall_seconds"] / 60, results["index_staleness_steps"]
-        found = [_trade_off(self.report, "cost", quality, minutes, "wall-clock time, minutes")]
+        found = [_trade_off(self.report, "cost", quality, minutes, "wall-clock time, minutes", fewest=FEWEST)]
         if OPERATIONS in self.report.record.metrics:
             found.append(
                 _trade_off(self.report, "operations", quality, results[OPERATIONS], "operations of training, 10¹²")
@@ -94,11 +95,11 @@ that retrieve and answer. The time and operations of refreshing are part of pre-
 
 
 def _trade_off(
-    report: Report, name: str, quality: Metric, price: pd.Series, title: str, *, is_log: bool = False
+    report: Report, name: str, quality: Metric, price: pd.Series, title: str, *, is_log: bool = False, fewest: int = 2
 ) -> Sketch | None:
-    """A measure of quality against what it takes; None with fewer than two cells."""
+    """A measure of quality against what it takes; None for less than `fewest` cells."""
     spots = report.results[["cell"]].assign(x=price, y=report.results[quality.name])
-    if spots.dropna()["cell"].nunique() < 2:
+    if spots.dropna()["cell"].nunique() < fewest:
         return None
     caption = f"{quality.title} against {title}; light dots are runs, heavy ones the means of variants."
     alt = f"{quality.title} of each variant against its {title}"
