@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -113,6 +114,11 @@ def _run_verdict(options: argparse.Namespace) -> int:
         write(answer, options.out)
     if options.json:
         print_json(answer.as_json())
+    elif sys.stdout.isatty() and not options.gate:
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console(highlight=False).print(Markdown(answer.markdown(is_brief=True), hyperlinks=False))
     else:
         print(answer.comment() if options.gate else answer.markdown(), end="")
     codes = {Decision.NOT_WORSE: 0, Decision.WORSE: 1, Decision.UNDECIDED: 3}

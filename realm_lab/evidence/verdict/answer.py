@@ -165,8 +165,8 @@ class Answer:
             lines.append(f"Add =up or =down to --metric, the better direction: {plain(_listed(unknown))}.")
         return " ".join(lines) + "\n\n" + self.markdown()
 
-    def markdown(self) -> str:
-        """A section for each metric: a sentence, a table, and the runs that are left out."""
+    def markdown(self, *, is_brief: bool = False) -> str:
+        """A section for each metric: a sentence, a table, if `is_brief` without details, and the runs left out."""
         lines: list[str] = []
         for one in self.metrics:
             base, *others = one.cells
@@ -178,7 +178,7 @@ class Answer:
             shown = number(mean and mean.mean, one.metric.digits)
             lines += [f"## {plain(one.metric.name)}", ""]
             lines += [f"Compared with {plain(base.cell)} ({shown}): {findings}.", ""]
-            rows = self.rows(one)
+            rows = self.rows(one, is_brief=is_brief)
             lines += ["| " + " | ".join(map(plain, rows[0])) + " |", "|" + "---|" * len(rows[0])]
             lines += ["| " + " | ".join(map(plain, row.values())) + " |" for row in rows]
             lines += ["", *(f"- {plain(note)}" for note in self._notes(one)), ""]
@@ -194,7 +194,7 @@ class Answer:
             lines.append(false_alarms(self.calibration))
         return "\n".join(lines) + "\n"
 
-    def rows(self, one: MetricAnswer) -> list[dict[str, str]]:
+    def rows(self, one: MetricAnswer, *, is_brief: bool = False) -> list[dict[str, str]]:
         """The table of a metric, as text; without columns that have no value."""
         digits, rows = one.metric.digits, []
         for place, cell in enumerate(one.cells):
@@ -205,7 +205,7 @@ class Answer:
             row["95 % interval"] = interval(found and found.interval, digits)
             row["p (smallest)"] = p_text(found) if found else NOTHING
             row["finding"] = in_short(found) if found else str(cell.gap or "") if place else "baseline"
-            rows.append(row | details(found, digits, "pairs"))
+            rows.append(row if is_brief else row | details(found, digits, "pairs"))
         return without_empty(rows)
 
     def _notes_of_table(self) -> list[str]:

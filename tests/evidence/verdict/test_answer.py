@@ -277,6 +277,19 @@ def test_exit_codes_of_a_gate(
     assert cli.main([*given, "--gate"]) == code
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_terminal_shows_a_table_without_details(
+    is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pd.DataFrame(table(base=BASE, new=BETTER)).to_csv(tmp_path / "runs.csv")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.main(["verdict", str(tmp_path / "runs.csv"), "--metric", "acc", "--baseline", "base"]) == 0
+    header = next(line for line in capsys.readouterr().out.splitlines() if "mean ± sd" in line)
+    assert ("|" in header, "detectable" in header) == (not is_terminal, not is_terminal)
+    assert "finding" in header
+
+
 @pytest.mark.parametrize(
     ("again", "kind", "decision"),
     [
