@@ -59,8 +59,10 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     if is_json:
         print((folder / "summary.json").read_text(encoding="utf-8"))
         return
-    text = terminal_text(folder)
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(Markdown(text, hyperlinks=False))
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    with console.capture() as shown:
+        console.print(Markdown(terminal_text(folder), hyperlinks=False))
+    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
     if line := commits_line(study):
         print(line)
     print(f"all tables and figures: {page}")

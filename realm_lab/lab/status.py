@@ -29,6 +29,7 @@ from realm_lab.records.run import Run, State, Status
 from realm_lab.records.run_values import run_values
 from realm_lab.records.state import STATES, StageStates
 from realm_lab.records.study import DEFAULT, StudyRecord
+from realm_lab.records.validation import cut
 from realm_lab.records.yaml_file import read_yaml
 
 PLAIN_WIDTH = 200  # columns without a terminal
@@ -250,7 +251,7 @@ def show_studies(root: Path, *, as_json: bool) -> None:
         raise UserError("no studies and no runs", "go to a project, or make one: `realm-lab init FOLDER`", path=root)
     print_table("", ("study", "runs", "question"), rows)
     if left:
-        print(f"{len(left)} more were never swept here: {', '.join(left)}")
+        print(f"{len(left)} more were never swept here: {cut(', '.join(left))}")
 
 
 def _question(file: Path) -> str:
