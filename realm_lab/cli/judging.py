@@ -119,6 +119,7 @@ def _run_verdict(options: argparse.Namespace) -> int:
         from rich.markdown import Markdown
 
         Console(highlight=False).print(Markdown(answer.markdown(is_brief=True), hyperlinks=False))
+        print("all columns: --json, --out DIR, or through a pipe")
     else:
         print(answer.comment() if options.gate else answer.markdown(), end="")
     codes = {Decision.NOT_WORSE: 0, Decision.WORSE: 1, Decision.UNDECIDED: 3}
