@@ -87,7 +87,12 @@ def render_cli() -> str:
 
 
 def _json_fields(name: str) -> list[str]:
-    return [f"`--json`: {JSON_FIELDS[name]}.\n"] if name in JSON_FIELDS else []
+    if name not in JSON_FIELDS:
+        return []
+    cases = re.split(r"(?:; |\. )(?=(?:with|for|without) )", JSON_FIELDS[name], flags=re.IGNORECASE)
+    if len(cases) == 1:
+        return [f"`--json`: {cases[0]}.\n"]
+    return ["`--json`:\n", *(f"- {case[0].lower()}{case[1:]}." for case in cases), ""]
 
 
 def _rows(verb: argparse.ArgumentParser) -> list[tuple[str, str]]:
