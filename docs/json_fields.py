@@ -72,7 +72,7 @@ EXIT_CODES = {
         "a check failed (`claims`, `doctor`, `status --ledger`, `reproduce`, `verdict --gate`: worse), a run failed or "
         "is not complete, or `mirror` could not show a run"
     ),
-    "2": "an error that you can fix: one line on stderr names file, line or parameter, and the remedy",
+    "2": "an error; one line on stderr names file, line or parameter, and the remedy",
     "3": "`verdict --gate`: undecided",
     "70": "an unexpected error",
     "130": "interrupted; the same command goes on",

@@ -34,8 +34,8 @@ CLI_HEAD = f"""\
 {NOTE}
 
 Results go to stdout, progress and errors to stderr. With `--json` stdout is one JSON document, whose fields are listed
-with each command. Each command also has `--root DIR`, the project folder (default: `.`), and `--debug`, which shows the
-traceback of an error.
+with each command. Each command also has `--root DIR`, the project folder (default: `.`), and `--debug`, which shows an
+error's traceback.
 
 Completion in this shell (zsh: `--shell=zsh`):
 
@@ -44,7 +44,7 @@ eval "$(shtab --shell=bash realm_lab.cli.parser.completion)"
 ```
 """
 OF_SEVERAL = 4  # commands that have an argument with the same meaning: explained once
-SHARED = "Several commands have these arguments, and only list their names:\n"
+SHARED = "Arguments of several commands:\n"
 DESCRIPTION = (
     "Experiments on retrieval-augmented language-model pre-training (REALM) in PyTorch: an exact engine, ablation "
     "studies and paired statistics. AGENTS.md in the repository is for programs that work in it."
@@ -68,10 +68,17 @@ PARTS = {
 
 def render_cli() -> str:
     """Return the text of docs/cli.md: every command with its arguments and examples, from the parser."""
-    verbs = build_parser().verbs()
+    parser = build_parser()
+    verbs = parser.verbs()
     count = Counter(row for verb in verbs.values() for row in _rows(verb))
     shared = [row for row in count if count[row] >= OF_SEVERAL]
-    lines = [CLI_HEAD, *_table(("exit code", "meaning"), EXIT_CODES.items()), ""]
+    groups = re.findall(r"^(\w+):\n((?:  .*\n)+)", parser.epilog or "", flags=re.MULTILINE)
+    listed = [
+        (group, " · ".join(f"[{line.split()[0]}](#{line.split()[0]})" for line in of.splitlines()))
+        for group, of in groups
+    ]
+    lines = [CLI_HEAD, *_table(("for", "commands"), listed), ""]
+    lines += [*_table(("exit code", "meaning"), EXIT_CODES.items()), ""]
     lines += [SHARED, *_table(("argument", "meaning"), shared), ""]
     for name, verb in verbs.items():
         lines += [f"## {name}\n", f"{verb.description}.\n", *_arguments(verb, shared), *_json_fields(name)]
@@ -81,7 +88,7 @@ def render_cli() -> str:
                     lines += [f"### {name} {inner}\n", f"{parts.description}.\n", *_arguments(parts, shared)]
                     lines += _json_fields(f"{name} {inner}")
         lines += ["```bash", *examples(name), "```\n"]
-    lines += ["## Other names\n", "Scripts may also use these names:\n"]
+    lines += ["## Other names\n"]
     lines += _table(("name", "is"), ((f"`{name}`", f"`{today}`") for name, today in ALIASES.items()))
     return "\n".join(lines).rstrip("\n") + "\n"
 

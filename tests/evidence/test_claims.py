@@ -437,7 +437,7 @@ LIES = [
     (README, r"Nothing of realm_lab has run at the paper's scale, nor", "Everything has run at the paper's scale, and"),
     (FINDINGS, r"The language model adds nothing to this (.*) can show", "The language model brings all of this"),
     (FINDINGS, r"\| Another one than Z \|", "| Z itself |"),
-    (FINDINGS, r"Not declared, p uncorrected", "Declared, p corrected"),
+    (FINDINGS, r"Not declared,\s+p uncorrected", "Declared, p corrected"),
     (FINDINGS, r"stale query tower \| p \| current query tower", "current query tower | p | stale query tower"),
     (FINDINGS, r"is missed: it is below on five", "is met: it is above on five"),
     (FINDINGS, r"not REALM's \.754", "as much as REALM's .754"),
