@@ -1,6 +1,6 @@
 """Draw the figures of README.md and the site from the committed results: `python docs/figures.py`.
 
-method.svg: the method. read-a-figure.png: an annotated figure of differences. results.svg: three results.
+method.svg: the method. read-a-figure.png: an annotated figure of differences. results.svg: four results.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ STYLE |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtic
 BAR, BOX = "#b8c0c8", "#f4f6f8"
 DARK = {INK: "#e6e9ed", BLUE: "#56b4e9", ORANGE: "#ff9d5c", BAR: "#55606b", BOX: "#1f2933"}  # on a dark page
 
-# Three results: title, then study, cell and label of each bar.
+# Four results: title, metric, then study, cell and label of each bar.
 RESULTS = [
     (
         "The retriever carries the gain",
+        "exact_match",
         [
             ("table2_robust", "realm", "REALM"),
             ("table2_robust", "realm_encoder", "warm start's retriever"),
@@ -39,6 +40,7 @@ RESULTS = [
     ),
     (
         "Mask salient spans",
+        "exact_match",
         [
             ("table2_robust", "realm", "salient spans"),
             ("table2_robust", "random_token", "random tokens"),
@@ -47,12 +49,24 @@ RESULTS = [
     ),
     (
         "News: recall@5",
+        "recall_at_5",
         [
             ("real_news_clozes", "realm", "REALM"),
             ("real_news_clozes", "containment", "no reader"),
             ("real_news_clozes", "bm25", "BM25"),
             ("real_news_clozes", "longer", "Inverse Cloze Task"),
             ("real_news_clozes", "untouched", "untouched encoder"),
+        ],
+    ),
+    (
+        "SQuAD: recall@1",
+        "recall_at_1",
+        [
+            ("real_questions", "realm_questions", "REALM"),
+            ("real_questions", "containment", "no reader"),
+            ("real_questions", "bm25", "BM25"),
+            ("real_questions", "longer", "Inverse Cloze Task"),
+            ("real_questions", "untouched", "untouched encoder"),
         ],
     ),
 ]
@@ -79,10 +93,9 @@ def save(figure: plt.Figure, path: Path) -> None:
 
 
 def draw_results(path: Path) -> None:
-    """Draw three small plots: a bar for the mean of each cell, a dot per seed."""
-    figure, axes = plt.subplots(1, 3, figsize=(11, 2.1), constrained_layout=True)
-    for axis, (title, bars) in zip(axes, RESULTS, strict=True):
-        metric = "recall_at_5" if "recall" in title else "exact_match"
+    """Draw four small plots: a bar for the mean of each cell, a dot per seed."""
+    figure, axes = plt.subplots(2, 2, figsize=(9, 3.9), height_ratios=[3, 5], constrained_layout=True)
+    for axis, (title, metric, bars) in zip(axes.flat, RESULTS, strict=True):
         for row, (study, cell, _) in enumerate(bars):
             found = values(study, cell, metric)
             axis.barh(row, mean(found), color=BLUE if row == 0 else BAR, height=0.66)
