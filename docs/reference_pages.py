@@ -88,8 +88,8 @@ def render_cli() -> str:
                     lines += [f"### {name} {inner}\n", f"{parts.description}.\n", *_arguments(parts, shared)]
                     lines += _json_fields(f"{name} {inner}")
         lines += ["```bash", *examples(name), "```\n"]
-    lines += ["## Other names\n"]
-    lines += _table(("name", "is"), ((f"`{name}`", f"`{today}`") for name, today in ALIASES.items()))
+    others = ((f"`{name}`", f"`{today}`") for name, today in ALIASES.items() if name not in verbs)
+    lines += ["## Other names\n", *_table(("name", "is"), others)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -44,6 +44,7 @@ ALIASES = {  # other names of commands, for scripts -> their meaning; longer nam
     "warm-start": "run --until warm-start",
     "pretrain": "run --until pretrain",
     "finetune": "run --until finetune",
+    "evaluate": "run",  # without the plug-in of this name
     "search": "sweep",
     "runs": "status --runs",
     "logs": "status",

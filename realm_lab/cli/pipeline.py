@@ -1,11 +1,10 @@
-"""The commands of the pipeline: `prepare`, `run`, `evaluate` and `report`."""
+"""The commands of the pipeline: `prepare`, `run` and `report`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from realm_lab.cli.evaluate import add_evaluation, evaluate_other
 from realm_lab.cli.flags import (
     Add,
     add_dry_run,
@@ -28,13 +27,11 @@ def add_pipeline(add: Add) -> None:
     run = add(
         "pipeline",
         "run",
-        _run_stage,
+        run_stage,
         "train and evaluate REALM and its warm start (skips finished stages; rerun to resume)",
     )
     run.add_argument("--until", choices=STAGES, default=STAGES[-1], help="the last stage (default: evaluate)")
-    summary = "score predictions of any system, or a finished run with another corpus; without options, as `run`"
-    evaluate = add("pipeline", "evaluate", _run_evaluate, summary)
-    for verb in (prepare, run, evaluate):
+    for verb in (prepare, run):
         add_parameters(verb)
         add_dry_run(verb)
         add_other_code(verb)
@@ -42,8 +39,6 @@ def add_pipeline(add: Add) -> None:
     prepare.add_argument("--count", nargs="+", metavar="FILE", help=text)
     add_json(prepare, "with --count: print JSON instead of a table")
     prepare.set_defaults(until="prepare")
-    add_evaluation(evaluate)
-    evaluate.set_defaults(until="evaluate")
 
     summary = "write the reports of all runs here, and the overview reports/index.html"
     report = add("pipeline", "report", _run_report, summary)
@@ -54,7 +49,8 @@ def add_pipeline(add: Add) -> None:
     report.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
 
 
-def _run_stage(options: argparse.Namespace) -> None:
+def run_stage(options: argparse.Namespace) -> None:
+    """Run the default systems up to the stage that the options name, or show what would run."""
     params = params_of(options)  # before the heavy import: a typing error is answered at once
     from realm_lab.lab import pipeline
     from realm_lab.records.study import DEFAULT, SCRATCH
@@ -70,7 +66,7 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
     if not options.count:
         if options.json:
             raise UserError("--json belongs to --count; give it")
-        _run_stage(options)
+        run_stage(options)
         return None
     from realm_lab.engine.corpus.readers import count_inputs
 
@@ -87,11 +83,6 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
     if options.json:
         print_json([found._asdict() for found in counted])
     return code
-
-
-def _run_evaluate(options: argparse.Namespace) -> None:
-    if not evaluate_other(options):
-        _run_stage(options)
 
 
 def _run_report(options: argparse.Namespace) -> None:

@@ -322,7 +322,7 @@ def test_following_mirrors_with_the_parameters_of_the_sweep(tmp_path: Path, monk
     ]
 
 
-@pytest.mark.parametrize("name", ALIASES)
+@pytest.mark.parametrize("name", sorted(ALIASES.keys() - {"evaluate"}))  # a command here: a plug-in has it
 def test_another_name_is_the_same_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(["--root", "elsewhere", *name.split(), "--help"])

@@ -74,7 +74,8 @@ def test_every_verb_and_flag_is_on_the_page() -> None:
             if action.dest not in ("help", "root", "debug"):  # the last two are at the top
                 for option in action.option_strings[-1:]:
                     assert f"`{option}`" in section, f"{name} {option}"
-    assert [name for name in ALIASES if f"| `{name}` |" not in page] == []
+    others = ALIASES.keys() - build_parser().verbs().keys()  # a name that a plug-in has is a command
+    assert [name for name in others if f"| `{name}` |" not in page] == []
 
 
 def test_every_metric_is_on_the_page() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from realm_lab.engine.corpus.answers import normalise_answer
 from realm_lab.engine.corpus.records import Question
 from realm_lab.engine.corpus.regex_answers import Patterns
+from realm_lab.engine.corpus.store import Questions
 from realm_lab.engine.evaluation.answers import Answer
 from realm_lab.engine.evaluation.forms import question_forms
 from realm_lab.engine.evaluation.judged import (
@@ -23,7 +24,6 @@ from realm_lab.engine.evaluation.judged import (
     own_document,
 )
 from realm_lab.engine.evaluation.open_qa import Scores, f1, matches
-from realm_lab.engine.evaluation.predictions import stored_questions
 from realm_lab.engine.evaluation.recall import Ranks, rank_answers, recall_metrics
 from realm_lab.engine.evaluation.utility import evenly_spaced
 from realm_lab.engine.systems.context import Context
@@ -141,3 +141,15 @@ class AskedQuestions:
                 span = float(pieces in self._context.wordpieces(references) and (exact or unknown not in pieces))
             found.append(Scores(float(exact), span, f1(answer.text, references)))
         return found
+
+
+def stored_questions(stored: Questions) -> list[Question]:
+    """Return the questions of a prepared corpus as records."""
+    paths = [tuple(stored.paths[number].tolist()) for number in range(len(stored))]
+    texts = stored.answers, stored.answer_kinds, stored.answers_updated, stored.groups, paths
+    supporting = [tuple(stored.supporting[number].tolist()) for number in range(len(stored))]
+    columns = zip(stored.ids, stored.texts, *texts, supporting, strict=True)
+    return [
+        Question(n, q, tuple(own), None, kind, tuple(new), tuple(of), path, supporting=rows)
+        for n, q, own, kind, new, of, path, rows in columns
+    ]

@@ -11,12 +11,12 @@ from realm_lab.engine.corpus.store import NO_ROW, Sentences
 from realm_lab.engine.corpus.vocabulary import encode_batch_plain
 from realm_lab.engine.evaluation.cloze_items import MASK, cloze_items
 from realm_lab.engine.evaluation.gate import SPANS, Gate, measure_gate, measure_support
-from realm_lab.engine.evaluation.predictions import stored_questions
 from realm_lab.engine.evaluation.utility import MAIN_KIND, evenly_spaced, mask_first_span
 from realm_lab.engine.masking import MaskedSentence
 from realm_lab.engine.models.encoder import evaluating
 from realm_lab.engine.models.likelihoods import passage_reader
 from realm_lab.engine.retrieval.candidates import CandidatePolicy
+from realm_lab.engine.systems.asked import stored_questions
 from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.initial import initial_state
 from realm_lab.errors import UserError

@@ -13,9 +13,9 @@ import bm25s
 import numpy as np
 import pytest
 
+from realm_lab.contrib.evaluating.predictions import read_references
 from realm_lab.engine.corpus.store import NO_ROW, PreparedCorpus
 from realm_lab.engine.evaluation.judged import graded_scores
-from realm_lab.engine.evaluation.predictions import read_references
 from realm_lab.engine.retrieval.rows import NO_SCORE
 from realm_lab.engine.systems import bm25 as module
 from realm_lab.engine.systems.bm25 import Bm25, Bm25Store, Terms

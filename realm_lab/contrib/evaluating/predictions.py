@@ -2,7 +2,7 @@
 
 A file is JSON lines, a JSON array, Parquet, CSV or TSV of records with `id` or `question`, and with `prediction` (a
 text), `ctxs` (retrieved passages [{id, text}], best first, as DPR writes them) or both; SQuAD's one object
-{id: answer}; or a TREC run file (systems/run_file.py).
+{id: answer}; or a TREC run file (run_file.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from realm_lab.engine.corpus.readers.tables import table_records
 from realm_lab.engine.corpus.readers.trec import is_qrels, judgements
 from realm_lab.engine.corpus.records import Question, document_of
 from realm_lab.engine.corpus.regex_answers import Patterns
-from realm_lab.engine.corpus.store import Questions
 from realm_lab.engine.corpus.text_files import PARQUET, plain_name, read_head, read_lines, read_text
 from realm_lab.engine.evaluation.judged import graded_scores, own_document
 from realm_lab.engine.evaluation.open_qa import f1, matches
@@ -69,18 +68,6 @@ def read_references(path: Path) -> list[Question]:
     if not found:
         raise UserError("no questions", "name a file of questions and answers", path=path)
     return with_own_ids([*dict.fromkeys(found)], dropped)
-
-
-def stored_questions(stored: Questions) -> list[Question]:
-    """Return the questions of a prepared corpus as records."""
-    paths = [tuple(stored.paths[number].tolist()) for number in range(len(stored))]
-    texts = stored.answers, stored.answer_kinds, stored.answers_updated, stored.groups, paths
-    supporting = [tuple(stored.supporting[number].tolist()) for number in range(len(stored))]
-    columns = zip(stored.ids, stored.texts, *texts, supporting, strict=True)
-    return [
-        Question(n, q, tuple(own), None, kind, tuple(new), tuple(of), path, supporting=rows)
-        for n, q, own, kind, new, of, path, rows in columns
-    ]
 
 
 def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.engine.systems import run_file
+from realm_lab.contrib.evaluating import run_file
 from realm_lab.engine.systems.asked import AskedQuestions
 from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.registry import Retrieved

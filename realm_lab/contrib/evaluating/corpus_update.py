@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from realm_lab.contrib.evaluating.predictions import read_references, scorable
 from realm_lab.engine.corpus.prepare import corpus_inputs, prepare
 from realm_lab.engine.corpus.readers import input_files, read_documents
 from realm_lab.engine.corpus.readers.squad import LATER
 from realm_lab.engine.corpus.records import Document, Question
 from realm_lab.engine.corpus.store import PreparedCorpus
-from realm_lab.engine.evaluation.cloze_items import cloze_items
-from realm_lab.engine.evaluation.corpus_update import cloze_summary, question_summary
-from realm_lab.engine.evaluation.predictions import read_references, scorable, stored_questions
+from realm_lab.engine.evaluation.cloze_items import ClozeReading, cloze_items
+from realm_lab.engine.evaluation.corpus_update import question_summary
 from realm_lab.engine.params.corpus import Corpus, Files
 from realm_lab.engine.retrieval.index import Embedded
-from realm_lab.engine.systems.asked import AskedQuestions
+from realm_lab.engine.systems.asked import AskedQuestions, stored_questions
 from realm_lab.engine.systems.context import Context, Knowledge
 from realm_lab.engine.systems.identity import record_run
 from realm_lab.engine.systems.registry import System, system_of
@@ -201,6 +201,31 @@ def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) 
         interval = per_example_interval([{number: np.array([delta]) for number, delta in deltas}])
         measure["low"], measure["high"] = (float(end) if np.isfinite(end) else None for end in interval)
     return summary | {"shortened": sum(item.shortened for item in items), "skipped": skipped}
+
+
+def cloze_summary(old: Sequence[ClozeReading], new: Sequence[ClozeReading]) -> dict[str, Any]:
+    """Return means with each corpus, and of new minus old with the paired `deltas`. Likelihoods in nats per answer. If
+    all items name their evidence, the share of those with evidence among the candidates is one more."""
+    values = {"old": _values(old), "new": _values(new)}
+    pieces = sum(reading.wordpieces for reading in old)
+    deltas = {name: values["new"][name] - values["old"][name] for name in values["old"]}
+    difference = {name: {"mean": float(each.mean()), "deltas": each.tolist()} for name, each in deltas.items()}
+    summary: dict[str, Any] = {"items": len(old), "wordpieces": pieces, "difference": difference}
+    for corpus, own in values.items():
+        summary[corpus] = {measure: float(each.mean()) for measure, each in own.items()}
+    return summary
+
+
+def _values(readings: Sequence[ClozeReading]) -> dict[str, np.ndarray]:
+    """Return the measures of each item; utility is the gain by retrieval: log p(y|x) - log p(y|null, x)."""
+    found = {
+        "exact_match": np.array([reading.exact_match for reading in readings], float),
+        "log_likelihood": np.array([reading.log_likelihood for reading in readings]),
+        "utility": np.array([reading.log_likelihood - reading.null_log_likelihood for reading in readings]),
+        "answer_retrieved": np.array([reading.answer_retrieved for reading in readings], float),
+    }
+    evidence = [reading.evidence_retrieved for reading in readings]
+    return found if None in evidence else found | {"evidence_retrieved": np.array(evidence, float)}
 
 
 def _report(results: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`realm-lab evaluate` besides the stage: score files made elsewhere, ask with another corpus, and write the retrieved
+"""The command `evaluate`: the stage, or score files made elsewhere, ask with another corpus, and write the retrieved
 passages of a run for other programs."""
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import add_json, add_run, opened, params_of
+from realm_lab.cli.flags import Add, add_dry_run, add_json, add_other_code, add_parameters, add_run, opened, params_of
+from realm_lab.cli.pipeline import run_stage
 from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
 
@@ -28,8 +29,14 @@ ONLY_WITH = {  # option -> those of them that it is for
 }
 
 
-def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
-    """Add the options to the command of the stage."""
+def add_evaluate(add: Add) -> None:
+    """Add `evaluate` to the command line."""
+    summary = "score predictions of any system, or a finished run with another corpus; without options, as `run`"
+    evaluate = add("pipeline", "evaluate", _run_evaluate, summary)
+    add_parameters(evaluate)
+    add_dry_run(evaluate)
+    add_other_code(evaluate)
+    evaluate.set_defaults(until="evaluate")
     files = evaluate.add_argument_group("predictions of other systems", "score them, not the runs; no model is read")
     text = "answers, or retrieved passages (DPR's ctxs)"
     files.add_argument("--predictions", type=Path, metavar="FILE", help=text)
@@ -55,8 +62,8 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     add_json(evaluate, "with --predictions or --corpus: print JSON instead of a table")
 
 
-def evaluate_other(options: argparse.Namespace) -> bool:
-    """Run the options' action instead of the stage; False if they ask for the stage itself."""
+def _run_evaluate(options: argparse.Namespace) -> None:
+    """Run the options' action, or the stage if they ask for none."""
     given = [name for name in INSTEAD if getattr(options, name)]
     if given and options.dry_run:
         raise UserError("--dry-run is for the stage alone; leave it out")
@@ -70,7 +77,8 @@ def evaluate_other(options: argparse.Namespace) -> bool:
         _score_file(options)
     elif given:
         _ask_run(options)
-    return bool(given)
+    else:
+        run_stage(options)
 
 
 def _flag(name: str) -> str:
@@ -79,8 +87,8 @@ def _flag(name: str) -> str:
 
 def _ask_run(options: argparse.Namespace) -> None:
     """Ask a finished run with another corpus, or write its retrieved passages."""
-    from realm_lab.engine.systems.corpus_update import CorpusUpdate, evaluate_update
-    from realm_lab.engine.systems.run_file import write_run_file
+    from realm_lab.contrib.evaluating.corpus_update import CorpusUpdate, evaluate_update
+    from realm_lab.contrib.evaluating.run_file import write_run_file
     from realm_lab.records.files import check_output
 
     run = opened(options)
@@ -101,7 +109,7 @@ def _ask_run(options: argparse.Namespace) -> None:
 
 def _score_file(options: argparse.Namespace) -> None:
     """Print the scores of a file of predictions; unscored or problematic items go to stderr."""
-    from realm_lab.engine.evaluation.predictions import read_references, score_predictions
+    from realm_lab.contrib.evaluating.predictions import read_references, score_predictions
 
     questions = read_references(options.questions) if options.questions else _prepared_questions(options)
     result = score_predictions(options.predictions, questions)
@@ -120,7 +128,7 @@ def _prepared_questions(options: argparse.Namespace) -> list[Question]:
     """Return the test questions of the first seed's prepared corpus."""
     params = params_of(options)
     from realm_lab.engine.corpus.store import PreparedCorpus
-    from realm_lab.engine.evaluation.predictions import stored_questions
+    from realm_lab.engine.systems.asked import stored_questions
     from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, corpus_folder, plan_run
 
     folder = corpus_folder(options.root, plan_run(params, DEFAULT_SYSTEMS[-1], params.seeds[0]))

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from realm_lab.cli import main
+from realm_lab.contrib.evaluating.corpus_update import documents_of, prepare_update
 from realm_lab.engine.corpus.records import Document
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.index import Embedded
 from realm_lab.engine.systems.context import Context, Knowledge
-from realm_lab.engine.systems.corpus_update import documents_of, prepare_update
 from realm_lab.engine.systems.identity import plan_run
 from realm_lab.engine.systems.initial import initial_state
 from tests import tiny

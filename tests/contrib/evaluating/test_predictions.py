@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
+from realm_lab.contrib.evaluating.predictions import read_references, score_predictions
 from realm_lab.engine.corpus.records import Question
-from realm_lab.engine.evaluation.predictions import read_references, score_predictions
 from tests.factories.errors import refused
 
 QUESTIONS = [

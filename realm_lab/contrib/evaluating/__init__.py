@@ -1,0 +1,1 @@
+"""The command `evaluate`: the stage, and predictions, another corpus or a run file for other programs."""
