@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from realm_lab.engine.corpus.readers.documents import SPAN, salient_document
+from realm_lab.contrib.formats.texts import SPAN, salient_document
 from realm_lab.engine.corpus.readers.inputs import InputFile
 from realm_lab.engine.corpus.readers.json_records import Record
 from realm_lab.engine.corpus.readers.registry import Dropped, register_reader

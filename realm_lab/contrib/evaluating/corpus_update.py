@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from realm_lab.contrib.evaluating.predictions import read_references, scorable
+from realm_lab.contrib.formats.swapped import LATER
 from realm_lab.engine.corpus.prepare import corpus_inputs, prepare
 from realm_lab.engine.corpus.readers import input_files, read_documents
-from realm_lab.engine.corpus.readers.squad import LATER
 from realm_lab.engine.corpus.records import Document, Question
 from realm_lab.engine.corpus.store import PreparedCorpus
 from realm_lab.engine.evaluation.cloze_items import ClozeReading, cloze_items

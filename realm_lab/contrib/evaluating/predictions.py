@@ -15,6 +15,9 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from realm_lab.contrib.formats.relevance import PASSAGE_IDS
+from realm_lab.contrib.formats.tables import table_records
+from realm_lab.contrib.formats.trec import is_qrels, judgements
 from realm_lab.engine.corpus.answers import can_be_scored, passage_holds
 from realm_lab.engine.corpus.readers.inputs import InputFile, find_queries
 from realm_lab.engine.corpus.readers.json_records import (
@@ -26,9 +29,6 @@ from realm_lab.engine.corpus.readers.json_records import (
     records,
 )
 from realm_lab.engine.corpus.readers.registry import Dropped, questions_in, with_own_ids
-from realm_lab.engine.corpus.readers.relevance import PASSAGE_IDS
-from realm_lab.engine.corpus.readers.tables import table_records
-from realm_lab.engine.corpus.readers.trec import is_qrels, judgements
 from realm_lab.engine.corpus.records import Question, document_of
 from realm_lab.engine.corpus.regex_answers import Patterns
 from realm_lab.engine.corpus.text_files import PARQUET, plain_name, read_head, read_lines, read_text

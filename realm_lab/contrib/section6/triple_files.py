@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from realm_lab.contrib import formats  # noqa: F401  # first: its tables are more general
 from realm_lab.engine.corpus.readers.inputs import InputFile
 from realm_lab.engine.corpus.readers.registry import Dropped, register_reader
 from realm_lab.engine.corpus.readers.squad import readable_title

@@ -10,6 +10,7 @@ import pytest
 
 from realm_lab.engine.corpus.readers import registry
 from realm_lab.engine.corpus.records import Document, Span
+from realm_lab.records.plugins import import_plugins
 from tests.factories.errors import refused
 
 
@@ -22,6 +23,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.chdir(tmp_path)
+    import_plugins()  # once a process: their formats would be gone after this test
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))  # it registers a shape of records
     return module
 

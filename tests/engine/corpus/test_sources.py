@@ -10,6 +10,7 @@ import pytest
 from realm_lab.engine.corpus.prepare import corpus_inputs
 from realm_lab.engine.corpus.readers import registry
 from realm_lab.records.files import digest
+from realm_lab.records.plugins import import_plugins
 from tests import tiny
 from tests.engine.corpus.preparing import Prepared, made
 from tests.factories.errors import refused
@@ -128,6 +129,7 @@ register_reader("poem", lambda path, head: path.suffix == ".poem", read_document
 def test_the_code_of_a_custom_format_is_in_the_key_of_what_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import_plugins()  # once a process: their formats would be gone after this test
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
     monkeypatch.syspath_prepend(tmp_path)
     poem, text = tmp_path / "a.poem", tmp_path / "a.txt"

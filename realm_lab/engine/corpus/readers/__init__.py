@@ -1,4 +1,5 @@
-"""Readers of the formats of the field: files in, `Document` and `Question` records out. `docs/data.md` lists them.
+"""Readers of text formats: files in, `Document` and `Question` records out. `docs/data.md` lists them; most are in
+`realm_lab/contrib/formats/`.
 
 A format is recognised by the file's name and first characters, whether the file is compressed (gzip, bzip2, Zstandard)
 or not. `register_shape` adds a shape of JSON or Parquet records, `register_reader` any other format.
@@ -8,7 +9,7 @@ of no use is left out and counted by reason in the `dropped` argument.
 """
 
 # From the general to the special: of the formats that match, the one registered last reads a file.
-from realm_lab.engine.corpus.readers import documents, pictures, questions, relevance, squad, tables, trec  # noqa: F401
+from realm_lab.engine.corpus.readers import documents, pictures, questions, squad  # noqa: F401
 from realm_lab.engine.corpus.readers.counts import FileCounts, count_inputs
 from realm_lab.engine.corpus.readers.inputs import InputFile, digest_input, input_files
 from realm_lab.engine.corpus.readers.json_records import Record, register_shape

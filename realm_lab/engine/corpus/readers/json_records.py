@@ -135,8 +135,8 @@ def register_shape(
 ) -> None:
     """Add a shape of records, in JSON lines, a JSON array or Parquet alike.
 
-    A file has it where its first record has all `keys` and `matches(path, fields)` holds; the latest registration is
-    asked first. `expected` is the remedy of error messages.
+    A file has it where its first record has all `keys` and `matches(path, fields)` holds. `expected` is the remedy of
+    error messages.
     """
 
     def is_it(path: Path, head: str) -> bool:

@@ -1,93 +1,12 @@
-"""Records of questions: NQ-Open, WebQuestions, CuratedTREC, TriviaQA, TimeQA, NQ with gold passages, QED, cloze items.
-
-CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it looks like any other set: it is recognised
-by "trec" in the file's name, or by "answer_kind": "regex" in a record.
-"""
+"""Records of questions: open questions such as NQ-Open's, and cloze items."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 
-from realm_lab.engine.corpus.readers.inputs import InputFile
-from realm_lab.engine.corpus.readers.json_records import (
-    LINE_SUFFIXES,
-    QUESTION_IDS,
-    Record,
-    first_record,
-    open_question,
-    parse,
-    passage_id,
-    register_shape,
-)
-from realm_lab.engine.corpus.readers.registry import Dropped, register_reader
-from realm_lab.engine.corpus.records import Document, Question
-from realm_lab.engine.corpus.text_files import plain_name, read_text
-
-
-def _level_question(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """Its easy and its hard questions share their ids."""
-    for question in open_question(record, dropped):
-        yield question._replace(id=f"{question.id}?{record.field('level', str)}")
-
-
-def _web_question(record: Record, dropped: Dropped) -> Iterator[Question]:
-    yield Question(record.identity("qId"), record.field("qText", str), record.texts("answers"), None)
-
-
-def _trivia_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
-    """One JSON object, as its authors distribute it. The test files have no answers."""
-    remedy = "expected TriviaQA: {Data: [{Question, QuestionId, Answer: {Aliases: [texts]}}]}"
-    whole = Record(file, 0, parse(read_text(file.path), file.path), remedy, dropped)
-    for record in whole.within("Data"):
-        identity, question = record.identity("QuestionId"), record.field("Question", str)
-        answers: tuple[str, ...] = ()
-        if record.fields.get("Answer") is not None:
-            given = record.inside("Answer", record.field("Answer", dict))
-            people = given.texts("HumanAnswers") if "HumanAnswers" in given.fields else ()
-            answers = given.text("Value"), *given.texts("Aliases"), *people
-        yield Question(identity, question, answers, None)
-
-
-def _trivia_question(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """The test questions have no answers: the value is "<unk>", without aliases."""
-    given = record.inside("answer", record.field("answer", dict))
-    answers = given.text("value"), *given.texts("aliases")
-    if answers == ("<unk>",):
-        answers = ()
-    yield Question(record.identity("question_id"), record.field("question", str), answers, None)
-
-
-def _is_trivia(path: Path, head: str) -> bool:
-    return "Data" in first_record(head) and not plain_name(path).endswith(LINE_SUFFIXES)
-
-
-def _passage(record: Record, title_key: str, text_key: str) -> Document:
-    title, text = record.field(title_key, str).strip(), record.field(text_key, str)
-    return Document(passage_id(title, text), title, text, title)
-
-
-def _gold_document(record: Record, dropped: Dropped) -> Iterator[Document]:
-    yield _passage(record, "title", "passage")
-
-
-def _gold_question(record: Record, dropped: Dropped) -> Iterator[Question]:
-    for question in open_question(record, dropped):
-        yield question._replace(document=_passage(record, "title", "passage").id)
-
-
-def _qed_document(record: Record, dropped: Dropped) -> Iterator[Document]:
-    yield _passage(record, "title_text", "paragraph_text")
-
-
-def _qed_question(record: Record, dropped: Dropped) -> Iterator[Question]:
-    answers = []
-    for choice in record.field("original_nq_answers", list):
-        spans = record._replace(fields={"answer": choice}).within("answer")
-        answers.append(" ".join(span.field("string", str) for span in spans))
-    question, document = record.field("question_text", str), _passage(record, "title_text", "paragraph_text").id
-    yield Question(record.identity("example_id"), question, tuple(answers), document)
+from realm_lab.engine.corpus.readers.json_records import QUESTION_IDS, Record, open_question, register_shape
+from realm_lab.engine.corpus.readers.registry import Dropped
+from realm_lab.engine.corpus.records import Question
 
 
 def _cloze(record: Record, dropped: Dropped) -> Iterator[Question]:
@@ -103,40 +22,4 @@ def _cloze(record: Record, dropped: Dropped) -> Iterator[Question]:
 
 
 register_shape("open_questions", {"question"}, "{id?, question, answer: [texts], document?}", questions=open_question)
-register_shape(
-    "timeqa",
-    {"id", "title", "question", "answer", "level"},
-    "{id, title, question, answer: [texts], level}",
-    questions=_level_question,
-)
-register_shape(
-    "curated_trec",
-    {"question", "answer"},
-    "{question, answer: [regular expression]}",
-    questions=partial(open_question, kind="regex"),
-    matches=lambda path, fields: "trec" in plain_name(path),
-)
-register_reader("triviaqa", _is_trivia, read_questions=_trivia_questions)
-register_shape(
-    "triviaqa_records",
-    {"question", "question_id", "answer"},
-    "{question, question_id, answer: {value, aliases: [texts]}} (TriviaQA of the Hub)",
-    questions=_trivia_question,
-    matches=lambda path, fields: isinstance(fields["answer"], dict) and "aliases" in fields["answer"],
-)
-register_shape("webquestions", {"qText", "answers"}, "{qId, qText, answers: [texts]}", questions=_web_question)
-register_shape(
-    "nq_gold_passages",
-    {"question", "answer", "title", "passage"},
-    "{question, answer: [texts], title, passage}",
-    documents=_gold_document,
-    questions=_gold_question,
-)
-register_shape(
-    "qed",
-    {"example_id", "question_text", "paragraph_text"},
-    "{example_id, title_text, question_text, paragraph_text, original_nq_answers: [[{string}]]}",
-    documents=_qed_document,
-    questions=_qed_question,
-)
 register_shape("cloze", {"cloze", "answer"}, "{id, cloze, answer, source_id}", questions=_cloze)

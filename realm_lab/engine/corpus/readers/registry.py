@@ -17,6 +17,7 @@ from realm_lab.engine.corpus.regex_answers import compile_pattern
 from realm_lab.engine.corpus.text_files import PARQUET, read_head
 from realm_lab.errors import UserError
 from realm_lab.records.code import OURS, outside_digest
+from realm_lab.records.plugins import import_plugins
 
 NUMBERED = "~"  # between an id that several records have and the number of one of them
 
@@ -51,7 +52,6 @@ class Reader(NamedTuple):
     read_documents: DocumentReader | None = None  # None: this format holds no documents
     read_questions: QuestionReader | None = None  # None: this format holds no questions
     judged_at: Callable[[Path, str], int] | None = None  # the line of a document, in files that name only known ones
-    is_general: bool = False  # for any file of a kind: a plug-in may have a format for some of them
 
     def modules(self, *, custom: bool) -> list[str]:
         """The modules of custom code, or of realm_lab, that read it."""
@@ -63,7 +63,8 @@ READERS: dict[str, Reader] = {}
 
 
 def register_reader(name: str, matches: Callable[[Path, str], bool], **reads: Any) -> None:
-    """Add a format, `reads` being the other fields of Reader; the latest is asked first, a known name is replaced."""
+    """Add a format, `reads` being the other fields of Reader; a known name is replaced. If several formats match a
+    file, a custom one reads it, and the latest of these."""
     READERS.pop(name, None)
     READERS[name] = Reader(name, matches, **reads)
 
@@ -73,33 +74,23 @@ def find_reader(path: Path | str) -> Reader:
     path = Path(path)
     head = "" if is_picture(path) else read_head(path)
     head = parquet_head(path) if head == PARQUET else head
-
-    def found() -> Reader | None:
-        return next((reader for reader in reversed(READERS.values()) if reader.matches(path, head)), None)
-
-    if (reader := found()) is None or reader.is_general:  # the usual formats are read at once, without plug-ins
-        _import_plugins()
-        reader = found()
+    import_plugins()
+    matching = [reader for reader in reversed(READERS.values()) if reader.matches(path, head)]
+    reader = max(matching, key=lambda reader: bool(reader.modules(custom=True)), default=None)
     if reader is None:
         raise UserError("format not recognised", f"known are {', '.join(sorted(READERS))}: see docs/data.md", path=path)
     return reader
 
 
-def _import_plugins() -> None:
-    from realm_lab.records.plugins import import_plugins  # with pydantic
-
-    import_plugins()
-
-
 def format_modules() -> set[str]:
     """The modules of realm_lab that read a format, also those of its plug-ins."""
-    _import_plugins()
+    import_plugins()
     return {module for reader in READERS.values() for module in reader.modules(custom=False)}
 
 
 def custom_formats(files: Iterable[InputFile]) -> dict[str, dict[str, object]]:
     """The custom formats of files: name -> module -> digest of its code."""
-    _import_plugins()
+    import_plugins()
     if not any(reader.modules(custom=True) for reader in READERS.values()):
         return {}
     found = {reader.name: reader.modules(custom=True) for reader in {find_reader(file.path) for file in files}}

@@ -1,7 +1,4 @@
-"""SQuAD v1.1 and v2, one JSON object that is read whole; and paragraphs with answers swapped in a later version.
-
-Each paragraph is a document.
-"""
+"""SQuAD v1.1 and v2, one JSON object that is read whole. Each paragraph is a document."""
 
 from __future__ import annotations
 
@@ -16,14 +13,11 @@ from realm_lab.engine.corpus.readers.json_records import (
     Record,
     first_record,
     parse,
-    register_shape,
 )
 from realm_lab.engine.corpus.readers.registry import Dropped, register_reader
 from realm_lab.engine.corpus.records import Document, Question
 from realm_lab.engine.corpus.text_files import plain_name, read_text
 from realm_lab.errors import UserError
-
-LATER = "@new"  # ends the id of a paragraph's later version
 
 
 def readable_title(title: str) -> str:
@@ -75,29 +69,6 @@ def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
                 yield Question(item.identity(), question, texts, f"{article}#{paragraph.number}")
 
 
-def _both_versions(record: Record, dropped: Dropped) -> Iterator[Document]:
-    """Yield a paragraph's earlier version, with the id that SQuAD's reader gives it, and the later, ending in LATER."""
-    identity, article = _paragraph_id(record), record.field("title", str)
-    title = readable_title(article)
-    yield Document(identity, title, record.field("old_context", str), article)
-    yield Document(identity + LATER, title, record.field("new_context", str), article)
-
-
-def _swapped_questions(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """Read both kinds; `answers_updated` has the answers in the later version, the same if nothing was changed."""
-    document = _paragraph_id(record)
-    for item in record.within("swapped"):
-        old, new = item.field("old_answer", str), item.field("new_answer", str)
-        yield Question(item.identity(), item.field("question", str), (old,), document, answers_updated=(new,))
-    for item in record.within("unchanged"):
-        answers = item.texts("answer")
-        yield Question(item.identity(), item.field("question", str), answers, document, answers_updated=answers)
-
-
-def _paragraph_id(record: Record) -> str:
-    return f"{record.field('title', str)}#{record.field('paragraph', int)}"
-
-
 def _is_squad(path: Path, head: str) -> bool:
     """One JSON object with `data`, also over several lines; never a file of JSON lines."""
     start = head.lstrip()
@@ -107,11 +78,3 @@ def _is_squad(path: Path, head: str) -> bool:
 
 
 register_reader("squad", _is_squad, read_documents=_documents, read_questions=_questions)
-register_shape(
-    "swapped_paragraphs",
-    {"title", "paragraph", "old_context", "new_context"},
-    "{title, paragraph, old_context, new_context, swapped: [{id, question, old_answer, new_answer}], "
-    "unchanged: [{id, question, answer}]}",
-    documents=_both_versions,
-    questions=_swapped_questions,
-)

@@ -122,7 +122,6 @@ register_reader(
     "question_table",
     lambda path, head: _is_table(path) or "question" in _first_header(head),
     read_questions=_questions,
-    is_general=True,
 )
 register_reader(
     "text_table",

@@ -1,0 +1,7 @@
+"""Formats of the field: tables, Wikipedia, data sets of questions, judged relevance; an entry point in pyproject.toml.
+
+The core reads plain text, SQuAD, pictures, and JSON or Parquet records of texts and of questions.
+"""
+
+# From the general to the special: of the formats that match, the one registered last reads a file.
+from realm_lab.contrib.formats import questions, relevance, swapped, tables, texts, trec  # noqa: F401
