@@ -107,7 +107,7 @@ def source_options(corpus: Corpus) -> Any:
 
 
 class TaggerFolder(Section):
-    """Options of tagger model."""
+    """Options of tagger model (contrib/tagger.py): its files are part of the key of a corpus."""
 
     folder: str
     """A Hugging Face token-classification folder; docs/data.md describes how to make one."""
@@ -116,7 +116,6 @@ class TaggerFolder(Section):
 TAGGERS: Kind[Callable[..., Tagger]] = Kind("tagger", "Class")
 TAGGERS.declare("exact", "realm_lab.engine.corpus.salient_spans:NoTags")
 TAGGERS.declare("rule", "realm_lab.engine.corpus.salient_spans:RuleTagger")
-TAGGERS.declare("model", "realm_lab.engine.models.tagger:read_tagger", TaggerFolder)
 register_tagger = TAGGERS.register  # makes a tagger selectable as `corpus.tagger: NAME`
 
 

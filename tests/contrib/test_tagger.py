@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from realm_lab.contrib.tagger import read_tagger
 from realm_lab.engine.corpus.sources import TaggerFolder
 from realm_lab.engine.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
-from realm_lab.engine.models.tagger import read_tagger
 from tests.factories.errors import refused
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

@@ -13,7 +13,7 @@ from typing import Any
 from realm_lab.engine.corpus.dates import find_dates
 from realm_lab.engine.corpus.records import Span
 from realm_lab.engine.corpus.salient_spans import merge_spans
-from realm_lab.engine.corpus.sources import TaggerFolder
+from realm_lab.engine.corpus.sources import TaggerFolder, register_tagger
 from realm_lab.errors import UserError
 
 OVERLAP = 64  # wordpieces that neighbouring windows share
@@ -47,6 +47,7 @@ class ModelTagger:
         return merge_spans(dates, spans)
 
 
+@register_tagger("model")
 def read_tagger(options: TaggerFolder) -> ModelTagger:
     """The tagger of a Hugging Face token-classification folder. UserError: no such folder, no safetensors (a pickle is
     never loaded), or no fast tokenizer."""
