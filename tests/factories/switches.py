@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import tiny
-from tests.engine.models.causal_folder import write_causal_folder
+from tests.contrib.causal.causal_folder import write_causal_folder
 
 BOTH = ("reader", "embedder")
 # Shorter than the tiny line; the towers start apart from the reader, so that what concerns one can leave the other.

@@ -21,8 +21,8 @@ from torch import Tensor
 from realm_lab.contrib.gradients.operations import StepOperations
 from realm_lab.engine.core.seeding import derive_seed
 from realm_lab.engine.masking import MaskedSentence
+from realm_lab.engine.models.candidate_reader import AnyReader, passage_reader
 from realm_lab.engine.models.encoder import evaluating
-from realm_lab.engine.models.likelihoods import AnyReader, passage_reader
 from realm_lab.engine.models.objectives import Objective, marginal
 from realm_lab.engine.models.realm import candidate_log_probs
 from realm_lab.engine.params.parameters import Params

@@ -25,8 +25,7 @@ from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.corpus.vocabulary import SpecialIds, encode_around_blanks, encode_batch_plain
 from realm_lab.engine.evaluation.open_qa import exact_match
 from realm_lab.engine.evaluation.utility import SENTENCES_AT_ONCE
-from realm_lab.engine.models.candidate_reader import CandidateReader
-from realm_lab.engine.models.likelihoods import CausalReader
+from realm_lab.engine.models.candidate_reader import AnyReader, CandidateReader, FrozenReader
 from realm_lab.engine.models.reader import Reader
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.candidates import CandidatePolicy
@@ -114,7 +113,7 @@ def _item(question: Question, tokenizer: Tokenizer, special: SpecialIds, longest
 def read_cloze_items(
     params: Params,
     retriever: Retriever,
-    reader: Reader | CausalReader,
+    reader: AnyReader,
     tokenizer: Tokenizer,
     special: SpecialIds,
     items: Sequence[ClozeItem],
@@ -144,17 +143,17 @@ def read_cloze_items(
 
 
 def _read(
-    reader: CandidateReader | CausalReader,
+    reader: CandidateReader | FrozenReader,
     tokenizer: Tokenizer,
     unknown: int,
     item: ClozeItem,
     rows: list[int],
     log_prior_K: Tensor,
 ) -> ClozeReading:
-    if isinstance(reader, CausalReader):
-        [found] = reader.found([(item.text, [item.span])], np.array([rows]))
-        is_exact = found[1 + int(log_prior_K[1:].argmax())].is_likeliest if len(rows) > 1 else found[0].is_likeliest
-        log_reader_K, prediction = torch.tensor([one.log_prob for one in found]), item.answers[0] if is_exact else ""
+    if isinstance(reader, FrozenReader):
+        log_reader_K, likeliest_K = reader.read_text(item.text, item.span, rows)
+        is_exact = bool(likeliest_K[1 + int(log_prior_K[1:].argmax()) if len(rows) > 1 else 0])
+        prediction = item.answers[0] if is_exact else ""
         return _reading(reader.passages, item, rows, log_prior_K.cpu(), log_reader_K, prediction, is_exact)
     log_words_KMV = reader.word_log_probs(item.tokens, item.positions, rows)
     log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(item.targets))

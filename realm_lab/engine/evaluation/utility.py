@@ -13,7 +13,7 @@ from torch import Tensor
 from realm_lab.engine.corpus.store import Sentences
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.masking import AskedForm, MaskedSentence, mask
-from realm_lab.engine.models.likelihoods import AnyReader, passage_reader
+from realm_lab.engine.models.candidate_reader import AnyReader, passage_reader
 from realm_lab.engine.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.candidates import CandidatePolicy

@@ -41,7 +41,7 @@ class Reading(NamedTuple):
 
 
 class PassageReader(Protocol):
-    """Reader of masked sentences and passages: `CandidateReader`, or `CausalReader` (likelihoods.py)."""
+    """Reader of masked sentences and passages: `CandidateReader`, or `FrozenReader`."""
 
     def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
         """Return log p(y|z,x) of each sentence under its candidates."""
@@ -50,7 +50,26 @@ class PassageReader(Protocol):
         """True if the most likely words under one passage each are the masked ones, bool [B]."""
 
 
-class RewardReader(nn.Module):
+class FrozenReader(nn.Module):
+    """A reader with the passages that it reads, and without weights to train."""
+
+    passages: Passages
+
+    def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
+        """Return log p(y|z,x), one number for all masked words together."""
+        raise NotImplementedError
+
+    def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
+        """True if the most likely words under one passage each are the masked ones, bool [B]."""
+        raise NotImplementedError
+
+    def read_text(self, text: str, span: tuple[int, int], rows_K: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return log p of some characters of a text under each passage, nats [K], and whether they are the most likely
+        ones, bool [K]."""
+        raise NotImplementedError
+
+
+class RewardReader(FrozenReader):
     """A control without a language model: log p(y|z,x) is 0 for a passage that the reward function rewards, and
     ABSENT_NATS for any other and for none."""
 
@@ -162,3 +181,14 @@ class CandidateReader:
         if self._recompute and torch.is_grad_enabled():
             return computed_again(work, *given)
         return work(*given)
+
+
+AnyReader = Reader | FrozenReader
+
+
+def passage_reader(params: Params, reader: AnyReader, passages: Passages, special: SpecialIds) -> PassageReader:
+    """Wrap a reader with the passages; a frozen one, which has them, is returned as it is."""
+    if isinstance(reader, Reader):
+        return CandidateReader(params, reader, passages, special)
+    assert reader.passages is passages, "it reads the passages that it was made with"
+    return reader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,14 +10,12 @@ from realm_lab.engine.core.process import limit_threads
 from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.corpus.vocabulary import wordpieces_by_id
 from realm_lab.engine.masking import AskedForm, asked_form
-from realm_lab.engine.models import causal
+from realm_lab.engine.models.candidate_reader import AnyReader
 from realm_lab.engine.models.embedder import Embedder
 from realm_lab.engine.models.encoder import show
+from realm_lab.engine.models.frozen_readers import causal_reader
 from realm_lab.engine.models.initial import read_initial_embedder, read_initial_reader
-from realm_lab.engine.models.likelihoods import CausalReader, Likelihoods
-from realm_lab.engine.models.likelihoods import Identity as TableIdentity
 from realm_lab.engine.models.reader import Reader
-from realm_lab.engine.params.checkpoint import digest_causal
 from realm_lab.engine.params.load import flatten
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.embeddings import Embeddings, EmbeddingStore
@@ -28,9 +26,8 @@ from realm_lab.engine.systems.corpus_context import CorpusContext
 from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.engine.systems.registry import System, system_of, with_options
 from realm_lab.errors import UserError
-from realm_lab.records.code_record import code_reader
 from realm_lab.records.digests import check_folder
-from realm_lab.records.files import digest, read_json
+from realm_lab.records.files import read_json
 from realm_lab.records.parameters import show as shown
 from realm_lab.records.run import StageRun, read_runs, stage_folder
 
@@ -123,18 +120,13 @@ class Context(CorpusContext):
         show(embedder, self.patches)
         return embedder, null_offset
 
-    def pretraining_reader(self, reader: Reader, knowledge: Knowledge | None = None) -> Reader | CausalReader:
+    def pretraining_reader(self, reader: Reader, knowledge: Knowledge | None = None) -> AnyReader:
         """Return the reader of passages in pre-training and its measures: this one, or the causal language model that
         the parameters name, over the knowledge corpus or another one."""
-        settings, precision = self.params.pretrain, self.params.model.precision
-        if settings.causal_checkpoint is None:
+        if self.params.pretrain.causal_checkpoint is None:
             return reader
-        checkpoint, (passages, *_) = Path(settings.causal_checkpoint), knowledge or self.knowledge
-        code = digest(code_reader(self.runs).reached([causal.__name__]))
-        identity = TableIdentity(digest_causal(checkpoint), settings.causal_form, precision, code)
-        table = Likelihoods(self.runs / "likelihoods", identity, self.params.launch.other_code == "accept")
-        load = partial(causal.CausalModel, checkpoint, precision, self.device)
-        return CausalReader(passages, self.tokenizer, settings.causal_form, table, load, self.device)
+        found: AnyReader = causal_reader()(self, (knowledge or self.knowledge).passages)
+        return found
 
     @cached_property
     def asked(self) -> AskedForm:

@@ -13,8 +13,8 @@ from realm_lab.engine.evaluation.cloze_items import MASK, cloze_items
 from realm_lab.engine.evaluation.gate import SPANS, Gate, measure_gate, measure_support
 from realm_lab.engine.evaluation.utility import MAIN_KIND, evenly_spaced, mask_first_span
 from realm_lab.engine.masking import MaskedSentence
+from realm_lab.engine.models.candidate_reader import passage_reader
 from realm_lab.engine.models.encoder import evaluating
-from realm_lab.engine.models.likelihoods import passage_reader
 from realm_lab.engine.retrieval.candidates import CandidatePolicy
 from realm_lab.engine.systems.asked import stored_questions
 from realm_lab.engine.systems.context import Context

@@ -21,6 +21,8 @@ from realm_lab import ENGINE_VERSION
 from realm_lab.engine.corpus.prepare import corpus_inputs
 from realm_lab.engine.corpus.readers.registry import format_modules
 from realm_lab.engine.corpus.sources import corpus_source, corpus_tagger
+from realm_lab.engine.models.frozen_readers import PARAMETER as FROZEN_READER
+from realm_lab.engine.models.frozen_readers import causal_reader
 from realm_lab.engine.params.changes import phases
 from realm_lab.engine.params.checkpoint import (
     check_bert,
@@ -140,6 +142,8 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
         roots = {stage.module, *everywhere}
         if stage.calls_system or stage.is_own:
             roots.add(declared.__module__)
+        if params.pretrain.causal_checkpoint is not None and stage.declares(FROZEN_READER):
+            roots.add(causal_reader().module)
         settings = params.phases().values() if stage.declares(CHANGES) else [params.at_end()]
         for parameter, phase in itertools.product(filter(stage.declares, PARTS), settings):
             chosen = _chosen(parameter, functools.reduce(getattr, parameter.split("."), phase))

@@ -22,7 +22,7 @@ from realm_lab.engine.core.seeding import numpy_generator
 from realm_lab.engine.corpus.store import Sentences
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.masking import MaskedSentence
-from realm_lab.engine.models.likelihoods import AnyReader, passage_reader
+from realm_lab.engine.models.candidate_reader import AnyReader, passage_reader
 from realm_lab.engine.models.objectives import COMPARES_NULL, training_objective
 from realm_lab.engine.models.realm import marginal_log_likelihood_per_token
 from realm_lab.engine.params.parameters import Params

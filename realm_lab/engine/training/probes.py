@@ -18,8 +18,8 @@ from realm_lab.engine.corpus.store import Passages, Sentences
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.evaluation.utility import MAIN_KIND, evenly_spaced, mask_first_span
 from realm_lab.engine.masking import MaskedSentence
+from realm_lab.engine.models.candidate_reader import AnyReader, passage_reader
 from realm_lab.engine.models.encoder import evaluating
-from realm_lab.engine.models.likelihoods import AnyReader, passage_reader
 from realm_lab.engine.models.spans import holds_answer
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.candidates import CandidatePolicy

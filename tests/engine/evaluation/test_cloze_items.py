@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from realm_lab.contrib.causal.likelihoods import CausalReader, Identity, Likelihoods
+from realm_lab.contrib.causal.model import CausalModel, left_prompt
 from realm_lab.contrib.evaluating.corpus_update import cloze_summary
 from realm_lab.engine.corpus.records import Question
 from realm_lab.engine.evaluation.cloze_items import ClozeReading, best_filling, cloze_items, read_cloze_items
-from realm_lab.engine.models.causal import CausalModel, left_prompt
-from realm_lab.engine.models.likelihoods import CausalReader, Identity, Likelihoods
 from realm_lab.engine.retrieval.rows import NULL
-from tests.engine.models.causal_folder import write_causal_folder
+from tests.contrib.causal.causal_folder import write_causal_folder
 from tests.tiny_system import Reference, TinySystem, tiny_params
 
 CANDIDATES = 5

@@ -11,8 +11,7 @@ from torch import Tensor
 from realm_lab.engine.corpus.vocabulary import wordpieces_by_id
 from realm_lab.engine.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.engine.evaluation.utility import cloze_metrics, run_cloze
-from realm_lab.engine.models.candidate_reader import RewardReader
-from realm_lab.engine.models.likelihoods import AnyReader
+from realm_lab.engine.models.candidate_reader import AnyReader, RewardReader
 from realm_lab.engine.models.reader import Reader
 from realm_lab.engine.models.rewards import READER, training_reward
 from realm_lab.engine.params.parameters import Params

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from realm_lab.engine.models import causal
+from realm_lab.contrib.causal import likelihoods
+from realm_lab.contrib.causal.model import CausalModel
 from realm_lab.engine.models.candidate_reader import ABSENT_NATS
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.training import loop
@@ -17,7 +18,7 @@ from realm_lab.errors import UserError
 from realm_lab.lab.housekeeping import unneeded
 from realm_lab.records.files import write_json
 from tests import tiny
-from tests.engine.models.causal_folder import write_causal_folder
+from tests.contrib.causal.causal_folder import write_causal_folder
 
 PAIRS = "runs/likelihoods/*/pairs.bin"
 
@@ -40,7 +41,7 @@ def chosen(line: Path, changes: dict[str, Any] | None = None) -> Params:
     return tiny.params(short | causal_reader | (changes or {}))
 
 
-def never(*given: object) -> causal.CausalModel:
+def never(*given: object) -> CausalModel:
     raise AssertionError("nothing is left to read")
 
 
@@ -57,7 +58,7 @@ def test_the_retriever_learns_from_a_table_that_runs_share(line: Path, monkeypat
     size = pairs.stat().st_size
 
     # Killed and resumed, with nothing but the table to read from.
-    monkeypatch.setattr(causal, "CausalModel", never)
+    monkeypatch.setattr(likelihoods, "CausalModel", never)
     shutil.rmtree(run.path)
     with tiny.steps_done(PretrainTask, killed_at=3):
         tiny.run("pretrain", chosen(line), line)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from realm_lab.contrib.causal import likelihoods
+from realm_lab.contrib.causal.likelihoods import PAIR, CausalReader, Found, Identity, Likelihoods
+from realm_lab.contrib.causal.model import CausalModel, left_prompt
 from realm_lab.engine.corpus.records import text_hash
 from realm_lab.engine.corpus.vocabulary import encode_batch_plain, train_wordpiece
 from realm_lab.engine.masking import MaskedSentence, mask
-from realm_lab.engine.models import likelihoods
-from realm_lab.engine.models.causal import CausalModel, left_prompt
-from realm_lab.engine.models.likelihoods import PAIR, CausalReader, Found, Identity, Likelihoods
 from realm_lab.engine.retrieval.rows import ABSENT, NULL
+from tests.contrib.causal.causal_folder import write_causal_folder
 from tests.engine.corpus.preparing import write_passages
-from tests.engine.models.causal_folder import write_causal_folder
 
 TEXTS = [("Ankara", "The talks take place in Ankara, Türkiye."), ("Lima", "Lima hosts the games."), ("", "None.")]
 SENTENCES = ["Talks in Ankara, Türkiye, fail after a day.", "Lima, Peru: the games end."]

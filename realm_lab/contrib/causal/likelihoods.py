@@ -4,7 +4,7 @@ once, and then looked up by every run of any corpus.
 <store>/<key[:12]>/identity.json   model and prompt; written first
                    pairs.bin       records of PAIR, appended whole
                    append.lock     held by the process that appends
-                   states/PASSAGE.safetensors  the model's states of a passage, on a CPU (`models/causal.py`)
+                   states/PASSAGE.safetensors  the model's states of a passage, on a CPU (model.py)
 
 If two processes read a pair at the same time, the first result counts for both, so that a resumed run finds
 the same numbers. The folder may be deleted, and is filled again when needed.
@@ -18,7 +18,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,18 +26,20 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 
+from realm_lab.contrib.causal import model
+from realm_lab.contrib.causal.model import FORMS, Begun, CausalModel, Spans
 from realm_lab.engine.core.shards import write_once
 from realm_lab.engine.corpus.records import text_hash
 from realm_lab.engine.corpus.store import Passages
-from realm_lab.engine.corpus.vocabulary import SpecialIds, encode_batch_plain
+from realm_lab.engine.corpus.vocabulary import encode_batch_plain
 from realm_lab.engine.masking import MaskedSentence
-from realm_lab.engine.models.candidate_reader import CandidateReader, PassageReader, Reading, RewardReader
-from realm_lab.engine.models.causal import FORMS, Begun, CausalModel, Spans
-from realm_lab.engine.models.reader import Reader
-from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.models.candidate_reader import FrozenReader, Reading
+from realm_lab.engine.params.checkpoint import digest_causal
+from realm_lab.engine.systems.context import Context
 from realm_lab.errors import UserError
+from realm_lab.records.code_record import code_reader
 from realm_lab.records.files import DiskFull, atomic_write, digest, is_disk_full, read_json
 from realm_lab.records.lease import exclusive
 from realm_lab.records.run import KEY_LENGTH
@@ -154,11 +156,11 @@ class States:
         return self._folder / f"{text_hash(body):016x}.safetensors"
 
 
-class CausalReader(nn.Module):
+class CausalReader(FrozenReader):
     """A causal language model with the passages that it reads; it replaces a Reader with a CandidateReader.
 
-    It has no trainable parameters: log p(y|z,x) is looked up in the table. Missing entries are read by the model, which
-    is loaded only then. UserError: a sentence without its text.
+    log p(y|z,x) is looked up in the table. Missing entries are read by the model, which is loaded only then. UserError:
+    a sentence without its text.
     """
 
     def __init__(
@@ -189,6 +191,10 @@ class CausalReader(nn.Module):
         """True if the most likely words under one passage each are exactly the masked ones, bool [B]."""
         found = self.found([self._asked(sentence) for sentence in sentences], rows_B[:, None])
         return torch.tensor([one.is_likeliest for (one,) in found], dtype=torch.bool)
+
+    def read_text(self, text: str, span: tuple[int, int], rows_K: Sequence[int]) -> tuple[Tensor, Tensor]:
+        [found] = self.found([(text, [span])], np.array([rows_K]))
+        return torch.tensor([one.log_prob for one in found]), torch.tensor([one.is_likeliest for one in found])
 
     def _asked(self, sentence: MaskedSentence) -> Asked:
         return sentence.text, self.spans(sentence)
@@ -246,15 +252,15 @@ class CausalReader(nn.Module):
         return spans
 
 
-AnyReader = Reader | CausalReader | RewardReader
-
-
-def passage_reader(params: Params, reader: AnyReader, passages: Passages, special: SpecialIds) -> PassageReader:
-    """Wrap a reader with the passages; a causal language model and a reward are returned as they are."""
-    if isinstance(reader, Reader):
-        return CandidateReader(params, reader, passages, special)
-    assert reader.passages is passages, "it reads the passages that it was made with"
-    return reader
+def causal_reader(context: Context, passages: Passages) -> CausalReader:
+    """Return the causal language model that the parameters name, as a reader of these passages."""
+    settings, precision = context.params.pretrain, context.params.model.precision
+    checkpoint = Path(str(settings.causal_checkpoint))
+    code = digest(code_reader(context.runs).reached([model.__name__]))
+    identity = Identity(digest_causal(checkpoint), settings.causal_form, precision, code)
+    table = Likelihoods(context.runs / "likelihoods", identity, context.params.launch.other_code == "accept")
+    load = partial(CausalModel, checkpoint, precision, context.device)
+    return CausalReader(passages, context.tokenizer, settings.causal_form, table, load, context.device)
 
 
 def sentence_key(text: str, spans: Spans) -> int:

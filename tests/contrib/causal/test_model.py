@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, MistralConfig
 
-from realm_lab.engine.models.causal import CausalModel, Prompt, infill_prompt, left_prompt
+from realm_lab.contrib.causal.model import CausalModel, Prompt, infill_prompt, left_prompt
 from realm_lab.engine.params.checkpoint import check_causal, check_causal_positions
 from realm_lab.engine.params.gguf import check_gguf
-from tests.engine.models.causal_folder import LLAMA, write_causal_folder
+from tests.contrib.causal.causal_folder import LLAMA, write_causal_folder
 from tests.factories.errors import refused
 
 PASSAGES = ["", "Fort William Henry stood at the lake.", "Ankara, Türkiye: 3 people die. More are hurt."]
