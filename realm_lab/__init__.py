@@ -35,7 +35,7 @@ _PUBLIC = {
     "System": "engine.systems.registry",
     "Stage": "engine.systems.registry",
     "WARM_START": "engine.systems.realm",
-    "FINETUNE_READER": "engine.systems.bm25_reader",
+    "FINETUNE_READER": "engine.systems.realm",
     "EVALUATE": "engine.systems.registry",
     "SpanReader": "engine.systems.reading",
     "DenseRetriever": "engine.systems.reading",

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from realm_lab.contrib.rivals.bm25_reader import Bm25Passages
 from realm_lab.engine.params.sections import NonNegative, Positive
 from realm_lab.engine.systems.bm25_options import Bm25Options
-from realm_lab.engine.systems.bm25_reader import Bm25Passages
 from realm_lab.engine.systems.reading import DenseRetriever, SpanReader
 from realm_lab.engine.systems.realm import WARM_START
 from realm_lab.engine.systems.registry import EVALUATE, Stage

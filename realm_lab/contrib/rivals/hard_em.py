@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from realm_lab.contrib.rivals.bm25_reader import Bm25Passages
 from realm_lab.contrib.rivals.dpr import FINETUNE_SELECTING, SelectingOptions, SelectsPassage
 from realm_lab.engine.params.sections import NonNegative, Positive
-from realm_lab.engine.systems.bm25_reader import Bm25Passages
 from realm_lab.engine.systems.realm import WARM_START
 from realm_lab.engine.systems.registry import EVALUATE
 

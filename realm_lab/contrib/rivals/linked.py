@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from realm_lab.contrib.rivals.bm25_reader import Bm25Passages
 from realm_lab.contrib.rivals.links import Links
 from realm_lab.engine.corpus.store import Questions
 from realm_lab.engine.corpus.vocabulary import wordpieces_by_id
 from realm_lab.engine.params.sections import NonNegative, Positive
 from realm_lab.engine.systems.bm25_options import Bm25Options
-from realm_lab.engine.systems.bm25_reader import FINETUNE_READER, Bm25Passages
-from realm_lab.engine.systems.realm import WARM_START
+from realm_lab.engine.systems.realm import FINETUNE_READER, WARM_START
 from realm_lab.engine.systems.registry import EVALUATE, Stage
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from realm_lab.engine.systems.registry import SYSTEMS
 
 for _name, _class in {
     "bm25_dpr_reader": "dpr:Bm25DprReader",
+    "bm25_reader": "bm25_reader:Bm25Reader",
     "closed_book": "closed_book:ClosedBook",
     "dpr": "dpr:Dpr",
     "drqa": "drqa:Drqa",

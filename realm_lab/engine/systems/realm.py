@@ -22,6 +22,13 @@ FINETUNE = Stage(
 )
 
 
+FINETUNE_READER = Stage(  # on passages that the system finds
+    "finetune",
+    ("system", "model", "finetune", "-finetune.answer_by"),
+    "realm_lab.engine.systems.stages.finetune:finetune_reader",
+)
+
+
 class Realm(DenseRetriever):
     """The paper's system."""
 

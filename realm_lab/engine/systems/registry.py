@@ -273,7 +273,6 @@ def _check(name: str, system: Any) -> None:
 
 SYSTEMS = Systems("system", "Class", "context")
 for _name, _class in {
-    "bm25_reader": "Bm25Reader",
     "orqa": "Orqa",
     "realm": "Realm",
     "warm_start": "WarmStart",

@@ -147,7 +147,7 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
 
 OPTIONS = """
 from realm_lab.engine.params.sections import Section
-from realm_lab.engine.systems.bm25_reader import FINETUNE_READER
+from realm_lab.engine.systems.realm import FINETUNE_READER
 from realm_lab.engine.systems.realm import WARM_START
 from realm_lab.engine.systems.registry import EVALUATE, Stage, System
 

@@ -11,14 +11,8 @@ from pydantic import Field
 
 from realm_lab.engine.systems.bm25_options import Bm25Options
 from realm_lab.engine.systems.reading import SpanReader
-from realm_lab.engine.systems.realm import WARM_START
+from realm_lab.engine.systems.realm import FINETUNE_READER, WARM_START
 from realm_lab.engine.systems.registry import EVALUATE, Retrieved, Stage
-
-FINETUNE_READER = Stage(
-    "finetune",
-    ("system", "model", "finetune", "-finetune.answer_by"),
-    "realm_lab.engine.systems.stages.finetune:finetune_reader",
-)
 
 
 class Bm25ReaderOptions(Bm25Options):
