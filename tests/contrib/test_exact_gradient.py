@@ -22,10 +22,11 @@ from realm_lab.contrib.gradients.exact import (
     top_k,
 )
 from realm_lab.contrib.gradients.operations import StepOperations
+from realm_lab.contrib.objectives import Draws, jsa, reinforce
 from realm_lab.engine.core.seeding import numpy_generator
 from realm_lab.engine.masking import MaskedSentence, mask
 from realm_lab.engine.models.encoder import EncoderShape
-from realm_lab.engine.models.objectives import OBJECTIVES, Draws, jsa, reinforce, training_objective
+from realm_lab.engine.models.objectives import OBJECTIVES, training_objective
 from realm_lab.engine.models.realm import candidate_log_probs
 from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSearch, QueryBatch
 from realm_lab.engine.retrieval.retriever import Retriever

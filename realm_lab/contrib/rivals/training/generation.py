@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from realm_lab.contrib.objectives import distilled
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, pad_texts
 from realm_lab.engine.core.process import autocast
 from realm_lab.engine.core.seeding import epoch_order, numpy_generator
@@ -18,7 +19,6 @@ from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.models.candidate_reader import NO_TOKENS
 from realm_lab.engine.models.initial import frozen_names, tower_names
-from realm_lab.engine.models.objectives import distilled
 from realm_lab.engine.models.realm import (
     candidate_log_probs,
     marginal_log_likelihood,

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.contrib.objectives import distilled
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, new_generator, pad_texts, write
 from realm_lab.contrib.rivals.training.generation import passage_attention, rag_log_likelihood
 from realm_lab.contrib.rivals.writing import write_marginal
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.models.encoder import Encoder, EncoderShape, initialise
-from realm_lab.engine.models.objectives import distilled
 from tests import tiny
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)

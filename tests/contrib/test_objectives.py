@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.engine.models.objectives import OBJECTIVES, Distillation, Gate, Objective, training_objective
+from realm_lab.contrib.objectives import Distillation
+from realm_lab.engine.models.objectives import OBJECTIVES, Gate, Objective, training_objective
 from realm_lab.engine.models.realm import candidate_log_probs, score_gradient
 from realm_lab.engine.models.spans import NO_ANSWER
 from realm_lab.records.plugins import Choice
@@ -183,7 +184,7 @@ def test_an_objective_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_objective_of_the_docs_draws_the_retriever_to_the_best_passage() -> None:
-    text = (Path(__file__).parents[3] / "docs/extending.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/extending.md").read_text()
     code = next(block for block in text.split("```python\n") if "my_objective" in block).partition("```")[0]
     docs: dict[str, Any] = {"__name__": "docs"}
     exec(code, docs)
