@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -294,25 +294,20 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
 def _folder(key: str, name: str, path: Path, params: Params) -> Finding:
     """Check that a file or folder exists; a checkpoint must be usable."""
     from realm_lab.engine.corpus.vocabulary import load_tokenizer
-    from realm_lab.engine.params.checkpoint import (
-        check_causal,
-        check_causal_positions,
-        check_checkpoint,
-        check_positions,
-    )
+    from realm_lab.engine.params.checkpoint import check_checkpoint, check_positions
+    from realm_lab.engine.params.frozen import causal
 
-    checks: dict[str, Callable[[Path], object]] = {
-        "model.checkpoint": check_checkpoint,
-        "tokenizer.checkpoint": load_tokenizer,
-        "pretrain.causal_checkpoint": check_causal,
-    }
+    lengths = params.corpus.passage_length, params.corpus.sentence_length
     try:
-        checks.get(key, Path)(path)
-        if check_length := {
-            "model.checkpoint": check_positions,
-            "pretrain.causal_checkpoint": check_causal_positions,
-        }.get(key):
-            check_length(path, params.corpus.passage_length, params.corpus.sentence_length)
+        if key == "model.checkpoint":
+            check_checkpoint(path)
+            check_positions(path, *lengths)
+        elif key == "tokenizer.checkpoint":
+            load_tokenizer(path)
+        elif key == "pretrain.causal_checkpoint":
+            model = causal().load()
+            model.check(path)
+            model.check_positions(path, *lengths)
     except UserError as error:
         return Finding("wrong", key, error.fault, error.remedy)
     return Finding("OK", key, name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.engine.corpus.records import UPDATED
-from realm_lab.engine.params.checkpoint import digest_causal
+from realm_lab.engine.params.frozen import causal
 from realm_lab.errors import UserError
 from realm_lab.lab.project import studies_of
 from realm_lab.lab.slurm_queue import jobs_of_stages, latest_jobs
@@ -115,7 +115,7 @@ def _unread_tables(root: Path, kept: Sequence[Run]) -> list[Path]:
     paths = [root / name for name in named if name]
     if not all(path.exists() for path in paths):
         return []
-    models = {digest_causal(path) for path in paths}
+    models = {causal().load().digest(path) for path in paths}
     tables = sorted((root / "runs").glob("likelihoods/*/identity.json"))
     return [path.parent for path in tables if read_json(path)["checkpoint"] not in models]
 

@@ -29,6 +29,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from realm_lab.contrib.causal import model
+from realm_lab.contrib.causal.files import digest_of
 from realm_lab.contrib.causal.model import FORMS, Begun, CausalModel, Spans
 from realm_lab.engine.core.shards import write_once
 from realm_lab.engine.corpus.records import text_hash
@@ -36,7 +37,6 @@ from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.corpus.vocabulary import encode_batch_plain
 from realm_lab.engine.masking import MaskedSentence
 from realm_lab.engine.models.candidate_reader import FrozenReader, Reading
-from realm_lab.engine.params.checkpoint import digest_causal
 from realm_lab.engine.systems.context import Context
 from realm_lab.errors import UserError
 from realm_lab.records.code_record import code_reader
@@ -257,7 +257,7 @@ def causal_reader(context: Context, passages: Passages) -> CausalReader:
     settings, precision = context.params.pretrain, context.params.model.precision
     checkpoint = Path(str(settings.causal_checkpoint))
     code = digest(code_reader(context.runs).reached([model.__name__]))
-    identity = Identity(digest_causal(checkpoint), settings.causal_form, precision, code)
+    identity = Identity(digest_of(checkpoint), settings.causal_form, precision, code)
     table = Likelihoods(context.runs / "likelihoods", identity, context.params.launch.other_code == "accept")
     load = partial(CausalModel, checkpoint, precision, context.device)
     return CausalReader(passages, context.tokenizer, settings.causal_form, table, load, context.device)

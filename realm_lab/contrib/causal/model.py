@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from realm_lab.engine.params.checkpoint import NO_FIRST_TOKEN, check_causal
+from realm_lab.contrib.causal.files import NO_FIRST_TOKEN, check
 from realm_lab.errors import UserError
 
 BLANK, BETWEEN = "____", "; "
@@ -78,7 +78,7 @@ class CausalModel:
 
     def __init__(self, checkpoint: Path, precision: str, device: torch.device):
         self._device = device
-        check_causal(checkpoint)
+        check(checkpoint)
         given = opened_as(checkpoint)
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer

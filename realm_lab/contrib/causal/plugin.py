@@ -1,5 +1,29 @@
-"""Declares the reader that `pretrain.causal_checkpoint` chooses; an entry point of `realm_lab.plugins`."""
+"""Registers the language models that `pretrain.causal_checkpoint` names; an entry point of `realm_lab.plugins`."""
 
-from realm_lab.engine.models.frozen_readers import CAUSAL, FROZEN_READERS
+from __future__ import annotations
 
-FROZEN_READERS.declare(CAUSAL, "realm_lab.contrib.causal.likelihoods:causal_reader")
+from typing import TYPE_CHECKING
+
+from realm_lab.contrib.causal import files
+from realm_lab.engine.params.frozen import CAUSAL, FROZEN_MODELS, FrozenModel
+
+if TYPE_CHECKING:
+    from realm_lab.contrib.causal.likelihoods import CausalReader
+    from realm_lab.engine.corpus.store import Passages
+    from realm_lab.engine.systems.context import Context
+
+
+@FROZEN_MODELS.register(CAUSAL)
+class Causal(FrozenModel):
+    """A causal language model on the disk."""
+
+    check = staticmethod(files.check)
+    check_positions = staticmethod(files.check_positions)
+    digest = staticmethod(files.digest_of)
+
+    @staticmethod
+    def reader(context: Context, passages: Passages) -> CausalReader:
+        """Return it as a reader of these passages."""
+        from realm_lab.contrib.causal.likelihoods import causal_reader
+
+        return causal_reader(context, passages)

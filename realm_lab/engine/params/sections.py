@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from realm_lab.engine.params.checkpoint import digest_causal, digest_checkpoint
+from realm_lab.engine.params.checkpoint import digest_checkpoint
+from realm_lab.engine.params.frozen import causal
 from realm_lab.errors import UserError
 from realm_lab.records.files import digest_path
 from realm_lab.records.plugins import Choice, ChoiceField, plain_options
@@ -152,7 +153,7 @@ def _digest_content(kind: str, value: Any, parameter: str, names: list[str]) -> 
     if isinstance(value, list):
         return [_digest_content(kind, one, parameter, names) for one in value]
     if kind == "causal":
-        return digest_causal(Path(value))
+        return causal().load().digest(Path(value))
     if kind == "weights":
         return digest_checkpoint(Path(value), parameter, names)
     try:

@@ -13,9 +13,9 @@ from realm_lab.engine.masking import AskedForm, asked_form
 from realm_lab.engine.models.candidate_reader import AnyReader
 from realm_lab.engine.models.embedder import Embedder
 from realm_lab.engine.models.encoder import show
-from realm_lab.engine.models.frozen_readers import causal_reader
 from realm_lab.engine.models.initial import read_initial_embedder, read_initial_reader
 from realm_lab.engine.models.reader import Reader
+from realm_lab.engine.params.frozen import causal
 from realm_lab.engine.params.load import flatten
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.embeddings import Embeddings, EmbeddingStore
@@ -125,7 +125,7 @@ class Context(CorpusContext):
         the parameters name, over the knowledge corpus or another one."""
         if self.params.pretrain.causal_checkpoint is None:
             return reader
-        found: AnyReader = causal_reader()(self, (knowledge or self.knowledge).passages)
+        found: AnyReader = causal().load().reader(self, (knowledge or self.knowledge).passages)
         return found
 
     @cached_property

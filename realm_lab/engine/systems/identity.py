@@ -21,16 +21,14 @@ from realm_lab import ENGINE_VERSION
 from realm_lab.engine.corpus.prepare import corpus_inputs
 from realm_lab.engine.corpus.readers.registry import format_modules
 from realm_lab.engine.corpus.sources import corpus_source, corpus_tagger
-from realm_lab.engine.models.frozen_readers import PARAMETER as FROZEN_READER
-from realm_lab.engine.models.frozen_readers import causal_reader
 from realm_lab.engine.params.changes import phases
 from realm_lab.engine.params.checkpoint import (
     check_bert,
-    check_causal_positions,
     check_positions,
-    digest_causal,
     digest_checkpoint,
 )
+from realm_lab.engine.params.frozen import PARAMETER as CAUSAL_MODEL
+from realm_lab.engine.params.frozen import causal
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.params.sections import identity_values
 from realm_lab.engine.systems.registry import (
@@ -142,8 +140,8 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
         roots = {stage.module, *everywhere}
         if stage.calls_system or stage.is_own:
             roots.add(declared.__module__)
-        if params.pretrain.causal_checkpoint is not None and stage.declares(FROZEN_READER):
-            roots.add(causal_reader().module)
+        if params.pretrain.causal_checkpoint is not None and stage.declares(CAUSAL_MODEL):
+            roots.add(causal().module)
         settings = params.phases().values() if stage.declares(CHANGES) else [params.at_end()]
         for parameter, phase in itertools.product(filter(stage.declares, PARTS), settings):
             chosen = _chosen(parameter, functools.reduce(getattr, parameter.split("."), phase))
@@ -168,9 +166,9 @@ def _check_checkpoints(params: Params, system: str) -> None:
         if system_of(system).only_bert:
             check_bert(folder, system)
     if params.pretrain.causal_checkpoint is not None:
-        causal = Path(params.pretrain.causal_checkpoint)
-        digest_causal(causal)
-        check_causal_positions(causal, params.corpus.passage_length, params.corpus.sentence_length)
+        path, model = Path(params.pretrain.causal_checkpoint), causal().load()
+        model.digest(path)
+        model.check_positions(path, params.corpus.passage_length, params.corpus.sentence_length)
 
 
 def _chosen(parameter: str, choice: Any) -> Plugin[Any]:

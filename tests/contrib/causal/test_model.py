@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, MistralConfig
 
+from realm_lab.contrib.causal.files import check, check_positions
+from realm_lab.contrib.causal.gguf import check_gguf
 from realm_lab.contrib.causal.model import CausalModel, Prompt, infill_prompt, left_prompt
-from realm_lab.engine.params.checkpoint import check_causal, check_causal_positions
-from realm_lab.engine.params.gguf import check_gguf
 from tests.contrib.causal.causal_folder import LLAMA, write_causal_folder
 from tests.factories.errors import refused
 
@@ -135,7 +135,7 @@ def test_gguf_needs_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_bytes(gguf())
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with refused("gguf and accelerate", path=path):
-        check_causal(path)
+        check(path)
 
 
 def gguf(values: bytes = b"", count: int = 0, tensors: bytes = b"", tensor_count: int = 0) -> bytes:
@@ -167,7 +167,7 @@ def test_a_damaged_gguf_file_is_found_before_training(tmp_path: Path, data: byte
     path = tmp_path / "model.gguf"
     path.write_bytes(data)
     with refused("truncated or not GGUF", path=path):
-        check_causal(path)
+        check(path)
     values = text("a") + struct.pack("<I", 8) + text("b") + text("c") + struct.pack("<IIQ", 9, 8, 1) + text("d")
     path.write_bytes(gguf(values, 2, TENSOR, 1) + bytes(16))
     check_gguf(path, "whole")
@@ -175,23 +175,23 @@ def test_a_damaged_gguf_file_is_found_before_training(tmp_path: Path, data: byte
 
 def test_what_does_not_fit_a_causal_model_is_found_before_training(tmp_path: Path) -> None:
     folder = write_causal_folder(tmp_path / "m", [SENTENCE])
-    check_causal(folder)
-    check_causal_positions(folder, 288, 64)
+    check(folder)
+    check_positions(folder, 288, 64)
     config, tokenizer = folder / "config.json", folder / "tokenizer_config.json"
     whole = config.read_text()
     config.write_text(json.dumps(json.loads(whole) | {"max_position_embeddings": 60}))
     with refused("60 positions", path=folder):
-        check_causal_positions(folder, 40, 26)
-    check_causal_positions(folder, 34, 26)
+        check_positions(folder, 40, 26)
+    check_positions(folder, 34, 26)
     with refused("made for 60 tokens", path=folder):
         CausalModel(folder, "float32", CPU).score([Prompt("word " * 61, [(5, 9)])])
     config.write_text(json.dumps(json.loads(whole) | {"vocab_size": 280}))
     with refused("the model knows the ids below 280", path=folder / "tokenizer.json"):
-        check_causal(folder)
+        check(folder)
     config.write_text(whole)
     tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"bos_token": None}))
     with refused("neither bos_token nor eos_token", path=tokenizer):
-        check_causal(folder)
+        check(folder)
 
 
 def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "tokenizer.checkpoint": None,
     "model.checkpoint": None,
     "warm_start.embedder.initial_encoder": "scratch",
-    "pretrain.causal_checkpoint": None,  # tests/engine/training/test_causal_reader.py
+    "pretrain.causal_checkpoint": None,  # tests/contrib/causal/test_training.py
     "pretrain.reward": None,  # the same
     "evaluate.questions": 11,
     "streams.order": {"warm_start": 1},

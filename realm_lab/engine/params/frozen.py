@@ -1,0 +1,42 @@
+"""Language models that a plug-in brings, and that pre-training reads with and never trains. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from realm_lab.records.plugins import Kind, Plugin
+
+PARAMETER, CAUSAL = "pretrain.causal_checkpoint", "causal"
+
+
+class FrozenModel:
+    """A kind of language model on the disk, by its functions."""
+
+    @staticmethod
+    def check(path: Path) -> None:
+        """Raise a UserError if there is no such model. No weight is read."""
+        raise NotImplementedError
+
+    @staticmethod
+    def check_positions(path: Path, passage_length: int, sentence_length: int) -> None:
+        """Raise a UserError if it was made for fewer tokens than a prompt has wordpieces."""
+        raise NotImplementedError
+
+    @staticmethod
+    def digest(path: Path) -> str:
+        """Return the digest of its files. UserError: there is no such model."""
+        raise NotImplementedError
+
+    @staticmethod
+    def reader(context: Any, passages: Any) -> Any:
+        """Return it as a `FrozenReader` (models/candidate_reader.py) of passages, in a Context."""
+        raise NotImplementedError
+
+
+FROZEN_MODELS: Kind[type[FrozenModel]] = Kind("frozen model", "Class")
+
+
+def causal() -> Plugin[type[FrozenModel]]:
+    """Return the kind of `pretrain.causal_checkpoint`. UserError: no installed plug-in has it."""
+    return FROZEN_MODELS.find(PARAMETER, CAUSAL)
