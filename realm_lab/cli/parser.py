@@ -26,7 +26,7 @@ from realm_lab.cli.judging import add_claims, add_verdict
 from realm_lab.cli.pipeline import add_pipeline
 from realm_lab.cli.project import add_gc, add_start
 from realm_lab.cli.studies import add_compare, add_studies
-from realm_lab.cli.tools import add_doctor, add_index, add_mirror
+from realm_lab.cli.tools import add_doctor, add_mirror
 from realm_lab.engine.core.hub import is_dataset
 from realm_lab.errors import UserError, install_line, lacks_engine, nearest, suggestion
 
@@ -178,8 +178,8 @@ def build_parser() -> Parser:
 
     for part in (add_start, add_pipeline, add_studies, add_compare, add_ask, add_mirror, add_verdict, add_claims):
         part(add)
-    for part in (add_doctor, add_gc, add_index):
-        part(add)
+    add_doctor(add)
+    add_gc(add)
     for entry in entry_points(group=PLUGINS):
         try:
             entry.load()(add)

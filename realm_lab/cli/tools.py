@@ -1,4 +1,4 @@
-"""The commands `mirror`, `doctor` and `index`."""
+"""The commands `mirror` and `doctor`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import (
-    Add,
-    add_everywhere,
-    add_json,
-    add_parameters,
-    add_params,
-    add_run,
-    opened,
-    overrides_of,
-    params_of,
-)
+from realm_lab.cli.flags import Add, add_json, add_parameters, add_params, overrides_of, params_of
 from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
 
@@ -80,41 +70,6 @@ def _run_mirror(options: argparse.Namespace) -> int:
     for study, path in summary.links.items():
         print(f"  {study}: {address.rstrip('/')}{path}")
     return 1 if summary.problems else 0
-
-
-def add_index(add: Add) -> None:
-    """Add `index` with its subcommands to the command line."""
-    index = add("", "index", _run_index, "embed the knowledge corpus into the store; list it")
-    verbs = index.add_subparsers(dest="index_verb", metavar="COMMAND", required=True)
-
-    def add_verb(name: str, summary: str) -> argparse.ArgumentParser:
-        verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
-        add_json(verb)
-        add_everywhere(verb)
-        return verb
-
-    build = add_verb("build", "embed the knowledge corpus with a finished stage's embedder; resumes")
-    add_run(build)
-    add_params(build)
-    text = "stage that trained the embedder (default: the last before fine-tuning)"
-    build.add_argument("--stage", metavar="NAME", help=text)
-    add_verb("list", "show what is embedded: corpus, embedder, size; a folder may be deleted, it is built again")
-
-
-def _run_index(options: argparse.Namespace) -> None:
-    from realm_lab.engine.systems import index
-    from realm_lab.engine.systems.context import embedding_store
-
-    if options.index_verb == "build":
-        found = index.build(opened(options), options.stage)
-        if options.json:
-            print_json(index.fields_of(found))
-        else:
-            print(index.in_words(found))
-    elif options.json:
-        print_json([index.fields_of(entry) for entry in embedding_store(options.root).published()])
-    else:
-        index.show(options.root)
 
 
 def add_doctor(add: Add) -> None:

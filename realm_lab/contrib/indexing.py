@@ -1,20 +1,60 @@
-"""`realm-lab index`: embed a run's knowledge corpus into the store, and list the store."""
+"""The command `index`: embed a run's knowledge corpus into the store, and list the store."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from realm_lab.engine.retrieval.embeddings import Embeddings
-from realm_lab.engine.systems.context import Context, embedding_store
-from realm_lab.engine.systems.registry import system_of
+from realm_lab.cli.flags import Add, add_everywhere, add_json, add_params, add_run, opened
 from realm_lab.errors import UserError
+from realm_lab.records.files import print_json
 from realm_lab.records.run import KEY_LENGTH
+
+if TYPE_CHECKING:
+    from realm_lab.engine.retrieval.embeddings import Embeddings
+    from realm_lab.engine.systems.context import Context
+
+
+def add_index(add: Add) -> None:
+    """Add `index` with its subcommands to the command line."""
+    index = add("", "index", _run_index, "embed the knowledge corpus into the store; list it")
+    verbs = index.add_subparsers(dest="index_verb", metavar="COMMAND", required=True)
+
+    def add_verb(name: str, summary: str) -> argparse.ArgumentParser:
+        verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
+        add_json(verb)
+        add_everywhere(verb)
+        return verb
+
+    build = add_verb("build", "embed the knowledge corpus with a finished stage's embedder; resumes")
+    add_run(build)
+    add_params(build)
+    text = "stage that trained the embedder (default: the last before fine-tuning)"
+    build.add_argument("--stage", metavar="NAME", help=text)
+    add_verb("list", "show what is embedded: corpus, embedder, size; a folder may be deleted, it is built again")
+
+
+def _run_index(options: argparse.Namespace) -> None:
+    from realm_lab.engine.systems.context import embedding_store
+
+    if options.index_verb == "build":
+        found = build(opened(options), options.stage)
+        if options.json:
+            print_json(fields_of(found))
+        else:
+            print(f"{found.folder}: {len(found):,} passages of {found.shape[1]} numbers, {_size(found)}")
+    elif options.json:
+        print_json([fields_of(entry) for entry in embedding_store(options.root).published()])
+    else:
+        show(options.root)
 
 
 def build(context: Context, stage: str | None) -> Embeddings:
     """Embed the knowledge corpus with the models of a finished stage (the last before fine-tuning), unless done."""
+    from realm_lab.engine.systems.registry import system_of
+
     chosen = stage.replace("-", "_") if stage else context.trained()
     known = [stage.name for stage in system_of(context.run.system).stages if stage.keeps == "model"]
     if chosen not in known:
@@ -31,13 +71,10 @@ def fields_of(found: Embeddings) -> dict[str, Any]:
     return fields | {"dimension": found.shape[1], "mebibytes": _mebibytes(found)}
 
 
-def in_words(found: Embeddings) -> str:
-    """One line about it."""
-    return f"{found.folder}: {len(found):,} passages of {found.shape[1]} numbers, {_size(found)}"
-
-
 def show(root: Path) -> None:
     """Print a table of the store."""
+    from realm_lab.engine.systems.context import embedding_store
+
     store = embedding_store(root)
     entries = store.published()
     if not entries:
