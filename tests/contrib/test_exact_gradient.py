@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.contrib import candidate_sources
 from realm_lab.contrib.gradients.exact import (
     Estimate,
     ExactGradient,
@@ -28,7 +29,7 @@ from realm_lab.engine.masking import MaskedSentence, mask
 from realm_lab.engine.models.encoder import EncoderShape
 from realm_lab.engine.models.objectives import OBJECTIVES, training_objective
 from realm_lab.engine.models.realm import candidate_log_probs
-from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES, PassageSearch, QueryBatch
+from realm_lab.engine.retrieval.candidate_sources import PassageSearch, QueryBatch
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.engine.training.flops import encoder_operations, passage_operations
@@ -149,7 +150,7 @@ def test_the_candidates_of_the_batch_give_the_sum_over_them(case: Case) -> None:
         search = PassageSearch(case.retriever, queries, case.retriever.embed_queries(queries), len(passages_U), None)
     unknown_S = np.full(SENTENCES, -1)
     rows = drawn_from(
-        CANDIDATE_SOURCES["batch"].load(),
+        candidate_sources.batch,
         search,
         lambda draw: QueryBatch(passages_U, unknown_S, lambda number: numpy_generator(draw, "batch", number)),
         null=False,

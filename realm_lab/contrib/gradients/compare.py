@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from realm_lab.contrib import candidate_sources, objectives  # noqa: F401  # they register what is compared
 from realm_lab.contrib.gradients.exact import Estimate, ExactGradient, Quality, drawn_from, scores_of, top_k
 from realm_lab.engine.core.seeding import numpy_generator
 from realm_lab.engine.corpus.vocabulary import wordpieces_by_id

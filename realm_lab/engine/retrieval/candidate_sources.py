@@ -8,7 +8,8 @@ name, or `pretrain.candidate_source` names custom code, `package.module:function
         return np.tile(np.arange(len(search.retriever.passages))[: -1 - search.wanted : -1], (len(search.queries), 1))
 
 The null document, the trivial candidate and p(z|x) belong to the candidate policy (candidates.py): they are the same
-for every source. Evaluation, probes and `ask` always search the index.
+for every source. Evaluation, probes and `ask` always search the index. Further sources are in
+contrib/candidate_sources.py.
 """
 
 # Shapes: B queries, L rows, K candidates, U distinct rows, D embedding size
@@ -17,12 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
-from realm_lab.engine.params.sections import Section
 from realm_lab.engine.retrieval.rows import ABSENT
 from realm_lab.errors import UserError
 from realm_lab.records.plugins import Kind
@@ -35,8 +34,6 @@ if TYPE_CHECKING:  # a study's file is checked without torch
     from realm_lab.engine.retrieval.search import Exclusion
 
 PARAMETER = "pretrain.candidate_source"
-SPARE = 64  # random rows beyond four times those wanted: some may be forbidden
-Rows = Annotated[int, Field(ge=0, le=1000)]
 
 
 class PassageSearch(NamedTuple):
@@ -101,83 +98,3 @@ def index(search: PassageSearch, batch: QueryBatch | None = None) -> np.ndarray:
     """The passages of largest inner product in the index, which may be stale (section 3.3)."""
     search_BD = search.retriever.search_queries(search.queries, search.query_BD)
     return search.retriever.find(search_BD, search.wanted, search.exclude)
-
-
-@register_candidate_source("batch")
-def batch(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
-    """The best of the batch's passages by the current weights: no index is needed (as in-batch negatives)."""
-    if not len(batch.passages_U):
-        problem = f"parameter '{PARAMETER}': batch: no sentence of this step has a passage of the knowledge corpus"
-        raise UserError(problem, "choose another source, or corpus.pretrain_corpus: same", parameter=PARAMETER)
-    rows_BU = np.tile(batch.passages_U, (len(search.queries), 1))
-    return ranked(search, np.where(search.allowed(rows_BU), rows_BU, ABSENT))
-
-
-@register_candidate_source("random")
-def random(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
-    """Passages drawn at random: the control of retrieval."""
-    passages = len(search.retriever.passages)
-    size = min(passages, 4 * search.wanted + SPARE)
-    drawn = [batch.generator(number).choice(passages, size, replace=False) for number in range(len(search.queries))]
-    return _first_allowed(search, np.stack(drawn))
-
-
-@register_candidate_source("oracle")
-def oracle(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
-    """The gold passage, if it is known, and random ones: the ceiling of retrieval."""
-    random_BK, gold_B1 = random(search, batch), np.asarray(batch.gold_B, np.int64)[:, None]
-    others_BK = np.where(random_BK == gold_B1, ABSENT, random_BK)
-    return _first_allowed(search, np.concatenate([gold_B1, others_BK], axis=1))
-
-
-@register_candidate_source("empty")
-def empty(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
-    """No passage: the null document is the only candidate."""
-    return np.empty((len(search.queries), 0), np.int64)
-
-
-class Shares(Section):
-    """Options of mixed: the number of passages from each source."""
-
-    index: Rows = 0
-    """Passages of the index."""
-    batch: Rows = 0
-    """Passages of the batch that are not among these."""
-    random: Rows = 0
-    """Random passages that are not among these."""
-
-
-@register_candidate_source("mixed")
-def mixed(search: PassageSearch, batch: QueryBatch, options: Shares) -> np.ndarray:
-    """Passages of several sources, in this order; one that a source repeats is replaced by its next."""
-    found_BK = np.empty((len(search.queries), 0), np.int64)
-    for name, count in options:
-        more = search._replace(wanted=found_BK.shape[1] + count)
-        rows_BL = CANDIDATE_SOURCES[name].load()(more, batch)
-        is_new_BL = (rows_BL[:, :, None] != found_BK[:, None, :]).all(2)
-        fresh_BL = _first_allowed(more._replace(wanted=count), np.where(is_new_BL, rows_BL, ABSENT))
-        found_BK = np.concatenate([found_BK, fresh_BL], axis=1)
-    return found_BK
-
-
-def ranked(search: PassageSearch, rows_BL: np.ndarray) -> np.ndarray:
-    """Return the best rows by the current weights without dropout, best first, [B, at most search.wanted]; among equal
-    scores the lower row comes first, and ABSENT last."""
-    import torch
-
-    from realm_lab.engine.models.encoder import evaluating
-
-    with torch.no_grad(), evaluating(search.retriever.embedder):
-        score_BL = search.retriever.score(search.query_BD.detach(), rows_BL).double().cpu().numpy()
-    score_BL[rows_BL == ABSENT] = -np.inf
-    order_BL = np.lexsort((rows_BL, -score_BL), axis=1)[:, : search.wanted]
-    return np.take_along_axis(rows_BL, order_BL, axis=1)
-
-
-def _first_allowed(search: PassageSearch, rows_BL: np.ndarray) -> np.ndarray:
-    """Return the first search.wanted rows that are allowed, ABSENT after the last, [B, search.wanted]."""
-    allowed_BL = search.allowed(rows_BL)
-    order_BL = np.argsort(~allowed_BL, axis=1, kind="stable")[:, : search.wanted]
-    found_BK = np.full((len(rows_BL), search.wanted), ABSENT, np.int64)
-    found_BK[:, : order_BL.shape[1]] = np.take_along_axis(np.where(allowed_BL, rows_BL, ABSENT), order_BL, axis=1)
-    return found_BK
