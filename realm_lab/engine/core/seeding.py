@@ -27,15 +27,10 @@ def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
     return np.random.default_rng(derive_seed(seed, *names))
 
 
-def epoch_order(count: int, seed: int, *names: str | int) -> EpochOrder:
-    """An endless stream of shuffled epochs over `count` items, addressable by position."""
-    return EpochOrder(count, seed, names)
-
-
 class EpochOrder:
     """Item numbers of an endless sequence of shuffled epochs, addressed by position."""
 
-    def __init__(self, count: int, seed: int, names: tuple[str | int, ...]):
+    def __init__(self, count: int, seed: int, *names: str | int):
         self._count, self._seed, self._names = count, seed, names
         self._epoch = -1
         self._order = np.empty(0, dtype=np.int64)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from realm_lab.engine.core.flop import computed_again
 from realm_lab.engine.core.process import autocast, share, summed, to_device
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.store import Questions
 from realm_lab.engine.corpus.vocabulary import SpecialIds, answer_wordpieces
 from realm_lab.engine.models.inputs import Batch, join, length_groups
@@ -99,7 +99,7 @@ class FinetuneTask(ModelsTask):
                     f"only {len(retriever.passages)} passages; lower it"
                 )
         self._answers = answer_wordpieces(tokenizer, special, questions.answers)
-        self._order = epoch_order(len(questions), seed, "finetune-questions")
+        self._order = EpochOrder(len(questions), seed, "finetune-questions")
         embedder, learns = retriever.embedder, self._settings.train_query_tower
         assert not (learns and embedder.share_towers), "the document tower would be trained too"
         self._models = TrainedModels.of(params, self._settings, reader, embedder, True, learns, False)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.records import PICTURE
 from realm_lab.engine.corpus.store import NO_ROW, Articles, Passages, Sentences
 from realm_lab.engine.corpus.vocabulary import SpecialIds
@@ -145,7 +145,7 @@ class PairSampler:
         max_length: int,
     ):
         self._source, self._special, self._word_starts, self._max_length = source, special, word_starts, max_length
-        self._order = epoch_order(len(source), seed, "warm-start-pairs")
+        self._order = EpochOrder(len(source), seed, "warm-start-pairs")
 
     def batch(
         self, step: int, size: int, related_fraction: float, generator: np.random.Generator, part: slice = slice(None)

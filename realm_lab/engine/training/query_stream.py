@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from realm_lab.engine.core.seeding import epoch_order, numpy_generator
+from realm_lab.engine.core.seeding import EpochOrder, numpy_generator
 from realm_lab.engine.corpus.store import Sentences
 from realm_lab.engine.masking import MaskedSentence, MaskRequest, asked_form, mask, masking_scheme
 from realm_lab.engine.params.parameters import Pretrain
@@ -31,7 +31,7 @@ class QueryStream:
         self._rows = sentences.rows_with_spans()
         if not len(self._rows):
             raise UserError("no sentence of the pre-training corpus has a salient span", "check corpus.tagger")
-        self._order = epoch_order(len(self._rows), seed, "pretrain-sentences")
+        self._order = EpochOrder(len(self._rows), seed, "pretrain-sentences")
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from realm_lab.engine.core.process import autocast, gather_rows, ranks, share, summed, to_device
-from realm_lab.engine.core.seeding import derive_seed, epoch_order, numpy_generator
+from realm_lab.engine.core.seeding import EpochOrder, derive_seed, numpy_generator
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.models.embedder import Embedder
 from realm_lab.engine.models.initial import frozen_names
@@ -77,7 +77,7 @@ class WarmStartTask:
                     f"parameter 'warm_start.{name}.batch_size' is {phase.batch_size}, fewer than the {ranks().size} "
                     "ranks that share a batch; raise it, or lower launch.ranks"
                 )
-        self._order = epoch_order(max(1, len(clozes.rows)), seed, "inverse-cloze")
+        self._order = EpochOrder(max(1, len(clozes.rows)), seed, "inverse-cloze")
         self._models = TrainedModels(reader, embedder)  # of the present phase
         frozen = frozen_names(reader, params)
         self._models.train("reader", reader, self._settings.reader.optimiser, self.reader_steps, frozen)

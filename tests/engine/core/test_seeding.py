@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realm_lab.engine.core.seeding import derive_seed, epoch_order, numpy_generator
+from realm_lab.engine.core.seeding import EpochOrder, derive_seed, numpy_generator
 
 
 def test_a_derived_seed_never_moves() -> None:
@@ -23,8 +23,8 @@ def test_a_generator_needs_no_history() -> None:
 
 @given(count=st.integers(1, 30), start=st.integers(0, 100), length=st.integers(0, 60))
 def test_a_stream_read_in_pieces_is_the_stream_read_at_once(count: int, start: int, length: int) -> None:
-    whole = epoch_order(count, 5, "pretrain").take(0, start + length)
-    pieces = epoch_order(count, 5, "pretrain")
+    whole = EpochOrder(count, 5, "pretrain").take(0, start + length)
+    pieces = EpochOrder(count, 5, "pretrain")
     jumped = pieces.take(start, length)
     np.testing.assert_array_equal(jumped, whole[start:])
     np.testing.assert_array_equal(pieces.take(0, start), whole[:start])
@@ -33,6 +33,6 @@ def test_a_stream_read_in_pieces_is_the_stream_read_at_once(count: int, start: i
 
 @pytest.mark.parametrize("count", [1, 2, 17])
 def test_every_epoch_visits_every_item_once(count: int) -> None:
-    order = epoch_order(count, 0, "finetune")
+    order = EpochOrder(count, 0, "finetune")
     for epoch in range(4):
         assert sorted(order.take(epoch * count, count)) == list(range(count))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.systems.identity import plan_run
 from realm_lab.engine.systems.registry import System
 from tests import tiny
@@ -33,7 +33,7 @@ def test_the_loss_of_its_first_step_is_that_of_the_equations(system: System) -> 
     """The early loss once more in numpy: the share of a softmax over all passages that holds the answer."""
     context = system.context
     questions, passages = context.corpus.questions("train"), context.passages
-    batch = epoch_order(len(questions), 0, "finetune-questions").take(0, context.params.finetune.batch_size).tolist()
+    batch = EpochOrder(len(questions), 0, "finetune-questions").take(0, context.params.finetune.batch_size).tolist()
     size = len(passages)
     rows_BN, score_BN = system.before_finetuning().retrieve([questions.texts[n] for n in batch], size)
     bodies = [f" {passages.text.row(row)['body'].lower()} " for row in range(size)]

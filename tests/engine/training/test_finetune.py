@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.vocabulary import answer_wordpieces
 from realm_lab.engine.models.inputs import join
 from realm_lab.engine.training.finetune import FinetuneTask
@@ -85,7 +85,7 @@ def enumerated(
     terms: list[tuple[Tensor | None, Tensor | None]] = []
     assert index is not None
     assert isinstance(index.embeddings_ND, Tensor)
-    for number in epoch_order(len(questions), SEED, "finetune-questions").take(0, BATCH).tolist():
+    for number in EpochOrder(len(questions), SEED, "finetune-questions").take(0, BATCH).tolist():
         query = questions.tokens[number]
         answers = [system.tokenizer.encode(text, add_special_tokens=False).ids for text in questions.answers[number]]
         batch = join([query], None, system.special, system.params.corpus.sentence_length)

@@ -18,7 +18,7 @@ from realm_lab.contrib.rivals.drqa import Drqa
 from realm_lab.contrib.rivals.models.document_reader import DocumentReader
 from realm_lab.contrib.rivals.tfidf import STOP_WORDS
 from realm_lab.engine.core.process import autocast
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.store import Passages, Questions
 from realm_lab.engine.corpus.vocabulary import SpecialIds, wordpieces_by_id
 from realm_lab.engine.models.folders import write_tensors
@@ -102,7 +102,7 @@ class DocumentReaderTask(ModelsTask):
         self.seed, self.total_steps, self._batch_size = seed, steps, batch_size
         self._params, self._reader, self._special = params, reader, special
         self._examples, self._questions, self._passages = examples, questions, passages
-        self._order = epoch_order(len(examples), seed, "document-reader-examples")
+        self._order = EpochOrder(len(examples), seed, "document-reader-examples")
         settings = Optimiser(learning_rate=learning_rate, warmup_steps=0, final_fraction=1.0, recipe="short")
         self._models = TrainedModels(reader, nn.Module())
         self._models.train("document_reader", reader, settings, steps, set())

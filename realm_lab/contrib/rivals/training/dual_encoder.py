@@ -16,7 +16,7 @@ from torch.nn import functional
 from realm_lab.contrib.rivals.dpr import DprOptions
 from realm_lab.contrib.rivals.training.selection import DEPTH
 from realm_lab.engine.core.process import autocast, gather_rows, ranks, share, summed
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.store import NO_ROW, Passages, Questions
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.evaluation.judged import is_question
@@ -92,7 +92,7 @@ class DualEncoderTask(ModelsTask):
                 f"parameter 'system_options.dpr.batch_size' is {batch_size}, fewer than the {ranks().size} ranks that "
                 "share a batch; raise it, or lower launch.ranks"
             )
-        self._order = epoch_order(len(labelled.questions), seed, "dual-encoder-questions")
+        self._order = EpochOrder(len(labelled.questions), seed, "dual-encoder-questions")
         self._models = TrainedModels(reader, embedder)
         settings = params.finetune
         self._models.train("reader", reader, settings.reader, steps, set(), False)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from realm_lab.contrib.objectives import distilled
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, pad_texts
 from realm_lab.engine.core.process import autocast
-from realm_lab.engine.core.seeding import epoch_order, numpy_generator
+from realm_lab.engine.core.seeding import EpochOrder, numpy_generator
 from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.models.candidate_reader import NO_TOKENS
@@ -175,7 +175,7 @@ def drawing(
     count: int, batch_size: int, seed: int, name: str, example: Callable[[int, np.random.Generator], Example]
 ) -> Draw:
     """Batches from shuffled epochs over `count` items, each made into an example."""
-    order = epoch_order(count, seed, name)
+    order = EpochOrder(count, seed, name)
 
     def draw(step: int) -> list[Example]:
         generator = numpy_generator(seed, name, "draws", step)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from realm_lab.contrib.rivals.linked import KEPT, Example, LinkedReader
 from realm_lab.contrib.rivals.models.linked import PairEncoder
 from realm_lab.engine.core.process import ranks, share, summed
-from realm_lab.engine.core.seeding import epoch_order, numpy_generator
+from realm_lab.engine.core.seeding import EpochOrder, numpy_generator
 from realm_lab.engine.corpus.store import Questions
 from realm_lab.engine.models.folders import write_tensors
 from realm_lab.engine.models.initial import frozen_names
@@ -51,7 +51,7 @@ class LinkedTask(ModelsTask):
         self.seed, self.total_steps, self._settings = seed, settings.steps, settings
         self._model, self._encoder, self._loss, self._micro_batch = model, encoder, loss, params.launch.micro_batch
         self._examples, self._questions = examples, questions
-        self._order = epoch_order(len(examples), seed, "linked-questions")
+        self._order = EpochOrder(len(examples), seed, "linked-questions")
         self._models = TrainedModels(model, nn.Module())
         frozen = frozen_names(model, params)
         self._models.train("retriever", model, params.finetune.reader, settings.steps, frozen)

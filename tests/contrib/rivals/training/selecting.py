@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.contrib.rivals.training.selection import SelectionTask
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.models.inputs import join
 from realm_lab.engine.systems.bm25 import Bm25, texts_of
 from tests.tiny_system import TinySystem
@@ -58,7 +58,7 @@ def make_task(system: TinySystem, found: Found, kind: Any = SelectionTask, **fin
 def by_hand(task: Any, system: TinySystem, over_spans: Callable[[Tensor], Tensor]) -> Tensor:
     """Mean of -log p(z+|x) - log p(y|z+,x), each passage and each span by itself, with the graph."""
     questions, losses = system.corpus.questions("train"), []
-    for number in epoch_order(len(questions), SEED, "finetune-questions").take(0, BATCH).tolist():
+    for number in EpochOrder(len(questions), SEED, "finetune-questions").take(0, BATCH).tolist():
         query = questions.tokens[number]
         answers = [answer.tolist() for answer in task._answers[number]]
         selection, spans = [], []

@@ -9,7 +9,7 @@ import torch
 
 from realm_lab.contrib.rivals.models.document_reader import DocumentReader
 from realm_lab.contrib.rivals.training.document_reader import DocumentReaderTask, Example, distant_examples
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.store import Ragged
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.models.inputs import join
@@ -88,7 +88,7 @@ def joined(world: World, rows: list[int]) -> Any:
 def test_the_loss_is_that_of_start_and_end() -> None:
     world = World(50, 1)
     task, reader = make_task(world)
-    rows = epoch_order(50, 0, "document-reader-examples").take(32, 32).tolist()
+    rows = EpochOrder(50, 0, "document-reader-examples").take(32, 32).tolist()
     with torch.no_grad():
         found = reader.endpoints(joined(world, rows))
     losses = [

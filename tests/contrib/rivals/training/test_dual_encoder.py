@@ -10,7 +10,7 @@ import torch
 
 from realm_lab.contrib.rivals.training import dual_encoder
 from realm_lab.contrib.rivals.training.dual_encoder import DualEncoderTask, LabelledPassages, label
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.store import NO_ROW
 from realm_lab.engine.corpus.vocabulary import encode_batch_plain
 from realm_lab.engine.systems.bm25 import Bm25, texts_of
@@ -104,7 +104,7 @@ def task(system: TinySystem, labelled: Labelled, pairs: LabelledPassages) -> Dua
 def expected_loss(system: TinySystem, labelled: Labelled, pairs: LabelledPassages, device: Any) -> torch.Tensor:
     """-log of each positive's share, passage by passage, with an explicit list of who is whose negative."""
     retriever = system.retriever(device)
-    chosen = epoch_order(len(pairs.questions), 0, "dual-encoder-questions").take(0, BATCH).tolist()
+    chosen = EpochOrder(len(pairs.questions), 0, "dual-encoder-questions").take(0, BATCH).tolist()
     losses = []
     for place, pair in enumerate(chosen):
         number = int(pairs.questions[pair])

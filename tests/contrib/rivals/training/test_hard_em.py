@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.contrib.rivals.training.selection import HardEmTask, SelectionTask, best_answer_log_probs
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.models.spans import NO_ANSWER, answer_log_probs, span_log_probs
 from realm_lab.engine.training.optimiser import ScheduledAdamW
 from tests.contrib.rivals.training.selecting import BATCH, Found, by_hand, make_task
@@ -37,7 +37,7 @@ def test_the_loss_is_that_of_the_variant(system: TinySystem, monkeypatch: pytest
     for number, answers in enumerate(task._answers):  # the name of its passage is in it more than once
         task._answers[number] = [*answers, system.passages.titles[system.corpus.questions("train").gold[number][0]]]
     monkeypatch.setattr("realm_lab.contrib.rivals.training.selection.MOST_HARD", 1.0)
-    first = epoch_order(len(task._answers), task.seed, "finetune-questions").take(0, BATCH)
+    first = EpochOrder(len(task._answers), task.seed, "finetune-questions").take(0, BATCH)
     task._order = SimpleNamespace(take=lambda start, count: first)  # the batch that by_hand reads
     values = task.train_step(TAU)
     assert values["hard_update"] == float(variant == "hard_em")

@@ -11,7 +11,7 @@ from torch import Tensor
 from realm_lab.contrib.rivals.linked import Example
 from realm_lab.contrib.rivals.models.linked import PairEncoder, PathModel
 from realm_lab.contrib.rivals.training.linked import LinkedTask
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.models.encoder import Encoder
 from realm_lab.engine.models.inputs import join
 from tests.tiny_system import TinySystem
@@ -47,7 +47,7 @@ def test_a_step_is_the_mean_loss_of_its_questions_each_with_its_own_passages(sys
     model = copy.deepcopy(trained._model)
     found = trained.train_step(0)
     questions, losses = system.corpus.questions("train"), []
-    chosen = epoch_order(4, 0, "linked-questions").take(0, 3).tolist()
+    chosen = EpochOrder(4, 0, "linked-questions").take(0, 3).tolist()
     assert len(seen) == 3
     for (rows, vectors_PD), number in zip(seen, chosen, strict=True):
         example = EXAMPLES[number]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from realm_lab.engine.core.seeding import epoch_order
+from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.store import NO_ROW
 from realm_lab.engine.training.optimiser import ScheduledAdamW
 from tests.contrib.rivals.training.selecting import BATCH, PASSAGES, SEED, Found, by_hand, make_task
@@ -59,7 +59,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_paper(
 def test_it_learns_to_select_the_passage(system: TinySystem, found: Found) -> None:
     """Retrieval scores play no part: they are not numbers here."""
     task = make_task(system, found)
-    task._order = epoch_order(BATCH, SEED)  # the same few questions in every step
+    task._order = EpochOrder(BATCH, SEED)  # the same few questions in every step
     for step in range(40):
         task.train_step(step)
     task.reader.eval()
@@ -73,7 +73,7 @@ def test_it_learns_to_select_the_passage(system: TinySystem, found: Found) -> No
 
 def test_fewer_passages_than_asked_for_and_questions_without_a_positive(system: TinySystem, found: Found) -> None:
     task, questions = make_task(system, found), system.corpus.questions("train")
-    chosen = epoch_order(len(questions), SEED, "finetune-questions").take(0, BATCH).tolist()
+    chosen = EpochOrder(len(questions), SEED, "finetune-questions").take(0, BATCH).tolist()
     few = copy.copy(found)
     few.rows = dict(found.rows)
     for place, number in enumerate(chosen):
