@@ -40,7 +40,6 @@ from realm_lab.engine.systems.registry import (
     fixed_params,
     options_of,
     system_of,
-    system_source,
     view_of,
 )
 from realm_lab.errors import UserError, suggestion
@@ -153,7 +152,7 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
 
 def _system_identity(system: str) -> str | dict[str, Any]:
     """Return a system's name; for custom code with the digest of its package."""
-    source = system_source(system)
+    source = SYSTEMS.find("system", system).source
     return system if source is None else {"name": system, "source": source}
 
 

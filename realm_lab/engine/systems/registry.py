@@ -292,11 +292,6 @@ def system_of(name: str) -> type[System]:
     return SYSTEMS.find("system", name).load()
 
 
-def system_source(name: str) -> str | dict[str, str] | None:
-    """The digest of the package of a user's own system; None for one of realm_lab."""
-    return SYSTEMS.find("system", name).source
-
-
 def options_of(params: Params, system: str) -> Section:
     """Return the parameters that only this system has, from `system_options`. UserError: an unknown option or a wrong
     value, or options of an unknown system."""
