@@ -43,14 +43,28 @@ def written(value: Any, path: object, line: int | None = None) -> Any:
     return found
 
 
+def like(value: Any, other: object) -> Any:
+    """Return a value as if it was written where another one was."""
+    return written(value, other.path, other.line) if isinstance(other, Written) else value
+
+
+def as_written(made: Any, given: Any) -> Any:
+    """Return a checked value, and the names and values in it, with the lines of those that it was made from."""
+    if isinstance(given, list) and isinstance(made, list):
+        made = [as_written(*pair) for pair in zip(made, given, strict=True)]
+    elif isinstance(given, dict) and isinstance(made, dict):
+        made = {name: as_written(one, given[name]) for name, one in zip(given, made.values(), strict=True)}
+    return like(made, given)
+
+
 class UserError(ValueError):
     """Invalid user input. The message is one line that names the file, line or parameter, and the remedy.
 
     Fields: the fault (`problem`), the `remedy`, the dotted name of a `parameter`, the `path` of a file or the flag that
     named it, the `line` in it and the `part` of this line or file (a record, a column); "" or None if unknown. The
     command line prints only the message and exits with code 2. Long messages are shortened in the middle. `value`: a
-    written value, whose path and line these are. `others`: further faults of the same input that were found with it,
-    which `realm-lab doctor` lists.
+    written value, whose path and line these are. `known`: the names that it might have been, for the remedy.
+    `others`: further faults of the same input that were found with it, which `realm-lab doctor` lists.
     """
 
     others: Sequence["UserError"] = ()
@@ -65,9 +79,13 @@ class UserError(ValueError):
         line: int | None = None,
         part: str = "",
         value: object = None,
+        known: Iterable[str] = (),
     ):
         if isinstance(value, Written):
             path, line = value.path, value.line
+        if known:
+            remedy = suggestion(str(value), known)
+        self.is_placed = isinstance(value, Written)
         self.problem, self.remedy, self.parameter = str(problem), remedy, parameter
         self.path, self.line, self.part = path, line, part
         text = f"{self.fault}{'; ' * bool(remedy)}{remedy}"
@@ -79,6 +97,17 @@ class UserError(ValueError):
         """The message without the remedy: `FILE, line 3, column 5: PROBLEM`, without what is unknown."""
         where = ", ".join(filter(None, (str(self.path), f"line {self.line}" if self.line else "", self.part)))
         return f"{where}: {self.problem}" if where else self.problem
+
+
+@contextmanager
+def placed(value: object, prefix: str = "") -> Iterator[None]:
+    """Attach the path and line of a written value, and a prefix, to errors raised inside that have none."""
+    try:
+        yield
+    except UserError as error:
+        if error.path or not isinstance(value, Written):
+            raise
+        raise UserError(f"{prefix}{error.problem}", error.remedy, parameter=error.parameter, value=value) from None
 
 
 def in_words(kind: type) -> str:

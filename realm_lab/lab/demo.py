@@ -14,7 +14,7 @@ from pathlib import Path
 from realm_lab.engine.systems.identity import kept_corpus_folder
 from realm_lab.errors import UserError
 from realm_lab.lab.plan import plan_study
-from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.wanted import record_study
 from realm_lab.lab.worker import run_stage
 from realm_lab.records.digests import read_digests, write_last

@@ -23,9 +23,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from realm_lab.errors import UserError, nearest
+from realm_lab.errors import UserError, as_written, nearest
 from realm_lab.lab.tasks import Task
 from realm_lab.lab.workers import POLL_SECONDS, Outcome, Workers, end_of, task_file
 from realm_lab.records.environment import bfloat16_units
@@ -67,9 +67,14 @@ SHORT = {
 
 
 class Part(BaseModel):
-    """A group of keys of a file: frozen; an unknown key is an error."""
+    """A group of keys of a file, whose values know their line: frozen; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _keep_lines(cls, value: Any, check: Callable[[Any], Any]) -> Any:
+        return as_written(check(value), value)
 
 
 class LocalOptions(Part):

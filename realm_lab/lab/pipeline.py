@@ -22,10 +22,10 @@ from realm_lab.errors import UserError
 from realm_lab.lab.launchers import LauncherSettings, LocalLauncher
 from realm_lab.lab.other_code import settle_code
 from realm_lab.lab.plan import default_plan
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import expected_time, show_plan
 from realm_lab.lab.progress import drive, say
 from realm_lab.lab.stopping import stoppable, sweeping
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.tasks import tasks_of
 from realm_lab.lab.wanted import record_study
 from realm_lab.records.code_record import NAME as CODE_NAME

@@ -6,30 +6,30 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from realm_lab.engine.masking import check_masking
 from realm_lab.engine.params.changes import phases
-from realm_lab.engine.params.load import beyond_preset, flatten, laid_over, placed, resolve, setting
+from realm_lab.engine.params.load import beyond_preset, flatten, laid_over, parameter_errors, resolve, setting
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.refresh import check_refresh
 from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, plan_run, plan_runs
 from realm_lab.engine.systems.registry import system_of, with_options
-from realm_lab.errors import UserError, suggestion
+from realm_lab.errors import UserError, placed
 from realm_lab.evidence.report.own_figures import FIGURES, OF_TRAINING, REPORT_SECTIONS, known_anywhere
 from realm_lab.lab.launchers import LocalOptions
-from realm_lab.lab.planned import CellSpace, StudyPlan
 from realm_lab.lab.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
-from realm_lab.lab.rules.space import Dimension, Tuning, check_dimension, check_metric, last_stage_for
-from realm_lab.lab.rules.tune import check_trials
+from realm_lab.lab.rules.space import Dimension, Tuning, check_metric, last_stage_for
+from realm_lab.lab.rules.tune import trials_of_cell
 from realm_lab.lab.study import (
     DEFAULT_SYSTEM,
+    CellSpace,
     Search,
     Study,
+    StudyPlan,
     cells_of,
     overrides_of,
     read_study_file,
@@ -38,10 +38,10 @@ from realm_lab.lab.study import (
 from realm_lab.records.computed import COMPUTED, definition
 from realm_lab.records.metrics import BUILT_IN, METRICS, Metric, learn, metric, of_kind, one_name
 from realm_lab.records.parameters import measuring, show
-from realm_lab.records.plugins import Choice, Kind, Plugin, import_plugins, load_object
+from realm_lab.records.plugins import Choice, Plugin, import_plugins, load_object
 from realm_lab.records.run import Run
 from realm_lab.records.study import DEFAULT, StudyCell, StudyRecord
-from realm_lab.records.yaml_file import read_yaml
+from realm_lab.records.yaml_file import reach
 
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
 
@@ -59,48 +59,33 @@ def plan_study(
     value; `preset` too) hold for every cell and override the study. UserError: the study or a cell's parameters are
     wrong, or two cells are one run.
     """
-    path, params_path, overrides = Path(path), params_path or Path(root) / "params.yaml", overrides or {}
-    if "space" in read_yaml(path):
-        search = read_study_file(path, Search)
-        return _search(search, *search.below(params_path, overrides), root)
-    study = read_study_file(path, Study)
-    base, common = study.below(params_path, overrides)
+    study = read_study_file(Path(path))
+    base, common = study.below(params_path or Path(root) / "params.yaml", overrides or {})
+    if isinstance(study, Search):
+        return _search(study, base, common, root)
     seeds, rule = _seeds_of(study)
-    given = [(cell, _settings(study, cell, common)) for cell in cells_of(study)]
-    spaces = () if study.tune is None else _spaces(study, given, base, common, seeds)
+    given = [(cell, study.settings(cell, common)) for cell in cells_of(study)]
+    spaces = () if study.tune is None else _spaces(study, study.tune, given, base, common, seeds)
 
     @functools.cache
     def planned(chosen: str) -> StudyPlan:
         choices = json.loads(chosen)
         cells, runs, everywhere, of_baseline = _runs(study, given, base, common, seeds, choices)
-        return StudyPlan(
-            _design(study, cells, seeds, rule, of_baseline, everywhere, root),
-            runs,
-            study.launcher,
-            rule,
-            study.tune,
-            spaces,
-            choose=lambda choices: planned(json.dumps(choices, sort_keys=True)),
-        )
+        design = _design(study, cells, seeds, rule, of_baseline, everywhere, root)
+        again = lambda choices: planned(json.dumps(choices, sort_keys=True))  # noqa: E731
+        return StudyPlan(design, runs, study.launcher, rule, study.tune, spaces, choose=again)
 
     return planned("{}")
 
 
 def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], root: Path) -> StudyPlan:
     """Plan a search. UserError: its metric, its pruning or its space does not fit the parameters."""
-    values = laid_over(laid_over(below, search.common), given)
-    with placed(values["preset"], values):
-        base = resolve(values)
-        check_parts(base)
-    with placed(search.reach("metric")):
-        check_metric(search.metric, base.corpus)
-    if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
-        message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
-        raise UserError(message, value=search.reach("pruning", "after_steps"))
-    cell, written, last = StudyCell("", "", DEFAULT_SYSTEM, {}), search.reach("space"), last_stage_for(search.metric)
-    inside = functools.partial(placed, written)
-    space = _space(search, cell, values, base, search.space, written, {*search.common, *given}, inside)
-    settings = search.launcher
+    cell, values = StudyCell("", "", DEFAULT_SYSTEM, {}), laid_over(laid_over(below, search.common), given)
+    space = _space(search, cell, search.space, values, {*search.common, *given}, reach(values, "preset"))
+    runs, last, pruning, settings = space.make({}), last_stage_for(search.metric), search.pruning, search.launcher
+    if pruning is not None and pruning.after_steps >= (steps := runs[0].params.pretrain.steps):
+        message = f"pruning.after_steps: a trial has {steps} steps; give fewer"
+        raise UserError(message, value=pruning.after_steps)
     if settings.local.processes is None:  # as many as the trials at a time need
         local = LocalOptions(processes=search.parallel * len(search.seeds))
         settings = settings.model_copy(update={"local": local})
@@ -115,7 +100,7 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
         last_stage="" if last == "evaluate" else last,
         source=os.path.relpath(search.path, root),
     )
-    return StudyPlan(design, space.make({}), settings, spaces=(space,), search=search)
+    return StudyPlan(design, runs, settings, spaces=(space,), search=search)
 
 
 def _runs(
@@ -128,30 +113,37 @@ def _runs(
 ) -> tuple[tuple[StudyCell, ...], tuple[Run, ...], dict[str, Any], Params]:
     """Return the cells with the values that were chosen for them, every run, the changes of the preset in all cells,
     and the parameters of the baseline. UserError: a cell's parameters are wrong, or two cells are one run."""
-    cells, resolved, plans = [], dict[str, Params](), []
+    cells, resolved, plans = [], list[Params](), []
     for cell, overrides in given:
         cells.append(replace(cell, overrides=laid_over(overrides, choices.get(cell.name, {}))))
-        values = laid_over(base, cells[-1].overrides)
-        with _in_cell(study, cell, values):
-            resolved[cell.name] = resolve(values)
-            check_parts(resolved[cell.name])
-            plans.append(plan_runs(resolved[cell.name], cell.system, seeds))
-    cells, of_baseline = _compared(cells, [flatten(params) for params in resolved.values()])
+        params, runs = _identified(cell, laid_over(base, cells[-1].overrides), seeds, study.written(cell))
+        resolved.append(params)
+        plans.append([replace(run, chosen=choices.get(cell.name, {})) for run in runs])
+    cells, of_baseline = _compared(cells, [flatten(params) for params in resolved])
     varied = [key for key in cells[0].overrides if key not in common]
     everywhere = {
         key: value
-        for key, value in beyond_preset(resolved[cells[0].name]).items()
+        for key, value in beyond_preset(resolved[0]).items()
         if not any(f"{key}.".startswith(f"{name}.") for name in varied)
     }
-    runs = []
     owners: dict[str, StudyCell] = {}  # run key -> its cell
-    for cell, planned in zip(cells, plans, strict=True):
-        for run in planned:
+    for cell, runs in zip(cells, plans, strict=True):
+        for run in runs:
             other = owners.setdefault(run.run_key, cell)
             if other != cell:
                 raise _overlap(study, other, cell, of_baseline, everywhere)
-            runs.append(replace(run, cell=cell.name, chosen=choices.get(cell.name, {})))
-    return tuple(cells), tuple(runs), everywhere, resolved[cells[0].name]
+    return tuple(cells), tuple(run for runs in plans for run in runs), everywhere, resolved[0]
+
+
+def _identified(
+    cell: StudyCell, values: Mapping[str, Any], seeds: Iterable[int], source: Any
+) -> tuple[Params, list[Run]]:
+    """Return the parameters of a cell from flat values, and its runs. UserError: they are wrong, where a value was
+    written, or else at `source`."""
+    with parameter_errors(values, source, f"variant '{cell.name}': " if cell.name else ""):
+        params = resolve(values)
+        check_parts(params)
+        return params, [replace(run, cell=cell.name) for run in plan_runs(params, cell.system, map(int, seeds))]
 
 
 def _design(
@@ -176,8 +168,8 @@ def _design(
         metrics=tuple(dict.fromkeys(metric.name for metric in metrics.values())),
         axes={axis: tuple(value_in_name(show(point)) for point in points) for axis, points in axes.items()},
         source=os.path.relpath(study.path, root),
-        figures=_parts_of(study, "figures", FIGURES),
-        sections=_parts_of(study, "sections", REPORT_SECTIONS),
+        figures=tuple(known_anywhere(FIGURES, "figures", choice) for choice in study.figures),
+        sections=tuple(known_anywhere(REPORT_SECTIONS, "sections", choice) for choice in study.sections),
         until=options_of(rule).looks if rule else None,
         delta={metrics[text].name: value for text, value in study.delta.items()},
         own_metrics=tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
@@ -196,22 +188,9 @@ def _compared(cells: Sequence[StudyCell], flat: Sequence[dict[str, Any]]) -> tup
     return [replace(cell, changes=json.loads(json.dumps(new))) for cell, new in zip(cells, changes, strict=True)], base
 
 
-def _settings(study: Study, cell: StudyCell, common: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a cell over params.yaml. UserError: it changes one of `common`, the --set of all cells."""
-    for key in common:
-        if key in cell.overrides:
-            message = f"variant '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
-            raise UserError(message, value=setting(cell.overrides, key))
-    return laid_over(laid_over(study.common, cell.overrides), common)
-
-
-def _in_cell(study: Study, cell: StudyCell, values: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """Attach the source of a parameter in flat `values`, or else of the cell, to errors raised inside."""
-    return placed(study.reach("cells", cell.name), values, f"variant '{cell.name}': ")
-
-
 def _spaces(
     study: Study,
+    tune: Tuning,
     given: Sequence[tuple[StudyCell, Mapping[str, Any]]],
     base: Mapping[str, Any],
     common: Mapping[str, Any],
@@ -219,95 +198,84 @@ def _spaces(
 ) -> tuple[CellSpace, ...]:
     """Return the space of every cell. UserError: the choice could depend on the study's own seeds or on test data, or
     the space of a cell does not fit it."""
-    tune, found = study.tune, []
-    assert tune is not None
-    study.refuse_twice(tune.seeds, "tune", "seeds")
     if shared := sorted(set(tune.seeds) & set(seeds)):
         message = f"tune.seeds: {shared[0]} is a seed of the study, too; a choice must not see them, so take others"
-        raise UserError(message, value=study.reach("tune", "seeds"))
+        raise UserError(message, value=tune.seeds)
+    found = []
     for cell, overrides in given:
-        separate = study.cells[cell.name].space if cell.name in study.cells else None
-        space = tune.space if separate is None else separate
-        written_space = study.reach("tune", "space") if separate is None else study.reach("cells", cell.name, "space")
-        if not space:
+        entry, written = study.cells.get(cell.name), study.written(cell)
+        if not (space := (entry and entry.space) or tune.space):
             problem = f"variant '{cell.name}' has no space to tune; write one here, or in 'tune'"
-            raise UserError(problem, value=written_space)
-        before, inside = laid_over(base, overrides), functools.partial(_in_cell, study, cell)
-        with inside(before):
-            untuned = resolve(before)
-        with placed(study.reach("tune", "metric")):
-            check_metric(tune.metric, untuned.corpus)
-        found.append(_space(tune, cell, before, untuned, space, written_space, {*cell.overrides, *common}, inside))
-        check_trials(found[-1], tune)
+            raise UserError(problem, value=written)
+        found.append(_space(tune, cell, space, laid_over(base, overrides), {*cell.overrides, *common}, written))
+        trials_of_cell(found[-1], tune, lambda values, runs: {})
     return tuple(found)
 
 
 def _space(
     tuning: Tuning | Search,
     cell: StudyCell,
-    before: Mapping[str, Any],
-    untuned: Params,
     space: Mapping[str, Dimension],
-    written: Any,
+    before: Mapping[str, Any],
     taken: Collection[str],
-    inside: Callable[[Mapping[str, Any]], AbstractContextManager[None]],
+    source: Any,
 ) -> CellSpace:
-    """Return the space of a cell, `written` as it is in the file, with the runs of its trials. `before` are the
-    cell's settings, `taken` those that cannot be in a space; `inside` attaches the source of an error in settings.
-    UserError: the space does not fit the cell."""
-    for name in overrides_of(dict.fromkeys(written)):  # refuses a name that no cell may set
+    """Return the space of a cell with the runs of its trials. `before` are the cell's settings, `taken` those that
+    cannot be in a space. UserError: the space does not fit the cell; `source`: as in `_identified`."""
+    for name in overrides_of(dict.fromkeys(space)):  # refuses a name that no cell may set
         if name in taken:
             where = f"for variant '{cell.name}'" if cell.name else "in 'set' or by --set"
             raise UserError(f"'{name}' is set {where} and is in its space; keep one", value=name)
-    known, last = with_options(flatten(untuned), space), last_stage_for(tuning.metric)
-    made: dict[str, tuple[Run, ...]] = {}
+    last, made = last_stage_for(tuning.metric), dict[str, tuple[Run, ...]]()
 
     def make(values: Mapping[str, Any]) -> tuple[Run, ...]:
         text = json.dumps(values, sort_keys=True)
         if text not in made:
-            tried = laid_over(before, {name: values[name] for name in written if name in values})
-            with inside(tried):
-                params = resolve(tried)
-                check_parts(params)
-            runs = plan_runs(params, cell.system, tuning.seeds)
-            made[text] = tuple(replace(run, cell=cell.name, last_stage=last) for run in runs)
+            tried = laid_over(before, {name: values[name] for name in space if name in values})
+            runs = _identified(cell, tried, tuning.seeds, source)[1]
+            made[text] = tuple(replace(run, last_stage=last) for run in runs)
         return made[text]
 
-    found = CellSpace(cell.name, space, {name: known[name] for name in space}, make, written)
-    with found.errors():
-        if last not in make({})[0].stages:
-            raise UserError(f"metric: the system '{cell.system}' has no stage '{last}', where it is measured")
+    untuned, runs = _identified(cell, before, tuning.seeds, source)
+    made["{}"] = tuple(replace(run, last_stage=last) for run in runs)
+    with placed(space):
+        check_metric(tuning.metric, untuned.corpus)
+    known = with_options(flatten(untuned), space)
+    found = CellSpace(cell.name, space, {name: known[name] for name in space}, make)
+    if last not in runs[0].stages:
+        raise found.error(f"metric: the system '{cell.system}' has no stage '{last}', where it is measured")
     for name, dimension in space.items():
-        with found.errors(name):
-            check_dimension(name, dimension, found.start[name], found.key, last)
+        start = found.start[name]
+        if dimension.choices is None and (isinstance(start, bool) or not isinstance(start, int | float)):
+            raise found.error(f"'{name}' is no number; list its values as 'choices'", name)
+        if isinstance(start, int) and isinstance(dimension.step, float):
+            raise found.error(f"'{name}' takes whole numbers; so must its step be", name)
+        if start not in dimension:
+            raise found.error(f"'{name}' is {show(start)} in the baseline, which is not in its range; widen it", name)
+        if {found.key({name: end}) for end in dimension.ends} == {found.key({})}:
+            remedy = "leave it out, or search for another metric"
+            raise found.error(f"'{name}' changes nothing up to '{last}', where a trial ends; {remedy}", name)
     return found
-
-
-def _parts_of(study: Study, name: str, kind: Kind[Any]) -> tuple[Choice, ...]:
-    """Return the extra figures or sections of a study's report. UserError: an unknown one."""
-    found = []
-    for position, choice in enumerate(getattr(study, name)):
-        with placed(study.reach(name, position)):
-            found.append(known_anywhere(kind, name, choice))
-    return tuple(found)
 
 
 def _metrics_of(study: Study) -> dict[str, Metric]:
     """Return the definition of each metric of a study, by its name and as the file writes it. The modules of the
     study's systems and schemes are imported before, since they may register some. UserError: an unknown one, or one
     named twice."""
-    found: list[Metric] = []
-    for position, choice in enumerate(study.metrics):
-        with placed(study.reach("metrics", position)):
-            found.append(_metric(choice))
-    study.refuse_twice([metric.name for metric in found], "metrics")
-    named = {choice.name: metric for choice, metric in zip(study.metrics, found, strict=True)}
+    found = list[Metric]()
+    for choice in study.metrics:
+        with placed(choice.name):
+            entry = _metric(choice)
+            if entry in found:
+                raise UserError(f"metrics: {entry.name} is listed twice; keep one")
+            found.append(entry)
+    named = {choice.name: one for one, choice in zip(found, study.metrics, strict=True)}
     named |= {metric.name: metric for metric in found}
-    for text in study.delta:
-        with placed(study.reach("delta", text)):
-            if text not in named:
-                raise UserError(f"delta: '{text}' is none of the study's metrics", suggestion(text, named))
-            named[text].check_delta(study.delta[text])
+    for text, largest in study.delta.items():
+        if text not in named:
+            raise UserError(f"delta: '{text}' is none of the study's metrics", value=text, known=named)
+        with placed(text):
+            named[text].check_delta(largest)
     return named
 
 
@@ -321,7 +289,7 @@ def _metric(choice: Choice) -> Metric:
         import_plugins()
         known = {*METRICS, *COMPUTED}
         if ":" not in name and name not in COMPUTED:
-            raise UserError(f"metrics: unknown metric '{name}'; {suggestion(name, sorted(known))}")
+            raise UserError(f"metrics: unknown metric '{name}'", value=choice.name, known=sorted(known))
         entry = definition("metrics", choice)
     elif choice.options or entry.source != "results":
         raise UserError(f"metrics: '{name}' is a realm_lab.Metric, which has no options and is of source 'results'")
@@ -335,11 +303,11 @@ def _seeds_of(study: Study) -> tuple[tuple[int, ...], Plugin[SeedCounts] | None]
     """Return all seeds that a study may take, and the rule for them, if it has one. UserError: no such rule, or a wrong
     option."""
     if isinstance(study.seeds, list):
-        return tuple(study.seeds), None
-    with placed(study.reach("seeds")):
-        rule = SEED_RULES.choose("seeds", study.seeds)
-        if not isinstance(options := rule.options, SeedRule):
-            raise UserError(f"'{rule.name}': the type of its options is no subclass of realm_lab.SeedRule")
+        return tuple(map(int, study.seeds)), None
+    rule = SEED_RULES.choose("seeds", study.seeds)
+    if not isinstance(options := rule.options, SeedRule):
+        problem = f"'{rule.name}': the type of its options is no subclass of realm_lab.SeedRule"
+        raise UserError(problem, value=study.seeds.name)
     return tuple(range(options.first, options.first + options.at_most)), rule
 
 
@@ -391,5 +359,5 @@ def _overlap(
         why = f"params.yaml sets {same[0]} = {show(common[same[0]])} for every variant; empty that line"
     else:
         why = "they have identical parameters; delete one of them"
-    source = setting(two.overrides, *differs) or study.reach(*("cells", two.name) if study.cells else ("axes",))
+    source = setting(two.overrides, *differs) or study.written(two)
     return UserError(f"variants '{one.name}' and '{two.name}' are the same run: {why}", value=source)

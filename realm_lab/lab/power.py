@@ -19,11 +19,11 @@ from realm_lab.evidence.statistics.planned import POWER_ERROR, Detectable, Sprea
 from realm_lab.evidence.statistics.power import FEWEST_FOR_PROJECTION, POWER, STUDIES
 from realm_lab.evidence.statistics.sequential import Rule
 from realm_lab.evidence.statistics.wording import NOTHING, number, percent, signed
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import in_stages, reference_hours
 from realm_lab.lab.rules.space import last_stage_for
 from realm_lab.lab.rules.tune import Tuned
 from realm_lab.lab.status import print_table
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.sweep import Sweep, part_of
 from realm_lab.lab.wanted import settled
 from realm_lab.records.files import print_json

@@ -14,10 +14,9 @@ from realm_lab.engine.params.parameters import Launch
 from realm_lab.engine.params.sections import Refresh
 from realm_lab.lab.launchers import Launcher, share_out
 from realm_lab.lab.other_code import described, other_code
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.rules.tune import Tuned
 from realm_lab.lab.status import in_words, print_table
-from realm_lab.lab.study import changes_title
+from realm_lab.lab.study import StudyPlan, changes_title
 from realm_lab.lab.tasks import stages_left, tasks_of
 from realm_lab.records.files import print_json, read_json
 from realm_lab.records.launched import cores, visible_gpus

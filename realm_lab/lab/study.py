@@ -1,14 +1,15 @@
 """A study as a file: experiments/NAME.yaml -> Study -> its cells, the baseline first: the named ones, or every
-combination of the points of its axes. The keys are explained below and in docs/study_file.md."""
+combination of the points of its axes. Below, the same study as it is planned. docs/study_file.md explains the keys."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
@@ -21,23 +22,23 @@ from realm_lab.engine.params.load import (
     is_section,
     laid_over,
     parameter_fields,
-    placed,
     read_values,
     setting,
     unknown_parameter,
 )
 from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.engine.systems.registry import system_of
-from realm_lab.errors import UserError, suggestion, written
+from realm_lab.errors import UserError, like, placed, suggestion
 from realm_lab.evidence.report.published import published
 from realm_lab.lab.launchers import LAUNCHERS, LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
-from realm_lab.lab.rules.seeds import LIST, RULE, SeedList, SeedsOrRule
+from realm_lab.lab.rules.seeds import LIST, RULE, SeedCounts, SeedList, SeedsOrRule
 from realm_lab.lab.rules.space import Dimension, Space, Tuning
 from realm_lab.records.files import check_name, is_name
 from realm_lab.records.metrics import CURVES
 from realm_lab.records.parameters import CHANGES, OPTIONS, show
-from realm_lab.records.plugins import Choice, ChoiceField, import_modules
-from realm_lab.records.study import Criterion, StudyCell
+from realm_lab.records.plugins import Choice, ChoiceField, Plugin, import_modules
+from realm_lab.records.run import Run
+from realm_lab.records.study import Criterion, StudyCell, StudyRecord
 from realm_lab.records.validation import validation_line
 from realm_lab.records.yaml_file import has_key, reach, read_yaml
 
@@ -105,16 +106,15 @@ class StudyFile(Part):
             filled["cells"] = {name: {} if cell is None else cell for name, cell in filled["cells"].items()}
         return filled
 
-    _document: Any = PrivateAttr(default_factory=lambda: written({}, Path("study.yaml")))
+    _path: Path = PrivateAttr(default=Path("study.yaml"))
 
     @property
     def name(self) -> str:
-        return self.path.stem
+        return self._path.stem
 
     @property
     def path(self) -> Path:
-        path: Path = self._document.path
-        return path
+        return self._path
 
     @functools.cached_property
     def common(self) -> dict[str, Any]:
@@ -129,21 +129,10 @@ class StudyFile(Part):
             problem = "change 'seeds' in the file, or give --seeds N to `sweep`"
             raise UserError(problem, value=setting(flags, "seeds"))
         chosen = {key: flags.pop(key) for key in [*flags] if key == "preset"}
-        of_file = {key: value for key, value in self._document.items() if key == "preset" and value}
+        of_file = {like("preset", self.preset): self.preset} if self.preset else {}
         values = read_values(path, chosen or of_file)
         listed = [*(values.get("plugins") or []), *self.plugins]
         return laid_over(values, {"plugins": listed}) if self.plugins else values, flags
-
-    def reach(self, *keys: str | int) -> Any:
-        """Return the value in the file to which `keys` lead, as far as they exist."""
-        return reach(self._document, *keys)
-
-    def refuse_twice(self, values: list[Any], *keys: str) -> None:
-        """Check that each value is listed once."""
-        for position, value in enumerate(values):
-            if value in values[:position]:
-                problem = f"{'.'.join(keys)}: {show(value)} is listed twice; keep one"
-                raise UserError(problem, value=self.reach(*keys, position))
 
 
 class Study(StudyFile):
@@ -184,6 +173,18 @@ class Study(StudyFile):
     """More figures: the name of one, or `package.module:function`."""
     sections: list[ChoiceField] = []
     """More sections of the report: the name of one, or `package.module:Class`."""
+
+    def settings(self, cell: StudyCell, common: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a cell over params.yaml. UserError: it changes one of `common`, the --set of all."""
+        for key in common:
+            if key in cell.overrides:
+                message = f"variant '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
+                raise UserError(message, value=setting(cell.overrides, key))
+        return laid_over(laid_over(self.common, cell.overrides), common)
+
+    def written(self, cell: StudyCell) -> Any:
+        """Return the name of a cell as it is in the file; of one that is a combination of axes, those."""
+        return next((name for name in self.cells if name == cell.name), self.axes)
 
 
 class Pruning(Part):
@@ -233,24 +234,96 @@ class Search(StudyFile):
         }
 
 
-File = TypeVar("File", bound=StudyFile)
+Make = Callable[[Mapping[str, Any]], tuple[Run, ...]]
+"""Values of a space -> the run of a trial for each seed. UserError: no valid combination."""
 
 
-def read_study_file(path: Path, model: type[File]) -> File:
-    """Read a study or a search, check their common part, and import its plug-ins. UserError: one line with the file,
-    the line, the fault and the remedy."""
+@dataclass(frozen=True)
+class CellSpace:
+    """The space of a cell. `start`: the cell's values of its parameters, the first trial."""
+
+    cell: str
+    space: Mapping[str, Dimension]
+    start: Mapping[str, Any]
+    make: Make
+
+    def key(self, values: Mapping[str, Any]) -> str:
+        """Return the key of the last stage of a trial: trials with the same one are one trial."""
+        return [*self.make(values)[0].keys().values()][-1]
+
+    def error(self, problem: object, value: object = None) -> UserError:
+        """Return an error about the space, or a parameter in it."""
+        of = f"variant '{self.cell}': " if self.cell else ""
+        return UserError(f"{of}{problem}", value=self.space if value is None else value)
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """A study before its results: `design` is its record without runs, and `runs` has one of every cell at each seed
+    that it may take, with the parameters as they are, or as tuning chose them. `wanted` (wanted.py) picks from these.
+    """
+
+    design: StudyRecord
+    runs: tuple[Run, ...]
+    launcher: LauncherSettings = field(default_factory=LauncherSettings)
+    rule: Plugin[SeedCounts] | None = None  # for its seeds; None: all
+    tuning: Tuning | None = None  # trials come before its own runs
+    spaces: tuple[CellSpace, ...] = ()  # of the cells that are tuned or searched
+    search: Search | None = None  # its runs are the trials of one cell
+    choose: Callable[[Mapping[str, Any]], StudyPlan] | None = None  # cell -> chosen values -> the study with these
+
+    @property
+    def name(self) -> str:
+        return self.design.name
+
+    @property
+    def cells(self) -> tuple[StudyCell, ...]:
+        """Its cells, the baseline first; none of a search."""
+        return self.design.cells
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds that it may take."""
+        return self.design.seeds
+
+    @property
+    def baseline(self) -> StudyCell:
+        """The cell that all others are compared with."""
+        return self.cells[0]
+
+    def of(self, cell: str) -> list[Run]:
+        return [run for run in self.runs if run.cell == cell]
+
+    def record(
+        self, runs: Iterable[Run], trials: Iterable[Run] = (), tuning: Mapping[str, Any] | None = None
+    ) -> StudyRecord:
+        """Return its study.json with these runs; nothing is written."""
+        runs = [*runs]
+        taken = {run.seed for run in runs}
+        seeds = tuple(seed for seed in self.seeds if not self.rule or not taken or seed in taken)
+        cells = tuple(replace(cell, overrides={}) for cell in self.cells)
+        return replace(
+            self.design, cells=cells, seeds=seeds, runs=tuple(runs), trials=tuple(trials), tuning=dict(tuning or {})
+        )
+
+
+def read_study_file(path: Path) -> Study | Search:
+    """Read a study, or a search, which has a space; check their common part, and import its plug-ins. UserError: one
+    line with the file, the line, the fault and the remedy."""
     document = read_yaml(path)
+    model = Search if "space" in document else Study
     try:
         study = model(**document)
     except ValidationError as error:
         raise _explained(error, document, model) from None
-    study._document = document
-    with placed(study.reach("plugins")):
-        import_modules("plugins", study.plugins)
-    with placed(study.reach("launcher", "default")):
-        LAUNCHERS.choose("launcher.default", study.launcher.default)
-    if isinstance(study.seeds, list):
-        study.refuse_twice(study.seeds, "seeds")
+    study._path = path
+    import_modules("plugins", study.plugins)
+    LAUNCHERS.choose("launcher.default", study.launcher.default)
+    tuned = isinstance(study, Study) and study.tune
+    for key, values in {"seeds": study.seeds, "tune.seeds": tuned.seeds if tuned else []}.items():
+        for position, seed in enumerate(values if isinstance(values, list) else ()):
+            if seed in values[:position]:
+                raise UserError(f"{key}: {seed} is listed twice; keep one", value=seed)
     return study
 
 
@@ -321,17 +394,16 @@ def _explained(error: ValidationError, document: Any, model: type[StudyFile]) ->
 def cells_of(study: Study) -> list[StudyCell]:
     """Return all cells, the baseline first, then as in the file. UserError: a wrong baseline, name, title or axis."""
     if study.cells and study.axes:
-        problem = "a study has 'cells' or 'axes'; write the axes' points as cells"
-        raise UserError(problem, value=study.reach("axes"))
+        raise UserError("a study has 'cells' or 'axes'; write the axes' points as cells", value=study.axes)
     found = _combinations(study) if study.axes else _named_cells(study)
     titled: dict[str, str] = {}
     for cell in found:
-        if cell.name in study.not_run:
-            problem = f"not_run: '{cell.name}' is a variant, which is run; delete one"
-            raise UserError(problem, value=study.reach("not_run", cell.name))
+        for name in study.not_run:
+            if name == cell.name:
+                raise UserError(f"not_run: '{name}' is a variant, which is run; delete one", value=name)
         if (other := titled.setdefault(cell.title, cell.name)) != cell.name:
             problem = f"variants '{other}' and '{cell.name}' have the same title, '{cell.title}'; change one"
-            raise UserError(problem, value=study.reach("cells", cell.name))
+            raise UserError(problem, value=study.written(cell))
     return found
 
 
@@ -373,30 +445,28 @@ def _short(names: Iterable[str]) -> dict[str, str]:
 def _named_cells(study: Study) -> list[StudyCell]:
     if not isinstance(study.baseline, str):
         problem = "baseline: points are for axes and there are none; name one of the variants"
-        raise UserError(problem, value=study.reach("baseline"))
+        raise UserError(problem, value=study.baseline)
     if study.baseline not in study.cells:
-        remedy = suggestion(study.baseline, study.cells) if study.cells else "add cells or axes"
-        raise UserError(f"baseline: '{study.baseline}' is no variant", remedy, value=study.reach("baseline"))
+        problem = f"baseline: '{study.baseline}' is no variant"
+        raise UserError(problem, "add cells or axes", value=study.baseline, known=study.cells)
     found = []
     for name in sorted(study.cells, key=lambda name: name != study.baseline):
         entry = study.cells[name]
-        with placed(study.reach("cells", name)):
-            check_name(name, "variant", IN_CELLS)
+        check_name(name, "variant", IN_CELLS)
         if entry.space and study.tune is None:
             problem = f"variant '{name}' has a space, and the study no 'tune'; add it"
-            raise UserError(problem, value=study.reach("cells", name, "space"))
-        with placed(study.reach("cells", name, "system"), prefix=f"variant '{name}': "):
-            system = system_of(entry.system.name)
-        overrides = overrides_of(entry.set)
-        for option, value in entry.system.options.items():
-            source = study.reach("cells", name, "system", option)
-            key = written(f"{OPTIONS}.{entry.system.name}.{option}", source.path, source.line)
+            raise UserError(problem, value=entry.space)
+        chosen, overrides = entry.system, overrides_of(entry.set)
+        for option, value in chosen.options.items():
+            key = like(f"{OPTIONS}.{chosen.name}.{option}", option)
             if key in overrides:
                 raise UserError(f"parameter '{key}' is set twice; keep one", value=key)
             overrides[key] = value
-        titles = ["" if entry.system.name == DEFAULT_SYSTEM else system.title, changes_title(overrides)]
+        with placed(chosen.name, f"variant '{name}': "):
+            system = system_of(chosen.name)
+        titles = ["" if chosen.name == DEFAULT_SYSTEM else system.title, changes_title(overrides)]
         title = entry.title or ", ".join(filter(None, titles)) or name
-        found.append(StudyCell(name, title, entry.system.name, {}, entry.paper, overrides=overrides))
+        found.append(StudyCell(name, title, chosen.name, {}, entry.paper, overrides=overrides))
     return found
 
 
@@ -412,20 +482,19 @@ def value_in_name(value: str) -> str:
 def _baseline_points(study: Study, points: Mapping[str, Mapping[str, StudyCell]]) -> tuple[StudyCell, ...]:
     if isinstance(study.baseline, str):
         remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
-        raise UserError(f"baseline: '{study.baseline}' is no variant", remedy, value=study.reach("baseline"))
-    for axis in study.baseline:
+        raise UserError(f"baseline: '{study.baseline}' is no variant", remedy, value=study.baseline)
+    chosen = dict[str, StudyCell]()
+    for axis, value in study.baseline.items():
         if axis not in points:
-            source = study.reach("baseline", axis)
-            raise UserError(f"baseline: '{axis}' is no axis", suggestion(axis, points), value=source)
-    chosen = []
-    for axis, there in points.items():
-        if axis not in study.baseline:
-            raise UserError(f"baseline: no point of axis '{axis}'", "add one", value=study.reach("baseline"))
-        if (wanted := show(study.baseline[axis])) not in there:
-            problem = f"baseline: '{wanted}' is no point of axis '{axis}'"
-            raise UserError(problem, suggestion(wanted, there), value=study.reach("baseline", axis))
-        chosen.append(there[wanted])
-    return tuple(chosen)
+            raise UserError(f"baseline: '{axis}' is no axis", value=axis, known=points)
+        if (name := show(value)) not in points[axis]:
+            problem = f"baseline: '{name}' is no point of axis '{axis}'"
+            raise UserError(problem, value=like(name, axis), known=points[axis])
+        chosen[axis] = points[axis][name]
+    for axis in points:
+        if axis not in chosen:
+            raise UserError(f"baseline: no point of axis '{axis}'", "add one", value=study.baseline)
+    return tuple(chosen[axis] for axis in points)
 
 
 def _points(study: Study, axis: str) -> dict[str, StudyCell]:
@@ -436,11 +505,11 @@ def _points(study: Study, axis: str) -> dict[str, StudyCell]:
         raise UserError(f"axis '{axis}' has no points", "list some, or delete it", value=axis)
     found: dict[str, StudyCell] = {}
     for key, value in enumerate(given) if isinstance(given, list) else given.items():
-        source = study.reach("axes", axis, key)
+        source = reach(given, key)
         is_named = isinstance(key, str)
         if is_named != isinstance(value, dict) and not (isinstance(value, dict) and "name" in value):
             raise UserError(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", value=source)
-        overrides = overrides_of(value if is_named else {written(axis, source.path, source.line): value})
+        overrides = overrides_of(value if is_named else {like(axis, source): value})
         if is_named:
             name, part, title = str(key), str(key), str(key).replace("_", " ")
         else:
@@ -474,7 +543,7 @@ def _combined(study: Study, chosen: Sequence[StudyCell]) -> StudyCell:
     name = ",".join(point.name for point in chosen)
     if not is_name(name, IN_CELLS):
         remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
-        raise UserError(f"axes: '{name}' cannot name a variant", remedy, value=study.reach("axes"))
+        raise UserError(f"axes: '{name}' cannot name a variant", remedy, value=study.axes)
     title = ", ".join(point.title for point in chosen)
     points = {axis: at for point in chosen for axis, at in point.points.items()}
     return StudyCell(name, title, DEFAULT_SYSTEM, {}, None, points, overrides)

@@ -22,7 +22,6 @@ from realm_lab.evidence.ledger import note_plan
 from realm_lab.lab.launchers import Launcher, PartlySubmitted, detached_launchers, launcher_of
 from realm_lab.lab.other_code import described, other_code, settle_code
 from realm_lab.lab.plan import plan_study
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import after_tuning, in_every_cell, plan_as_json, show_plan, show_search
 from realm_lab.lab.progress import POLL_SECONDS, drive, say
 from realm_lab.lab.results import Results
@@ -30,6 +29,7 @@ from realm_lab.lab.rules import search as search_rule
 from realm_lab.lab.rules.tune import tuned
 from realm_lab.lab.status import in_words
 from realm_lab.lab.stopping import check_locks, stop_sweepers, stoppable, sweeping
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.tasks import Task, nodes_of, tasks_of
 from realm_lab.lab.wanted import record_study, settled, study_record, wanted
 from realm_lab.records.files import print_json, read_json, read_object

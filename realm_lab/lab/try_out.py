@@ -16,10 +16,9 @@ from realm_lab.engine.core.durations import duration
 from realm_lab.engine.params.load import flatten
 from realm_lab.engine.systems.registry import options_of, system_of
 from realm_lab.lab.launchers import launcher_of
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import runs_at_once
 from realm_lab.lab.progress import say
-from realm_lab.lab.study import early_changes
+from realm_lab.lab.study import StudyPlan, early_changes
 from realm_lab.lab.sweep import Sweep, part_of
 from realm_lab.lab.tasks import stages_left
 from realm_lab.lab.wanted import settled, wanted

@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from realm_lab.engine.systems.identity import record_run
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.results import Results
 from realm_lab.lab.rules import search
 from realm_lab.lab.rules.seeds import options_of
 from realm_lab.lab.rules.tune import Tuned, tuned
+from realm_lab.lab.study import StudyPlan
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyRecord, read_study_record, write_study_record
 

@@ -302,5 +302,6 @@ def check_name(name: str, what: str, also: str = "", remedy: str = "change it") 
         allowed = " ".join([".", "_", *also, "-"])
         raise UserError(
             f"{what} '{name}': use letters, digits and {allowed} only, a letter or digit first, at most "
-            f"{LONGEST_BYTES} bytes (it names files); {remedy}"
+            f"{LONGEST_BYTES} bytes (it names files); {remedy}",
+            value=name,
         )

@@ -33,7 +33,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, InstanceOf, PlainSerializer, ValidationError, WithJsonSchema
 
-from realm_lab.errors import UserError, lacks_engine, suggestion
+from realm_lab.errors import UserError, lacks_engine, placed, suggestion
 from realm_lab.records.code import MISSING, OURS, outside_digest, reach_working_folder
 from realm_lab.records.opened import watch
 from realm_lab.records.validation import problem_of
@@ -56,8 +56,8 @@ Code = TypeVar("Code", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Choice:
-    """A plug-in as it is written: its name and the given options. `resolved`: parameter -> the plug-in that it names,
-    once `Kind.choose` has found it; a run carries it to all who ask later."""
+    """A plug-in as it is written: its name and the given options, whose names know their line. `resolved`: parameter ->
+    the plug-in that it names, once `Kind.choose` has found it; a run carries it to all who ask later."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -72,11 +72,13 @@ class Choice:
         if not isinstance(given, Mapping) or not isinstance(given.get("name"), str) or not given["name"]:
             raise ValueError("write NAME, or {name: NAME, OPTION: VALUE}")
         options = plain_options({key: inner for key, inner in given.items() if key != "name"})
-        return cls(str(given["name"]), options)
+        names = {name: name for name in given if isinstance(name, str)}
+        return cls(given["name"], {names.get(name, name): value for name, value in options.items()})
 
     def plain(self) -> str | dict[str, Any]:
         """The written form; only the name if no option is given."""
-        return {"name": self.name, **self.options} if self.options else self.name
+        options = {str(name): value for name, value in self.options.items()}
+        return {"name": str(self.name), **options} if options else str(self.name)
 
 
 ChoiceAsWritten = Choice | str | Mapping[str, Any]
@@ -241,8 +243,9 @@ class Kind(dict[str, Plugin[Code]]):
         """Find the plug-in that `parameter` names and check its options, once. Custom code is imported now, a part of
         realm_lab when it is used. UserError: no such plug-in, it cannot be imported or called, or a wrong option."""
         if parameter not in choice.resolved:
-            plugin = self.find(parameter, choice.name)
-            options = checked_options(parameter, choice, plugin.options_model())
+            with placed(choice.name):
+                plugin = self.find(parameter, choice.name)
+                options = checked_options(parameter, choice, plugin.options_model())
             choice.resolved[parameter] = replace(plugin, options=options)
         return choice.resolved[parameter]
 
@@ -250,7 +253,8 @@ class Kind(dict[str, Plugin[Code]]):
 def import_modules(parameter: str, modules: Iterable[str]) -> None:
     """Import the modules that `parameter` lists, which register plug-ins. UserError: one of them cannot be imported."""
     for name in modules:
-        _import(parameter, name)
+        with placed(name):
+            _import(parameter, name)
 
 
 @functools.cache
@@ -292,7 +296,7 @@ def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None
         if option not in known:
             remedy = suggestion(option, known) if known else "it has none"
             problem = f"parameter '{parameter}': no option '{option}' of '{choice.name}'; {remedy}"
-            raise UserError(problem, parameter=f"{parameter}.{option}")
+            raise UserError(problem, parameter=f"{parameter}.{option}", value=option)
     try:
         return kind(**choice.options) if kind else None
     except ValidationError as error:

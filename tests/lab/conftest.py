@@ -10,7 +10,7 @@ import pytest
 
 from realm_lab.engine.systems.identity import code_roots, kept_corpus_folder
 from realm_lab.lab.plan import plan_study
-from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.study import StudyPlan
 from realm_lab.records.code_record import CodeStates
 from realm_lab.records.run import Run, stage_folder
 from tests import tiny

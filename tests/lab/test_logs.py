@@ -9,8 +9,8 @@ import pytest
 
 from realm_lab.lab import progress
 from realm_lab.lab.logs import show_log
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.status import pace
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.tasks import tasks_of
 from realm_lab.lab.wanted import record_study
 from realm_lab.records.files import read_json

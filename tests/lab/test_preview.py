@@ -13,8 +13,8 @@ from realm_lab.engine.params.load import flatten, load
 from realm_lab.engine.params.parameters import Launch
 from realm_lab.lab.launchers import LauncherSettings, LocalOptions, launcher_of
 from realm_lab.lab.plan import default_plan, plan_study
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import expected_time, runs_at_once, show_plan
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.try_out import STEPS, _seconds, _small
 from realm_lab.lab.wanted import record_study
 from realm_lab.records.files import read_json, write_json

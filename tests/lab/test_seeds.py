@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from realm_lab.lab.plan import plan_study
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.results import Results
 from realm_lab.lab.rules.until_decided import affordable
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.wanted import record_study, wanted
 from tests.factories.errors import refused
 from tests.lab.conftest import PARAMETERS, leave

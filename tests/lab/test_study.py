@@ -1,5 +1,6 @@
 """A study: its file, its cells and axes, their runs, and refusals with line and remedy."""
 
+import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,10 @@ from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.engine.systems.registry import system_of
 from realm_lab.lab.effective import study_digests
 from realm_lab.lab.plan import default_plan, plan_study
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.preview import in_every_cell
 from realm_lab.lab.results import Results
 from realm_lab.lab.rules.space import Tuning
-from realm_lab.lab.study import CellEntry, Pruning, Search, Study, cells_of, read_study_file, value_in_name
+from realm_lab.lab.study import CellEntry, Pruning, Search, Study, StudyPlan, cells_of, read_study_file, value_in_name
 from realm_lab.lab.sweep import part_of
 from realm_lab.lab.wanted import record_study, study_record
 from realm_lab.records.metrics import METRICS, chosen_by
@@ -314,7 +314,7 @@ def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository
 
 
 def test_axes_make_every_combination_the_baseline_first(write: Write) -> None:
-    found = cells_of(read_study_file(write(BASE + AXES), Study))
+    found = cells_of(read_study_file(write(BASE + AXES)))
     names = "6,often 4,often 4,never 6,never 8,often 8,never".split()
     assert [cell.name for cell in found] == [f"candidates={name}" for name in names]
     never = {"pretrain.candidates": 4, "pretrain.refresh.policy": "never"}
@@ -443,11 +443,11 @@ def test_a_record_says_what_was_planned(planned: Planned, tmp_path: Path) -> Non
 
 
 def test_a_record_and_its_runs_are_plain(planned: Planned, tmp_path: Path) -> None:
-    """No value in them knows its line: they are pickled, hashed and compared."""
+    """No value in records, or in copies of runs, knows its line."""
     text = "set: {pretrain.steps: 9}\ndelta: {exact_match: 0.1}\n"
     plan = planned(text + BASE + AXES, overrides={"finetune.steps": 3})
     assert not plain([cell.overrides for cell in plan.cells]), "errors about them name the line"
-    assert plain([record_study(plan, tmp_path), plan.design.common, plan.runs])
+    assert plain([record_study(plan, tmp_path), plan.design.common, copy.deepcopy(plan.runs)])
 
 
 def test_the_default_pipeline_is_a_study_of_its_systems() -> None:
@@ -473,7 +473,7 @@ def test_a_study_of_the_project_can_be_planned(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", OWN_FILES)
 def test_a_study_of_ones_own_files_can_be_read(name: str) -> None:
-    study = read_study_file(SHIPPED[name], Study)
+    study = read_study_file(SHIPPED[name])
     first = cells_of(study)[0]
     assert first.name == study.baseline
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.systems.identity import kept_corpus_folder
 from realm_lab.lab.launchers import Launcher, LauncherSettings, launcher_of
-from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.sweep import Sweep
 from realm_lab.lab.tasks import Task, chains, tasks_of
 from realm_lab.records.files import digest

@@ -18,11 +18,11 @@ from realm_lab.evidence.ledger import verify
 from realm_lab.evidence.report.rendered import stale
 from realm_lab.lab.housekeeping import unneeded
 from realm_lab.lab.plan import plan_study
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.reproduce import _take_choices
 from realm_lab.lab.results import Results
 from realm_lab.lab.rules.space import Dimension, hypercube
 from realm_lab.lab.rules.tune import tuned
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.sweep import part_of
 from realm_lab.lab.tracking.views import read_groups
 from realm_lab.lab.wanted import record_study, wanted

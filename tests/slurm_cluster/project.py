@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from realm_lab.lab.launchers import Launcher, launcher_of
 from realm_lab.lab.plan import plan_study
-from realm_lab.lab.planned import StudyPlan
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.sweep import Sweep
 from realm_lab.lab.tasks import Task, tasks_of
 from realm_lab.lab.worker import run_stage

@@ -12,7 +12,6 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -20,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from realm_lab.engine.params.checkpoint import local, with_sizes
 from realm_lab.engine.params.parameters import Params
-from realm_lab.errors import UserError, Written, nearest, suggestion, written
+from realm_lab.errors import UserError, Written, like, nearest, suggestion, written
 from realm_lab.records.parameters import OPTIONS, is_system_option, show
 from realm_lab.records.plugins import Choice, files_of_plugins, import_modules
 from realm_lab.records.validation import cut, faults_of
@@ -38,7 +37,7 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
     UserError: one line naming the key, the nearest valid one, and the line of the file, or the override.
     """
     values = read_values(path, overrides)
-    with placed(values["preset"], values):
+    with parameter_errors(values):
         return resolve(values)
 
 
@@ -54,9 +53,9 @@ def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     _check_names(document)
     given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, flags)
     given.setdefault("preset", written("toy", path))
-    source = reach(given, "preset")  # the name, if true or false is given
-    values = laid_over(preset_values(written(str(given["preset"]), source.path, source.line)), given)
-    with placed(given["preset"], values):
+    name = like(str(given["preset"]), reach(given, "preset"))  # true and false have no line, their name has
+    values = laid_over(preset_values(name), given)
+    with parameter_errors(values):
         listed = values.get("plugins")
         import_modules("plugins", listed if isinstance(listed, list) else ())
         values = with_sizes(values, given)
@@ -85,19 +84,21 @@ def setting(values: Mapping[str, Any], *names: str) -> str | None:
 
 
 @contextmanager
-def placed(source: Any, values: Mapping[str, Any] = MappingProxyType({}), prefix: str = "") -> Iterator[None]:
-    """Attach to an error raised inside the source of its parameter in flat `values`, or that of the written value
-    `source`. A contradiction also shows the values that a preset chose. `prefix` is for errors in the file of `source`.
-    """
+def parameter_errors(values: Mapping[str, Any], source: Any = None, prefix: str = "") -> Iterator[None]:
+    """Attach to an error raised inside the line where its parameter was set in flat `values`, else that of the written
+    value `source` (default: the preset). A contradiction also shows the values that a preset chose. `prefix` is for
+    errors in the file of `source`."""
     try:
         yield
         return
     except ValidationError as error:
         faults = [(text + _chosen(values, names), names, location) for text, names, location in faults_of(error)]
     except UserError as error:
-        if error.path and (not error.parameter or (error.line and error.path == source.path)):
+        if error.path and not error.parameter:
             raise
-        faults = [(str(error), (error.parameter,), ())]
+        text = "; ".join(filter(None, (error.problem, error.remedy))) if error.is_placed else str(error)
+        faults = [(text, (error.parameter,), ())]
+    source = reach(values, "preset") if source is None else source
     found = []
     for text, names, location in faults:
         key = setting(values, *names)
@@ -226,7 +227,7 @@ def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str
 
 def dotted(prefix: str, key: str) -> str:
     """Return a dotted key that knows the line of its last part."""
-    name: str = written(f"{prefix}{key}", key.path, key.line) if isinstance(key, Written) else f"{prefix}{key}"
+    name: str = like(f"{prefix}{key}", key)
     return name
 
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from realm_lab.errors import UserError, needs
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.results import Results
-from realm_lab.lab.study import CELL, Search, changes_title
+from realm_lab.lab.study import CELL, Search, StudyPlan, changes_title
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell, StudyRecord
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -15,7 +14,6 @@ from realm_lab.errors import UserError
 from realm_lab.lab.launchers import Part
 from realm_lab.lab.rules.seeds import SeedList
 from realm_lab.records.metrics import CURVES, chosen_by
-from realm_lab.records.parameters import show
 
 EDGE_SHARE = 0.05  # of a range, at each end
 
@@ -92,15 +90,6 @@ class Tuning(Part):
     many as the trials."""
 
 
-def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
-    """Return every combination, the last parameter first to change. UserError: a range has no grid."""
-    for name, dimension in space.items():
-        if dimension.choices is None:
-            raise UserError(f"'{name}' is a range; list its values as 'choices' for a grid", parameter=name)
-    values = [dimension.ends for dimension in space.values()]
-    return [dict(zip(space, chosen, strict=True)) for chosen in itertools.product(*values)]
-
-
 def hypercube(space: Mapping[str, Dimension], start: Mapping[str, Any], count: int, draw: int) -> list[dict[str, Any]]:
     """Return a Latin hypercube sample (McKay, Beckman and Conover 1979, Technometrics 21, section 2): each parameter
     has one value in each of `count` equal parts of its range, in random order. They depend on the names of the
@@ -115,22 +104,6 @@ def hypercube(space: Mapping[str, Dimension], start: Mapping[str, Any], count: i
     ]
 
 
-def check_dimension(
-    name: str, dimension: Dimension, start: Any, key: Callable[[dict[str, Any]], Hashable], last_stage: str
-) -> None:
-    """Check one parameter of a space. `start` is its value in the first trial, `key` gives the key of a trial with
-    values. UserError: the value is not in the space, it is no number, or it changes no trial."""
-    if dimension.choices is None and (isinstance(start, bool) or not isinstance(start, int | float)):
-        raise UserError(f"'{name}' is no number; list its values as 'choices'")
-    if isinstance(start, int) and isinstance(dimension.step, float):
-        raise UserError(f"'{name}' takes whole numbers; so must its step be")
-    if start not in dimension:
-        raise UserError(f"'{name}' is {show(start)} in the baseline, which is not in its range; widen it")
-    if {key({name: end}) for end in dimension.ends} == {key({})}:
-        remedy = "leave it out, or search for another metric"
-        raise UserError(f"'{name}' changes nothing up to '{last_stage}', where a trial ends; {remedy}")
-
-
 def check_metric(name: str, corpus: Corpus) -> None:
     """Refuse a metric that is not measured on development data, or needs questions that the corpus does not have."""
     known, reason = chosen_by(), "is not measured on development data"
@@ -138,7 +111,7 @@ def check_metric(name: str, corpus: Corpus) -> None:
         known = {name: entry for name, entry in known.items() if entry.part == "own measurements"}
         reason = "needs development questions, and corpus.files neither names nor holds out any"
     if name not in known:
-        raise UserError(f"metric: '{name}' {reason}; choose one of {', '.join(known)}")
+        raise UserError(f"metric: '{name}' {reason}; choose one of {', '.join(known)}", value=name)
 
 
 def last_stage_for(metric: str) -> str:

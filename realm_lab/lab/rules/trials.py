@@ -20,10 +20,9 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from realm_lab.errors import UserError
-from realm_lab.lab.planned import StudyPlan
 from realm_lab.lab.progress import say
 from realm_lab.lab.rules.space import Dimension
-from realm_lab.lab.study import CELL, Pruning
+from realm_lab.lab.study import CELL, Pruning, StudyPlan
 from realm_lab.records.files import digest, read_json, write_json
 from realm_lab.records.parameters import show
 from realm_lab.records.study import study_folder

@@ -6,6 +6,7 @@ continues with the same trials and makes the same choice. Trials are ordinary ru
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from realm_lab.errors import UserError
-from realm_lab.lab.planned import CellSpace, StudyPlan
 from realm_lab.lab.results import Results
-from realm_lab.lab.rules.space import Dimension, Tuning, grid, hypercube, last_stage_for
+from realm_lab.lab.rules.space import Dimension, Tuning, hypercube, last_stage_for
+from realm_lab.lab.study import CellSpace, StudyPlan
 from realm_lab.records.run import Run
 
 OPERATIONS = "training_teraflop"
@@ -87,12 +88,6 @@ def value_of(trial: Trial) -> float | None:
     return statistics.fmean(trial["by_seed"]) if trial["state"] == "complete" else None
 
 
-def check_trials(cell: CellSpace, tuning: Tuning) -> None:
-    """UserError: the space of a cell does not have enough trials."""
-    with cell.errors():
-        trials_of_cell(cell, tuning, lambda values, runs: {"state": "pending"})
-
-
 def tuned(study: StudyPlan, results: Results) -> Tuned:
     """Return all trials of a study that follow from its results: those that have ended, and the next ones."""
     tuning = study.tuning
@@ -106,10 +101,7 @@ def tuned(study: StudyPlan, results: Results) -> Tuned:
         mean = statistics.fmean(work) if len(work) == len(runs) else None  # of the operations of training
         return {"values": values, "state": state, "by_seed": by_seed, OPERATIONS: mean, "runs": runs}
 
-    trials = {}
-    for cell in study.spaces:
-        with cell.errors():
-            trials[cell.cell] = trials_of_cell(cell, tuning, trial)
+    trials = {cell.cell: trials_of_cell(cell, tuning, trial) for cell in study.spaces}
     return Tuned(tuning, trials, {cell.cell: cell.space for cell in study.spaces})
 
 
@@ -141,9 +133,13 @@ def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Itera
     first = {name: start[name] for name in space}
     yield first
     if tuning.sampler == "grid":
-        points = grid(space)
+        for name, dimension in space.items():
+            if dimension.choices is None:
+                raise cell.error(f"'{name}' is a range; list its values as 'choices' for a grid", name)
+        values = [dimension.ends for dimension in space.values()]
+        points = [dict(zip(space, chosen, strict=True)) for chosen in itertools.product(*values)]
         if len(points) != tuning.trials:
-            raise UserError(
+            raise cell.error(
                 f"its grid has {len(points)} combinations and tune.trials is {tuning.trials}, which every variant must "
                 "have; change its choices or the trials"
             )
@@ -152,4 +148,4 @@ def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Itera
         for draw in range(MOST_HYPERCUBES):  # a further one only if trials are equal or not valid
             yield from hypercube(space, start, tuning.trials - 1, draw)
     if len(found) < tuning.trials:
-        raise UserError(f"only {len(found)} combinations of its space differ up to the last stage of a trial")
+        raise cell.error(f"only {len(found)} combinations of its space differ up to the last stage of a trial")

@@ -79,7 +79,7 @@ def test_written_values_become_plain_parameters_copies_and_pickles(layers: dict[
         assert plain(again)
     params = load(Path("params.yaml"), {"model.heads": 3})
     assert params.seeds == [3, 0]
-    assert plain([params, flatten(params), beyond_preset(params)])
+    assert plain([copy.deepcopy(params), flatten(params), beyond_preset(params)])
 
 
 def test_a_fault_of_two_layers_is_where_the_last_was_set() -> None:
