@@ -2,7 +2,7 @@
 that may be missing."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -79,11 +79,11 @@ class UserError(ValueError):
         line: int | None = None,
         part: str = "",
         value: object = None,
-        known: Iterable[str] = (),
+        known: Collection[str] | None = None,
     ):
         if isinstance(value, Written):
             path, line = value.path, value.line
-        if known:
+        if known is not None and (known or not remedy):
             remedy = suggestion(str(value), known)
         self.is_placed = isinstance(value, Written)
         self.problem, self.remedy, self.parameter = str(problem), remedy, parameter

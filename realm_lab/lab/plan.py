@@ -264,18 +264,15 @@ def _metrics_of(study: Study) -> dict[str, Metric]:
     named twice."""
     found = list[Metric]()
     for choice in study.metrics:
-        with placed(choice.name):
-            entry = _metric(choice)
-            if entry in found:
-                raise UserError(f"metrics: {entry.name} is listed twice; keep one")
-            found.append(entry)
+        if (entry := _metric(choice)) in found:
+            raise UserError(f"metrics: {entry.name} is listed twice; keep one", value=choice.name)
+        found.append(entry)
     named = {choice.name: one for one, choice in zip(found, study.metrics, strict=True)}
     named |= {metric.name: metric for metric in found}
     for text, largest in study.delta.items():
         if text not in named:
             raise UserError(f"delta: '{text}' is none of the study's metrics", value=text, known=named)
-        with placed(text):
-            named[text].check_delta(largest)
+        named[text].check_delta(largest)
     return named
 
 
@@ -292,9 +289,11 @@ def _metric(choice: Choice) -> Metric:
             raise UserError(f"metrics: unknown metric '{name}'", value=choice.name, known=sorted(known))
         entry = definition("metrics", choice)
     elif choice.options or entry.source != "results":
-        raise UserError(f"metrics: '{name}' is a realm_lab.Metric, which has no options and is of source 'results'")
+        problem = f"metrics: '{name}' is a realm_lab.Metric, which has no options and is of source 'results'"
+        raise UserError(problem, value=choice.name)
     if METRICS.get(entry.name, entry) != entry:
-        raise UserError(f"metrics: '{name}': another metric is called '{entry.name}'; choose another name")
+        problem = f"metrics: '{name}': another metric is called '{entry.name}'; choose another name"
+        raise UserError(problem, value=choice.name)
     learn([entry])
     return entry
 

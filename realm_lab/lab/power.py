@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.errors import UserError, suggestion
+from realm_lab.errors import UserError
 from realm_lab.evidence.statistics.paired import FEWEST_SEEDS, compare, smallest_p
 from realm_lab.evidence.statistics.planned import POWER_ERROR, Detectable, Spread, detectable_differences
 from realm_lab.evidence.statistics.power import FEWEST_FOR_PROJECTION, POWER, STUDIES
@@ -121,8 +121,9 @@ def show_power(asked: Sweep) -> int:
 
 def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
     """Return the first source with enough seeds. UserError: there is none."""
-    if named is not None and named not in (known := _sources(root)):
-        raise UserError(f"--power {named}: no study with runs or a report here; {suggestion(named, known)}")
+    reports = (path.parent.name for part in ("*", "reference/*") for path in root.glob(f"reports/{part}/results.csv"))
+    if named is not None and named not in (known := sorted({*Studies(root / "runs").names(), *reports})):
+        raise UserError(f"--power {named}: no study with runs or a report here", value=named, known=known)
     most = 0
     for pilot in _pilots(plan, root, named):
         compared = _deltas(pilot.results, _base(plan, pilot), _metrics(plan)).values()
@@ -136,11 +137,6 @@ def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
         f"--power: study {of}; {FEWEST_FOR_PROJECTION} are needed for a spread (runs of --try are too small to count)",
         remedy=f"{name}, or {run}{dear}" if plan.tuning else f"{run}, or {name}",
     )
-
-
-def _sources(root: Path) -> list[str]:
-    reports = (path.parent.name for part in ("*", "reference/*") for path in root.glob(f"reports/{part}/results.csv"))
-    return sorted({*Studies(root / "runs").names(), *reports})
 
 
 def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
@@ -200,8 +196,11 @@ def plan_power(plan: StudyPlan, pilot: Pilot, rules: Sequence[Rule]) -> list[Pla
     planned = []
     for metric in metrics:
         known = {cell: deltas for (name, cell), deltas in everything.items() if name == metric and len(deltas) > 2}
-        spreads = {cell: _spread(deltas) for cell, deltas in known.items()}
-        others = _pooled([*spreads.values()])
+        spreads = {cell: Spread(float(np.std([*one.values()], ddof=1)), len(one)) for cell, one in known.items()}
+        others = None  # of the other cells, as certain as one of them
+        if spreads:
+            sd = float(np.sqrt(np.mean([one.sd**2 for one in spreads.values()])))
+            others = Spread(sd, min(one.seeds for one in spreads.values()))
         for cell in (cell.name for cell in plan.cells[1:]):
             if is_same and cell in spreads:
                 found = Planned(metric_of(metric), cell, known[cell], spreads[cell], delta.get(metric), {})
@@ -218,18 +217,6 @@ def plan_power(plan: StudyPlan, pilot: Pilot, rules: Sequence[Rule]) -> list[Pla
             is_possible = found_by is not None and found_by.difference <= one.metric.span
             one.detectable[rule.at_most] = found_by if is_possible else None
     return planned
-
-
-def _spread(deltas: Mapping[int, float]) -> Spread:
-    return Spread(float(np.std([*deltas.values()], ddof=1)), len(deltas))
-
-
-def _pooled(spreads: Sequence[Spread]) -> Spread | None:
-    """The root mean square, as certain as one of them."""
-    if not spreads:
-        return None
-    sd = float(np.sqrt(np.mean([one.sd**2 for one in spreads])))
-    return Spread(sd, min(one.seeds for one in spreads))
 
 
 def _hours(plan: StudyPlan, pilot: Pilot, root: Path) -> dict[str, dict[str, float]]:
@@ -301,12 +288,12 @@ def _print_counts(
 ) -> None:
     """A column for each number of seeds that can give a significant difference."""
     costs = [row for row in costs if row["seeds"] >= FEWEST_SEEDS]
-    last = ["seeds for delta"] if any(one.delta for one in planned) else []
+    last, most = ["seeds for delta"] if any(one.delta for one in planned) else [], costs[-1]["seeds"]
     rows = [
         (
             *_names(one),
             *(_difference(one, one.detectable[row["seeds"]]) for row in costs),
-            *(_enough(one, costs[-1]["seeds"]) for _ in last),
+            *(f"{one.enough or f'over {most}'} (±{one.delta:g})" if one.delta else NOTHING for _ in last),
         )
         for one in planned
     ]
@@ -354,10 +341,6 @@ def _names(one: Planned) -> tuple[str, str, str, str]:
 
 def _difference(one: Planned, found: Detectable | None) -> str:
     return number(found and found.difference, one.metric.digits)
-
-
-def _enough(one: Planned, most: int) -> str:
-    return NOTHING if one.delta is None else f"{one.enough or f'over {most}'} (±{one.delta:g})"
 
 
 def _notes(pilot: Pilot, tests: int, planned: Sequence[Planned]) -> list[str]:

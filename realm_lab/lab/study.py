@@ -319,10 +319,11 @@ def read_study_file(path: Path) -> Study | Search:
     study._path = path
     import_modules("plugins", study.plugins)
     LAUNCHERS.choose("launcher.default", study.launcher.default)
-    tuned = isinstance(study, Study) and study.tune
-    for key, values in {"seeds": study.seeds, "tune.seeds": tuned.seeds if tuned else []}.items():
-        for position, seed in enumerate(values if isinstance(values, list) else ()):
-            if seed in values[:position]:
+    tune = study.tune if isinstance(study, Study) else None
+    for key, given in {"seeds": study.seeds, "tune.seeds": tune.seeds if tune else []}.items():
+        seeds = given if isinstance(given, list) else []
+        for position, seed in enumerate(seeds):
+            if seed in seeds[:position]:
                 raise UserError(f"{key}: {seed} is listed twice; keep one", value=seed)
     return study
 

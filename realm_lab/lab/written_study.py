@@ -22,14 +22,6 @@ from realm_lab.records.validation import cut
 from realm_lab.records.yaml_file import parse_yaml, read_yaml
 
 
-def parse_axis(text: str) -> tuple[str, list[Any]]:
-    """`pretrain.steps=100,200` -> ("pretrain.steps", [100, 200]), the values read as YAML."""
-    key, equals, values = text.partition("=")
-    if not equals or not key.strip() or not values.strip():
-        raise UserError(f"--axis {cut(text)}: write it as KEY=VALUE,VALUE, for example pretrain.steps=100,200")
-    return key.strip(), parse_yaml(f"[{values}]", f"--axis {cut(text)}")
-
-
 def write_axes(
     root: Path,
     name: str,
@@ -47,32 +39,39 @@ def write_axes(
     """
     points: dict[str, list[Any]] = {}
     for text in axes:
-        key, values = parse_axis(text)
+        key, equals, values = map(str.strip, text.partition("="))
+        if not (equals and key and values):
+            raise UserError(f"--axis {cut(text)}: write it as KEY=VALUE,VALUE, for example pretrain.steps=100,200")
         if key in points or key in given:
             raise UserError(f"--axis {cut(text)}: '{key}' is given twice; keep one")
-        points[key] = values
+        points[key] = parse_yaml(f"[{values}]", f"--axis {cut(text)}")
     *others, last = points
+    overrides = {key: value for key, value in given.items() if key not in ("preset", "seeds")}
+    chosen = list(range(seeds)) if seeds else load(params_path or root / "params.yaml", given).seeds
     document = {
         "question": f"What do {', '.join(others)} and {last} change?" if others else f"What does {last} change?",
-        **_common(root, seeds, params_path, given),
-        **({"seeds": {"until": "decided", "within": budget}} if budget else {}),
+        **({"preset": given["preset"]} if "preset" in given else {}),
+        "seeds": {"until": "decided", "within": budget} if budget else chosen,
+        **({"set": overrides} if overrides else {}),
         "baseline": {key: values[0] for key, values in points.items()},
         "axes": points,
     }
-    return _write(root, name, document, params_path, "--axis")
-
-
-def _common(root: Path, seeds: int | None, params_path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the common part of the files: preset, seeds and `set`."""
-    overrides = {key: value for key, value in given.items() if key not in ("preset", "seeds")}
-    preset = {"preset": given["preset"]} if "preset" in given else {}
-    chosen = list(range(seeds)) if seeds else load(params_path or root / "params.yaml", given).seeds
-    return {**preset, "seeds": chosen, **({"set": overrides} if overrides else {})}
-
-
-def _path(root: Path, name: str) -> Path:
     check_study_name(name, f"--name {cut(name)}", "choose another")
-    return root / "experiments" / f"{name}.yaml"
+    path = root / "experiments" / f"{name}.yaml"
+    if path.exists() and read_yaml(path) != document:
+        remedy = f"choose another --name, or run it with `realm-lab sweep {name}`"
+        raise UserError("is another study", remedy, path=path)
+    if path.exists():
+        return path, False
+    write_text(path, _as_yaml(document))
+    try:
+        plan_study(path, root, params_path=params_path)
+    except UserError as error:
+        path.unlink()
+        if error.path and Path(str(error.path)) != path:
+            raise
+        raise UserError(f"--axis: {error.problem}", parameter=error.parameter, remedy=error.remedy) from None
+    return path, True
 
 
 @contextmanager
@@ -85,27 +84,6 @@ def in_use(path: Path, is_new: bool, is_kept: bool) -> Iterator[None]:
     finally:
         if is_new and not is_kept:
             path.unlink()
-
-
-def _write(
-    root: Path, name: str, document: Mapping[str, Any], params_path: Path | None, flag: str
-) -> tuple[Path, bool]:
-    """Write ROOT/experiments/NAME.yaml, and remove it if it cannot be planned: the fault is in `flag`."""
-    path = _path(root, name)
-    if is_new := not path.exists():
-        write_text(path, _as_yaml(document))
-        try:
-            plan_study(path, root, params_path=params_path)
-        except UserError as error:
-            path.unlink()
-            if error.path and Path(str(error.path)) != path:
-                raise
-            raise UserError(f"{flag}: {error.problem}", parameter=error.parameter, remedy=error.remedy) from None
-    elif read_yaml(path) != document:
-        raise UserError(
-            "is another study", f"choose another --name, or run it with `realm-lab sweep {name}`", path=path
-        )
-    return path, is_new
 
 
 def _as_yaml(document: Mapping[str, Any]) -> str:

@@ -81,10 +81,11 @@ class Metric:
     def check_delta(self, largest: float) -> None:
         """Check the largest difference that does not matter. UserError: it is no number above 0 and below the range."""
         if isinstance(largest, bool) or not 0 < largest < math.inf:
-            raise UserError(f"delta of {self.name}: {largest} is no finite number above 0", "correct it")
+            problem = f"delta of {self.name}: {largest} is no finite number above 0"
+            raise UserError(problem, "correct it", value=largest)
         if largest >= self.span:
-            low_to_high = f"{self.low:g} to {self.high:g}"
-            raise UserError(f"delta of {self.name}: {largest:g} is not below its range, {low_to_high}", "lower it")
+            problem = f"delta of {self.name}: {largest:g} is not below its range, {self.low:g} to {self.high:g}"
+            raise UserError(problem, "lower it", value=largest)
 
 
 def _share(*given: Any, **more: Any) -> Metric:

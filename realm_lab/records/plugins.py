@@ -253,8 +253,7 @@ class Kind(dict[str, Plugin[Code]]):
 def import_modules(parameter: str, modules: Iterable[str]) -> None:
     """Import the modules that `parameter` lists, which register plug-ins. UserError: one of them cannot be imported."""
     for name in modules:
-        with placed(name):
-            _import(parameter, name)
+        _import(parameter, name)
 
 
 @functools.cache
@@ -340,19 +339,20 @@ def _import(parameter: str, target: str) -> ModuleType:
     """Import the module of `package.module` or `package.module:object`."""
     module = target.partition(":")[0]
     reach_working_folder()
-    if not all(name.isidentifier() for name in module.split(".")):
-        raise _unimportable(parameter, target, "that is no name of a module")
-    watch()
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        if lacks_engine(error):
-            raise
-        raise _unimportable(parameter, target, error) from error
-    except UserError as error:
-        raise UserError(f"parameter '{parameter}': '{target}': {error}", parameter=parameter) from None
-    except Exception as error:  # importing runs the user's code, which may raise anything
-        raise _failed(parameter, target, target, error) from error
+    with placed(target):
+        if not all(name.isidentifier() for name in module.split(".")):
+            raise _unimportable(parameter, target, "that is no name of a module")
+        watch()
+        try:
+            return importlib.import_module(module)
+        except ImportError as error:
+            if lacks_engine(error):
+                raise
+            raise _unimportable(parameter, target, error) from error
+        except UserError as error:
+            raise UserError(f"parameter '{parameter}': '{target}': {error}", parameter=parameter) from None
+        except Exception as error:  # importing runs the user's code, which may raise anything
+            raise _failed(parameter, target, target, error) from error
 
 
 def own_code(parameter: str, name: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from realm_lab.evidence.report.rendered import stale
 from realm_lab.evidence.report.report import write_study_report
 from realm_lab.evidence.report.report_data import load_report
 from realm_lab.evidence.reproduce import compare_runs, in_words
-from realm_lab.lab.study import cells_of, read_study_file
+from realm_lab.lab.study import Study, cells_of, read_study_file
 from realm_lab.records.files import write_json
 from tests import tiny
 from tests.evidence.report.synthetic import make_study
@@ -51,6 +51,7 @@ def test_a_committed_report_asks_the_question_of_its_study(folder: Path) -> None
     record = load_report(folder).record
     if record.source:
         study = read_study_file(REPOSITORY / record.source)
+        assert isinstance(study, Study)
         titles = {cell.name: cell.title for cell in cells_of(study)}
         assert (record.question, {cell.name: cell.title for cell in record.cells}) == (study.question, titles)
 

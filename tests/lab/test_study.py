@@ -314,7 +314,9 @@ def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository
 
 
 def test_axes_make_every_combination_the_baseline_first(write: Write) -> None:
-    found = cells_of(read_study_file(write(BASE + AXES)))
+    study = read_study_file(write(BASE + AXES))
+    assert isinstance(study, Study)
+    found = cells_of(study)
     names = "6,often 4,often 4,never 6,never 8,often 8,never".split()
     assert [cell.name for cell in found] == [f"candidates={name}" for name in names]
     never = {"pretrain.candidates": 4, "pretrain.refresh.policy": "never"}
@@ -474,6 +476,7 @@ def test_a_study_of_the_project_can_be_planned(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", OWN_FILES)
 def test_a_study_of_ones_own_files_can_be_read(name: str) -> None:
     study = read_study_file(SHIPPED[name])
+    assert isinstance(study, Study)
     first = cells_of(study)[0]
     assert first.name == study.baseline
 
