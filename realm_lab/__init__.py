@@ -44,7 +44,7 @@ _PUBLIC = {
     "Unsupported": "engine.systems.registry",
     "SeedRule": "lab.rules.seeds",
     "Launcher": "lab.launchers",
-    "RemoteLauncher": "lab.launchers",
+    "RemoteLauncher": "contrib.remote",
     "LauncherSettings": "lab.launchers",
     "Outcome": "lab.workers",
     "Task": "lab.tasks",

@@ -13,11 +13,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from realm_lab.contrib.remote import RemoteLauncher, do_file
 from realm_lab.engine.params.sections import Section
 from realm_lab.errors import UserError
-from realm_lab.lab.launchers import LAUNCHERS, LauncherSettings, RemoteLauncher
+from realm_lab.lab.launchers import LAUNCHERS, LauncherSettings
 from realm_lab.lab.tasks import Task
-from realm_lab.lab.workers import Outcome, do_file
+from realm_lab.lab.workers import Outcome
 from realm_lab.records.plugins import calling, check_takes, own_code
 from realm_lab.records.run_lease import LOST_CODE
 

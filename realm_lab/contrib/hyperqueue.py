@@ -15,9 +15,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from realm_lab.contrib.remote import RemoteLauncher
 from realm_lab.engine.params.sections import Section
 from realm_lab.errors import UserError, needs
-from realm_lab.lab.launchers import LAUNCHERS, LauncherSettings, RemoteLauncher
+from realm_lab.lab.launchers import LAUNCHERS, LauncherSettings
 from realm_lab.lab.tasks import Task
 from realm_lab.lab.workers import Outcome
 from realm_lab.records.run_lease import LOST_CODE
@@ -65,7 +66,7 @@ class HyperQueueLauncher(RemoteLauncher):
         cpus = task.ranks * (task.run.params.launch.threads or 1)
         further = {name: amount * task.ranks for name, amount in self._options.resources.items()}
         job.program(
-            [sys.executable, "-m", "realm_lab.lab.workers", str(file)],
+            [sys.executable, "-m", "realm_lab.contrib.remote", str(file)],
             env={name: os.environ[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH") if name in os.environ},
             stdout=None,
             stderr=None,

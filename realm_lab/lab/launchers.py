@@ -12,7 +12,6 @@ settings for, or sets itself, may not be set a second time.
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import sys
 import time
@@ -27,9 +26,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from realm_lab.errors import UserError, as_written, nearest
 from realm_lab.lab.tasks import Task
-from realm_lab.lab.workers import POLL_SECONDS, Outcome, Workers, end_of, task_file
+from realm_lab.lab.workers import Outcome, Workers
 from realm_lab.records.environment import bfloat16_units
-from realm_lab.records.files import read_json, write_json, write_text
+from realm_lab.records.files import write_text
 from realm_lab.records.launched import cores, visible_gpus
 from realm_lab.records.lease import Taken
 from realm_lab.records.plugins import Choice, ChoiceAsWritten, ChoiceField, Kind, import_plugins
@@ -189,8 +188,6 @@ def no_setting(key: str, settings: Iterable[str]) -> str:
 
 
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
-QUEUE_SECONDS = 10.0  # in which a task that was started elsewhere may take its lease
-MOST_LOSSES = 5  # of a task whose processes elsewhere are gone
 
 
 class PartlySubmitted(UserError):
@@ -484,74 +481,3 @@ class LocalLauncher(Launcher):
         for run in self.tasks[name].runs(self._root):
             workers.settle(run, outcome)
         self.end(name, str(workers.pids[0]), outcome)
-
-
-class RemoteLauncher(Launcher):
-    """Runs tasks in processes elsewhere, which see the same folder. A subclass starts the work of a task file and
-    reports its end. If a process is gone, its task is started again, MOST_LOSSES times."""
-
-    at_once: int | None = 64
-
-    def __init__(self, settings: LauncherSettings, root: Path, study: str):
-        super().__init__(settings, Path(root).absolute(), study)
-        self._tasks_folder = self._logs.with_name("tasks")
-        self._files: dict[str, Path] = {}  # of tasks that were started
-        self._losses: Counter[str] = Counter()
-
-    def start(self, task: Task, file: Path) -> str:
-        """Start `python -m realm_lab.lab.workers FILE` somewhere and return at once; the id of its job. That process
-        stops after a checkpoint when the file is removed."""
-        raise NotImplementedError
-
-    def ended(self) -> Iterable[tuple[str, Outcome]]:
-        """Yield the name of each started task whose process has ended, once, with its exit code and standard error. The
-        code LOST_CODE: the process is gone, and the task is started again. Here: as the process itself wrote it."""
-        folder = self._tasks_folder
-        there = set(os.listdir(folder)) if self._files else set()
-        for name, file in [*self._files.items()]:
-            if (end := end_of(file)).name in there:
-                yield name, Outcome(*read_json(end))
-
-    def poll(self) -> dict[str, StageState]:
-        """Collect ended tasks, start ready ones."""
-        self._collect()
-        while (self.at_once is None or len(self._files) < self.at_once) and (task := self.next_ready()) is not None:
-            file = self._tasks_folder / f"{task.name}-{secrets.token_hex(4)}.json"
-            write_json(file, task_file(task.job(self._root), task.ranks, task.runs(self._root), self._log(task)))
-            self._files[task.name] = file
-            self.states[task.name] = StageState("RUNNING", self.start(task, file))
-        # Such a task waits for its last process in any sweep, and not only if the sweep waits for others.
-        again = {name for name, count in self._losses.items() if count and self.states[name].state == "PENDING"}
-        return {name: state._replace(state="QUEUED") if name in again else state for name, state in self.states.items()}
-
-    def cancel(self, names: Collection[str]) -> None:
-        """Drop waiting tasks, and wait until started ones have stopped after a checkpoint. One that no process works on
-        is still in a queue: it finds no file when its turn comes."""
-        super().cancel(names)
-        asked = {name for name in self._files if name in names}
-        for name in asked:
-            self._files[name].unlink(missing_ok=True)
-        deadline = time.monotonic() + QUEUE_SECONDS
-        while left := self._files.keys() & asked:
-            self._collect()
-            time.sleep(POLL_SECONDS)
-            for name in left if time.monotonic() > deadline else ():
-                if name in self._files and self.other_writer(self.tasks[name]) is None:
-                    del self._files[name]
-                    self.states[name] = StageState("CANCELLED", reason=Reason(Cause.CANCELLED))
-
-    def _collect(self) -> None:
-        for name, outcome in self.ended():
-            file = self._files.pop(name, None)
-            if file is None:
-                continue  # it was cancelled in its queue
-            is_lost = file.exists() and (outcome.code == LOST_CODE or outcome.was_stopped)  # not by `cancel`
-            for left in (file, end_of(file)):
-                left.unlink(missing_ok=True)
-            self._losses[name] += is_lost
-            if is_lost and self._losses[name] <= MOST_LOSSES:
-                self.states[name] = StageState("PENDING")
-                continue
-            if is_lost:
-                outcome = Outcome(2, f"its process was gone {self._losses[name]} times: {outcome.line}")
-            self.end(name, self.states[name].job, outcome)

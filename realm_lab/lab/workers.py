@@ -1,7 +1,4 @@
-"""The worker processes of one job: started with a share of the machine, watched, and reaped. No torch here.
-
-`python -m realm_lab.lab.workers FILE` does the work of a task file on another machine.
-"""
+"""The worker processes of one job: started with a share of the machine, watched, and reaped. No torch here."""
 
 from __future__ import annotations
 
@@ -13,18 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from realm_lab.errors import UserError
-from realm_lab.records.files import read_json, write_json
 from realm_lab.records.launched import own_package
 from realm_lab.records.run import StageRun
 
 POLL_SECONDS = 0.2
-LAST_CHARACTERS = 2000  # of the errors of a task file: no more than a pipe takes
-LOOK_SECONDS = 2.0  # between two looks for a task file
 GRACE_SECONDS = 20.0  # for the other processes of a run after one has failed
 # Exit codes of a worker that was asked to stop: after a checkpoint, or before it started.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -167,56 +160,3 @@ def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
     failed = [rank for rank, code in enumerate(codes) if code]
     rank = [*killed, *by_itself, *failed, 0][0]
     return rank, processes[rank].returncode
-
-
-def task_file(job: Mapping[str, Any], ranks: int, stages: Iterable[StageRun], log: Path) -> dict[str, Any]:
-    """Return the contents of a task file, which is all that another machine needs for a job."""
-    folders = {stage.stage: str(stage.path) for stage in stages}
-    return {"job": dict(job), "ranks": ranks, "stages": folders, "log": str(log), "folder": os.getcwd()}
-
-
-def do_file(path: str) -> tuple[int, str]:
-    """Do the work of a task file here until it ends, or the file is removed: then until it has written a checkpoint.
-    Returns the exit code and standard error, as an Outcome has them."""
-    file = Path(path)
-    try:
-        given = read_json(file)
-        threads = given["job"]["params"]["launch"]["threads"] or 1
-        log, folder = Path(given["log"]), given["folder"]
-        workers = Workers(given["job"], ranks=given["ranks"], threads=threads, log=log, folder=folder)
-    except (UserError, OSError) as error:
-        return 2, f"{socket.gethostname()} does not see the folder of the study: {error}"
-    try:
-        looked, is_wanted = time.monotonic(), True
-        while is_wanted and not workers.has_ended:
-            time.sleep(POLL_SECONDS)
-            if time.monotonic() - looked >= LOOK_SECONDS:
-                looked, is_wanted = time.monotonic(), file.exists()
-        if not is_wanted:
-            workers.terminate()
-        outcome = workers.reap() if is_wanted else workers.wait()
-    except BaseException:
-        workers.terminate()
-        workers.wait()
-        raise
-    for stage, place in given["stages"].items():
-        workers.settle(StageRun(Path(place), stage), outcome)
-    return outcome.code, outcome.text
-
-
-def end_of(file: Path) -> Path:
-    """Return the file in which the work of a task file notes its exit code and standard error."""
-    return file.with_suffix(".end")
-
-
-def main() -> int:
-    """Do the work of a task file, and note its end."""
-    code, text = do_file(sys.argv[1])
-    if Path(sys.argv[1]).exists():
-        write_json(end_of(Path(sys.argv[1])), [code, text])
-    print(text[-LAST_CHARACTERS:], file=sys.stderr)
-    return code if code >= 0 else 128 - code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.lab.launchers import MOST_LOSSES, LauncherSettings, RemoteLauncher, launcher_of
-from realm_lab.lab.workers import do_file
+from realm_lab.contrib.remote import MOST_LOSSES, RemoteLauncher, do_file
+from realm_lab.lab.launchers import LauncherSettings, launcher_of
 from realm_lab.records.files import read_json
 from tests.factories.errors import refused
 from tests.lab.test_schedule import task

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from realm_lab.contrib.remote import RemoteLauncher, end_of
 from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError
 from realm_lab.lab import launchers
@@ -14,11 +15,10 @@ from realm_lab.lab.launchers import (
     LauncherSettings,
     LocalLauncher,
     LocalOptions,
-    RemoteLauncher,
     share_out,
 )
 from realm_lab.lab.tasks import Task
-from realm_lab.lab.workers import Outcome, end_of
+from realm_lab.lab.workers import Outcome
 from realm_lab.records.files import write_json
 from realm_lab.records.lease import Taken
 from realm_lab.records.run import Run
@@ -277,7 +277,7 @@ class Elsewhere(RemoteLauncher):
 
 
 def test_work_elsewhere_notes_its_end_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "QUEUE_SECONDS", 0.0)
+    monkeypatch.setattr("realm_lab.contrib.remote.QUEUE_SECONDS", 0.0)
     pool = Elsewhere(LauncherSettings(), tmp_path, "study")
     pool.submit([task(name) for name in ("a", "b", "gone")])
     folder = tmp_path / "runs" / "studies" / "study" / "tasks"

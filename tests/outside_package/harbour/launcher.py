@@ -26,7 +26,7 @@ class Commands(RemoteLauncher):
         self.running: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, task: Task, file: Path) -> str:
-        command = [*self.before, sys.executable, "-m", "realm_lab.lab.workers", str(file)]
+        command = [*self.before, sys.executable, "-m", "realm_lab.contrib.remote", str(file)]
         self.running[task.name] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         return str(self.running[task.name].pid)
 
