@@ -63,7 +63,7 @@ demo: setup  ## ask a finished study that comes with the package, within a minut
 	@realm-lab demo
 
 demo-study: setup  ## train the study of the demo again and put it into the package (for maintainers), 5 minutes
-	@$(VENV)/bin/python -m realm_lab.lab.demo build/demo
+	@$(VENV)/bin/python -m docs.demo_study build/demo
 
 repro: setup  ## run the whole pipeline (dvc repro), about 5 minutes on two cores
 	@start=$$(date +%s); dvc repro; code=$$?; test $$code = 0 || exit $$code; seconds=$$(( $$(date +%s) - start )); \

@@ -7,8 +7,6 @@ them, except their environments. `make demo-study` trains them again.
 from __future__ import annotations
 
 import shutil
-import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from realm_lab.engine.systems.identity import kept_corpus_folder
@@ -17,14 +15,11 @@ from realm_lab.lab.plan import plan_study
 from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.wanted import record_study
 from realm_lab.lab.worker import run_stage
-from realm_lab.records.digests import read_digests, write_last
 from realm_lab.records.files import atomic_directory
-from realm_lab.records.run import StageRun
 from realm_lab.records.study import read_study_record, study_folder
 
 FOLDER = Path(__file__).parents[1] / "demo"
 QUESTION = "who is the president of vovzib ?"
-LEFT_OUT = "env.json", "code.patch", "lease"  # of a stage: they name the machine and the user
 
 
 def planned(root: Path) -> StudyPlan:
@@ -63,32 +58,3 @@ def next_steps(root: Path) -> str:
     if (Path(root) / "Makefile").exists():
         train, show = "make repro", "make ui"
     return f"realm-lab report demo; {show}; {train} trains the default study"
-
-
-def collect(root: Path) -> None:
-    """Take the stages of the finished study over into the package, without names of the user and the machine."""
-    target = FOLDER / "stages"
-    shutil.rmtree(target, ignore_errors=True)
-    for run in planned(root).runs:
-        for stage, folder in run.folders(Path(root) / "runs").items():
-            copy = target / folder.name
-            if stage != "prepare" and not copy.exists():
-                StageRun(folder, stage).check()
-                shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
-                status = replace(StageRun(folder, stage).status(), host="", pid=0)
-                write_last(copy / "status.json", asdict(status), name=read_digests(folder)[0])
-
-
-def main(root: Path) -> None:
-    """Train the study in the project ROOT, unless the present code did it, and take it over."""
-    from realm_lab.lab.sweep import Sweep
-
-    asked = Sweep(FOLDER / "demo.yaml", root, params_path=FOLDER / "params.yaml", retry_failed=True,
-                      overrides={"launch.other_code": "fresh"})  # fmt: skip
-    if asked.run():
-        raise UserError("the study of the demo is not complete", "run it again")
-    collect(root)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

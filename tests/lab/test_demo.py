@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import realm_lab
+from docs.demo_study import main as main_of_demo
 from realm_lab.cli.parser import main as cli
 from realm_lab.lab.demo import FOLDER, QUESTION, install, next_steps, planned
-from realm_lab.lab.demo import main as main_of_demo
 from realm_lab.lab.other_code import described, other_code
 from realm_lab.records.files import read_json, write_text
 from realm_lab.records.run import Run
