@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,53 +88,46 @@ def add_doctor(add: Add) -> None:
     add_json(doctor)
 
 
-def _gpu_findings(options: argparse.Namespace) -> Iterator[Finding]:
-    params = params_of(options)
-    from realm_lab.cli.doctor import Finding, State
-    from realm_lab.lab.gpu_check import checks, gpu_device
+def _findings(options: argparse.Namespace) -> Iterator[Finding]:
+    """Check what the options ask for, a finding at a time."""
+    from realm_lab.cli.doctor import Finding, State, examine, examine_study, verify, with_gate
 
-    states: dict[bool | None, State] = {True: "OK", None: "note", False: "wrong"}
-    for subject, right, found in checks(params, gpu_device(params)):
-        yield Finding(states[right], subject, found)
-
-
-def _corpus_findings(options: argparse.Namespace) -> list[Finding]:
-    params = params_of(options)
-    from realm_lab.cli.doctor import with_gate
-    from realm_lab.engine.systems.context import open_run
-    from realm_lab.engine.systems.gate import gate
-
-    return with_gate(gate(open_run(params, options.root, None, "realm")))
-
-
-def _machine_findings(options: argparse.Namespace) -> Iterator[Finding]:
-    from realm_lab.cli.doctor import examine, examine_study
-
-    study, params, fault = None, None, None
-    if options.study:
-        from realm_lab.lab.sweep import find_study
-
-        study = find_study(options.study, options.root)
-    try:
+    if options.verify:
+        yield from verify(options.root)
+    elif options.gpu:
         params = params_of(options)
-    except UserError as error:
-        fault = error
-    yield from examine(params, options.root, fault)
-    if study:
-        yield from examine_study(study, options.root, options.params, overrides_of(options))
+        from realm_lab.lab.gpu_check import checks, gpu_device
+
+        states: dict[bool | None, State] = {True: "OK", None: "note", False: "wrong"}
+        for subject, right, found in checks(params, gpu_device(params)):
+            yield Finding(states[right], subject, found)
+    elif options.corpus:
+        params = params_of(options)
+        from realm_lab.engine.systems.context import open_run
+        from realm_lab.engine.systems.gate import gate
+
+        yield from with_gate(gate(open_run(params, options.root, None, "realm")))
+    else:
+        study, known, fault = None, None, None
+        if options.study:
+            from realm_lab.lab.sweep import find_study
+
+            study = find_study(options.study, options.root)
+        try:
+            known = params_of(options)
+        except UserError as error:
+            fault = error
+        yield from examine(known, options.root, fault)
+        if study:
+            yield from examine_study(study, options.root, options.params, overrides_of(options))
 
 
 def _run_doctor(options: argparse.Namespace) -> int:
     """Print each finding as soon as it is known; 1 if something is missing or wrong."""
-    from realm_lab.cli.doctor import show, verify
+    from realm_lab.cli.doctor import show
 
-    if options.verify:
-        findings: Iterable[Finding] = verify(options.root)
-    else:
-        look = _gpu_findings if options.gpu else _corpus_findings if options.corpus else _machine_findings
-        findings = look(options)
     found = []
-    for finding in findings:
+    for finding in _findings(options):
         found.append(finding)
         if not options.json:
             show(finding)

@@ -37,7 +37,9 @@ def show_log(root: Path, run: Run, *, follow: bool) -> None:
         ends = all(state.state == "COMPLETE" for stage, state in found if stage.stage in wanted)
         ends = ends or any(state.state == "FAILED" for _, state in found)
         if ends or not follow:
-            lines += [line for log in process_logs(root, run) for line in _printed(log)]
+            for log in process_logs(root, run):
+                text = log.read_text(encoding="utf-8", errors="replace").splitlines()
+                lines += [f"printed by its processes ({log}):", *text] if text else []
         for line in lines:
             if line not in printed:
                 print(line, flush=True)
@@ -120,11 +122,6 @@ def _results(run: StageRun) -> str:
     found = run.results() if run.stage == "evaluate" and run.is_complete() else {}
     shown = [(name, found[metric.key]) for name, metric in METRICS.items() if metric.headline and metric.key in found]
     return "".join(f", {name} {_number(value)}" for name, value in shown[:SHOWN])
-
-
-def _printed(log: Path) -> list[str]:
-    text = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [f"printed by its processes ({log}):", *text] if text else []
 
 
 def _at(seconds: float | None) -> str:

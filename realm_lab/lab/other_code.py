@@ -64,15 +64,11 @@ def settle_code(runs: Sequence[Run], root: Path, until: str = "", check: Callabl
             for stage in way[way.index(one.stage) :]:  # and the stages computed from it
                 _empty(folders[stage])
                 if stage == "prepare":
-                    _remove_corpus(run, root)
-
-
-def _remove_corpus(run: Run, root: Path) -> None:
-    kept = kept_corpus_folder(root, run)
-    for folder in (kept, exported_corpus_folder(root, run)):
-        remove_directory(folder)
-    for cuts in kept.parent.glob(f".{kept.name}.*.cuts"):
-        shutil.rmtree(cuts)
+                    kept = kept_corpus_folder(root, run)
+                    remove_directory(kept)
+                    remove_directory(exported_corpus_folder(root, run))
+                    for cuts in kept.parent.glob(f".{kept.name}.*.cuts"):
+                        shutil.rmtree(cuts)
 
 
 def _empty(folder: Path) -> None:

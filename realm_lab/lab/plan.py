@@ -18,11 +18,11 @@ from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.refresh import check_refresh
 from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, plan_run, plan_runs
 from realm_lab.engine.systems.registry import system_of, with_options
-from realm_lab.errors import UserError, placed
+from realm_lab.errors import UserError
 from realm_lab.evidence.report.own_figures import FIGURES, OF_TRAINING, REPORT_SECTIONS, known_anywhere
 from realm_lab.lab.launchers import LocalOptions
 from realm_lab.lab.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
-from realm_lab.lab.rules.space import Dimension, Tuning, check_metric, last_stage_for
+from realm_lab.lab.rules.space import Dimension, Tuning, last_stage_for, unfit
 from realm_lab.lab.rules.tune import trials_of_cell
 from realm_lab.lab.study import (
     DEFAULT_SYSTEM,
@@ -43,6 +43,7 @@ from realm_lab.records.run import Run
 from realm_lab.records.study import DEFAULT, StudyCell, StudyRecord
 from realm_lab.records.yaml_file import reach
 
+Given = tuple[StudyCell, Mapping[str, Any], Any]  # a cell, its settings, and its name as it is written
 DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
 
 
@@ -64,13 +65,13 @@ def plan_study(
     if isinstance(study, Search):
         return _search(study, base, common, root)
     seeds, rule = _seeds_of(study)
-    given = [(cell, study.settings(cell, common)) for cell in cells_of(study)]
+    given = [(cell, study.settings(cell, common), study.written(cell)) for cell in cells_of(study)]
     spaces = () if study.tune is None else _spaces(study, study.tune, given, base, common, seeds)
 
     @functools.cache
     def planned(chosen: str) -> StudyPlan:
         choices = json.loads(chosen)
-        cells, runs, everywhere, of_baseline = _runs(study, given, base, common, seeds, choices)
+        cells, runs, everywhere, of_baseline = _runs(given, base, common, seeds, choices)
         design = _design(study, cells, seeds, rule, of_baseline, everywhere, root)
         again = lambda choices: planned(json.dumps(choices, sort_keys=True))  # noqa: E731
         return StudyPlan(design, runs, study.launcher, rule, study.tune, spaces, choose=again)
@@ -104,8 +105,7 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
 
 
 def _runs(
-    study: Study,
-    given: Sequence[tuple[StudyCell, Mapping[str, Any]]],
+    given: Sequence[Given],
     base: Mapping[str, Any],
     common: Mapping[str, Any],
     seeds: Sequence[int],
@@ -114,9 +114,9 @@ def _runs(
     """Return the cells with the values that were chosen for them, every run, the changes of the preset in all cells,
     and the parameters of the baseline. UserError: a cell's parameters are wrong, or two cells are one run."""
     cells, resolved, plans = [], list[Params](), []
-    for cell, overrides in given:
+    for cell, overrides, source in given:
         cells.append(replace(cell, overrides=laid_over(overrides, choices.get(cell.name, {}))))
-        params, runs = _identified(cell, laid_over(base, cells[-1].overrides), seeds, study.written(cell))
+        params, runs = _identified(cell, laid_over(base, cells[-1].overrides), seeds, source)
         resolved.append(params)
         plans.append([replace(run, chosen=choices.get(cell.name, {})) for run in runs])
     cells, of_baseline = _compared(cells, [flatten(params) for params in resolved])
@@ -127,11 +127,11 @@ def _runs(
         if not any(f"{key}.".startswith(f"{name}.") for name in varied)
     }
     owners: dict[str, StudyCell] = {}  # run key -> its cell
-    for cell, runs in zip(cells, plans, strict=True):
+    for cell, runs, (_, _, source) in zip(cells, plans, given, strict=True):
         for run in runs:
             other = owners.setdefault(run.run_key, cell)
             if other != cell:
-                raise _overlap(study, other, cell, of_baseline, everywhere)
+                raise _overlap(other, cell, of_baseline, everywhere, source)
     return tuple(cells), tuple(run for runs in plans for run in runs), everywhere, resolved[0]
 
 
@@ -191,7 +191,7 @@ def _compared(cells: Sequence[StudyCell], flat: Sequence[dict[str, Any]]) -> tup
 def _spaces(
     study: Study,
     tune: Tuning,
-    given: Sequence[tuple[StudyCell, Mapping[str, Any]]],
+    given: Sequence[Given],
     base: Mapping[str, Any],
     common: Mapping[str, Any],
     seeds: Sequence[int],
@@ -202,12 +202,12 @@ def _spaces(
         message = f"tune.seeds: {shared[0]} is a seed of the study, too; a choice must not see them, so take others"
         raise UserError(message, value=tune.seeds)
     found = []
-    for cell, overrides in given:
-        entry, written = study.cells.get(cell.name), study.written(cell)
+    for cell, overrides, source in given:
+        entry = study.cells.get(cell.name)
         if not (space := (entry and entry.space) or tune.space):
             problem = f"variant '{cell.name}' has no space to tune; write one here, or in 'tune'"
-            raise UserError(problem, value=written)
-        found.append(_space(tune, cell, space, laid_over(base, overrides), {*cell.overrides, *common}, written))
+            raise UserError(problem, value=source)
+        found.append(_space(tune, cell, space, laid_over(base, overrides), {*cell.overrides, *common}, source))
         trials_of_cell(found[-1], tune, lambda values, runs: {})
     return tuple(found)
 
@@ -238,10 +238,10 @@ def _space(
 
     untuned, runs = _identified(cell, before, tuning.seeds, source)
     made["{}"] = tuple(replace(run, last_stage=last) for run in runs)
-    with placed(space):
-        check_metric(tuning.metric, untuned.corpus)
     known = with_options(flatten(untuned), space)
     found = CellSpace(cell.name, space, {name: known[name] for name in space}, make)
+    if why := unfit(tuning.metric, untuned.corpus):
+        raise found.error(why, tuning.metric)
     if last not in runs[0].stages:
         raise found.error(f"metric: the system '{cell.system}' has no stage '{last}', where it is measured")
     for name, dimension in space.items():
@@ -343,11 +343,9 @@ def check_parts(params: Params) -> None:
         device_named(params.launch.device)
 
 
-def _overlap(
-    study: Study, one: StudyCell, two: StudyCell, base: dict[str, Any], common: Mapping[str, Any]
-) -> UserError:
-    """Raise a UserError for two cells that are one run: their changes affect no stage of it, or params.yaml makes the
-    same change."""
+def _overlap(one: StudyCell, two: StudyCell, base: dict[str, Any], common: Mapping[str, Any], source: Any) -> UserError:
+    """Return an error about two cells that are one run: their changes affect no stage of it, or params.yaml makes the
+    same change. `source`: the second one in the file."""
     first, second = base | one.changes, base | two.changes
     differs = [key for key in first if first[key] != second[key]]
     same = [key for key in common if {**one.overrides, **two.overrides}.get(key) == common[key]]
@@ -358,5 +356,5 @@ def _overlap(
         why = f"params.yaml sets {same[0]} = {show(common[same[0]])} for every variant; empty that line"
     else:
         why = "they have identical parameters; delete one of them"
-    source = setting(two.overrides, *differs) or study.written(two)
-    return UserError(f"variants '{one.name}' and '{two.name}' are the same run: {why}", value=source)
+    place = setting(two.overrides, *differs) or source
+    return UserError(f"variants '{one.name}' and '{two.name}' are the same run: {why}", value=place)

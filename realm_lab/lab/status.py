@@ -233,7 +233,10 @@ def show_studies(root: Path, *, as_json: bool) -> None:
             studies.append({"study": name, "counts": {}, "question": "", "error": str(error)})
     for file in sorted((Path(root) / "experiments").glob("*.yaml")):
         if file.stem not in known.names() and not file.stem.startswith("search-"):
-            studies.append({"study": file.stem, "counts": {}, "question": _question(file)})
+            document: Any = {}
+            with suppress(UserError):  # which `sweep` explains
+                document = read_yaml(file)
+            studies.append({"study": file.stem, "counts": {}, "question": str(document.get("question", ""))})
     if as_json:
         print_json(studies)
         return
@@ -252,11 +255,3 @@ def show_studies(root: Path, *, as_json: bool) -> None:
     print_table("", ("study", "runs", "question"), rows)
     if left:
         print(f"{len(left)} more were never swept here: {cut(', '.join(left))}")
-
-
-def _question(file: Path) -> str:
-    """Return the question in a study's file; "" if it cannot be read, which `sweep` explains."""
-    with suppress(UserError):
-        document = read_yaml(file)
-        return str(document.get("question", "")) if isinstance(document, dict) else ""
-    return ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -28,7 +28,7 @@ from realm_lab.engine.params.load import (
 )
 from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.engine.systems.registry import system_of
-from realm_lab.errors import UserError, like, placed, suggestion
+from realm_lab.errors import UserError, Written, like, placed, suggestion
 from realm_lab.evidence.report.published import published
 from realm_lab.lab.launchers import LAUNCHERS, LauncherSettings, LocalOptions, Part, SlurmOptions, no_setting
 from realm_lab.lab.rules.seeds import LIST, RULE, SeedCounts, SeedList, SeedsOrRule
@@ -252,9 +252,9 @@ class CellSpace:
         return [*self.make(values)[0].keys().values()][-1]
 
     def error(self, problem: object, value: object = None) -> UserError:
-        """Return an error about the space, or a parameter in it."""
+        """Return an error about the space, or a value of the file that does not fit it."""
         of = f"variant '{self.cell}': " if self.cell else ""
-        return UserError(f"{of}{problem}", value=self.space if value is None else value)
+        return UserError(f"{of}{problem}", value=value if isinstance(value, Written) else self.space)
 
 
 @dataclass(frozen=True)
@@ -333,24 +333,22 @@ def overrides_of(given: Mapping[str, Any], launch: bool = False) -> dict[str, An
     section without a value, or one that is not part of a run's identity."""
     found: dict[str, Any] = {}
     for name, value in _leaves(given, ""):
-        _check_parameter(name, launch)
-        if name in found:
-            raise UserError(f"parameter '{name}' is set twice; keep one", value=name)
-        found[name] = value
-    return found
-
-
-def _check_parameter(name: str, launch: bool) -> None:
-    if name in ("preset", "seeds"):
-        raise UserError(f"parameter '{name}' is no part of a variant; use the study's own key '{name}'", value=name)
-    if not launch and name.split(".")[0] == "launch":
-        problem = f"parameter '{name}' changes no result, so no variant may change it; move it to the study's 'set'"
+        if name in ("preset", "seeds"):
+            problem = f"parameter '{name}' is no part of a variant; use the study's own key '{name}'"
+        elif not launch and name.split(".")[0] == "launch":
+            problem = f"parameter '{name}' changes no result, so no variant may change it; move it to the study's 'set'"
+        elif not is_known(name):
+            raise unknown_parameter(name)
+        elif is_section(name):
+            inside = next(other for other in parameter_fields() if other.startswith(f"{name}."))
+            problem = f"'{name}' is a section; name a parameter in it, such as '{inside}'"
+        elif name in found:
+            problem = f"parameter '{name}' is set twice; keep one"
+        else:
+            found[name] = value
+            continue
         raise UserError(problem, value=name)
-    if not is_known(name):
-        raise unknown_parameter(name)
-    if is_section(name):
-        inside = next(other for other in parameter_fields() if other.startswith(f"{name}."))
-        raise UserError(f"'{name}' is a section; name a parameter in it, such as '{inside}'", value=name)
+    return found
 
 
 def _leaves(given: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -506,15 +504,15 @@ def _points(study: Study, axis: str) -> dict[str, StudyCell]:
         raise UserError(f"axis '{axis}' has no points", "list some, or delete it", value=axis)
     found: dict[str, StudyCell] = {}
     for key, value in enumerate(given) if isinstance(given, list) else given.items():
-        source = reach(given, key)
-        is_named = isinstance(key, str)
+        is_named, source = isinstance(key, str), reach(given, key)
+        name = str(key) if is_named else show(value)
         if is_named != isinstance(value, dict) and not (isinstance(value, dict) and "name" in value):
             raise UserError(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", value=source)
         overrides = overrides_of(value if is_named else {like(axis, source): value})
         if is_named:
-            name, part, title = str(key), str(key), str(key).replace("_", " ")
+            part, title = name, name.replace("_", " ")
         else:
-            name, title = show(value), changes_title(overrides)
+            title = changes_title(overrides)
             part = f"{_short(study.axes)[axis]}={value_in_name(name)}"
         if name in found or any(overrides == other.overrides for other in found.values()):
             raise UserError(f"axis '{axis}': point '{name}' is listed twice", "keep one", value=source)
@@ -527,24 +525,21 @@ def _points(study: Study, axis: str) -> dict[str, StudyCell]:
 
 
 def _combinations(study: Study) -> list[StudyCell]:
+    """Return a cell for every combination of a point of each axis, the baseline first."""
     points = {axis: _points(study, axis) for axis in study.axes}
-    baseline = _baseline_points(study, points)
+    baseline, found = _baseline_points(study, points), list[StudyCell]()
     others = (chosen for chosen in itertools.product(*(one.values() for one in points.values())) if chosen != baseline)
-    return [_combined(study, chosen) for chosen in (baseline, *others)]
-
-
-def _combined(study: Study, chosen: Sequence[StudyCell]) -> StudyCell:
-    """Return the cell of a point of each axis."""
-    overrides: dict[str, Any] = {}
-    for point in chosen:
-        for key in point.overrides:
+    for chosen in (baseline, *others):
+        overrides: dict[str, Any] = {}
+        for key, value in (pair for point in chosen for pair in point.overrides.items()):
             if key in overrides:
                 raise UserError(f"two axes both set '{key}'; merge them into one axis", value=key)
-        overrides |= point.overrides
-    name = ",".join(point.name for point in chosen)
-    if not is_name(name, IN_CELLS):
-        remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
-        raise UserError(f"axes: '{name}' cannot name a variant", remedy, value=study.axes)
-    title = ", ".join(point.title for point in chosen)
-    points = {axis: at for point in chosen for axis, at in point.points.items()}
-    return StudyCell(name, title, DEFAULT_SYSTEM, {}, None, points, overrides)
+            overrides[key] = value
+        name = ",".join(point.name for point in chosen)
+        if not is_name(name, IN_CELLS):
+            remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
+            raise UserError(f"axes: '{name}' cannot name a variant", remedy, value=study.axes)
+        title = ", ".join(point.title for point in chosen)
+        at = {axis: name for point in chosen for axis, name in point.points.items()}
+        found.append(StudyCell(name, title, DEFAULT_SYSTEM, {}, None, at, overrides))
+    return found

@@ -302,21 +302,18 @@ class Sweep:
             return
         if study.design.common:
             say(in_every_cell(study))
-        if gone := self._without_corpus():
+        gone = sum(
+            not (corpus_folder(self.root, run) / "manifest.json").exists()
+            and self.results.look(run).state == "COMPLETE"
+            for run in runs
+        )
+        if gone:
             again = "`realm-lab prepare` with its parameters makes one again, and so does a new run that needs it"
             what = "without the prepared corpus, which only `ask` and the like need"
             say(f"{_count(gone, 'complete run')} {what}: {again}")
         if counts["FAILED"] and not self.retry_failed:
             failed = _count(counts["FAILED"], "run")
             say(f"{failed} failed and stay so: see `realm-lab status {study.name}`, then --retry-failed")
-
-    def _without_corpus(self) -> int:
-        """Count the complete runs whose prepared corpus is gone."""
-        return sum(
-            not (corpus_folder(self.root, run) / "manifest.json").exists()
-            and self.results.look(run).state == "COMPLETE"
-            for run in self._runs or ()
-        )
 
     def _counts(self) -> Counter[State]:
         return Counter(self.results.look(run).state for run in self._runs or ())

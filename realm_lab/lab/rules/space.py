@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from realm_lab.engine.core.seeding import numpy_generator
 from realm_lab.engine.params.corpus import Corpus
-from realm_lab.errors import UserError
 from realm_lab.lab.launchers import Part
 from realm_lab.lab.rules.seeds import SeedList
 from realm_lab.records.metrics import CURVES, chosen_by
@@ -104,14 +103,14 @@ def hypercube(space: Mapping[str, Dimension], start: Mapping[str, Any], count: i
     ]
 
 
-def check_metric(name: str, corpus: Corpus) -> None:
-    """Refuse a metric that is not measured on development data, or needs questions that the corpus does not have."""
+def unfit(metric: str, corpus: Corpus) -> str:
+    """Return why a metric cannot choose among trials: it is not measured on development data, or needs questions that
+    the corpus does not have; "" if it can."""
     known, reason = chosen_by(), "is not measured on development data"
-    if name in known and not corpus.has_dev_questions:
+    if metric in known and not corpus.has_dev_questions:
         known = {name: entry for name, entry in known.items() if entry.part == "own measurements"}
         reason = "needs development questions, and corpus.files neither names nor holds out any"
-    if name not in known:
-        raise UserError(f"metric: '{name}' {reason}; choose one of {', '.join(known)}", value=name)
+    return "" if metric in known else f"metric: '{metric}' {reason}; choose one of {', '.join(known)}"
 
 
 def last_stage_for(metric: str) -> str:

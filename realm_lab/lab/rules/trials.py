@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from realm_lab.errors import UserError
 from realm_lab.lab.progress import say
 from realm_lab.lab.rules.space import Dimension
-from realm_lab.lab.study import CELL, Pruning, StudyPlan
+from realm_lab.lab.study import CELL, StudyPlan
 from realm_lab.records.files import digest, read_json, write_json
 from realm_lab.records.parameters import show
 from realm_lab.records.study import study_folder
@@ -67,8 +67,14 @@ class Journal:
         self._space = distributions(plan.spaces[0].space, self._start)
         self._folder = study_folder(Path(root) / "runs", plan.name)
         self._stopped: set[int] = set()
-        pruning = plan.search.pruning
-        pruner = NopPruner() if pruning is None else make_pruner(pruning)
+        pruner: BasePruner = NopPruner()
+        if pruning := plan.search.pruning:
+            pruner = PercentilePruner(  # Optuna's percentile counts from the best
+                100.0 - pruning.percentile,
+                n_startup_trials=pruning.min_trials,
+                n_warmup_steps=pruning.after_steps,
+                n_min_trials=pruning.min_trials,
+            )
         self._study = _opened(path := self._folder / "optuna.jsonl", plan.name, pruner)
         keys = [[*run.keys().values()][-1] for run in plan.runs]
         space = {name: str(distribution) for name, distribution in self._space.items()}
@@ -191,13 +197,3 @@ def _opened(path: Path, name: str, pruner: BasePruner) -> Study:
     except (ValueError, KeyError, TypeError) as error:
         remedy = "delete it to begin the search again: finished runs are only read"
         raise UserError(f"not a journal of Optuna ({error})", remedy, path=path) from None
-
-
-def make_pruner(pruning: Pruning) -> BasePruner:
-    """Return the pruner of a search."""
-    return PercentilePruner(  # Optuna's percentile counts from the best
-        100.0 - pruning.percentile,
-        n_startup_trials=pruning.min_trials,
-        n_warmup_steps=pruning.after_steps,
-        n_min_trials=pruning.min_trials,
-    )

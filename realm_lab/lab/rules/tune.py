@@ -46,8 +46,8 @@ class Tuned:
         """Cell -> the number of its best complete trial, of equal ones the first; None for all before it has ended."""
         found = {}
         for cell, trials in self.trials.items():
-            values = map(value_of, trials)
-            known = {number: value for number, value in enumerate(values) if value is not None}
+            complete = ((number, trial) for number, trial in enumerate(trials) if trial["state"] == "complete")
+            known = {number: statistics.fmean(trial["by_seed"]) for number, trial in complete}
             found[cell] = max(known, key=lambda number: (known[number], -number), default=None)
         return dict.fromkeys(found) if self.left else found
 
@@ -69,23 +69,18 @@ class Tuned:
 
     def as_data(self) -> dict[str, Any]:
         """Return it as study.json has it."""
+        choices, best, cells = self.choices, self.best, dict[str, Any]()
+        for cell, dimensions in self.spaces.items():
+            chosen = choices.get(cell, {})
+            cells[cell] = {
+                "space": {name: dimension.model_dump(exclude_defaults=True) for name, dimension in dimensions.items()},
+                "trials": [trial | {"runs": [run.name for run in trial["runs"]]} for trial in self.trials[cell]],
+                "chosen": best[cell] if choices else None,
+                "at_edge": [name for name, value in chosen.items() if dimensions[name].is_edge(value)],
+            }
         tuning = self.tuning.model_dump(mode="json", exclude={"space"})
-        cells = {cell: self._cell_as_data(cell) for cell in self.trials}
         last = last_stage_for(self.tuning.metric)
         return dict(json.loads(json.dumps(tuning | {"last_stage": last, "cells": cells})))
-
-    def _cell_as_data(self, cell: str) -> dict[str, Any]:
-        chosen, dimensions = self.choices.get(cell), self.spaces[cell]
-        trials = [trial | {"runs": [run.name for run in trial["runs"]]} for trial in self.trials[cell]]
-        space = {name: dimension.model_dump(exclude_defaults=True) for name, dimension in dimensions.items()}
-        at_edge = [name for name, value in (chosen or {}).items() if dimensions[name].is_edge(value)]
-        best = None if chosen is None else self.best[cell]
-        return {"space": space, "trials": trials, "chosen": best, "at_edge": at_edge}
-
-
-def value_of(trial: Trial) -> float | None:
-    """Return the value of a complete trial, the mean over its seeds."""
-    return statistics.fmean(trial["by_seed"]) if trial["state"] == "complete" else None
 
 
 def tuned(study: StudyPlan, results: Results) -> Tuned:
