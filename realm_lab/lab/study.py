@@ -410,7 +410,7 @@ def changes_title(changes: Mapping[str, Any]) -> str:
     """`parameter = value, ...`; changes during pre-training with their step."""
     names, found = _short(changes), []
     for name, value in changes.items():
-        if name == CHANGES and value:
+        if name == CHANGES and value and isinstance(value, dict) and all(isinstance(of, dict) for of in value.values()):
             found += [f"{changes_title(change)} from step {step}" for step, change in value.items()]
         else:
             found.append(f"{names[name].replace('_', ' ')} = {show(value)}")

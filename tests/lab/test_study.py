@@ -74,6 +74,8 @@ def refuses(path: Path, word: str, **fields: object) -> None:
 
 
 REFUSALS = [
+    (B + "{set: {pretrain.changes: true}}\n", 6, "pretrain.changes: must not be true or false"),
+    (B + "{set: {pretrain.changes: {9: fast}}}\n", 6, "pretrain.changes.9 must be a section of names and values"),
     # keys
     (GOOD + "cell: {}\n", 7, "'cells'"),
     ("baseline: a\ncells:\n  a: {pretrain.steps: 5}\n", 5, "under 'set:'"),
