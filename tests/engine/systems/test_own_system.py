@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.engine.systems import registry
+from realm_lab.engine.systems import identity, registry
 from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.identity import plan_run
 from realm_lab.engine.systems.registry import EVALUATE, Stage, System, register_system, system_of
@@ -335,10 +335,17 @@ def test_a_name_of_no_system_is_one_line(project: Path, name: str, message: str)
         system_of(name)
 
 
+def own_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test register systems of its own."""
+    systems = copy.copy(registry.SYSTEMS)
+    for module in (registry, identity):
+        monkeypatch.setattr(module, "SYSTEMS", systems)
+
+
 def test_a_registered_one_has_the_digest_of_its_package_in_its_keys(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "SYSTEMS", copy.copy(registry.SYSTEMS))
+    own_systems(monkeypatch)
     package = project / "own_lab"
     package.mkdir()
     own = SOURCE.replace("class Frequent", "from own_lab import helper\n\n@register_system\nclass Frequent")
@@ -363,7 +370,7 @@ def test_two_systems_of_equal_parameters_share_only_what_asks_neither(monkeypatc
     from realm_lab.engine.params.parameters import Params
 
     import_plugins()
-    monkeypatch.setattr(registry, "SYSTEMS", copy.copy(registry.SYSTEMS))
+    own_systems(monkeypatch)
     train = Stage("train", ("model",), "realm_lab.engine.systems.stages.warm_start:warm_start")
 
     def made(chosen: str, class_name: str = "") -> type[System]:
