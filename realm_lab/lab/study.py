@@ -95,7 +95,7 @@ class StudyFile(Part):
     plugins: list[str] = []
     """Your modules that register plug-ins, besides those that params.yaml lists."""
     launcher: LauncherSettings = LauncherSettings()
-    """Launcher that is used (`default`), and the settings of `local` and `slurm`."""
+    """`default` names the launcher, `local` and `slurm` have settings: `{default: slurm, slurm: {partition: gpu}}`."""
 
     @model_validator(mode="before")
     @classmethod
