@@ -336,7 +336,7 @@ def test_a_name_of_no_system_is_one_line(project: Path, name: str, message: str)
 
 
 def own_systems(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a test register systems of its own."""
+    """Give a test a separate register of systems."""
     systems = copy.copy(registry.SYSTEMS)
     for module in (registry, identity):
         monkeypatch.setattr(module, "SYSTEMS", systems)
