@@ -195,7 +195,9 @@ def test_statistics_need_numpy_and_scipy_alone() -> None:
 
 
 def test_help_comes_at_once() -> None:
-    assert not NOT_AT_START & loaded_after_importing(["realm_lab"])
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    commands = {target.partition(":")[0] for target in project["entry-points"]["realm_lab.verbs"].values()}
+    assert not NOT_AT_START & loaded_after_importing(["realm_lab.cli", *sorted(commands)])
 
 
 def declared(*extras: str) -> set[str]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from realm_lab.cli.flags import Add, add_everywhere, add_json, add_params, add_run, opened
 from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
-from realm_lab.records.run import KEY_LENGTH
 
 if TYPE_CHECKING:
     from realm_lab.engine.retrieval.embeddings import Embeddings
@@ -74,6 +73,7 @@ def fields_of(found: Embeddings) -> dict[str, Any]:
 def show(root: Path) -> None:
     """Print a table of the store."""
     from realm_lab.engine.systems.context import embedding_store
+    from realm_lab.records.run import KEY_LENGTH
 
     store = embedding_store(root)
     entries = store.published()
