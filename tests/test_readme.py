@@ -102,6 +102,33 @@ def test_every_command_of_a_page_exists(page: str) -> None:
     assert wrong_targets(text, (ROOT / "Makefile").read_text(encoding="utf-8")) == []
 
 
+OURS = "benchmarks cli contrib engine evidence examples lab realm_lab records tests".split()  # folders
+
+
+def wrong_files(text: str) -> list[str]:
+    """Files of Python in a text that are not in this repository, and modules of realm_lab that no one can run."""
+    files = re.findall(rf"(?<![\w/.])((?:{'|'.join(OURS)})/[\w/]+\.py)", text)
+    modules = re.findall(r"-m (realm_lab[\w.]*\w)", text)
+    found = [file for file in files if not any((ROOT / folder / file).is_file() for folder in ("", "realm_lab"))]
+    for module in modules:
+        path = ROOT / module.replace(".", "/")
+        if not (path / "__main__.py").is_file() and "__main__" not in path.with_suffix(".py").read_text("utf-8"):
+            found.append(module)
+    return found
+
+
+def test_files_that_do_not_exist_are_found() -> None:
+    assert wrong_files("`lab/gone.py`, `engine/masking.py`, harbour/own.py") == ["lab/gone.py"]
+    assert wrong_files("python -m realm_lab.lab.workers FILE, python -m realm_lab") == ["realm_lab.lab.workers"]
+
+
+def test_every_file_and_program_that_is_named_exists() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("realm_lab/**/*.py"), *ROOT.glob("examples/*")]
+    for path in pages:
+        if path.is_file() and path.name != "CHANGELOG.md":
+            assert wrong_files(path.read_text(encoding="utf-8")) == [], path
+
+
 def test_every_command_in_the_comments_of_studies_exists() -> None:
     for path in sorted((ROOT / "experiments").glob("*.yaml")):
         comments = re.findall(r"^ *#(.*\n)", path.read_text(encoding="utf-8"), re.MULTILINE)

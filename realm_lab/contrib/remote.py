@@ -43,7 +43,7 @@ class RemoteLauncher(Launcher):
         self._losses: Counter[str] = Counter()
 
     def start(self, task: Task, file: Path) -> str:
-        """Start `python -m realm_lab.lab.workers FILE` somewhere and return at once; the id of its job. That process
+        """Start `python -m realm_lab.contrib.remote FILE` somewhere and return at once; the id of its job. That process
         stops after a checkpoint when the file is removed."""
         raise NotImplementedError
 
