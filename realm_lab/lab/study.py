@@ -36,7 +36,7 @@ from realm_lab.lab.rules.space import Dimension, Space, Tuning
 from realm_lab.records.files import check_name, is_name
 from realm_lab.records.metrics import CURVES
 from realm_lab.records.parameters import CHANGES, OPTIONS, show
-from realm_lab.records.plugins import Choice, ChoiceField, Plugin, import_modules
+from realm_lab.records.plugins import Choice, ChoiceField, Plugin, import_modules, import_plugins
 from realm_lab.records.run import Run
 from realm_lab.records.study import Criterion, StudyCell, StudyRecord
 from realm_lab.records.validation import validation_line
@@ -317,6 +317,7 @@ def read_study_file(path: Path) -> Study | Search:
     except ValidationError as error:
         raise _explained(error, document, model) from None
     study._path = path
+    import_plugins()  # first: a name that they have is taken
     import_modules("plugins", study.plugins)
     LAUNCHERS.choose("launcher.default", study.launcher.default)
     tune = study.tune if isinstance(study, Study) else None

@@ -1,6 +1,7 @@
 """A study: its file, its cells and axes, their runs, and refusals with line and remedy."""
 
 import copy
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -211,6 +212,15 @@ taken = Metric("f1", "another F1")
 curve = Metric("height", "height", "curve")
 def mask(request, generator): return np.arange(1)
 """
+
+
+def test_a_plug_in_of_the_file_with_a_name_of_an_installed_one_is_at_fault(write: Write, tmp_path: Path) -> None:
+    code = "from realm_lab import register_objective\n@register_objective('hard_em')\ndef mine(p, y): ...\n"
+    (tmp_path / "lab_plugin.py").write_text(code)
+    path = write(GOOD + "plugins: [lab_plugin]\n")
+    command = [sys.executable, "-m", "realm_lab", "sweep", str(path), "--dry-run"]  # no plug-in was imported before
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert f"{path}, line 7: parameter 'plugins': 'lab_plugin': objective 'hard_em' is registered twice" in done.stderr
 
 
 def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_it(
