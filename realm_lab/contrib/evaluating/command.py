@@ -1,4 +1,4 @@
-"""The command `evaluate`: the stage, or score files made elsewhere, ask with another corpus, and write the retrieved
+"""The command `evaluate`: run the stage, score files made elsewhere, ask with another corpus, or write the retrieved
 passages of a run for other programs."""
 
 from __future__ import annotations

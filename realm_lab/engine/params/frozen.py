@@ -11,7 +11,7 @@ PARAMETER, CAUSAL = "pretrain.causal_checkpoint", "causal"
 
 
 class FrozenModel:
-    """A kind of language model on the disk, by its functions."""
+    """Functions that a plug-in writes for a kind of language model on the disk."""
 
     @staticmethod
     def check(path: Path) -> None:
@@ -38,5 +38,5 @@ FROZEN_MODELS: Kind[type[FrozenModel]] = Kind("frozen model", "Class")
 
 
 def causal() -> Plugin[type[FrozenModel]]:
-    """Return the kind of `pretrain.causal_checkpoint`. UserError: no installed plug-in has it."""
+    """Return the plug-in for `pretrain.causal_checkpoint`. UserError: none is installed."""
     return FROZEN_MODELS.find(PARAMETER, CAUSAL)

@@ -63,8 +63,8 @@ READERS: dict[str, Reader] = {}
 
 
 def register_reader(name: str, matches: Callable[[Path, str], bool], **reads: Any) -> None:
-    """Add a format, `reads` being the other fields of Reader; a known name is replaced. If several formats match a
-    file, a custom one reads it, and the latest of these."""
+    """Add a format, `reads` being the other fields of Reader; a known name is replaced. The latest custom
+    format that matches a file reads it, or the latest of all if no custom one matches."""
     READERS.pop(name, None)
     READERS[name] = Reader(name, matches, **reads)
 
