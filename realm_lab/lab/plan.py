@@ -73,10 +73,12 @@ def plan_study(
         choices = json.loads(chosen)
         cells, runs, everywhere, of_baseline = _runs(given, base, common, seeds, choices)
         design = _design(study, cells, seeds, rule, of_baseline, everywhere, root)
-        again = lambda choices: planned(json.dumps(choices, sort_keys=True))  # noqa: E731
-        return StudyPlan(design, runs, study.launcher, rule, study.tune, spaces, choose=again)
+        return StudyPlan(design, runs, study.launcher, rule, study.tune, spaces, choose=chosen_by)
 
-    return planned("{}")
+    def chosen_by(choices: Mapping[str, Any]) -> StudyPlan:
+        return planned(json.dumps(choices, sort_keys=True))
+
+    return chosen_by({})
 
 
 def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], root: Path) -> StudyPlan:
