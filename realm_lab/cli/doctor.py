@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ import psutil
 from rich.console import Console
 from rich.markup import escape
 
+import realm_lab
 from realm_lab.engine.core.hub import is_dataset
 from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError, install_line
@@ -191,10 +193,24 @@ def _packages() -> Iterator[Finding]:
             yield Finding("OK", name, versions[0])
         except (ImportError, OSError) as error:
             yield Finding("missing", name, " ".join(str(error).split()), "make setup")
+    if lacking := _plugins_not_installed(Path(__file__).parents[2] / "pyproject.toml"):
+        yield Finding("missing", "plug-ins", f"{', '.join(lacking)}: newer than the installation", "make setup")
     if _versions("dvc") and not shutil.which("dvc"):
         yield Finding("missing", "dvc", "not on PATH", "source .venv/bin/activate")
     if not shutil.which("git"):
         yield Finding("missing", "git", "not on PATH", "install git: runs record their commit")
+
+
+def _plugins_not_installed(pyproject: Path) -> list[str]:
+    """Return the plug-ins of a checkout that was updated after it had been installed."""
+    written = tomllib.loads(pyproject.read_text())["project"] if pyproject.exists() else {}
+    if written.get("name") != realm_lab.__name__:
+        return []
+    lacking = []
+    for group, entries in written["entry-points"].items():
+        installed = {(one.name, one.value) for one in importlib.metadata.entry_points(group=group)}
+        lacking += [name for name, code in entries.items() if (name, code) not in installed]
+    return lacking
 
 
 def _versions(package: str) -> list[str]:

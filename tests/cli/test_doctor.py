@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,6 +81,19 @@ def test_a_package_that_fails_to_import_is_missing(tmp_path: Path, monkeypatch: 
     found = {finding.subject: finding for finding in doctor._packages()}
     assert found["FAISS"] == Finding("missing", "FAISS", "libfaiss.so: cannot open shared object file", "make setup")
     assert found["MLflow"].state == "OK"
+
+
+def test_plug_ins_newer_than_the_installation_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "plug-ins" not in {finding.subject for finding in doctor._packages()}
+    installed = metadata.entry_points
+    older = {"realm_lab.plugins": "formats", "realm_lab.verbs": "mine"}
+    monkeypatch.setattr(
+        metadata, "entry_points", lambda group: [one for one in installed(group=group) if one.name != older[group]]
+    )
+    found = {finding.subject: finding for finding in doctor._packages()}["plug-ins"]
+    assert found == Finding("missing", "plug-ins", "formats, mine: newer than the installation", "make setup")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')  # that has realm_lab among its folders
+    assert doctor._plugins_not_installed(tmp_path / "pyproject.toml") == []
 
 
 def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) -> None:
