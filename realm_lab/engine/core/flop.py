@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -29,23 +29,29 @@ class FlopCount(TorchDispatchMode):
     blocks."""
 
     flop = 0
-    paused = False
+    times = 1.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        if not FlopCount.paused and (formula := _FORMULAS.get(func.overloadpacket)) is not None:
-            self.flop += formula(*args, **(kwargs or {}), out_val=found)
+        if (formula := _FORMULAS.get(func.overloadpacket)) is not None:
+            self.flop += round(FlopCount.times * formula(*args, **(kwargs or {}), out_val=found))
         return found
 
 
 @contextmanager
-def uncounted() -> Iterator[None]:
-    """Pause every `FlopCount`, for work whose operations are known without counting."""
-    FlopCount.paused = True
+def counted(times: float) -> Iterator[None]:
+    """Count every operation `times`: other processes do as much of the same work."""
+    before = FlopCount.times
+    FlopCount.times = before * times
     try:
         yield
     finally:
-        FlopCount.paused = False
+        FlopCount.times = before
+
+
+def uncounted() -> AbstractContextManager[None]:
+    """Pause every `FlopCount`, for work whose operations are known without counting."""
+    return counted(0)
 
 
 def computed_again(work: Callable[..., T], *given: Any) -> T:

@@ -150,6 +150,8 @@ def disconnect(failed: bool = False) -> None:
     if failed and torch.cuda.is_initialized():
         return  # NCCL would wait for the one that is gone
     if dist.is_initialized():
+        if not failed:
+            sum_over_ranks_([torch.zeros(1)])  # a slower rank may still ask this one (peers.py)
         dist.destroy_process_group()
     _Group.store, _Group.messages = None, 0
 
@@ -163,7 +165,11 @@ def ranks() -> Ranks:
 
 def share(count: int) -> slice:
     """Return this rank's contiguous part of `count` items; sizes differ by at most one."""
-    rank, size = ranks()
+    return share_of(count, *ranks())
+
+
+def share_of(count: int, rank: int, size: int) -> slice:
+    """Return the part of `count` items of one of `size` ranks."""
     return slice(rank * count // size, (rank + 1) * count // size)
 
 
@@ -175,7 +181,7 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
     if ranks().size == 1 or not tensors:
         return
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    with _exchange():
+    with exchange():
         dist.all_reduce(flat)
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))
@@ -251,13 +257,25 @@ def on_first_rank(work: Callable[[], Any]) -> Any:
         finally:
             _Group.alone = False
         return result
-    with _exchange():
+    with exchange():
         while not store.check([key]):
             time.sleep(POLL_SECONDS)
         answer = json.loads(store.get(key))
     if "error" in answer:
         raise UserError(answer["error"])
     return answer["result"]
+
+
+def of_all_ranks(text: str) -> list[str]:
+    """Return the texts of all ranks, in rank order."""
+    rank, size = ranks()
+    store = _Group.store
+    assert store is not None
+    _Group.messages += 1
+    key = f"text/{_Group.messages}/"
+    store.set(key + str(rank), text)
+    with exchange():
+        return [store.get(key + str(other)).decode() for other in range(size)]
 
 
 def announce_failure(error: BaseException) -> None:
@@ -271,11 +289,11 @@ def announce_failure(error: BaseException) -> None:
 
 
 @contextmanager
-def _exchange() -> Iterator[None]:
+def exchange() -> Iterator[None]:
     """Replace the error of a failed exchange by one that names the failed rank and its reason, if known."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, OSError, EOFError) as error:
         kind: type[UserError] = RankLost
         cause = f"killed, or out of reach ({_line(error)[:160]})"
         with suppress(RuntimeError):  # the store went with the rank that kept it

@@ -377,6 +377,8 @@ class Launch(Section):
     if an index may be late (pretrain.refresh.delay_steps)."""
     ranks: Positive = 1
     """Processes of one run, each with a share of every batch (data parallel)."""
+    spread_index: bool = False
+    """Spread the index of pre-training over the ranks: each holds and searches a share, with the same numbers."""
     micro_batch: NonNegative = 0
     """Queries whose gradients are held in memory at once; 0: all of a step."""
     recompute: bool = False
@@ -458,6 +460,12 @@ class Params(Section):
                 "corpus.files.knowledge is named, but corpus.source is toy; set corpus.source to files",
                 "corpus.files.knowledge",
                 "corpus.source",
+            )
+        if self.launch.spread_index and self.pretrain.search.backend.name != "exact":
+            yield Contradiction(
+                "launch.spread_index: only pretrain.search.backend: exact is spread over ranks; set one or the other",
+                "launch.spread_index",
+                "pretrain.search.backend",
             )
         unresolved = self.preset == "paper" and not self.corpus.files.knowledge  # the bare defaults
         if self.warm_start.embedder.initial_encoder == "checkpoint" and not (self.model.checkpoint or unresolved):

@@ -43,7 +43,7 @@ SELDOM = frozenset(
     pretrain.causal_form
     pretrain.reward pretrain.watch.interval_steps pretrain.watch.patience_steps
     finetune.max_span_wordpieces finetune.span_hidden_size finetune.softmax finetune.early_loss_candidates
-    finetune.train_query_tower launch.micro_batch
+    finetune.train_query_tower launch.spread_index launch.micro_batch
     launch.recompute launch.compile launch.checkpoint_interval_seconds launch.log_interval_steps
     launch.token_budget launch.other_code streams.initialisation streams.order
     """.split()

@@ -47,23 +47,30 @@ class Embedded:
 
 @torch.no_grad()
 def embed_passages(
-    embedder: Embedder, passages: Passages, rows_U: np.ndarray, inputs: Inputs, shared: bool = True
+    embedder: Embedder,
+    passages: Passages,
+    rows_U: np.ndarray,
+    inputs: Inputs,
+    shared: bool = True,
+    kept: slice = slice(None),
 ) -> Tensor:
     """Return Embed_doc of chosen passages with the document tower, without dropout, in groups of similar length, [U,
     D].
 
     If `shared`, the ranks divide the groups among them; the vectors have the same bits on every rank and for any number
-    of ranks. Otherwise this process embeds all of them.
+    of ranks. Otherwise this process embeds all of them. Only the vectors of the slice `kept` are returned.
     """
     device = next(embedder.parameters()).device
-    vectors_UD = torch.empty(len(rows_U), embedder.document_projection.out_features, device=device)
+    first, end, _ = kept.indices(len(rows_U))
+    vectors_UD = torch.empty(end - first, embedder.document_projection.out_features, device=device)
     for start in range(0, len(rows_U), EMBED_CHUNK_ROWS):
         chunk = slice(start, start + EMBED_CHUNK_ROWS)
         with evaluating(embedder), shared_casts(device):
             part_UD = embed_rows(embedder, passages, rows_U[chunk], inputs, ranks() if shared else ALL)
         if shared:
             sum_over_ranks_([part_UD])  # zeros except for the rank's part: nothing is rounded
-        vectors_UD[chunk] = part_UD
+        into, out_of = max(start, first), max(start, min(start + len(part_UD), end))
+        vectors_UD[into - first : out_of - first] = part_UD[into - start : out_of - start]
         Embedded.passages += len(part_UD)
     return vectors_UD
 

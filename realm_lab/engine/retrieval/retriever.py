@@ -11,15 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.engine.core.process import autocast, to_device
+from realm_lab.engine.core.process import autocast, ranks, share, to_device
 from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.models.embedder import Embedder
 from realm_lab.engine.models.inputs import join
 from realm_lab.engine.models.realm import retrieval_score
+from realm_lab.engine.retrieval.embeddings import Embeddings
 from realm_lab.engine.retrieval.exact import ExactSearch
 from realm_lab.engine.retrieval.index import Inputs, embed_passages, embed_rows
 from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
-from realm_lab.engine.retrieval.search import Exclusion, IndexGeneration, MakeSearch, SearchBackend
+from realm_lab.engine.retrieval.search import Exclusion, IndexGeneration, MakeSearch, Matrix, SearchBackend
+from realm_lab.engine.retrieval.spread import SpreadRows
 
 RANKED_AT_ONCE = 1 << 21  # pairs of a query and a passage
 
@@ -28,7 +30,8 @@ class Retriever:
     """Finds passages in an index that may be stale, and scores them with the current weights (section 3.3).
 
     With `stale_queries` (pretrain.search_query: stale) the index keeps the weights that made it, and their query tower
-    embeds the queries. `approximate` constructs a search other than the exact one (approximate.py).
+    embeds the queries. `approximate` constructs a search other than the exact one (approximate.py). With `spread`, each
+    rank holds a share of the index (spread.py).
     """
 
     def __init__(
@@ -39,9 +42,11 @@ class Retriever:
         *,
         stale_queries: bool = False,
         approximate: MakeSearch | None = None,
+        spread: bool = False,
     ):
         self.embedder, self.passages, self.inputs = embedder, passages, inputs
         self.stale_queries, self._approximate = stale_queries, approximate
+        self._spread = spread and ranks().size > 1
         self.device = next(embedder.parameters()).device
         self.articles_N = to_device(np.array(passages.articles, np.int64), self.device)
         self.index: IndexGeneration | None = None
@@ -49,7 +54,7 @@ class Retriever:
         self.query_map_DD: Tensor | None = None  # from current query vectors to those of the index (index_map.py)
         self.null_offset = 0.0  # added to the null document's score (calibration)
         self._search: SearchBackend | None = None
-        self._exact: ExactSearch | None = None  # the same where the backend is exact
+        self._exact: ExactSearch | SpreadRows | None = None  # the same where the backend is exact
 
     def searching_exactly(self) -> Retriever:
         """Return a copy that searches exactly and with current queries; its index must still be built."""
@@ -63,20 +68,29 @@ class Retriever:
 
     def refresh(self, step: int) -> None:
         """Build the index from the current weights."""
-        index = IndexGeneration(self.embed_passages(), step)
+        index = IndexGeneration(self.embed_index(), step)
         self.adopt(index, copy.deepcopy(self.embedder) if self.stale_queries else None)
 
     def adopt(self, index: IndexGeneration, snapshot: Embedder | None = None) -> None:
         """Use an index of this corpus that was built elsewhere."""
         assert len(index.embeddings_ND) == len(self.passages)
         if self.index is None or index.embeddings_ND is not self.index.embeddings_ND:
-            if self._approximate is None:
+            if isinstance(index.embeddings_ND, SpreadRows):
+                self._search = self._exact = index.embeddings_ND
+            elif self._approximate is None:
                 self._search = self._exact = ExactSearch(index.embeddings_ND)
             else:
                 self._exact = ExactSearch(index.embeddings_ND, torch.float32)  # it only measures: no second copy
                 self._search = self._approximate(index.embeddings_ND, self._exact)
         self.index, self.query_map_DD = index, None
         self.snapshot = snapshot.requires_grad_(False).eval() if snapshot is not None else None
+
+    def held(self, vectors_ND: Tensor | Embeddings) -> Matrix:
+        """Return the vectors of all passages as this rank holds them for an index: all, or a share."""
+        if not self._spread:
+            return vectors_ND.to(self.device) if isinstance(vectors_ND, Tensor) else vectors_ND.as_tensor(self.device)
+        share_nD = vectors_ND[share(len(vectors_ND))].to(self.device, copy=True)
+        return SpreadRows(share_nD, len(vectors_ND), self.articles_N)
 
     @property
     def search_recall_at_8(self) -> float | None:
@@ -101,11 +115,17 @@ class Retriever:
             return current_BD.detach()
         return self.embed_queries(queries, self.snapshot)
 
-    def embed_passages(self, rows_U: np.ndarray | None = None, embedder: Embedder | None = None) -> Tensor:
-        """Return Embed_doc of chosen passages (default: all) without dropout and gradient, [U, D]; ranks share the
-        work."""
-        rows = np.arange(len(self.passages)) if rows_U is None else rows_U
-        return embed_passages(embedder or self.embedder, self.passages, rows, self.inputs)
+    def embed_passages(self, rows_U: np.ndarray) -> Tensor:
+        """Return Embed_doc of chosen passages without dropout and gradient, [U, D]; ranks share the work."""
+        return embed_passages(self.embedder, self.passages, rows_U, self.inputs)
+
+    def embed_index(self, embedder: Embedder | None = None) -> Matrix:
+        """Return Embed_doc of all passages, by the current document tower or another one; ranks share the work."""
+        total = len(self.passages)
+        kept = share(total) if self._spread else slice(None)
+        texts = self.passages, np.arange(total), self.inputs
+        vectors_nD = embed_passages(embedder or self.embedder, *texts, kept=kept)
+        return SpreadRows(vectors_nD, total, self.articles_N) if self._spread else vectors_nD
 
     # Searching
 

@@ -10,7 +10,7 @@ device, unlike a float32 matrix product. Results are ordered by this score; amon
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,13 +18,16 @@ from torch import Tensor
 from realm_lab.engine.retrieval.embeddings import Embeddings
 from realm_lab.errors import UserError
 
+if TYPE_CHECKING:
+    from realm_lab.engine.retrieval.spread import SpreadRows
+
 ABSENT = torch.iinfo(torch.int64).max  # stands after every row of equal score
 LARGEST_SCORE = 1e38
 # Bounds of errors. Of float32 sums per term, relative to |q| |d|, with room to spare also where a matrix unit chops
 # (2^-23); and absolute, per product: numbers below float32's normal range may be flushed to zero.
 SUM_ERROR, UNDERFLOW = 2.0**-22, 2.0**-125
 PIECE_VALUES = 1 << 21  # float64 products held at once: 16 MiB
-Matrix = Tensor | Embeddings  # [N, D], in memory or on the disk
+Matrix: TypeAlias = "Tensor | Embeddings | SpreadRows"  # [N, D], in memory, on the disk, or spread over the ranks
 
 
 class IndexGeneration(NamedTuple):

@@ -44,8 +44,8 @@ COMMAND = (sys.executable, "-m", "realm_lab.engine.training.builder")
 class ProcessBuilder:
     """The trainer's end of the builder process. The first rank owns the process, and all ranks read its results."""
 
-    def __init__(self, folder: Path, launch: Launch, corpus: Path, inputs: Inputs, device: torch.device):
-        self._folder, self._device = folder, device
+    def __init__(self, folder: Path, launch: Launch, corpus: Path, inputs: Inputs):
+        self._folder = folder
         self._process: subprocess.Popen[str] | None = None
         if ranks().rank:
             return
@@ -89,7 +89,7 @@ class ProcessBuilder:
             for older in self._folder.glob("step-*"):
                 if older.name < _place(self._folder, step).name:
                     shutil.rmtree(older, ignore_errors=True)  # except files that are still being read
-        return found.to(self._device)
+        return found
 
     def _wait(self, step: int) -> None:
         """Wait for the answer to a step; steps are answered in the order in which they were submitted."""
@@ -127,7 +127,7 @@ def serve(job: dict[str, Any]) -> None:
         embedder.to(pick_device(job["device"]))
         if job["compile"]:
             embedder.document_encoder.compile(dynamic=True)
-        embeddings_ND = Retriever(embedder, passages, inputs).embed_passages()
+        embeddings_ND = Retriever(embedder, passages, inputs).embed_index()[:]
         write_tensors(place / "embeddings.safetensors", {"embeddings": embeddings_ND})
         print(int(line), flush=True)
 

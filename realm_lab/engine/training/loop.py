@@ -69,7 +69,7 @@ def train(
     if found:
         for at in [at for at in later if at < found.step][-1:]:
             task = later[at]()
-        task.load({name: value.to(device) for name, value in found.tensors.items()}, found.step)
+        task.load(found.tensors, found.step)
     step, flop = (found.step, found.flop) if found else (0, 0.0)
     if first:
         run.metrics.truncate_after(step if found else -1)

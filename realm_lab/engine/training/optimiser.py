@@ -103,7 +103,9 @@ class ScheduledAdamW:
             prefix = f"{self.name}.{key}."
             parts = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
             if parts:
-                self._adamw.state[parameter] = {part: value.clone() for part, value in parts.items()}
+                self._adamw.state[parameter] = {
+                    part: value.to(parameter.device, copy=True) for part, value in parts.items()
+                }
 
 
 def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:

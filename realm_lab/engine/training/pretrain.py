@@ -30,7 +30,7 @@ from realm_lab.engine.retrieval.candidate_sources import CandidateSource, QueryB
 from realm_lab.engine.retrieval.candidates import CandidatePolicy, Candidates
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import NULL
-from realm_lab.engine.retrieval.search import IndexGeneration
+from realm_lab.engine.retrieval.search import IndexGeneration, Matrix
 from realm_lab.engine.training.builder import ProcessBuilder
 from realm_lab.engine.training.flops import passage_operations
 from realm_lab.engine.training.optimiser import TrainedModels
@@ -59,7 +59,7 @@ class PretrainTask:
         evaluation: Evaluation,
         probe: ReaderProbe | None = None,
         builder: ProcessBuilder | None = None,
-        at_end: Callable[[], Tensor] | None = None,  # embeds the passages with the final weights, for later stages too
+        at_end: Callable[[], Matrix] | None = None,  # embeds the passages with the final weights, for later stages too
         null_from: int | None = None,  # the step at which its null document replaces another one
     ):
         settings = params.pretrain

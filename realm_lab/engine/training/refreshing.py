@@ -117,7 +117,7 @@ class RefreshedIndex:
         if index.step == step or not self._moves:
             return index._replace(step=step)
         if self._fresh is None:
-            self._fresh = IndexGeneration(self._retriever.embed_passages(), step)
+            self._fresh = IndexGeneration(self._retriever.embed_index(), step)
         return self._fresh
 
     def _use(self, step: int, now: int) -> None:
@@ -127,11 +127,11 @@ class RefreshedIndex:
         if not self._moves:
             index = index._replace(step=step)
         elif self._builder is not None:
-            index = IndexGeneration(self._builder.wait(step), step)
+            index = IndexGeneration(self._retriever.held(self._builder.wait(step)), step)
         elif step == now:
             index = self.fresh(step)
         else:
-            index = IndexGeneration(self._retriever.embed_passages(embedder=embedder), step)
+            index = IndexGeneration(self._retriever.embed_index(embedder), step)
         self._retriever.adopt(index, embedder if self._retriever.stale_queries else None)
         self._refreshes += 1
         self._pending = {other: kept for other, kept in self._pending.items() if other > step}
@@ -171,7 +171,7 @@ class RefreshedIndex:
         assert index is not None
         sums = [self.refresh_flops, self._age_sum, self._steps, self._refreshes]
         state = {
-            "index.embeddings": torch.as_tensor(index.embeddings_ND),
+            "index.embeddings": index.embeddings_ND[:],
             "index.step": torch.tensor(index.step),
             "refresh.sums": torch.tensor(sums, dtype=torch.float64),
             "refresh.pending": torch.tensor(list(self._pending), dtype=torch.int64),
@@ -189,9 +189,10 @@ class RefreshedIndex:
         """Restore the result of `state`; refreshes under way are submitted again."""
         self.refresh_flops, self._age_sum, steps, refreshes = tensors["refresh.sums"].tolist()
         self._steps, self._refreshes = int(steps), int(refreshes)
-        index = IndexGeneration(tensors["index.embeddings"], int(tensors["index.step"]))
+        index = IndexGeneration(self._retriever.held(tensors["index.embeddings"]), int(tensors["index.step"]))
         self._retriever.adopt(index, self._loaded("snapshot", tensors))
-        self._retriever.query_map_DD = tensors.get("index.query_map")
+        if "index.query_map" in tensors:
+            self._retriever.query_map_DD = tensors["index.query_map"].to(self._retriever.device)
         for step in tensors["refresh.pending"].tolist():
             embedder = self._pending[step] = self._loaded(f"pending.{step}", tensors)
             if self._builder is not None:

@@ -109,7 +109,7 @@ def test_only_new_passages_are_embedded_and_the_vectors_are_those_of_all(context
     found = context.retriever(embedder, 0.0, knowledge)
     assert Embedded.passages == before + 1
     assert found.index is not None
-    expected = found.embed_passages()
+    expected = found.embed_index()
     torch.testing.assert_close(found.index.embeddings_ND, expected, atol=1e-5, rtol=1e-5)
     assert isinstance(found.index.embeddings_ND, torch.Tensor)
     assert torch.equal(found.index.embeddings_ND[0], old.matrix[9])

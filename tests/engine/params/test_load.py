@@ -137,6 +137,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"corpus.tagger": "model"}, "corpus.tagger: model reads English", "use tagger: exact"),
     (FILES, "corpus.files.knowledge is empty", "name at least one file"),
     ({"corpus.files.knowledge": ["a.txt"]}, "corpus.source is toy", "set corpus.source to files"),
+    (
+        {"launch.spread_index": True, "pretrain.search.backend": "faiss_flat"},
+        "only pretrain.search.backend: exact",
+        "set one or the other",
+    ),
     ({"launch.builder": "srun 'n1"}, "launch.builder", "no closing quotation"),
     ({"launch.builder": "proces"}, "'proces' begins no builder", "write inline, process, or a command"),
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),

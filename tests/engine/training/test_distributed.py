@@ -83,14 +83,16 @@ REFRESHES: dict[str, dict[str, Any]] = {
     ("stage", "how"),
     [
         ("pretrain", "every fifth step"),
-        *(pytest.param("pretrain", how, marks=pytest.mark.slow) for how in list(REFRESHES)[1:]),
-        pytest.param("finetune", "every fifth step", marks=pytest.mark.slow),
-        pytest.param("finetune", "a question a step", marks=pytest.mark.slow),
+        *(("pretrain", how) for how in list(REFRESHES)[1:]),
+        ("pretrain", "by a builder process, spread over both"),
+        ("finetune", "every fifth step"),
+        ("finetune", "a question a step"),
     ],
 )
 def test_two_processes_do_the_later_stages_as_one_does(prepared: Path, tmp_path: Path, stage: str, how: str) -> None:
     """With refreshes, whose work is shared too, and batches that cannot be halved."""
-    changes: dict[str, Any] = {f"pretrain.refresh.{key}": value for key, value in REFRESHES.get(how, {}).items()}
+    refreshes = REFRESHES.get(how.partition(", spread")[0], {})
+    changes: dict[str, Any] = {f"pretrain.refresh.{key}": value for key, value in refreshes.items()}
     changes |= {f"{stage}.batch_size": 5, f"{stage}.steps": 8, f"{stage}.reader.learning_rate": 5e-4}
     if "question" in how:  # one of the ranks has nothing to do while the other one works
         changes["finetune.batch_size"] = 1
@@ -100,19 +102,20 @@ def test_two_processes_do_the_later_stages_as_one_does(prepared: Path, tmp_path:
     two = copy(one, tmp_path / "two")
     alone = tiny.run(stage, tiny.params(changes), one)
     builder = "process" if "process" in how else "inline"
-    run_both = tiny.params(changes | {"launch.ranks": 2, "launch.builder": builder})
+    shared = {"launch.ranks": 2, "launch.builder": builder, "launch.spread_index": "spread" in how}
+    run_both = tiny.params(changes | shared)
     stages.run(stage, stages.planned(run_both), two)
     assert_alike(alone, tiny.stage_run(stage, run_both, two))
 
 
-def killer(root: Path, rank: int, signal_name: str) -> dict[str, str]:
-    """An environment in which the given rank sends itself a signal in its fifth step."""
+def killer(root: Path, rank: int, signal_name: str, task: str = "WarmStartTask") -> dict[str, str]:
+    """An environment in which the given rank sends itself a signal in its fifth step of a task."""
     folder = root / "site"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(f"""
 import os, signal, sys
 def watch(frame, event, argument):
-    if event == "call" and frame.f_code.co_qualname == "WarmStartTask.train_step" and frame.f_locals["step"] == 4:
+    if event == "call" and frame.f_code.co_qualname == "{task}.train_step" and frame.f_locals["step"] == 4:
         sys.setprofile(None)
         os.kill(os.getpid(), signal.{signal_name})
 if os.environ.get("RANK") == "{rank}" and os.environ.get("WORLD_SIZE") == "2":
@@ -148,6 +151,29 @@ def test_one_rank_that_is_stopped_stops_both_and_they_resume(
     stages.run("warm_start", stages.planned(tiny.params(SHARED)), root)
     assert run.status().attempt == 2
     assert tiny.outcome(run) == whole
+
+
+@pytest.mark.slow
+def test_an_index_that_is_spread_over_the_ranks_changes_no_bit(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With refreshes, evaluations by all ranks, probes by the first one, and a stop between two refreshes."""
+    start = copy(prepared, tmp_path / "start")
+    tiny.run("warm_start", tiny.params(), start)
+    changes = {"pretrain.refresh.interval_steps": 3, "evaluate.interval_steps": 4, "launch.ranks": 2}
+    outcomes = []
+    for spread in (False, True):
+        root = copy(start, tmp_path / str(spread))
+        params = tiny.params(changes | {"launch.spread_index": spread})
+        if spread:
+            with monkeypatch.context() as patches:
+                for key, value in killer(root, 1, "SIGTERM", "PretrainTask").items():
+                    patches.setenv(key, value)
+                with pytest.raises(UserError, match="stopped by a signal"):
+                    stages.run("pretrain", stages.planned(params), root)
+        stages.run("pretrain", stages.planned(params), root)
+        outcomes.append(tiny.outcome(tiny.stage_run("pretrain", params, root)))
+    assert outcomes[0] == outcomes[1]
 
 
 SHARED = EVEN | {"model.dropout": 0.1, "launch.ranks": 2}  # no checkpoint by the clock: tiny.yaml has one in 1000 s

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from realm_lab.engine.models.folders import write_tensors
 from realm_lab.engine.params.sections import Optimiser
 from realm_lab.engine.training.optimiser import CLIP_NORM, EPSILON, ScheduledAdamW, learning_rate_factor
-from tests.engine.core.test_process import run_ranks
+from tests.factories.processes import run_ranks
 
 SETTINGS = Optimiser(learning_rate=0.1, warmup_steps=4, final_fraction=0.1, recipe="short")
 BERT = SETTINGS.model_copy(update={"recipe": "bert"})

@@ -76,7 +76,7 @@ def test_an_index_behind_which_nothing_moves_is_not_built_again(
     line: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], built: int
 ) -> None:
     builds: list[int] = []
-    monkeypatch.setattr(Retriever, "embed_passages", _counting(Retriever.embed_passages, builds))
+    monkeypatch.setattr(Retriever, "embed_index", _counting(Retriever.embed_index, builds))
     named = {f"pretrain.{name}": value for name, value in changes.items()}
     _, rows = outcome(line, named | {"pretrain.batch_size": 2})
     assert len(builds) == built  # the evaluations are at the start and the end, whose vectors the store has
@@ -84,10 +84,9 @@ def test_an_index_behind_which_nothing_moves_is_not_built_again(
 
 
 def _counting(original: Any, calls: list[int]) -> Any:
-    def embed(self: Retriever, rows_U: np.ndarray | None = None, embedder: Any = None) -> Any:
-        if rows_U is None:
-            calls.append(len(self.passages))
-        return original(self, rows_U, embedder)
+    def embed(self: Retriever, embedder: Any = None) -> Any:
+        calls.append(1)
+        return original(self, embedder)
 
     return embed
 

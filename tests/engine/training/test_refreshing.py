@@ -129,13 +129,13 @@ def test_a_killed_run_resumes_to_the_same_bits(
 def test_the_passages_are_embedded_once_for_each_weights(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refreshes after steps 3, 6 and 9, evaluations after 0, 6 and 12; later stages find the vectors of the end."""
     chosen = settings("interval", **{"pretrain.refresh.interval_steps": 3})
-    original, made = Retriever.embed_passages, list[int]()
+    original, made = Retriever.embed_index, list[int]()
 
-    def counted(self: Retriever, rows_U: Any = None, embedder: Any = None) -> Any:
-        made.extend([1] * (rows_U is None))
-        return original(self, rows_U, embedder)
+    def counted(self: Retriever, embedder: Any = None) -> Any:
+        made.append(1)
+        return original(self, embedder)
 
-    monkeypatch.setattr(Retriever, "embed_passages", counted)
+    monkeypatch.setattr(Retriever, "embed_index", counted)
     found = by_name(tiny.metrics(tiny.run("pretrain", chosen, root)))
     assert found["refreshes"][-1] == len(made) == 3
     context = open_run(chosen, root, 0, "realm")
@@ -143,7 +143,7 @@ def test_the_passages_are_embedded_once_for_each_weights(root: Path, monkeypatch
     before = Embedded.passages
     stored_ND = context.embeddings(embedder).as_tensor()
     assert Embedded.passages == before
-    assert torch.equal(stored_ND, original(Retriever(embedder, context.passages, context.inputs)))
+    assert torch.equal(stored_ND, original(Retriever(embedder, context.passages, context.inputs))[:])
     made.clear()
     tiny.run(
         "pretrain",
@@ -203,13 +203,13 @@ def test_a_builder_process_changes_no_bit(
 ) -> None:
     query = {"pretrain.search_query": search}
     expected = tiny.outcome(tiny.run("pretrain", settings(policy, **query), start))
-    embed, embedded = Retriever.embed_passages, list[int]()
+    embed, embedded = Retriever.embed_index, list[int]()
 
-    def noted(self: Retriever, rows_U: Any = None, embedder: Any = None) -> Any:
-        embedded.extend([1] * (rows_U is None))
-        return embed(self, rows_U, embedder)
+    def noted(self: Retriever, embedder: Any = None) -> Any:
+        embedded.append(1)
+        return embed(self, embedder)
 
-    monkeypatch.setattr(Retriever, "embed_passages", noted)
+    monkeypatch.setattr(Retriever, "embed_index", noted)
     wait = builder.ProcessBuilder._wait
 
     def warned(self: builder.ProcessBuilder, step: int) -> None:

@@ -35,7 +35,7 @@ def stale(system: Any, old: Any, search: str) -> Retriever:
     """A retriever whose index and snapshot are of the old weights."""
     retriever: Retriever = system.retriever(stale_queries=search == "stale")
     snapshot = copy.deepcopy(old) if search == "stale" else None
-    retriever.adopt(IndexGeneration(retriever.embed_passages(embedder=old), 0), snapshot)
+    retriever.adopt(IndexGeneration(retriever.embed_index(old), 0), snapshot)
     return retriever
 
 
@@ -47,8 +47,8 @@ def brute_force(
     with torch.no_grad():
         now = [retriever.embed_queries([query])[0].double().numpy() for query in queries]
         then = [retriever.embed_queries([query], old)[0].double().numpy() for query in queries]
-    fresh_ND = retriever.embed_passages().double().numpy()
-    old_ND = retriever.embed_passages(embedder=old).double().numpy()
+    fresh_ND = retriever.embed_index()[:].double().numpy()
+    old_ND = retriever.embed_index(old)[:].double().numpy()
     found = []
     for number in range(len(queries)):
         searched = then[number] if search == "stale" else now[number]

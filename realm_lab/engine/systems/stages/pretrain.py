@@ -6,8 +6,6 @@ import copy
 from contextlib import ExitStack, closing
 from functools import partial
 
-from torch import Tensor
-
 from realm_lab.engine.corpus.vocabulary import wordpieces_by_id
 from realm_lab.engine.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.engine.evaluation.utility import cloze_metrics, run_cloze
@@ -17,7 +15,7 @@ from realm_lab.engine.models.rewards import READER, training_reward
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.approximate import approximate_search
 from realm_lab.engine.retrieval.retriever import Retriever
-from realm_lab.engine.retrieval.search import IndexGeneration
+from realm_lab.engine.retrieval.search import IndexGeneration, Matrix
 from realm_lab.engine.systems.asked import AskedQuestions
 from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.identity import corpus_folder
@@ -71,11 +69,12 @@ def pretrain_task(
         context.inputs,
         stale_queries=params.pretrain.search_query == "stale",
         approximate=approximate_search(params.pretrain.search, seed),
+        spread=params.launch.spread_index,
     )
     retriever.null_offset = null_offset
 
-    def stored() -> Tensor:
-        return context.embeddings(embedder).as_tensor(context.device)
+    def stored() -> Matrix:
+        return retriever.held(context.embeddings(embedder))
 
     # The first index, with the initial weights, shared with other runs and the evaluation.
     snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
@@ -91,7 +90,7 @@ def pretrain_task(
     builder = None
     if refreshes and params.launch.builder != "inline":
         folder = corpus_folder(context.root, context.run)
-        builder = ProcessBuilder(run.path / "index", params.launch, folder, context.inputs, context.device)
+        builder = ProcessBuilder(run.path / "index", params.launch, folder, context.inputs)
         stack.enter_context(closing(builder))
     task = PretrainTask(
         params,
