@@ -1,4 +1,4 @@
-"""An index that is spread over ranks finds what one exact search finds, whoever asks and whenever."""
+"""An index that is spread over ranks finds what one exact search finds, whichever rank asks and whenever."""
 
 from pathlib import Path
 
