@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 
 from realm_lab.engine.params.sections import FOLDER, Section
 from realm_lab.engine.systems.reading import SpanReader
-from realm_lab.engine.systems.realm import WARM_START
-from realm_lab.engine.systems.registry import EVALUATE, Retrieved, Stage
+from realm_lab.engine.systems.realm import FINETUNE_READER, WARM_START
+from realm_lab.engine.systems.registry import EVALUATE, Retrieved
 from realm_lab.records.files import read_json, read_object
 
 if TYPE_CHECKING:
@@ -97,15 +97,7 @@ class Embedding(SpanReader):
     name = "embedding"
     title = "sentence embeddings with a reader"
     options = EmbeddingOptions
-    stages = (
-        WARM_START,
-        Stage(
-            "finetune",
-            ("system", "model", "finetune", "-finetune.answer_by"),
-            "realm_lab.engine.systems.stages.finetune:finetune_reader",
-        ),
-        EVALUATE,
-    )
+    stages = (WARM_START, FINETUNE_READER, EVALUATE)
 
     @cached_property
     def _encoder(self) -> SentenceEncoder:
