@@ -234,13 +234,6 @@ def test_a_separate_pretraining_corpus_has_no_origins(
     assert any("1981" in text.replace(" ", "") for text in decoded)  # of the other file: Z ends with 1979
 
 
-def test_the_later_version_of_files_is_kept_beside(files_params: FilesParams, squad_path: str, tmp_path: Path) -> None:
-    later = squad(tmp_path / "later.json", 3, first=40)
-    prepared = made(files_params(squad_path, corpus__files__knowledge_updated=[later]), tmp_path / "corpus")
-    articles = prepared.corpus.passages(version=1).text.column("article")
-    assert set(articles) == {"Article_40", "Article_41", "Article_42"}
-
-
 def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
     files_params: FilesParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,19 +262,6 @@ def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
     assert "ids" in corpus_inputs(files_params(str(path), corpus__files__knowledge=both), 0)
     monkeypatch.setattr(prepare_module, "FORMAT", prepare_module.FORMAT + 1)
     assert digest(corpus_inputs(tiny.params(), 0)) != toy
-
-
-def test_what_no_encoder_will_read_is_counted_by_wordpieces(files_params: FilesParams, tmp_path: Path) -> None:
-    text = "- Ada\n- Bela\n" + 9 * "One sight is old. It was built in 1900. It is big.\n"
-    pages = [{"title": "A", "text": text}, {"title": "B", "text": "old, " * 60 + "old."}]
-    (tmp_path / "wiki.jsonl").write_text("".join(json.dumps(page) + "\n" for page in pages))
-    nothing: dict[str, Any] = {"corpus__files__questions_train": [], "corpus__files__questions_test": []}
-    prepared = made(files_params(str(tmp_path / "wiki.jsonl"), **nothing), tmp_path / "out")
-    longest = int(prepared.corpus.passages().bodies.lengths.max())
-    assert longest == 122
-    assert prepared.manifest.dropped["passage: one sentence longer than corpus.passage_length"] == 1
-    assert prepared.manifest.dropped["wordpieces: beyond corpus.passage_length, never read"] == longest - (48 - 3 - 1)
-    assert prepared.manifest.counts["passages"] == 5  # the text after the list is cut into sentences
 
 
 def test_a_vocabulary_that_does_not_hold_the_characters_is_refused(files_params: FilesParams, tmp_path: Path) -> None:

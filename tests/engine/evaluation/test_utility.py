@@ -207,18 +207,6 @@ def test_metrics_are_these_means() -> None:
     )
 
 
-def test_the_utility_of_passages_does_not_move_with_the_null_document() -> None:
-    """Scores of the null document from unlikely to nearly sure; the passages stay as they are among themselves."""
-    passages_BK = torch.tensor([[0.4, -0.2], [1.0, 2.0]], dtype=torch.float64)
-    found = []
-    for null in (-1.0e4, -3.0, 0.0, 30.0):
-        score_BK = torch.cat([torch.full((2, 1), null, dtype=torch.float64), passages_BK], 1)
-        found.append(cloze_metrics(made_result()._replace(log_prior_BK=score_BK.log_softmax(1))))
-    assert len({round(values["passage_utility"], 9) for values in found}) == 1
-    assert found[0]["passage_utility"] == pytest.approx(found[0]["retrieval_utility"])  # no null document
-    assert len({round(values["retrieval_utility"], 3) for values in found}) > 2
-
-
 def test_the_headline_is_of_objects_with_a_known_passage_and_the_kinds_are_beside_it() -> None:
     result = made_result()
     alone = cloze_metrics(result.only(np.array([True, False])))

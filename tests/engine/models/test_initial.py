@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from realm_lab.engine.models.embedder import EmbedderShape
 from realm_lab.engine.models.encoder import Encoder
 from realm_lab.engine.models.folders import POOLER, bert_config, to_bert, write_embedder, write_reader, write_tensors
 from realm_lab.engine.models.initial import (
@@ -101,14 +100,6 @@ def test_rows_that_pad_the_embeddings_have_their_share_of_the_probability(tmp_pa
     for words in (79, 89):  # padded to 80, and more words than rows
         with refused("vocabulary_size is 88", f" {words}"):
             new_reader(params, words, 0)
-
-
-def test_the_parameters_give_the_embedders_shape() -> None:
-    assert embedder_shape(tiny_params(model={"share_towers": True})) == EmbedderShape(32)
-    params = tiny_params(model=EVERYTHING | {"score_scale": "inverse_sqrt"})
-    assert embedder_shape(params) == EmbedderShape(32, True, True, "tanh", True, 0.1, "inverse_sqrt", False, False)
-    embedder = new_embedder(params, 50, 0, None)
-    assert embedder.head == embedder_shape(params)
 
 
 def test_the_pooler_is_the_checkpoints(system: TinySystem, tmp_path: Path, size: int) -> None:

@@ -15,13 +15,6 @@ X, Z = np.array([10, 11, 12], np.uint16), np.array([20, 21, 22, 23], np.uint16)
 EMPTY = np.empty(0, np.int64)
 
 
-def test_the_second_segment_is_cut_first() -> None:
-    assert join([X], [Z], SPECIAL, 8).tokens_BL.tolist() == [[2, 10, 11, 12, 3, 20, 21, 3]]
-    assert join([X], [Z], SPECIAL, 6).tokens_BL.tolist() == [[2, 10, 11, 12, 3, 3]]
-    assert join([X], [Z], SPECIAL, 5).tokens_BL.tolist() == [[2, 10, 11, 3, 3]]
-    assert join([X], None, SPECIAL, 4).tokens_BL.tolist() == [[2, 10, 11, 3]]
-
-
 @given(st.integers(0, 9), st.none() | st.integers(0, 9), st.integers(3, 24))
 def test_a_joined_sequence_fits_and_keeps_what_it_can(first: int, second: int | None, max_length: int) -> None:
     x, z = np.arange(100, 100 + first), None if second is None else np.arange(200, 200 + second)

@@ -377,21 +377,6 @@ def test_the_rendered_file_names_what_is_often_changed_and_changes_nothing(tmp_p
     assert steps[1].startswith("300 · 24 · 600 · 200000: ")
 
 
-def test_every_parameter_can_be_filled_in(tmp_path: Path) -> None:
-    given = {
-        "preset": "smoke",
-        "corpus.source.entities": 44,
-        "pretrain.reader.warmup_steps": 3,
-        "pretrain.watch.patience_steps": 9,
-        "launch.compile": True,
-    }
-    path = write(tmp_path, render_params_yaml(given))
-    assert renewed_params_yaml(path.read_text()) == path.read_text()
-    found = flatten(load(path))
-    assert {name: found[name] for name in given} == given
-    assert found["corpus.source.world"] == "easy"
-
-
 def test_writing_the_file_again_keeps_what_was_filled_in(tmp_path: Path) -> None:
     text = render_params_yaml({"preset": "smoke"})
     text = text.replace("  steps:  #", "  steps: 7  #").replace("seeds:  #", "seeds: [3, 4]  #")

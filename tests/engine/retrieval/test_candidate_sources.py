@@ -49,12 +49,6 @@ def test_the_batch_gives_the_best_of_its_passages(
     np.testing.assert_array_equal(rows_BK, ranked(scores_BN)[:, :3])
 
 
-def test_the_index_is_what_the_policy_searches_by_itself(
-    retriever: Retriever, queries: list[np.ndarray], scores_BN: np.ndarray
-) -> None:
-    np.testing.assert_array_equal(found("index", retriever, queries, 4), ranked(scores_BN)[:, :4])
-
-
 def test_random_passages_are_distinct_allowed_and_the_same_however_the_batch_is_split(
     retriever: Retriever, queries: list[np.ndarray]
 ) -> None:

@@ -174,14 +174,6 @@ def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_tw
     assert [(problem.question, problem.pattern) for problem in patterns.problems] == [("q1", "(")]
 
 
-def test_an_answer_with_an_unknown_word_is_looked_for_in_no_passage(project: Project) -> None:
-    context = Context(plan_run(project.params, "realm", 0), project.root)
-    questions: Any = SimpleNamespace(answers=[["a", "\u6771"], ["a \u6771 b"]])
-    first, second = context.answer_wordpieces(questions)
-    assert [pieces.tolist() for pieces in first] == [list(context.wordpieces(["a"])[0])]
-    assert second == []
-
-
 def test_test_questions_never_stand_in_for_development_questions() -> None:
     splits: list[str] = []
 

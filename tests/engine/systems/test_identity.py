@@ -271,15 +271,6 @@ def test_the_weights_of_bm25_are_in_the_keys_of_each_stage_that_uses_it() -> Non
             assert next(name for name in before if before[name] != after[name]) == stage
 
 
-def test_the_baseline_shares_the_warm_start_and_skips_pretraining() -> None:
-    realm, baseline = keys(BASE, "realm"), keys(BASE, "warm_start")
-    assert set(realm) - set(baseline) == {"pretrain"}
-    assert realm["warm_start"] == baseline["warm_start"]
-    assert realm["prepare"] == baseline["prepare"]
-    assert realm["finetune"] != baseline["finetune"]
-    assert realm["evaluate"] != baseline["evaluate"]
-
-
 def test_seeds_share_the_cell_and_systems_do_not(tmp_path: Path) -> None:
     records = {
         (system, seed): record_run(tmp_path, plan_run(BASE, system, seed))
@@ -301,20 +292,6 @@ def test_recording_twice_changes_nothing_and_launch_is_not_recorded(tmp_path: Pa
     assert record_run(tmp_path, plan_run(launched, "realm", 0)) == record
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     assert not {"launch", "seeds"} & read_json(path)["params"].keys()
-
-
-def test_a_run_records_the_parameters_that_its_system_fixes(tmp_path: Path) -> None:
-    assert BASE.finetune.softmax != "joint"
-    recorded = record_run(tmp_path, plan_run(BASE, "orqa", 0)).params
-    assert recorded["finetune"]["softmax"] == "joint"
-
-
-@pytest.mark.parametrize("change", [{"corpus.files.max_articles": 7}, {"preset": "toy"}])
-def test_parameters_that_concern_nothing_do_not_forbid_the_run(tmp_path: Path, change: dict[str, Any]) -> None:
-    record_run(tmp_path, plan_run(BASE, "realm", 0))
-    other = BASE.model_copy(update={"preset": "toy"}) if "preset" in change else load(TINY, change)
-    assert keys(other) == keys(BASE)
-    record_run(tmp_path, plan_run(other, "realm", 0))
 
 
 def made_checkpoint(folder: Path) -> Path:

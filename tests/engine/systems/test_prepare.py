@@ -1,6 +1,5 @@
 """A corpus is prepared once, under runs/, and copied for DVC, which may delete the copy; its summary."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,11 +9,9 @@ from realm_lab.engine.corpus.chunking import CUT_WORDPIECES
 from realm_lab.engine.corpus.prepare import PASSAGE_WORDPIECES
 from realm_lab.engine.corpus.store import Manifest
 from realm_lab.engine.systems import prepare as prepare_stage
-from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.identity import corpus_folder, exported_corpus_folder, kept_corpus_folder, plan_run
 from realm_lab.engine.systems.prepare import summary
 from realm_lab.lab import pipeline
-from realm_lab.lab.worker import run_stage
 from tests import tiny
 
 
@@ -61,23 +58,3 @@ def test_the_summary_has_a_line_for_each_reason() -> None:
         "dropped or cut: 73 (wordpieces: beyond corpus.passage_length, never read)",
         "7.30% of the passages' wordpieces are in sentences too long for a passage and never read",
     ]
-
-
-def test_the_stage_tells_what_it_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "z.jsonl"
-    lines = [{"id": str(n), "title": f"T {n}", "text": f"Ada Miller lived in Oslo until 19{n}."} for n in range(10, 60)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    files = {
-        "corpus.source": "files",
-        "corpus.tagger": "rule",
-        "corpus.pretrain_corpus": "same",
-        "corpus.files.knowledge": [str(path)],
-        "tokenizer.vocabulary_size": 300,
-    }
-    params = tiny.params(files)
-    run_stage("prepare", "realm", params, 0, tmp_path)
-    [said] = capsys.readouterr().err.splitlines()
-    assert "passages 50" in said
-    stage = Context(plan_run(params, "realm", 0), tmp_path).stage("prepare")
-    assert "passages 50" in (stage.path / "summary.md").read_text()
-    assert stage.status().step == 50

@@ -103,11 +103,3 @@ def test_what_is_not_trained_stays_as_it_was(line: Path, warm: Path, changes: di
     for part, optimiser in (("reader", "reader"), ("embedder", "retriever")):
         assert same(model, warm, f"{part}/model.safetensors") == (part not in moved)
         assert (f"learning_rate_{optimiser}" in found) == (part in moved)
-
-
-def test_without_the_null_document_it_is_read_for_comparison_only(line: Path) -> None:
-    _, found = pretrained(line, null_document="off")
-    assert "null_probability" not in found
-    assert len(found["retrieval_utility_train"]) == 12
-    assert all(value == 0 for value in found["cloze_null_probability"].values())
-    assert len(found["retrieval_utility"]) == 4

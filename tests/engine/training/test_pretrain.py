@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from realm_lab.engine.models.encoder import Encoder, EncoderShape
 from realm_lab.engine.models.inputs import Batch
-from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.training.flops import encoder_operations
 from realm_lab.engine.training.pretrain import PretrainTask
 from tests import tiny
@@ -69,26 +68,6 @@ def test_a_micro_batch_changes_no_number(line: Path, monkeypatch: pytest.MonkeyP
     }:
         found, expected = ([row[metric] for row in each if metric in row] for each in (part_rows, rows))
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
-
-
-@pytest.mark.parametrize(("changes", "built"), [({}, 2), ({"train_document_tower": False}, 0)])
-def test_an_index_behind_which_nothing_moves_is_not_built_again(
-    line: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], built: int
-) -> None:
-    builds: list[int] = []
-    monkeypatch.setattr(Retriever, "embed_index", _counting(Retriever.embed_index, builds))
-    named = {f"pretrain.{name}": value for name, value in changes.items()}
-    _, rows = outcome(line, named | {"pretrain.batch_size": 2})
-    assert len(builds) == built  # the evaluations are at the start and the end, whose vectors the store has
-    assert [row["index_staleness_steps"] for row in rows if "index_staleness_steps" in row] == [0.0, 0.0, 0.0]
-
-
-def _counting(original: Any, calls: list[int]) -> Any:
-    def embed(self: Retriever, embedder: Any = None) -> Any:
-        calls.append(1)
-        return original(self, embedder)
-
-    return embed
 
 
 @pytest.mark.parametrize("length", [3, 17, 40])

@@ -54,21 +54,6 @@ def test_another_order_of_pretraining_starts_from_the_same_state(root: Path) -> 
     assert others["reader/model.safetensors"] != weights["reader/model.safetensors"]
 
 
-def test_a_stream_moves_the_keys_from_its_stage_on_and_not_the_world() -> None:
-    def stages(**streams: Any) -> dict[str, str]:
-        plan = plan_run(tiny.params({f"streams.{name}": value for name, value in streams.items()}), "realm", 0)
-        return {"prepare": plan.corpus_key, **plan.stages}
-
-    names = list(base := stages())
-    assert stages(initialisation=0, order={"pretrain": 0}) == base
-    for first, moved in (
-        ("warm_start", stages(initialisation=1)),
-        ("pretrain", stages(order={"pretrain": 1})),
-        ("finetune", stages(order={"finetune": 1})),
-    ):
-        assert [name for name in names if moved[name] == base[name]] == names[: names.index(first)]
-
-
 @pytest.mark.parametrize(
     ("order", "problem"),
     [({"pretrian": 1}, "pretrain"), ({"evaluate": 1}, "evaluate"), ({"pretrain": True}, "order"), (1, "order")],

@@ -50,14 +50,6 @@ def test_a_file_of_which_no_question_is_kept_is_pointed_out(tmp_path: Path) -> N
     assert said == [True, True, False]
 
 
-def test_unanswerable_questions_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
-    questions = [{"id": f"q{n}", "question": "Who?", "answers": [], "is_impossible": True} for n in range(2)]
-    paragraphs = [{"context": "One.", "qas": questions}]
-    (tmp_path / "s.json").write_text(json.dumps({"data": [{"title": "T", "paragraphs": paragraphs}]}))
-    found = counted(tmp_path / "s.json")
-    assert (found.dropped, found.first_dropped) == ({"question: unanswerable": 2}, {"question: unanswerable": "q0"})
-
-
 def test_prepare_count_prints_and_goes_on_after_a_bad_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
     good.write_text(lines({"text": "A b."}))
