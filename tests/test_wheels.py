@@ -35,14 +35,3 @@ def test_only_what_is_lacking_is_downloaded(tmp_path: Path, monkeypatch: pytest.
         "gamma",
         "old",
     ]
-
-
-def test_versions_are_read_as_pip_writes_them(tmp_path: Path) -> None:
-    (tmp_path / "have.txt").write_text("torch==2.11.0+cu130\nruamel_yaml\n\n# a comment\n")
-    assert wheels.read_versions(tmp_path / "have.txt") == {"torch": "2.11.0+cu130", "ruamel-yaml": ""}
-
-
-def test_what_runs_do_without_is_left_out() -> None:
-    names = {one.name for one in wheels.wanted_here()}
-    assert {"torch", "pydantic", "pytest"} <= names
-    assert not names & {"dvc", "mlflow", "optuna", "faiss-cpu", "submitit"}

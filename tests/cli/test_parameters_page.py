@@ -2,15 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
-import pytest
-from pydantic import Field, TypeAdapter
-
-from docs.parameters_page import in_words, render_reference
+from docs.parameters_page import render_reference
 from realm_lab.engine.params.load import PRESETS, flatten, is_section, parameter_fields, preset_values, resolve
 from realm_lab.engine.params.params_yaml import renewed_params_yaml
-from realm_lab.engine.params.sections import Candidates, Dropout, NonNegative, Positive
 
 PAGE_TEXT = " ".join(render_reference({}).split())
 PARAMS = {name: resolve(preset_values(name)) for name in PRESETS}
@@ -53,22 +48,3 @@ def test_every_parameter_has_a_row_with_an_anchor_its_meaning_and_its_values() -
         differ = {preset for preset, flat in RESOLVED.items() if flat[name] != RESOLVED["paper"][name]}
         named = [preset for other in others for preset in other.split()[0].split("/")]
         assert sorted(named) == (sorted(differ) if name != "preset" else [])
-
-
-@pytest.mark.parametrize(
-    ("annotation", "words"),
-    [
-        (bool, "true or false"),
-        (Positive, "integer from 1"),
-        (Candidates, "integer from 1 to 1,000"),
-        (Dropout, "number from 0 below 1"),
-        (Annotated[float, Field(gt=0.0)], "number above 0"),
-        (Literal["a", "b"], "`a` or `b`"),
-        (NonNegative | None, "integer from 0, or empty"),
-        (str | None, "text, or empty"),
-        (list[str], "list of text"),
-        (Annotated[list[NonNegative], Field(min_length=1)], "list (not empty) of integer from 0"),
-    ],
-)
-def test_types_in_words(annotation: Any, words: str) -> None:
-    assert in_words(TypeAdapter(annotation).json_schema()) == words

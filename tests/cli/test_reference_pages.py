@@ -19,7 +19,6 @@ from realm_lab.engine.params.load import flatten
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES
 from realm_lab.records.defaults import defaults
-from realm_lab.records.metrics import BUILT_IN, CURVES
 from realm_lab.records.plugins import Plugin, import_plugins
 
 
@@ -76,11 +75,6 @@ def test_every_verb_and_flag_is_on_the_page() -> None:
                     assert f"`{option}`" in section, f"{name} {option}"
     others = ALIASES.keys() - build_parser().verbs().keys()  # a name that a plug-in has is a command
     assert [name for name in others if f"| `{name}` |" not in page] == []
-
-
-def test_every_metric_is_on_the_page() -> None:
-    rows = re.findall(r"^\| (`.*?`) \|", render_metrics(), re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", " ".join(rows))) >= BUILT_IN | set(CURVES)
 
 
 def test_concepts_explains_every_objective_and_candidate_source(repository: Path) -> None:

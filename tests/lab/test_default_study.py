@@ -199,20 +199,6 @@ def test_an_applied_experiment_is_what_readers_have(root: Path, recorded: str) -
     assert files(root) == before
 
 
-def test_after_control_c_in_an_experiment_its_runs_are_refused_until_params_yaml_is_back(root: Path) -> None:
-    """DVC leaves params.yaml as the experiment has it."""
-    committed = (root / "params.yaml").read_text()
-    set_steps(root, 1)
-    unfinished = realm_lab.load_run("default/realm-s0", root).record
-    stop(root, "finetune", unfinished)
-    with pytest.raises(realm_lab.UserError, match=r"not finished \(PREEMPTED at finetune\); run `realm-lab run`"):
-        realm_lab.load_run("default/realm-s0", root)
-    found = realm_lab.results("default", root).set_index("cell")
-    assert (found.loc["realm", "status"], found.loc["realm", "run_key"]) == ("PREEMPTED", unfinished.run_key)
-    (root / "params.yaml").write_text(committed)
-    assert realm_lab.load_run("default/realm-s0", root).record.run_key in keys_of(tiny.params())
-
-
 def test_where_runs_was_deleted_only_report_puts_back_what_dvc_keeps(root: Path) -> None:
     """DVC keeps the experiment's stages here: no `dvc repro` took the others from its cache."""
     set_steps(root, 1)

@@ -9,7 +9,7 @@ import pytest
 import realm_lab
 from docs.demo_study import main as main_of_demo
 from realm_lab.cli.parser import main as cli
-from realm_lab.lab.demo import FOLDER, QUESTION, install, next_steps, planned
+from realm_lab.lab.demo import FOLDER, QUESTION, install, planned
 from realm_lab.lab.other_code import described, other_code
 from realm_lab.records.files import read_json, write_text
 from realm_lab.records.run import Run
@@ -80,15 +80,6 @@ def test_made_by_one_command_its_stages_serve_other_studies(
     weights.unlink()
     assert cli(["status", "more", "--json", "--root", str(root)]) == 0
     assert {run["state"] for run in json.loads(capsys.readouterr().out)["runs"]} == {"PENDING"}
-
-
-def test_the_next_steps_are_those_that_the_project_has(tmp_path: Path) -> None:
-    assert "realm-lab run trains" in next_steps(tmp_path)
-    (tmp_path / "dvc.yaml").touch()
-    assert "dvc repro trains" in next_steps(tmp_path)
-    assert "make" not in next_steps(tmp_path)
-    (tmp_path / "Makefile").touch()
-    assert "make ui; make repro trains" in next_steps(tmp_path)
 
 
 def test_another_study_of_that_name_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -221,12 +221,3 @@ def test_a_tried_study_leaves_the_project_its_corpus_alone(tmp_path: Path, capsy
 
 def test_a_tried_study_imports_the_plug_ins_of_the_whole(planned: Planned) -> None:
     assert _small(planned("plugins: [tests.tiny]\n" + STUDY))["plugins"] == ["tests.tiny"]
-
-
-def test_a_cell_of_axes_is_named_once(planned: Planned, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = planned(AXES)
-    show_plan(plan, plan.runs, tmp_path)
-    text = capsys.readouterr().out
-    assert plan.cells[0].name in text
-    assert plan.cells[0].title != plan.cells[0].name
-    assert plan.cells[0].title not in text

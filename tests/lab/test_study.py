@@ -47,24 +47,7 @@ axes:
 """
 BASE = "baseline: {pretrain.candidates: 6, refresh: often}\n"
 SHIPPED = {path.stem: path for path in sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))}
-REAL = (
-    "real_text",
-    "real_recall",
-    "real_news",
-    "real_news_rates",
-    "real_news_clozes",
-    "real_news_swap",
-    "real_questions",
-    "real_answers",
-    "real_entities",
-    "real_entities_rates",
-    "real_news_evidence",
-    "real_news_evidence_rates",
-    "real_answers_bm25",
-    "real_candidate_source",
-    "two_sources",
-)
-OWN_FILES = (*REAL, "table1_real", "crosslingual")  # planned where their texts are
+OWN_FILES = ["two_sources", "table1_real", "crosslingual", *(name for name in SHIPPED if name.startswith("real_"))]
 PLANNED = [name for name in SHIPPED if name not in ("dvc", *OWN_FILES) and not name.startswith("search")]
 
 
@@ -90,7 +73,6 @@ REFUSALS = [
     (B + "\n    system: {name: dpr, steps: 1}\n    set: {system_options.dpr.steps: 2}\n", 7, "set twice"),
     (GOOD + "plugins: [no_such_lab]\n", 7, "'no_such_lab' cannot be imported"),
     (GOOD + "figures: [realm_lab.reporting.figures_training:recall]\n", 7, "write realm_lab.evidence.report for"),
-    (GOOD + "figures: [realm_lab.tracking.mirror:Tracker]\n", 7, "write realm_lab.lab.tracking for"),
     (GOOD + "set: {pretrain.masking: realm_lab.masking:random_token}\n", 7, "write realm_lab.engine.masking for"),
     (GOOD + "preset: toi\n", 7, "'toy'"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "'recall_at_5'"),
@@ -98,10 +80,8 @@ REFUSALS = [
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is listed twice"),
     (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "'exact_match'"),
     (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match must be above 0"),
-    (GOOD + "delta:\n  exact_match: 2\n", 8, "not below its range, 0 to 1"),
-    (GOOD + "delta: {exact_match: 1}\n", 7, "not below its range, 0 to 1"),
+    (GOOD + "delta:\n  exact_match: 1\n", 8, "not below its range, 0 to 1"),
     (GOOD + "delta: {exact_match: true}\n", 7, "delta.exact_match must be a number"),
-    (GOOD + "delta: {exact_match: .inf}\n", 7, "delta.exact_match must be"),
     (GOOD + "metrics:\n- retrieval_utility\n- retrieval_utility_end\n", 9, "listed twice"),
     (GOOD + "not_run:\n  c: no time\n  b: no time\n", 9, "'b' is a variant"),
     # names that YAML reads as dates, numbers or true
@@ -111,9 +91,7 @@ REFUSALS = [
     ("baseline: a\ncells:\n  a:\n  ~: {}\n", 6, "in quotes"),
     ("baseline: {w: a}\naxes:\n  w:\n    a: {pretrain.steps: 5}\n    8: {pretrain.steps: 6}\n", 7, "in quotes"),
     ("baseline: a\ncells:\n  a: {title: 2024-01-01T10:00:00Z}\n", 5, "in quotes"),
-    ('baseline: 8\ncells: {"8": {}}\n', 3, "in quotes"),
     (GOOD + "metrics: [8]\n", 7, "write NAME"),
-    (GOOD + "not_run: {8: no time}\n", 7, "in quotes"),
     (GOOD + "launcher: {slurm: {partition: 2024}}\n", 7, "in quotes"),
     (B + "\n    space: {pretrain.steps: {choices: [2, 3]}}\n", 7, "no 'tune'"),
     # launchers
@@ -128,7 +106,6 @@ REFUSALS = [
     (GOOD + "set: {pretrain.steps: {a: 1}}\n", 7, "pretrain.steps must be a whole number"),
     (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "'pretrain.steps' is set twice"),
     (GOOD + "set: {seeds: [1]}\n", 7, "key 'seeds'"),
-    (GOOD + "set: {preset: toy}\n", 7, "key 'preset'"),
     (B + "{set: {pretrain.masking: salint}}\n", 6, "variant 'b': parameter 'pretrain.masking'"),
     (B + "{set: {finetune.objective: emdr}}\n", 6, "'emdr2'"),
     (B + "{set: {pretrain.masking: {name: random_token, a: 1}}}\n", 6, "variant 'b': parameter 'pretrain.masking'"),
@@ -288,25 +265,6 @@ def test_the_code_of_a_custom_metric_is_in_the_digests_that_dvc_compares(
 )
 def test_wrong_seeds_are_refused(write: Write, seeds: str, message: str) -> None:
     refuses(write(GOOD, head=f"question: q\n{seeds}\n"), message)
-
-
-def test_a_cell_may_be_named_like_a_trial(planned: Planned) -> None:
-    plan = planned("""
-        baseline: a
-        cells:
-          a: {}
-          "a,trial-b": {set: {pretrain.candidates: 5}}
-          "a,trial-c": {set: {pretrain.candidates: 4}}
-    """)
-    assert {run.cell for run in part_of(plan, plan.runs, ["a"])} == {"a"}
-    assert {run.cell for run in part_of(plan, plan.runs, ["a,trial-b"])} == {"a,trial-b"}
-    assert {run.cell for run in part_of(plan, plan.runs, ["a,trial-b,a"])} == {"a", "a,trial-b"}
-
-
-def test_a_result_has_one_name_in_tests(planned: Planned) -> None:
-    assert study_record(planned(GOOD + "metrics: [retrieval_utility]\n"), Results(Path())).metrics == (
-        "retrieval_utility_end",
-    )
 
 
 def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.systems.identity import kept_corpus_folder
 from realm_lab.lab.launchers import Launcher, LauncherSettings, launcher_of
 from realm_lab.lab.study import StudyPlan
@@ -163,16 +162,6 @@ def test_a_study_can_stop_at_a_stage(planned: Callable[..., StudyPlan], tmp_path
     alone = tasks_of(runs[:1], states, until="pretrain", each_stage_alone=True)
     assert [task.stages for task in alone] == [("prepare",), ("warm_start",), ("pretrain",)]
     assert [task.after for task in alone] == [(), (alone[0].name,), (alone[1].name,)]
-
-
-def test_a_job_is_what_the_worker_reads(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
-    plan = planned(STUDY)
-    task = next(task for task in left(plan, tmp_path) if task.cells == ("token",))
-    job: dict[str, Any] = task.job(tmp_path)
-    assert Params(**job.pop("params")) == plan.of("token")[0].params
-    stages = ["pretrain", *TUNE]
-    assert job == {"stages": stages, "system": "realm", "seed": 0, "root": str(tmp_path)}
-    assert task.keys == {stage: plan.of("token")[0].key(stage) for stage in stages}
 
 
 PARAMS = tiny.params()

@@ -17,7 +17,7 @@ from realm_lab.lab.tracking import saved_view
 from realm_lab.lab.tracking.mirror import Mirror, mirror
 from realm_lab.lab.tracking.mlflow_tracker import register
 from realm_lab.records.run import StageRun
-from realm_lab.records.study import Studies, StudyCell, StudyRecord, write_study_record
+from realm_lab.records.study import Studies, write_study_record
 from realm_lab.records.tracking_store import default_uri
 from tests.factories.finished import edit_finished
 from tests.lab.tracking import made_runs, shown
@@ -161,14 +161,3 @@ def test_the_model_of_the_best_run_by_a_development_measure_is_registered_once(
     for metric, message in problems.items():
         with pytest.raises(UserError, match=message):
             register(Studies(runs), "default", "", metric)
-
-
-def test_the_names_of_runs_have_the_width_of_the_longest_cell() -> None:
-    cells = tuple(StudyCell(name, name, "realm", {}) for name in ("short", "masking=random_token,interval_steps=30"))
-    widths = []
-    for some in (cells[:1], cells):
-        views = saved_view.saved_views(StudyRecord("s", "", "short", some, (0,), ()))
-        tags = {f"mlflow.sharedViewState.{saved_view.BY_CELL}": views[saved_view.SHARED + saved_view.BY_CELL]}
-        widths.append(_view(tags, saved_view.BY_CELL)["columnWidths"][saved_view.RUN_NAME])
-    assert widths[0] == 190, "MLflow's own"
-    assert 6 * len(cells[1].name) < widths[1] < 520
