@@ -156,15 +156,10 @@ def test_a_run_that_is_named_has_its_own_parameters(
     ("arguments", "said"),
     [
         (["evaluate", "--system", "orqa"], "--system belongs to --corpus or --run-file; give one of them"),
-        (["evaluate", "--run", "realm-s0"], "--run belongs to --corpus or --run-file; give one of them"),
         (["evaluate", "--cloze", "a=b"], "--cloze belongs to --corpus; give it"),
         (["evaluate", "--run-file", "r", "--questions", "q"], "--questions belongs to --predictions or"),
         (["evaluate", "--predictions", "p", "--run", "r"], "--run belongs to --corpus or --run-file; leave it out"),
-        (["evaluate", "--predictions", "p", "--corpus-old", "z"], "--corpus-old belongs to --corpus; leave it out"),
-        (["evaluate", "--predictions", "p", "--cloze", "a=b"], "--cloze belongs to --corpus; leave it out"),
-        (["evaluate", "--predictions", "p", "--name", "n"], "--name belongs to --corpus; leave it out"),
         (["evaluate", "--run-file", "r", "--json"], "--json belongs to --predictions or --corpus; leave it out"),
-        (["evaluate", "--run-file", "r", "--name", "n"], "--name belongs to --corpus; leave it out"),
         (["prepare", "--json"], "--json belongs to --count; give it"),
     ],
 )
@@ -266,25 +261,13 @@ def test_every_failure_is_one_line(
     assert "Traceback" in capsys.readouterr().err
 
 
-class Recorder:
-    """Replaces a function with separate tests, and keeps its arguments."""
-
-    def __init__(self, answer: object = None) -> None:
-        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-        self.answer = answer
-
-    def __call__(self, *arguments: Any, **options: Any) -> object:
-        self.calls.append((arguments, options))
-        return self.answer
-
-
 def test_the_tracking_store_is_the_nearest_one_named(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from realm_lab.lab.tracking.mirror import MirrorSummary
 
     summary = MirrorSummary("sqlite:///here", {"COMPLETE": 2})
-    mirror = Recorder(summary)
+    mirror = Mock(return_value=summary)
     monkeypatch.setattr("realm_lab.lab.tracking.mirror.mirror", mirror)
     root = ["mirror", "--root", str(project)]
     assert cli.main(root) == 0
@@ -297,7 +280,7 @@ def test_the_tracking_store_is_the_nearest_one_named(
     (project / "other.yaml").write_text("launch: {tracking_uri: 'http://other:4'}\n")
     assert cli.main([*root, "--params", str(project / "other.yaml")]) == 0
     runs = project / "runs"
-    assert [call[0] for call in mirror.calls] == [
+    assert [call.args for call in mirror.call_args_list] == [
         (runs, None, False),
         (runs, "http://params:1", False),
         (runs, "http://environment:2", True),
@@ -305,7 +288,7 @@ def test_the_tracking_store_is_the_nearest_one_named(
         (runs, "http://other:4", False),
     ]
     assert capsys.readouterr().out == f"{summary}\n" * 5
-    mirror.answer = replace(summary, problems=("runs/x/run.json: broken",))
+    mirror.return_value = replace(summary, problems=("runs/x/run.json: broken",))
     assert cli.main(root) == 1
 
 

@@ -121,40 +121,6 @@ def test_the_first_stage_refuses_what_a_later_one_would(
 
 
 KEYED = ["prepare", "warm_start", "pretrain", "finetune", "evaluate"]
-INPUTS = {
-    "params.yaml": (
-        "preset: mine\nstreams: {order: {pretrain: 1}}\n"
-        "corpus: {source: files, tagger: rule, pretrain_corpus: same, files: {knowledge: [a.jsonl]}}\n"
-    ),
-    "presets/mine.yaml": "preset: smoke\nmodel: {heads: 2}\n",
-    "a.jsonl": '{"text": "Kafka was born in Prague."}\n',
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "first"),
-    [
-        ("a.jsonl", "Prague", "Praha", "prepare"),
-        ("presets/mine.yaml", "heads: 2", "heads: 4", "warm_start"),
-        ("params.yaml", "pretrain: 1", "pretrain: 2", "pretrain"),
-        ("params.yaml", "pretrain: 1", "finetune: 1, pretrain: 1", "finetune"),
-    ],
-)
-def test_a_stage_runs_again_when_what_its_key_is_made_of_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, first: str
-) -> None:
-    """DVC sees the content of no file that the parameters name."""
-    pipeline = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]
-    assert all({"data/keys.json": [stage]} in pipeline[stage]["params"] for stage in KEYED)
-    assert pipeline["parameters"]["always_changed"]
-    monkeypatch.chdir(tmp_path)
-    found = []
-    for text in (INPUTS[name], INPUTS[name].replace(old, new)):
-        for path, content in (INPUTS | {name: text}).items():
-            write_text(tmp_path / path, content)
-        write_effective(Path("params.yaml"), tmp_path / "data")
-        found.append(read_json(tmp_path / "data" / "keys.json"))
-    assert [stage for stage in KEYED if found[0][stage] != found[1][stage]] == KEYED[KEYED.index(first) :]
 
 
 def test_the_password_of_a_tracking_store_is_in_no_file_that_dvc_pushes(
@@ -170,9 +136,10 @@ def test_the_password_of_a_tracking_store_is_in_no_file_that_dvc_pushes(
     assert "hunter2" not in params.model_dump_json()  # of jobs
 
 
-OF_A_STUDY = {
+INPUTS = {
     "params.yaml": (
-        "preset: mine\ncorpus: {source: files, tagger: rule, pretrain_corpus: same, files: {knowledge: [a.jsonl]}}\n"
+        "preset: mine\nstreams: {order: {pretrain: 1}}\n"
+        "corpus: {source: files, tagger: rule, pretrain_corpus: same, files: {knowledge: [a.jsonl]}}\n"
     ),
     "presets/mine.yaml": "preset: smoke\nmodel: {heads: 2}\n",
     "a.jsonl": '{"text": "Kafka was born in Prague."}\n',
@@ -188,37 +155,43 @@ OF_A_STUDY = {
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "counts"),
+    ("name", "old", "new", "first", "counts"),
     [
-        ("a.jsonl", "Prague", "Praha!", True),
-        ("presets/mine.yaml", "heads: 2", "heads: 4", True),
-        ("params.yaml", "preset: mine", "preset: mine\nfinetune: {steps: 3}", True),
-        ("dvc_masks.py", "FIRST]", "FIRST + 1]", True),
-        ("dvc_helper.py", "0", "1", True),
-        ("dvc_figures.py", "return {}", "return {'a': 1}", True),
-        ("dvc_helper.py", "0", "0  # a comment", False),
-        ("params.yaml", "preset: mine", "preset: mine  # a comment", False),
+        ("a.jsonl", "Prague", "Praha", "prepare", True),
+        ("presets/mine.yaml", "heads: 2", "heads: 4", "warm_start", True),
+        ("params.yaml", "pretrain: 1", "pretrain: 2", "pretrain", True),
+        ("params.yaml", "pretrain: 1", "finetune: 1, pretrain: 1", "finetune", True),
+        ("dvc_masks.py", "FIRST]", "FIRST + 1]", None, True),
+        ("dvc_helper.py", "0", "1", None, True),
+        ("dvc_figures.py", "return {}", "return {'a': 1}", None, True),
+        ("dvc_helper.py", "0", "0  # a comment", None, False),
+        ("params.yaml", "preset: mine", "preset: mine  # a comment", None, False),
     ],
 )
-def test_a_study_runs_again_when_what_its_runs_are_made_of_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, counts: bool
+def test_a_stage_and_a_study_run_again_when_what_they_are_made_of_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, first: str | None, counts: bool
 ) -> None:
-    """Custom parts, the modules that they import, presets and files are seen, which DVC does not."""
-    study = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]["study"]["do"]
-    assert "data/studies/${item}.json" in study["deps"]
+    """DVC sees neither the content of files that parameters name nor presets, custom parts and their imports."""
+    pipeline = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]
+    assert all({"data/keys.json": [stage]} in pipeline[stage]["params"] for stage in KEYED)
+    assert pipeline["parameters"]["always_changed"]
+    assert "data/studies/${item}.json" in pipeline["study"]["do"]["deps"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    found = []
-    for text in (OF_A_STUDY[name], OF_A_STUDY[name].replace(old, new)):
-        for path, content in (OF_A_STUDY | {name: text}).items():
+    keys, studies = [], []
+    for text in (INPUTS[name], INPUTS[name].replace(old, new)):
+        for path, content in (INPUTS | {name: text}).items():
             write_text(tmp_path / path, content)
         for module in ("dvc_masks", "dvc_helper", "dvc_figures"):
             sys.modules.pop(module, None)
         code_reader.cache_clear()
         write_effective(Path("params.yaml"), tmp_path / "data")
-        found.append((tmp_path / "data" / "studies" / "mine.json").read_bytes())
+        keys.append(read_json(tmp_path / "data" / "keys.json"))
+        studies.append((tmp_path / "data" / "studies" / "mine.json").read_bytes())
     code_reader.cache_clear()
-    assert (found[0] != found[1]) == counts
+    changed = KEYED[KEYED.index(first) :] if first else []
+    assert [stage for stage in KEYED if keys[0][stage] != keys[1][stage]] == changed
+    assert (studies[0] != studies[1]) == counts
 
 
 @pytest.mark.slow

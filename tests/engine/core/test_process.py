@@ -11,24 +11,12 @@ import pytest
 import torch
 
 from realm_lab.engine.core import process
-from realm_lab.engine.core.process import any_rank, gather_rows, on_first_rank, ranks, share, sum_over_ranks_, summed
+from realm_lab.engine.core.process import share
 from realm_lab.errors import UserError
 from realm_lab.records import launched as launched_module
 from realm_lab.records.environment import OPENMP
 from realm_lab.records.launched import Launched, cores, launched
 from tests.factories.processes import run_ranks
-
-
-def test_one_process_shares_with_no_one() -> None:
-    assert ranks() == (0, 1)
-    assert share(7) == slice(0, 7)
-    tensor = torch.arange(3.0)
-    sum_over_ranks_([tensor])
-    assert tensor.tolist() == [0, 1, 2]
-    assert gather_rows(tensor) is tensor
-    assert summed(1.5, 2) == [1.5, 2]
-    assert (any_rank(True), any_rank(False)) == (True, False)
-    assert on_first_rank(lambda: "done") == "done"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])

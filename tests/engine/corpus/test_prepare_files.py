@@ -200,27 +200,6 @@ def test_paragraphs_of_one_title_in_two_files_are_all_kept_and_found(
     assert names["5-1-0"] == names["de-5-1-0"] == {"Article_5#1", "Article_5#1~2"}
 
 
-def test_ids_of_the_source_are_kept(files_params: FilesParams, tmp_path: Path) -> None:
-    """By `id_of` and `ids` run files and predictions name passages and questions."""
-    for year, name in (("2020", "Ann"), ("2021", "Bob")):
-        (tmp_path / year).mkdir()
-        records = (
-            {"_id": f"doc {year}", "contents": f"{name} won the cup of the city."},
-            {"contents": f"{name} Miller lives in Oslo in Norway now."},
-        )
-        (tmp_path / year / "part.jsonl").write_text("\n".join(map(json.dumps, records)))
-    questions = tmp_path / "asked.csv"
-    questions.write_text("_id,question,answer,document\nq7,Who won first?,Ann,doc 2020\n,Who won then?,Bob,\n")
-    names = {f"corpus.files.questions_{split}": [str(questions)] for split in ("train", "test")}
-    folders = [str(tmp_path / year / "part.jsonl") for year in ("2020", "2021")]
-    corpus = made(files_params(questions, **names | {"corpus.files.knowledge": folders}), tmp_path / "made").corpus
-    passages, asked = corpus.passages(), corpus.questions("test")
-    ids = [passages.id_of(row) for row in range(len(passages))]
-    assert sorted(ids) == ["2020/part.jsonl:2", "2021/part.jsonl:2", "doc 2020", "doc 2021"]
-    assert asked.ids == ["q7", "asked.csv:3"]
-    assert [ids[row] for row in asked.gold[0]] == ["doc 2020"]
-
-
 def test_a_separate_pretraining_corpus_has_no_origins(
     files_params: FilesParams, squad_path: str, tmp_path: Path
 ) -> None:

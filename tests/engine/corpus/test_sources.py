@@ -96,10 +96,7 @@ def test_options_seed_and_code_are_in_the_key(module: Path) -> None:
 @pytest.mark.parametrize(
     ("parameter", "value", "word"),
     [
-        ("corpus.source.town", 3, "'town'"),
         ("corpus.source.towns", "many", "a whole number"),
-        ("corpus.source.mayors", "Ada", "a list"),
-        ("corpus.source", "toys", "did you mean 'toy'"),
         ("corpus.tagger", "exakt", "did you mean 'exact'"),
     ],
 )

@@ -9,7 +9,6 @@ import torch
 
 from realm_lab.engine.params.sections import IndexSearch
 from realm_lab.engine.retrieval.approximate import ApproximateSearch, approximate_search
-from realm_lab.engine.retrieval.backends import PARAMETER, SEARCH_BACKENDS
 from realm_lab.engine.retrieval.exact import ExactSearch
 from realm_lab.engine.retrieval.search import Exclusion
 from tests.factories.errors import refused
@@ -42,8 +41,6 @@ class Fails(Twice):
         return query_BD.nothing
 class Silent:
     def __init__(self, embeddings_ND, seed): ...
-class Unseeded:
-    def __init__(self, embeddings_ND): ...
 """
 
 
@@ -88,17 +85,3 @@ def test_what_it_proposes_is_scored_truly_and_measured() -> None:
 def test_a_wrong_proposal_is_refused_in_a_line(name: str, said: str) -> None:
     with refused(said, parameter="pretrain.search.backend"):
         build(name)
-
-
-@pytest.mark.parametrize(
-    ("backend", "parameter"),
-    [
-        ("exakt", "pretrain.search.backend"),
-        ("my_search:Unseeded", "pretrain.search.backend"),
-        ({"name": "hnsw", "nprobe": 3}, "pretrain.search.backend.nprobe"),
-        ({"name": "ivf_flat", "nlist": 0}, "pretrain.search.backend.nlist"),
-    ],
-)
-def test_a_wrong_backend_is_refused_before_any_work(backend: Any, parameter: str) -> None:
-    with refused(parameter=parameter):
-        SEARCH_BACKENDS.choose(PARAMETER, IndexSearch(backend=backend).backend)

@@ -1,6 +1,5 @@
 """Initial models of pre-training and fine-tuning: exactly the weights that the parameters name."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from realm_lab.engine.systems.identity import plan_run
 from realm_lab.engine.systems.initial import initial_state
 from realm_lab.engine.systems.reading import DenseRetriever
 from realm_lab.engine.systems.registry import system_of
-from realm_lab.errors import UserError
 from tests import tiny
 from tests.engine.models.same_bits import read_reader
 
@@ -187,15 +185,3 @@ def test_one_tower_is_trained_without_the_other(line: Path, context: Make, train
     same = {name for name, value in begun.state_dict().items() if torch.equal(value, ended.state_dict()[name])}
     assert {name for name in begun.state_dict() if name.startswith(frozen)} <= same
     assert f"{trained}_projection.weight" not in same
-
-
-def test_a_folder_of_another_size_or_without_a_model_is_refused(line: Path, context: Make, tmp_path: Path) -> None:
-    shutil.copytree(model(line, "warm_start", "reader"), tmp_path / "reader")
-    for name in ("model.safetensors", "config.json"):
-        shutil.move(tmp_path / "reader" / name, tmp_path / "away")
-        with pytest.raises(UserError, match=rf"'finetune\.initial_reader': .*/{name}: no such file; choose previous"):
-            context(finetune__initial_reader=str(tmp_path / "reader"))
-        shutil.move(tmp_path / "away", tmp_path / "reader" / name)
-    wider = tiny.params({"model.hidden_size": 24, "finetune.initial_reader": str(tmp_path / "reader")})
-    with pytest.raises(UserError, match="24"):
-        initial_state(Context(plan_run(wider, "warm_start", 0), line), "finetune")

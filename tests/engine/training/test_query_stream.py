@@ -72,16 +72,6 @@ def test_each_span_of_a_sentence_is_masked_equally_often(sentences: Sentences) -
     assert len(seen) == sum(map(len, SPANS)) // 2
 
 
-def test_rows_are_a_function_of_seed_and_position(sentences: Sentences) -> None:
-    queries = stream(sentences)
-    whole = queries.rows(0, 60).tolist()
-    fresh = stream(sentences)
-    assert fresh.rows(37, 11).tolist() == whole[37:48]
-    assert fresh.rows(5, 9).tolist() == whole[5:14]  # back again
-    assert stream(sentences, seed=4).rows(0, 60).tolist() != whole
-    assert queries.rows(0, 3).dtype == np.int64
-
-
 @pytest.fixture
 def greedy() -> Iterator[str]:
     """A scheme that draws another number of numbers for every sentence."""
