@@ -302,14 +302,6 @@ def test_a_run_is_what_the_same_parameters_are_without_a_study(planned: Planned)
     assert [cell.title for cell in plan.cells[:2]] == ["REALM", "warm start only"]
 
 
-def test_a_cell_sets_an_option_of_its_system_and_leaves_the_others(planned: Planned) -> None:
-    cells = "  a: {system: dpr}\n  b: {system: dpr, set: {system_options.dpr.steps: 7}}\n"
-    plan = planned(f"baseline: a\ncells:\n{cells}")
-    first, second = (plan.of(name)[0].params.system_options["dpr"] for name in ("a", "b"))
-    assert second == first | {"steps": 7}
-    assert len(first) > 1
-
-
 @pytest.mark.parametrize(
     ("cells", "changes", "title"),
     [
@@ -342,13 +334,6 @@ def test_a_systems_cell_is_known_by_its_system_and_an_option_by_its_default(plan
     assert plan.cells[1].title == system_of("drqa").title
     options = planned("baseline: {system_options.dpr.steps: 7}\naxes: {system_options.dpr.steps: [7]}\n")
     assert options.cells[0].overrides == {"system_options.dpr.steps": 7}
-
-
-def test_changes_are_of_the_resolved_parameters(planned: Planned) -> None:
-    """Setting a parameter to the baseline's value is no change."""
-    plan = planned("baseline: a\ncells:\n  a:\n  b: {set: {pretrain.candidates: 6, pretrain.batch_size: 5}}\n")
-    assert plan.cells[1].overrides == {"pretrain.candidates": 6, "pretrain.batch_size": 5}
-    assert plan.cells[1].changes == {"pretrain.batch_size": 5}
 
 
 def test_what_params_yaml_changes_in_every_cell_is_told(write: Write, tmp_path: Path) -> None:

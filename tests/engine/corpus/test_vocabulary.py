@@ -70,13 +70,6 @@ def test_learning_needs_text_and_room_for_its_characters() -> None:
         train_wordpiece(["aa bb"], 8)
 
 
-def test_given_vocabulary() -> None:
-    tokenizer = wordpiece_from_vocabulary(["ab", "##c", "a"])
-    assert special_ids(tokenizer) == SpecialIds(0, 1, 2, 3, 4)
-    assert tokenizer.encode("ABC a x").ids == [2, 5, 6, 7, 1, 3]
-    assert wordpiece_from_vocabulary(["A", "a"], lowercase=False).encode("A a").ids == [2, 5, 6, 3]
-
-
 def test_saved_tokenizer_loads_here_and_in_transformers(learned: Tokenizer, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

@@ -63,12 +63,6 @@ def test_candidates_are_read_as_one_by_one(system: TinySystem, reference: Refere
             assert not token_BKM[b, k, len(targets()[b]) :].any()  # nothing is masked there
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("token_budget", [1, 60])
-def test_the_grouping_changes_no_number(system: TinySystem, token_budget: int) -> None:
-    torch.testing.assert_close(read(system, token_budget), read(system), atol=1e-5, rtol=0)
-
-
 def gradients(system: TinySystem, recompute: bool) -> list[Tensor]:
     """Log-probabilities, then the gradient of a weighted sum in every weight; dropout from one seed."""
     named = dict(system.reader.named_parameters())

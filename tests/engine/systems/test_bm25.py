@@ -77,13 +77,6 @@ def test_of_equal_passages_the_first_are_found_on_every_processor() -> None:
     assert rows[1].tolist() == [1, *[NO_ROW] * 99]
 
 
-def test_titles_count_stems_match_and_stop_words_do_not() -> None:
-    texts = [("Rivers", "of the north"), ("Lakes", "the the the the"), ("Running", "a horse runs")]
-    bm25 = Bm25.of_texts(*columns(texts))
-    found = bm25.search(["the river", "horses that ran or are running", "LAKE?", "the"], 1).rows_QK[:, 0].tolist()
-    assert found == [0, 2, 1, NO_ROW]
-
-
 @pytest.mark.parametrize(
     ("text", "terms"),
     [  # as Lucene's EnglishAnalyzer has them

@@ -199,20 +199,6 @@ def test_options_of_a_system_change_its_keys_from_the_stage_that_has_them_and_no
     assert plan_run(other, "dpr", 0).stages != after
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"drp": {"steps": 1}}, "parameter 'system_options': no system 'drp'; did you mean 'dpr'"),
-        ({"dpr": {"step": 3}}, "'system_options.dpr': no option 'step' of 'dpr'; did you mean 'steps'"),
-        ({"dpr": {"steps": -1}}, r"'system_options.dpr': steps must be at least 0, got -1"),
-        ({"realm": {"steps": 1}}, "'system_options.realm': no option 'steps' of 'realm'; it has none"),
-    ],
-)
-def test_options_that_are_wrong_are_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        plan_run(load(TINY, {"system_options": options}), next(iter(set(options) - {"drp"}), "dpr"), 0)
-
-
 def test_launch_settings_that_move_rounding_are_recorded_with_a_stage(tmp_path: Path) -> None:
     params = load(TINY, {"launch.micro_batch": 2, "launch.threads": 3})
     run = open_stage(tmp_path, plan_run(params, "realm", 0), "pretrain")
