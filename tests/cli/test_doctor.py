@@ -47,20 +47,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_looks_at_everything(tmp_path: Path) -> None:
     found = findings(tmp_path)
-    expected = {
-        "Python",
-        "processor",
-        "memory",
-        "PyTorch",
-        "FAISS",
-        "SLURM",
-        "MLflow",
-        "DVC",
-        "tracking store",
-        "disk",
-        "load",
-    }
-    assert expected <= set(found)
+    assert {*"Python processor memory PyTorch FAISS SLURM MLflow DVC disk load".split(), "tracking store"} <= set(found)
     assert found["Python"].state == found["PyTorch"].state == found["FAISS"].state == "OK"
     assert found["parameters"] == Finding("OK", "parameters", "preset smoke, seeds [0]")
     assert found["corpus"].state == "OK"

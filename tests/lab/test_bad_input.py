@@ -1,7 +1,6 @@
 """Bad input on the command line: one line with file or parameter and remedy, code 2, nothing half done."""
 
 import gzip
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -13,26 +12,12 @@ from realm_lab import cli
 from realm_lab.lab.launchers import InlineLauncher
 from realm_lab.records.run import StageRun
 from tests import tiny
+from tests.engine.corpus.test_prepare_files import squad
 
-SQUAD = {
-    "version": "1.1",
-    "data": [
-        {
-            "title": f"Article_{number}",
-            "paragraphs": [
-                {
-                    "context": f"Ada Miller lived in Paris until 19{number:02d}. Karl met Vera Smith there in London.",
-                    "qas": [{"id": f"q{number}", "question": "where ?", "answers": [{"text": "Paris"}]}],
-                }
-            ],
-        }
-        for number in range(10, 60)
-    ],
-}
 FILES = (
     "--set corpus.source=files --set corpus.tagger=rule --set corpus.pretrain_corpus=same --set seeds=[0] "
-    "--set tokenizer.vocabulary_size=300 --set corpus.files.questions_train=[train.json] "
-    "--set corpus.files.questions_test=[train.json]"
+    "--set tokenizer.vocabulary_size=300 --set corpus.passage_length=48 "
+    "--set corpus.files.questions_train=[train.json] --set corpus.files.questions_test=[train.json]"
 ).split()
 
 Complain = Callable[..., str]
@@ -49,7 +34,7 @@ def project(ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     """A copy of it, the working folder, with the tiny parameters and a file of text."""
     folder = Path(shutil.copytree(ready, tmp_path / "project"))
     shutil.copy(Path(__file__).parents[1] / "tiny.yaml", folder / "params.yaml")
-    (folder / "train.json").write_text(json.dumps(SQUAD))
+    squad(folder / "train.json", 20)
     monkeypatch.chdir(folder)
     return folder
 
@@ -114,8 +99,8 @@ def test_a_broken_line_of_a_corpus_file(complaint: Complain, project: Path) -> N
 @pytest.mark.usefixtures("here")
 def test_the_file_that_is_broken_here_is_fine_when_whole(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["prepare", *knowledge("train.json")]) == 0
-    assert "passages 50" in capsys.readouterr().err
-    assert any("passages 50" in path.read_text() for path in project.glob("runs/stages/prepare-*/summary.md"))
+    assert "passages 60" in capsys.readouterr().err
+    assert any("passages 60" in path.read_text() for path in project.glob("runs/stages/prepare-*/summary.md"))
 
 
 @pytest.mark.usefixtures("here")
@@ -134,6 +119,6 @@ def test_a_prepared_corpus_that_was_cut_off(complaint: Complain, project: Path) 
 
 @pytest.mark.slow
 def test_a_worker_says_it_as_well(complaint: Complain, project: Path) -> None:
-    (project / "cut.json.gz").write_bytes(gzip.compress(json.dumps(SQUAD).encode())[:-200])
+    (project / "cut.json.gz").write_bytes(gzip.compress((project / "train.json").read_bytes())[:-200])
     line = complaint("prepare", *knowledge("train.json, cut.json.gz"))
     assert line.startswith("prepare, seed 0 (shared by 2 variants): cut.json.gz")

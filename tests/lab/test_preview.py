@@ -56,20 +56,6 @@ def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path, capsys
     assert found[4]["run_key"] == plan.of("long")[0].run_key
 
 
-def test_the_table_says_what_differs_and_what_is_there(
-    plan: StudyPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    show_plan(plan, plan.runs, tmp_path)
-    text = capsys.readouterr().out
-    for part in (
-        "pretrain.steps = 24",
-        "system = warm_start",
-        "1 pending, 1 complete",
-        "6 runs of 3 variants; 6 tasks to do",
-    ):
-        assert part in text, text
-
-
 def test_of_an_index_that_is_never_refreshed_no_interval_is_shown(
     planned: Callable[..., StudyPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,13 +12,9 @@ from realm_lab.engine.core.durations import duration
         (0.0011, "1.1 ms"),
         (0.35, "0.3 s"),
         (9.96, "10 s"),
-        (99.4, "99 s"),
-        (180.0, "3.0 min"),
         (5400.0, "90 min"),
         (6000.0, "1.7 h"),
-        (172_000.0, "48 h"),
         (172_800.0, "2.0 days"),
-        (26_172_000.0, "303 days"),
     ],
 )
 def test_a_duration_has_the_unit_that_fits(seconds: float, text: str) -> None:

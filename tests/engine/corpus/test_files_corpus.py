@@ -196,17 +196,10 @@ def test_the_split_takes_dev_out_of_train(files: Files) -> None:
     assert sum(corpus.dropped.values()) == 1  # the question without an answer, once
 
 
-def test_without_the_split_train_is_whole(files: Files) -> None:
-    plain = files.model_copy(update={"dev_split": "none"})
-    corpus = FilesCorpus(asked_of(Corpus(files=plain)))
-    assert len(list(corpus.known_questions("train", set()))) == 80
-    assert list(corpus.known_questions("dev", set())) == []
-
-
-def test_named_development_questions_are_taken_and_nothing_is_held_out(files: Files) -> None:
-    named = files.model_copy(update={"questions_dev": files.questions_train})
-    corpus = FilesCorpus(asked_of(Corpus(files=named)))
-    assert [len(corpus.known_questions(name, set())) for name in SPLITS] == [80, 80, 0]
+def test_without_the_split_or_with_named_development_questions_nothing_is_held_out(files: Files) -> None:
+    for update, dev in (({"dev_split": "none"}, 0), ({"questions_dev": files.questions_train}, 80)):
+        corpus = FilesCorpus(asked_of(Corpus(files=files.model_copy(update=update))))
+        assert [len(list(corpus.known_questions(name, set()))) for name in SPLITS] == [80, dev, 0]
 
 
 def test_a_corpus_says_whether_it_has_development_questions(files: Files) -> None:

@@ -1,7 +1,6 @@
 """Stores: many processes at once, a server, PostgreSQL, unusable stores, and hidden passwords."""
 
 import shutil
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -178,14 +177,6 @@ def test_a_file_that_is_no_database_is_a_user_error(runs: Path) -> None:
     (runs.parent / "mlflow.db").write_text("not a database, certainly")
     with pytest.raises(UserError, match=r"tracking store sqlite:.*mlflow\.db: file is not a database"):
         mirror(runs)
-
-
-def test_a_database_whose_tables_are_half_made_is_a_user_error(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    with sqlite3.connect(tmp_path / "mlflow.db") as database:
-        database.execute("CREATE TABLE _alembic_tmp_metrics (key TEXT)")
-    with pytest.raises(UserError, match=r"tracking store sqlite:.*mlflow\.db: .*_alembic_tmp_metrics already exists"):
-        mirror(tmp_path / "runs")
 
 
 def test_a_folder_that_is_not_there_is_a_user_error(tmp_path: Path) -> None:
