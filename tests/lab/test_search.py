@@ -11,9 +11,10 @@ from realm_lab.cli import main
 from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError
 from realm_lab.lab.plan import plan_study
-from realm_lab.lab.stopping import sweeping
+from realm_lab.lab.stopping import sweepers, sweeping
 from realm_lab.lab.sweep import find_study
-from realm_lab.records.files import read_json
+from realm_lab.records import run_lease
+from realm_lab.records.files import read_json, write_json
 from realm_lab.records.run import StageRun
 from realm_lab.records.state import StageState
 from realm_lab.records.study import read_study_record
@@ -222,6 +223,19 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pass
     with sweeping(tmp_path, "search-mine", alone=True):
         pass
+
+
+def test_a_search_whose_machine_went_away_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = tmp_path / "runs" / "studies" / "search-mine" / "sweeps" / "alone.json"
+    with sweeping(tmp_path, "search-mine", alone=True):
+        left = read_json(lease)
+        assert [holder.name for holder in sweepers(tmp_path, "search-mine")] == ["alone"]
+    write_json(lease, left | {"owner": left["owner"] | {"host": "node7"}, "heard": left["heard"] - 3600})
+    assert sweepers(tmp_path, "search-mine") == []
+    monkeypatch.setattr(run_lease, "LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(run_lease, "POLL_SECONDS", 0.0)
+    with sweeping(tmp_path, "search-mine", alone=True):
+        assert read_json(lease)["owner"] == left["owner"]
 
 
 def test_another_space_is_another_search_and_a_broken_journal_is_named(tmp_path: Path) -> None:
