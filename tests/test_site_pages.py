@@ -1,10 +1,10 @@
 """The pages of the site, as docs/site_pages.py writes them for a builder."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.factories.modules import load_module
 
 TABLE = """\
 | key | meaning (`a|b`) | [p](statistics.md) |
@@ -21,15 +21,10 @@ LABELLED = """\
 
 
 @pytest.fixture(scope="module")
-def site_pages(repository: Path) -> ModuleType:
+def site_pages() -> ModuleType:
     """The module docs/site_pages.py."""
     pytest.importorskip("latex2mathml")
-    found = importlib.util.spec_from_file_location("site_pages", repository / "docs" / "site_pages.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    return load_module("docs/site_pages.py")
 
 
 def test_cells_carry_the_header_of_their_column_and_code_is_left(site_pages: ModuleType) -> None:

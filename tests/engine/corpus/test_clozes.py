@@ -1,6 +1,5 @@
 """examples/clozes.py and entities.py: clozes of any text, and a study that replaces no other."""
 
-import importlib.util
 import json
 import runpy
 from pathlib import Path
@@ -12,16 +11,12 @@ from realm_lab.engine.corpus.readers import registry
 from realm_lab.engine.corpus.records import Document, Span
 from realm_lab.records.plugins import import_plugins
 from tests.factories.errors import refused
+from tests.factories.modules import load_module
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    path = Path(__file__).parents[3] / "examples" / "clozes.py"
-    spec = importlib.util.spec_from_file_location("clozes", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_module("examples/clozes.py")
     monkeypatch.chdir(tmp_path)
     import_plugins()  # once a process: their formats would be gone after this test
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))  # it registers a shape of records

@@ -1,13 +1,12 @@
 """examples/two_sources.py: spans of a sentence that the passage of a title in it has."""
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from realm_lab.engine.corpus.records import Document
 from realm_lab.engine.corpus.salient_spans import RuleTagger
+from tests.factories.modules import load_module
 
 PASSAGES = {
     "Ankara": "Ankara is the capital of Turkey. In 1923 Mustafa Kemal chose it.",
@@ -18,13 +17,7 @@ PASSAGES = {
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    path = Path(__file__).parents[3] / "examples" / "two_sources.py"
-    spec = importlib.util.spec_from_file_location("two_sources", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module("examples/two_sources.py")
 
 
 @pytest.mark.parametrize(

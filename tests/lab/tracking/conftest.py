@@ -1,6 +1,5 @@
 """An empty database, and a real PostgreSQL server."""
 
-import importlib.util
 import os
 import pwd
 import shutil
@@ -14,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from realm_lab.lab.tracking.mlflow_store import Store
+from tests.factories.modules import load_module
 
 PASSWORD = "p@ss:w/rd%41"  # with everything that a URI has to escape
 
@@ -37,13 +37,7 @@ def runs(tmp_path: Path, empty_database: Path) -> Path:
 @pytest.fixture(scope="session")
 def pictures() -> ModuleType:
     """docs/mlflow_screenshots.py, which knows how to start MLflow's server and to drive its interface."""
-    path = Path(__file__).parents[3] / "docs" / "mlflow_screenshots.py"
-    spec = importlib.util.spec_from_file_location("mlflow_screenshots", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module("docs/mlflow_screenshots.py")
 
 
 @pytest.fixture(scope="session")

@@ -65,12 +65,3 @@ def test_the_year_and_the_city_are_found_where_they_stand() -> None:
         years = [year for year in ("1300", "1257", "1948", "1949", "2020", "2019", "1999", "1453") if year in text]
         [spans] = tagger.tag_batch([text], [text])
         assert {*years} <= {text[start:end] for start, end, label in spans if label == "date"}
-
-
-def test_wordpieces_know_their_characters(text: str, tokenizer: Tokenizer) -> None:
-    [encoding] = encode_batch_plain(tokenizer, [text])
-    assert tokenizer.normalizer is not None
-    unknown = tokenizer.token_to_id("[UNK]")
-    for number, piece, (start, end) in zip(encoding.ids, encoding.tokens, encoding.offsets, strict=True):
-        normal = "".join(tokenizer.normalizer.normalize_str(text[start:end]).split())
-        assert number == unknown or piece.removeprefix("##") in normal
