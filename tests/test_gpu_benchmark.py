@@ -1,14 +1,18 @@
 """The list of benchmarks.gpu runs to its end whatever happens in an item, and its rivals do the same work."""
 
 import argparse
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import gpu, pretraining_step
+from benchmarks.profile_groups import waits
 from benchmarks.real_text import parameters, read_text
+from realm_lab.engine.core import device
 from realm_lab.records.files import read_json
 
 
@@ -60,6 +64,25 @@ def test_what_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest
     assert len(tried) == len(set(tried)) > 5
     assert gpu.main([str(tmp_path)]) == 0
     assert [name for name in tried if tried.count(name) > 1] == ["search", "search"]
+
+
+def test_waits_of_the_host_are_named_by_the_line_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def synchronise(*given: object) -> None:
+        warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=1)
+
+    def work() -> None:
+        device.seconds_of(lambda: synchronise())  # `seconds_of` stands for code of the package
+        device.seconds_of(lambda: synchronise())
+
+    found = waits(work, torch.device("cuda"))
+    assert [(name.split(":")[0], name.split()[-1], count) for name, count in found.items()] == [
+        ("engine/core/device.py", "seconds_of", 2)
+    ]
+    assert modes == ["warn", "default"]
+    assert waits(work, torch.device("cpu")) == {}
 
 
 def test_the_plain_step_computes_our_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
