@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from realm_lab import cli
-from realm_lab.cli.ask import answer, is_near_uniform
+from realm_lab.cli.ask import _show, answer, is_near_uniform
 from realm_lab.engine.corpus.store import PreparedCorpus
 from realm_lab.engine.systems.ask import ReadPassage, Reply, ask, fill
 from realm_lab.engine.systems.bm25 import Bm25, texts_of
@@ -282,6 +282,19 @@ def test_a_retriever_that_prefers_no_passage_is_named(
         printed = capsys.readouterr()
         assert len(printed.err.splitlines()) == weak
     assert json.loads(printed.out)["near_uniform"] == weak
+
+
+def test_a_long_answer_leaves_numbers_and_passages_whole(
+    line: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    body = "the broncos defeated the panthers of carolina and earned their third title"
+    answer = "the panthers of carolina and earned their third title"
+    passage = ReadPassage({"title": "fiftieth", "body": body}, [0, 3], answer, 0.25, 0.00905, 0.78)
+    _show(open_run(PARAMS, line, 0, "realm"), [], [passage], ("p(span|z,x)", "answer"), 0)
+    printed = capsys.readouterr().out
+    assert {"0.250", "0.00905", "+0.78", "fiftieth", *body.split()} <= {*printed.split()}
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCorpus) -> None:
