@@ -63,14 +63,16 @@ def embed_passages(
     device = next(embedder.parameters()).device
     first, end, _ = kept.indices(len(rows_U))
     vectors_UD = torch.empty(end - first, embedder.document_projection.out_features, device=device)
+    filled = 0
     for start in range(0, len(rows_U), EMBED_CHUNK_ROWS):
         chunk = slice(start, start + EMBED_CHUNK_ROWS)
         with evaluating(embedder), shared_casts(device):
             part_UD = embed_rows(embedder, passages, rows_U[chunk], inputs, ranks() if shared else ALL)
         if shared:
             sum_over_ranks_([part_UD])  # zeros except for the rank's part: nothing is rounded
-        into, out_of = max(start, first), max(start, min(start + len(part_UD), end))
-        vectors_UD[into - first : out_of - first] = part_UD[into - start : out_of - start]
+        kept_UD = part_UD[max(0, first - start) : max(0, end - start)]
+        vectors_UD[filled : filled + len(kept_UD)] = kept_UD
+        filled += len(kept_UD)
         Embedded.passages += len(part_UD)
     return vectors_UD
 

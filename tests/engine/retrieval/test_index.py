@@ -38,6 +38,15 @@ def test_building_uses_no_dropout_and_leaves_the_embedder_as_it_was(system: Tiny
     assert not system.embedder.training
 
 
+def test_only_the_rows_of_a_share_are_kept(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realm_lab.engine.retrieval.index.EMBED_CHUNK_ROWS", 8)
+    rows = np.arange(30)
+    whole_ND = embed_passages(system.embedder, system.passages, rows, inputs(system))
+    for kept in (slice(0), slice(30, 30), slice(0, 15), slice(15, 30), slice(10, 12), slice(20, 30), slice(8, 16)):
+        found_nD = embed_passages(system.embedder, system.passages, rows, inputs(system), kept=kept)
+        assert torch.equal(found_nD, whole_ND[kept])
+
+
 def test_rows_are_embedded_in_their_order_and_the_null_document_is_empty(
     system: TinySystem, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
