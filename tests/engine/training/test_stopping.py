@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from realm_lab.engine.core.process import Ranks
 from realm_lab.engine.params.parameters import Launch
+from realm_lab.engine.training import loop
 from realm_lab.engine.training.checkpoint import load_newest
 from realm_lab.engine.training.loop import train
 from realm_lab.records.run import Flag, StageRun
@@ -117,6 +119,18 @@ def test_a_signal_stops_at_the_end_of_the_step_and_costs_nothing(stage: StageRun
     assert resumed.done == [3, 4, 5]
     assert torch.equal(resumed.state, whole.state)
     assert list(logged(stage)["loss"]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_ranks_leave_together_after_the_first_has_written_its_checkpoint(
+    stage: StageRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(loop, "ranks", lambda: Ranks(0, 2))
+    monkeypatch.setattr(loop, "any_rank", lambda flag: calls.append("exchange") is None)
+    monkeypatch.setattr(loop, "save_checkpoint", lambda folder, checkpoint: calls.append("save"))
+    with pytest.raises(SystemExit):
+        train(Count(), stage, LAUNCH, CPU)
+    assert calls == ["exchange", "save", "exchange"]
 
 
 def test_a_second_signal_does_not_wait(stage: StageRun) -> None:
