@@ -89,6 +89,7 @@ def train(
             if step in later:
                 before, task = task, later[step]()
                 task.load(before.tensors(), step)
+                del before
             torch.manual_seed(derive_seed(task.seed, "dropout", step, *mine))
             finished = step + 1 == task.total_steps
             logged = first and (finished or (step + 1) % launch.log_interval_steps == 0)
