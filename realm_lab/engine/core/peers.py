@@ -2,7 +2,7 @@
 
 The exchanges of process.py are made by all ranks together. Here one rank may ask while the others compute, or wait for
 it in `on_first_rank`. Messages are tensors in the format of safetensors, never pickles, on connections that are made
-once and need a key that the ranks share.
+once, over IPv4 or IPv6, and need a key that the ranks share.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from realm_lab.engine.core.process import exchange, of_all_ranks, on_first_rank, ranks
+from realm_lab.engine.core.process import (
+    announce_failure,
+    exchange,
+    of_all_ranks,
+    on_first_rank,
+    ranks,
+)
 from realm_lab.errors import UserError
 from realm_lab.records.launched import launched
 
@@ -31,16 +38,18 @@ class Peers:
 
     def __init__(self, answer: Callable[[Message], Message]):
         self._answer, (self.rank, self.size) = answer, ranks()
-        key = bytes.fromhex(on_first_rank(lambda: secrets.token_hex(32)))
-        address, bound = _addresses()
-        listener = Listener((bound, 0), backlog=self.size, authkey=key)
+        self._key = bytes.fromhex(on_first_rank(lambda: secrets.token_hex(32)))
+        address, listener = _listener(self.size)
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-        places = of_all_ranks(f"{address} {listener.address[1]}")
+        places = of_all_ranks(f"{address} {listener.getsockname()[1]}")
         self._others = dict[int, Connection]()
         with exchange():
             for rank, (host, port) in enumerate(place.split() for place in places):
                 if rank != self.rank:
-                    self._others[rank] = Client((host, int(port)), authkey=key)
+                    connection = _connection(socket.create_connection((host, int(port))))
+                    answer_challenge(connection, self._key)
+                    deliver_challenge(connection, self._key)
+                    self._others[rank] = connection
 
     def ask(self, questions: Mapping[int, Message]) -> list[Message]:
         """Return the answers of ranks to their questions, in the order of `questions`. UserError: one failed."""
@@ -48,46 +57,51 @@ class Peers:
             for rank, question in questions.items():
                 if rank != self.rank:
                     self._others[rank].send_bytes(save(question))
-            own = {rank: self._answer(question) for rank, question in questions.items() if rank == self.rank}
+        own = {rank: self._answer(question) for rank, question in questions.items() if rank == self.rank}
+        with exchange():
             answers = [own[rank] if rank in own else load(self._others[rank].recv_bytes()) for rank in questions]
         for answer in answers:
             if ERROR in answer:
                 raise UserError(bytes(answer[ERROR].tolist()).decode())
         return answers
 
-    def _accept(self, listener: Listener) -> None:
-        """Take one connection from each other rank; nobody can connect afterwards."""
-        with listener:
-            for _ in range(self.size - 1):
-                threading.Thread(target=self._serve, args=(_accepted(listener),), daemon=True).start()
+    def _accept(self, listener: socket.socket) -> None:
+        while True:  # others than ranks may connect too, and say nothing
+            with suppress(OSError):
+                connection = _connection(listener.accept()[0])
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
-        while True:
-            try:
+        with suppress(AuthenticationError, EOFError, OSError):  # not a rank, or one that has ended
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            while True:
                 question = load(connection.recv_bytes())
-            except (EOFError, OSError):
-                return  # that rank has ended
-            try:
-                answer = self._answer(question)
-            except UserError as error:
-                answer = {ERROR: torch.tensor(list(str(error).encode()), dtype=torch.uint8)}
-            connection.send_bytes(save({name: value.cpu().contiguous() for name, value in answer.items()}))
+                try:
+                    answer = self._answer(question)
+                except UserError as error:
+                    answer = {ERROR: torch.tensor(list(str(error).encode()), dtype=torch.uint8)}
+                except BaseException as error:  # the connection ends, and the rank that asked finds the reason
+                    announce_failure(error)
+                    raise
+                connection.send_bytes(save({name: value.cpu().contiguous() for name, value in answer.items()}))
 
 
-def _accepted(listener: Listener) -> Connection:
-    while True:
-        try:
-            return listener.accept()
-        except (AuthenticationError, EOFError, OSError):
-            continue  # not a rank
+def _connection(made: socket.socket) -> Connection:
+    made.setblocking(True)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that goes down says nothing
+    return Connection(made.detach())
 
 
-def _addresses() -> tuple[str, str]:
-    """Return the address at which the other ranks reach this one, and the one to listen at."""
+def _listener(size: int) -> tuple[str, socket.socket]:
+    """Return the address at which the other ranks reach this one, and a socket that listens there."""
     group = launched()
-    with socket.create_connection((group.address, group.port)) as store:
-        own: str = store.getsockname()[0]
-    if not own.startswith("127."):
-        return own, own
-    is_local = group.address in ("127.0.0.1", "localhost")
-    return group.address, own if is_local else ""  # on the first rank's machine, its name may mean the loopback
+    with exchange(), socket.create_connection((group.address, group.port)) as store:
+        own, family = store.getsockname()[0], store.family
+    address, bound = own, own
+    if own.startswith("127.") or own == "::1":
+        address = group.address
+        if address not in ("127.0.0.1", "::1", "localhost"):
+            bound = ""  # on the first rank's machine, its name may mean the loopback
+    return address, socket.create_server((bound, 0), family=family, backlog=size)
