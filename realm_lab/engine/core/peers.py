@@ -22,6 +22,7 @@ from torch import Tensor
 from realm_lab.engine.core.process import (
     announce_failure,
     exchange,
+    expect_questions,
     of_all_ranks,
     on_first_rank,
     ranks,
@@ -38,6 +39,7 @@ class Peers:
 
     def __init__(self, answer: Callable[[Message], Message]):
         self._answer, (self.rank, self.size) = answer, ranks()
+        expect_questions()
         self._key = bytes.fromhex(on_first_rank(lambda: secrets.token_hex(32)))
         address, listener = _listener(self.size)
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()

@@ -54,6 +54,7 @@ class _Group:
     store: Store | None = None
     messages = 0
     alone = False
+    questions = False  # another rank may ask this one at any time (peers.py)
 
 
 def keep_freed_memory() -> None:
@@ -182,6 +183,9 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
         return
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     with exchange():
+        if _Group.questions and not flat.is_cpu:
+            # A GPU computes answers after this exchange, if it has begun: begin when all ranks are here, and none asks.
+            dist.all_reduce(torch.zeros(1))
         dist.all_reduce(flat)
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))
@@ -276,6 +280,11 @@ def of_all_ranks(text: str) -> list[str]:
     store.set(key + str(rank), text)
     with exchange():
         return [store.get(key + str(other)).decode() for other in range(size)]
+
+
+def expect_questions() -> None:
+    """Prepare the exchanges for questions of other ranks (peers.py)."""
+    _Group.questions = True
 
 
 def announce_failure(error: BaseException) -> None:

@@ -119,6 +119,15 @@ def test_a_rank_that_is_killed_ends_the_others_at_once() -> None:
     assert outcomes[0][1][0].startswith("another process of this run has ended: killed, or out of reach (")
 
 
+def test_an_exchange_of_gpus_begins_when_no_rank_asks_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str] = []
+    monkeypatch.setattr(process, "ranks", lambda: process.Ranks(0, 2))
+    monkeypatch.setattr(process._Group, "questions", True)
+    monkeypatch.setattr(process.dist, "all_reduce", lambda tensor: devices.append(tensor.device.type))
+    sum_over_ranks_([torch.zeros(2, device="meta")])
+    assert devices == ["cpu", "meta"]
+
+
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
