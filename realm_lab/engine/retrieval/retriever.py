@@ -21,7 +21,7 @@ from realm_lab.engine.retrieval.exact import ExactSearch
 from realm_lab.engine.retrieval.index import Inputs, embed_passages, embed_rows
 from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.engine.retrieval.search import Exclusion, IndexGeneration, MakeSearch, Matrix, SearchBackend
-from realm_lab.engine.retrieval.spread import SpreadRows
+from realm_lab.engine.retrieval.spread import SpreadRows, free_shares
 
 RANKED_AT_ONCE = 1 << 21  # pairs of a query and a passage
 
@@ -89,6 +89,7 @@ class Retriever:
         """Return the vectors of all passages as this rank holds them for an index: all, or a share."""
         if not self._spread:
             return vectors_ND.to(self.device) if isinstance(vectors_ND, Tensor) else vectors_ND.as_tensor(self.device)
+        free_shares()
         share_nD = vectors_ND[share(len(vectors_ND))].to(self.device, copy=True)
         return SpreadRows(share_nD, len(vectors_ND), self.articles_N)
 
@@ -122,6 +123,8 @@ class Retriever:
     def embed_index(self, embedder: Embedder | None = None) -> Matrix:
         """Return Embed_doc of all passages, by the current document tower or another one; ranks share the work."""
         total = len(self.passages)
+        if self._spread:
+            free_shares()
         kept = share(total) if self._spread else slice(None)
         texts = self.passages, np.arange(total), self.inputs
         vectors_nD = embed_passages(embedder or self.embedder, *texts, kept=kept)

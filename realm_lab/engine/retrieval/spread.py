@@ -22,6 +22,8 @@ from realm_lab.engine.core.process import ranks, share_of, sum_over_ranks_
 from realm_lab.engine.retrieval.exact import ExactSearch
 from realm_lab.engine.retrieval.search import Best, Exclusion, SearchResult, checked_queries
 
+PIECE_ROWS = 1 << 20  # of a slice, asked for at once
+
 
 class _Share:
     """The rows [start, start + n) of an index, on this rank."""
@@ -55,6 +57,14 @@ class _Here:
     peers: Peers | None = None
 
 
+def free_shares() -> None:
+    """Free this rank's shares of indexes that are no longer used; all ranks call it together."""
+    gone = [_Here.gone.pop() for _ in range(len(_Here.gone))]
+    sum_over_ranks_([torch.zeros(1)])  # no rank still asks for them
+    for number in gone:
+        del _Here.shares[number]
+
+
 def _answer(question: Message) -> Message:
     return _Here.shares[int(question["index"])].answer(question)
 
@@ -75,17 +85,21 @@ class SpreadRows:
         _Here.shares[self._number] = _Share(vectors_nD, parts[ranks().rank].start, group_N)
         if _Here.peers is None:
             _Here.peers = Peers(_answer)
-        sum_over_ranks_([torch.zeros(1)])  # all have their share, and none still asks for an index that is gone
-        for number in _Here.gone:
-            del _Here.shares[number]
-        _Here.gone.clear()
+        sum_over_ranks_([torch.zeros(1)])  # all have their share
         weakref.finalize(self, _Here.gone.append, self._number)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, wanted: slice | Tensor) -> Tensor:
-        row = torch.arange(len(self))[wanted] if isinstance(wanted, slice) else wanted.cpu()
+        """Return rows that are not negative; those of a slice, which may be all, in the memory of the machine."""
+        if isinstance(wanted, slice):
+            row_M = torch.arange(len(self))[wanted]
+            found_MD = torch.empty(len(row_M), self.shape[1], dtype=self.dtype)
+            for found_mD, row_m in zip(found_MD.split(PIECE_ROWS), row_M.split(PIECE_ROWS), strict=True):
+                found_mD.copy_(self[row_m])
+            return found_MD
+        row = wanted.cpu()
         row_M = row.flatten()
         owner_M = torch.searchsorted(self._ends, row_M, right=True)
         owners = owner_M.unique().tolist()
