@@ -461,7 +461,8 @@ class Params(Section):
                 "corpus.files.knowledge",
                 "corpus.source",
             )
-        if self.launch.spread_index and self.pretrain.search.backend.name != "exact":
+        backends = {phase.pretrain.search.backend.name for phase in self.phases().values()}
+        if self.launch.spread_index and backends != {"exact"}:
             yield Contradiction(
                 "launch.spread_index: only pretrain.search.backend: exact is spread over ranks; set one or the other",
                 "launch.spread_index",

@@ -142,6 +142,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         "only pretrain.search.backend: exact",
         "set one or the other",
     ),
+    (
+        {"launch.spread_index": True, "pretrain.changes": {5: {"search.backend": "faiss_flat"}}},
+        "only pretrain.search.backend: exact",
+        "set one or the other",
+    ),
     ({"launch.builder": "srun 'n1"}, "launch.builder", "no closing quotation"),
     ({"launch.builder": "proces"}, "'proces' begins no builder", "write inline, process, or a command"),
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),
