@@ -94,7 +94,7 @@ class RefreshedIndex:
             return
         rows_S = np.unique(np.linspace(0, count - 1, max(1, round(options.sample * count))).round().astype(np.int64))
         new_SD = self._retriever.embed_passages(rows_S)
-        old_SD = torch.as_tensor(index.embeddings_ND[torch.from_numpy(rows_S)]).to(new_SD)
+        old_SD = index.embeddings_ND[torch.from_numpy(rows_S)].to(new_SD)
         self._retriever.query_map_DD = fitted(old_SD, new_SD, options.kind)
         self.refresh_flops += float(self._cost_N[rows_S].sum())
 
