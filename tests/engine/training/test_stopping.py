@@ -125,8 +125,13 @@ def test_ranks_leave_together_after_the_first_has_written_its_checkpoint(
     stage: StageRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
+
+    def agree(flag: bool) -> bool:
+        calls.append("exchange")
+        return True
+
     monkeypatch.setattr(loop, "ranks", lambda: Ranks(0, 2))
-    monkeypatch.setattr(loop, "any_rank", lambda flag: calls.append("exchange") is None)
+    monkeypatch.setattr(loop, "any_rank", agree)
     monkeypatch.setattr(loop, "save_checkpoint", lambda folder, checkpoint: calls.append("save"))
     with pytest.raises(SystemExit):
         train(Count(), stage, LAUNCH, CPU)
