@@ -20,6 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from realm_lab.engine.core.process import (
+    TIMEOUT,
     announce_failure,
     exchange,
     expect_questions,
@@ -61,11 +62,16 @@ class Peers:
                     self._others[rank].send_bytes(save(question))
         own = {rank: self._answer(question) for rank, question in questions.items() if rank == self.rank}
         with exchange():
-            answers = [own[rank] if rank in own else load(self._others[rank].recv_bytes()) for rank in questions]
+            answers = [own[rank] if rank in own else self._received(rank) for rank in questions]
         for answer in answers:
             if ERROR in answer:
                 raise UserError(bytes(answer[ERROR].tolist()).decode())
         return answers
+
+    def _received(self, rank: int) -> Message:
+        if not self._others[rank].poll(TIMEOUT.total_seconds()):
+            raise EOFError(f"no answer of rank {rank}")
+        return load(self._others[rank].recv_bytes())
 
     def _accept(self, listener: socket.socket) -> None:
         while True:  # others than ranks may connect too, and say nothing

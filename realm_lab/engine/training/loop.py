@@ -118,9 +118,7 @@ def train(
                 save()
                 saved_at = time.monotonic()
             if asked and not finished:
-                any_rank(
-                    True
-                )  # they leave together: the first takes the others' shares of the index for the checkpoint
+                any_rank(True)  # all leave together: the first may still take their shares of the index (spread.py)
                 raise SystemExit(128 + (request.signal_number or 15))
     if asked or request.signal_number:  # in the last step: for the process that continues with another stage
         handler = signal.getsignal(request.signal_number or signal.SIGTERM)

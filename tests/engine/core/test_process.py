@@ -124,7 +124,7 @@ def test_an_exchange_of_gpus_begins_when_no_rank_asks_another(monkeypatch: pytes
     monkeypatch.setattr(process, "ranks", lambda: process.Ranks(0, 2))
     monkeypatch.setattr(process._Group, "questions", True)
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: devices.append(tensor.device.type))
-    sum_over_ranks_([torch.zeros(2, device="meta")])
+    process.sum_over_ranks_([torch.zeros(2, device="meta")])
     assert devices == ["cpu", "meta"]
 
 
