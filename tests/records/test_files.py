@@ -27,14 +27,18 @@ from realm_lab.records.files import (
 from tests.factories.errors import refused
 
 
-def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    write_text(target, "old")
-    with pytest.raises(RuntimeError, match="in the middle"), atomic_write(target) as file:  # noqa: PT012
-        file.write("half of the new")
-        raise RuntimeError("in the middle")
-    assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
+def test_an_interrupted_write_keeps_the_old_file_and_the_old_folder(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    write_text(file, "old")
+    with atomic_directory(folder) as scratch:
+        (scratch / "old").touch()
+    with pytest.raises(KeyboardInterrupt), atomic_write(file) as opened, atomic_directory(folder) as scratch:  # noqa: PT012
+        opened.write("half of the new")
+        (scratch / "new").touch()
+        raise KeyboardInterrupt
+    assert file.read_text() == "old"
+    assert sorted(path.name for path in folder.iterdir()) == [MARK, "old"]
+    assert sorted(tmp_path.iterdir()) == [file, folder]
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
@@ -83,17 +87,6 @@ def test_a_directory_appears_whole_and_replaces_the_old_one(tmp_path: Path) -> N
         (scratch / "two").write_text("2")
         assert (target / "one").exists()
     assert sorted(path.name for path in target.iterdir()) == [MARK, "two"]
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_failed_directory_vanishes_and_the_old_one_stays(tmp_path: Path) -> None:
-    target = tmp_path / "generation"
-    with atomic_directory(target) as scratch:
-        (scratch / "one").write_text("1")
-    with pytest.raises(KeyboardInterrupt), atomic_directory(target) as scratch:  # noqa: PT012
-        (scratch / "two").write_text("2")
-        raise KeyboardInterrupt
-    assert sorted(path.name for path in target.iterdir()) == [MARK, "one"]
     assert list(tmp_path.iterdir()) == [target]
 
 

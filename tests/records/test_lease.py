@@ -64,12 +64,6 @@ def test_a_living_process_keeps_it_and_a_killed_one_loses_it_at_once(tmp_path: P
     taken.release()
 
 
-def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) -> None:
-    take(tmp_path, "a", limit_seconds=LIMIT)
-    change(tmp_path / "a.json", owner={"host": socket.gethostname(), "pid": os.getpid(), "born": 1000.0})
-    take(tmp_path, "a", limit_seconds=LIMIT).release()
-
-
 def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Nothing happens for so long."""
     clocks = {name: getattr(time, name) for name in ("time", "monotonic")}

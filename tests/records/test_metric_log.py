@@ -18,17 +18,13 @@ def steps(log: MetricLog) -> list[int]:
 
 
 def test_rows_come_back_in_order_with_step_and_time(log: MetricLog) -> None:
+    assert (log.rows(), log.truncate_after(0)) == ([], 0)
     log.log(1, {"loss": 2.5})
     log.log(2, {"loss": np.float32(1.5), "recall_at_5": 0.25})  # type: ignore[dict-item]
     first, second = log.rows()
     assert first["loss"] == 2.5
     assert (second["step"], second["loss"], second["recall_at_5"]) == (2, 1.5, 0.25)
     assert 0 < first["time"] <= second["time"]
-
-
-def test_no_file_is_no_rows(log: MetricLog) -> None:
-    assert log.rows() == []
-    assert log.truncate_after(0) == 0
 
 
 def test_non_finite_values_are_null(log: MetricLog) -> None:

@@ -18,13 +18,6 @@ def test_a_metric_by_kind_is_known_by_its_pattern() -> None:
         assert metric(name) == Metric(name, name.replace("_", " "), better="")
 
 
-def test_a_metric_has_the_part_of_the_evaluation_that_measures_it() -> None:
-    parts = {"exact_match": "answers", "recall_at_5_finetuned": "retrieval", "cloze_gold_rank_end": "own measurements"}
-    assert {name: METRICS[name].part for name in parts} == parts
-    assert metric("gold_first_card").part == "retrieval"
-    assert metric("cloze_null_probability_subject_end").part == Metric("mine", "mine").part == "own measurements"
-
-
 def test_a_word_that_a_metric_does_not_have_is_refused_where_it_is_made() -> None:
     with refused("metric 'letters': better='higher'"):
         Metric("letters", "letters", better="higher")  # type: ignore[arg-type]

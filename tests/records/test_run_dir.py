@@ -14,17 +14,17 @@ from ruamel.yaml import YAML
 from realm_lab.records import environment
 from realm_lab.records import run as run_dir
 from realm_lab.records.files import DiskFull
-from realm_lab.records.run import (
-    Flag,
-    Run,
-    StageRun,
-    read_runs,
-    write_run,
-)
+from realm_lab.records.run import Flag, Run, StageRun, read_runs, write_run
 from tests.factories.errors import refused
 
 KEY = "ab" * 32
 CONFIG = {"seed": 0, "engine_version": 1, "params": {"learning_rate": 1e-5, "names": ["a"], "empty": None}}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder runs/ that need not exist."""
+    return tmp_path / "runs"
 
 
 @pytest.fixture
@@ -240,21 +240,13 @@ def test_a_label_that_names_no_folder_is_refused(runs: Path, system: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"system": "realm"}', ""])
-def test_a_broken_record_is_named(runs: Path, text: str) -> None:
+def test_a_broken_or_copied_record_is_named(runs: Path, text: str) -> None:
     path = write_run(runs, record_of())
+    whole = path.read_text()
     path.write_text(text)
     with refused(path=path):
         read_runs(runs)
-
-
-def test_a_copied_record_is_refused(runs: Path) -> None:
-    path = write_run(runs, record_of())
+    path.write_text(whole)
     path.parent.rename(runs / "copy")
     with refused("realm-s0-cdcdcdcdcdcd", path=runs / "copy" / "run.json"):
         read_runs(runs)
-
-
-def test_a_stage_has_begun_once_its_folder_exists(runs: Path, stage: StageRun) -> None:
-    run = record_of(stage, runs=runs)
-    begun = replace(run, stages=run.stages | {"finetune": "00"}).begun()
-    assert {name: (one.path, one.key) for name, one in begun.items()} == {"pretrain": (stage.path, KEY[:12])}

@@ -1,19 +1,19 @@
 """The lease of a stage: living processes keep it, dead ones release it, and a former holder writes nothing more."""
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from realm_lab.records import run_lease
-from realm_lab.records.lease import Holder, Taken, holders
-from realm_lab.records.run_lease import LIMIT_SECONDS, LOST_CODE, writer_of, writing
+from realm_lab.records.files import read_json, write_json
+from realm_lab.records.lease import this_process
+from realm_lab.records.run_lease import LIMIT_SECONDS, LOST_CODE, writing
 from tests.factories.errors import refused
 
 HOLDS = """
@@ -42,9 +42,7 @@ def holder(run: Path, beat_seconds: float = 15.0) -> Iterator[subprocess.Popen[s
 def change(run: Path, **values: Any) -> None:
     """Another word in the lease."""
     path = run / "lease" / "writer.json"
-    found = json.loads(path.read_text())
-    owner = found["owner"] | values.pop("owner", {})
-    path.write_text(json.dumps(found | values | {"owner": owner}))
+    write_json(path, read_json(path) | values)
 
 
 class Clock:
@@ -65,10 +63,8 @@ class Clock:
 
 def held_elsewhere(run: Path, silent_for: float) -> None:
     """Write what a process of another machine wrote so long ago."""
-    with writing(run):
-        content = (run / "lease" / "writer.json").read_text()
-    (run / "lease" / "writer.json").write_text(content)
-    change(run, owner={"host": "node7", "pid": 1}, heard=time.time() - silent_for)
+    owner = asdict(this_process()) | {"host": "node7", "pid": 1}
+    write_json(run / "lease" / "writer.json", {"owner": owner, "token": "t", "heard": time.time() - silent_for})
 
 
 @pytest.mark.parametrize("silent_for", [5.0, 3600.0, -3600.0])
@@ -103,21 +99,3 @@ def test_a_process_whose_lease_was_taken_over_ends_at_once(tmp_path: Path) -> No
         assert other.wait(60) == LOST_CODE
         assert other.stderr is not None
         assert "another process took over" in other.stderr.read()
-
-
-def test_a_process_that_works_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lease, "BEAT_SECONDS", 0.01)
-    with writing(tmp_path):
-        first = writer_of(tmp_path)
-        assert first is not None
-        deadline = time.monotonic() + 60
-        while (now := writer_of(tmp_path)) is not None and now.heard == first.heard:
-            assert time.monotonic() < deadline
-
-
-def test_a_lease_that_is_taken_between_look_and_grip_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with writing(tmp_path):
-        first: Iterator[list[Holder]] = iter([[]])
-        monkeypatch.setattr(run_lease, "holders", lambda folder: next(first, holders(folder)))
-        with pytest.raises(Taken), writing(tmp_path):
-            pass

@@ -6,13 +6,7 @@ from pathlib import Path
 from realm_lab.records.digests import write_last
 from realm_lab.records.files import read_json, write_json
 from realm_lab.records.run import Run
-from realm_lab.records.study import (
-    StudyCell,
-    StudyRecord,
-    read_study_record,
-    study_record_paths,
-    write_study_record,
-)
+from realm_lab.records.study import StudyCell, StudyRecord, read_study_record, study_record_paths, write_study_record
 from tests.factories.errors import refused
 
 STUDY = StudyRecord(
