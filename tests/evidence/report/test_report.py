@@ -215,16 +215,6 @@ def test_a_smaller_report_never_replaces_a_more_complete_one(
     assert read_json(tmp_path / "reports" / "table" / "summary.json")["coverage"]["complete"] == 11
 
 
-def test_a_terminal_shows_which_report_is_being_written(
-    tmp_path: Path, study: StudyRecord, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert main(["report", "table", "--root", str(tmp_path)]) == 0
-    printed = capsys.readouterr()
-    assert "writing the report of table" in printed.err
-    assert printed.out == f"{tmp_path / 'reports' / 'table' / 'report.md'}\n"
-
-
 def test_without_runs_everything_stays(tmp_path: Path, study: StudyRecord) -> None:
     text = report(tmp_path)
     before = tiny.files(tmp_path / "reports")

@@ -40,14 +40,6 @@ def results() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["cell", "seed", "exact_match", "engine_version"])
 
 
-def test_cells_with_one_change_are_a_family_by_step() -> None:
-    found = families(RECORD)
-    assert {title: {step: cell.name for step, cell in cells.items()} for title, cells in found.items()} == {
-        TITLES[0]: {0: "start", 50: "early", 200: "late"},
-        TITLES[1]: {50: "same"},
-    }
-
-
 def test_a_change_is_a_line_and_one_without_runs_is_left_out() -> None:
     lines = lines_of(RECORD)
     assert lines == {
