@@ -122,16 +122,6 @@ def test_all_passages_as_candidates_give_the_exact_gradient(case: Case) -> None:
         assert found.gflop == pytest.approx(case.exact_gradient.exact_gflop, rel=0.01)
 
 
-def test_more_candidates_are_closer_to_the_exact_gradient(case: Case) -> None:
-    found = [
-        case.exact_gradient.quality(Estimate("top k", {0: top_k(case.scores, k, null=True)}.__getitem__))
-        for k in (2, 20, 160)
-    ]
-    assert found[0].bias > found[1].bias > found[2].bias > 0
-    assert found[0].gflop < found[1].gflop < found[2].gflop < case.exact_gradient.exact_gflop
-    assert [one.variance for one in found] == [0, 0, 0]
-
-
 def test_the_null_document_comes_first_and_a_trivial_candidate_never(case: Case) -> None:
     rows_SK = top_k(case.scores, 6, null=True)
     assert (rows_SK[:, 0] == NULL).all()

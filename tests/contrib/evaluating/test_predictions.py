@@ -205,14 +205,6 @@ def test_an_answer_of_which_nothing_is_left_is_only_itself(tmp_path: Path) -> No
     assert (scores["exact_match"], scores["f1"], scores["unscorable"]) == (3 / 6, 3 / 6, [])
 
 
-@pytest.mark.slow
-def test_the_first_alias_of_each_question_of_triviaqa_is_right(tmp_path: Path) -> None:
-    asked = read_references(data_file("trivia/TriviaQA-dev.dpr.tsv"))
-    first = lines([{"id": question.id, "prediction": question.answers[0]} for question in asked])
-    scores = score_predictions(put(tmp_path / "first.jsonl", first), asked)
-    assert (scores["questions"], scores["exact_match"], scores["f1"]) == (8_837, 1, 1)
-
-
 def test_a_document_that_is_the_question_is_left_out(tmp_path: Path) -> None:
     """As BEIR's evaluation does. If it is relevant, the ids are of unrelated lists."""
     judged = {"arg0": (("con0", 1),), "arg1": (("con1", 1),), "7": (("7", 1),)}

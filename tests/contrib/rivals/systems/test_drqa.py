@@ -9,8 +9,6 @@ import torch
 
 from realm_lab.contrib.rivals.drqa import Drqa
 from realm_lab.engine.models.inputs import join
-from realm_lab.engine.systems.identity import plan_run
-from tests import tiny
 from tests.whole import Whole
 
 
@@ -31,6 +29,7 @@ def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: py
     assert results["recall_at_20"] > 0
     assert results["corpus_update"]["changed_questions"] > 0
     assert results["not_measured"].keys() == {"own measurements"}
+    assert [*whole.context("drqa").run.stages] == ["document_reader", "evaluate"], "no warm start"
     trained = whole.context("drqa").stage("document_reader").results()
     assert trained["examples"] > 0
     assert trained["questions_without_example"] < len(whole.context("drqa").corpus.questions("train"))
@@ -77,14 +76,3 @@ def test_a_question_that_finds_nothing_has_an_empty_answer(whole: Whole, results
     assert (nothing.text, list(nothing.candidates)) == ("", [])
     assert something.candidates
     assert system.answer(["who was it ?"])[0].text == ""
-
-
-def test_its_options_are_in_its_key_and_no_warm_start_is() -> None:
-    def stages(changes: dict[str, Any], **own: Any) -> dict[str, str]:
-        return plan_run(tiny.params({"system_options": {"drqa": own}} | changes), "drqa", 0).stages
-
-    plain = stages({})
-    assert list(plain) == ["document_reader", "evaluate"]
-    assert stages({"warm_start.reader.steps": 1, "finetune.steps": 1}) == plain
-    for other in (stages({}, articles=3), stages({"finetune.max_span_wordpieces": 5})):
-        assert not {*other.values()} & {*plain.values()}

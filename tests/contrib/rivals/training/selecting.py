@@ -18,6 +18,12 @@ from tests.tiny_system import TinySystem
 SEED, BATCH, PASSAGES, WIDTH = 5, 6, 7, 3
 
 
+def holds(system: TinySystem, number: int, row: int) -> bool:
+    """True if a passage has an answer of a training question: by letters, not by wordpieces."""
+    body = f" {system.passages.text.row(row)['body'].lower()} "
+    return any(f" {answer.lower()} " in body for answer in system.corpus.questions("train").answers[number])
+
+
 class Found:
     """BM25's passages of the training questions where a retriever is expected; a "vector" is a question's number."""
 

@@ -1,6 +1,7 @@
 """Positives and negatives of DPR, and its loss once more by hand."""
 
 import copy
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from realm_lab.engine.corpus.store import NO_ROW
 from realm_lab.engine.corpus.vocabulary import encode_batch_plain
 from realm_lab.engine.systems.bm25 import Bm25, texts_of
 from realm_lab.errors import UserError
+from tests.contrib.rivals.training.selecting import holds
 from tests.tiny_system import TinySystem
 
 DEPTH, STEPS, BATCH = 20, 4, 6
@@ -31,11 +33,7 @@ class Labelled:
         ]
         self.found_QK = Bm25.of_texts(*texts_of(self.passages)).search(self.questions.texts, DEPTH).rows_QK
         self.found = label(self.questions, self.answers, self.passages, self.found_QK)
-
-    def holds(self, number: int, row: int) -> bool:
-        """By letters, not by wordpieces."""
-        body = f" {self.passages.text.row(row)['body'].lower()} "
-        return any(f" {answer.lower()} " in body for answer in self.questions.answers[number])
+        self.holds = partial(holds, system)
 
 
 @pytest.fixture(scope="module")

@@ -68,14 +68,8 @@ def test_parts_of_a_batch_and_recomputing_change_nothing(system: TinySystem) -> 
         assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_it_learns_and_negatives_are_a_function_of_the_step(system: TinySystem) -> None:
-    (first, seen), (second, again) = task(system), task(system)
-    losses = [first.train_step(step)["loss"] for step in range(10)]
-    assert losses[-1] < losses[0]
-    second.load(first.tensors(), 10)
-    first.train_step(10)
-    second.train_step(10)
-    assert [rows.tolist() for rows, _ in seen[-3:]] == [rows.tolist() for rows, _ in again]
-    assert all(value.equal(second.tensors()[name]) for name, value in first.tensors().items())
-    drawn = {tuple(rows[2:].tolist()) for rows, _ in seen}
-    assert len(drawn) > 4
+def test_negatives_are_drawn_anew_in_each_step(system: TinySystem) -> None:
+    trained, seen = task(system)
+    for step in range(4):
+        trained.train_step(step)
+    assert len({tuple(rows[2:].tolist()) for rows, _ in seen}) > 4

@@ -9,19 +9,13 @@ import torch
 from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.store import NO_ROW
 from realm_lab.engine.training.optimiser import ScheduledAdamW
-from tests.contrib.rivals.training.selecting import BATCH, PASSAGES, SEED, Found, by_hand, make_task
+from tests.contrib.rivals.training.selecting import BATCH, PASSAGES, SEED, Found, by_hand, holds, make_task
 from tests.tiny_system import TinySystem
 
 
 @pytest.fixture(scope="module")
 def found(system: TinySystem) -> Found:
     return Found(system)
-
-
-def holds(system: TinySystem, number: int, row: int) -> bool:
-    """By letters, not by wordpieces."""
-    body = f" {system.passages.text.row(row)['body'].lower()} "
-    return any(f" {answer.lower()} " in body for answer in system.corpus.questions("train").answers[number])
 
 
 def test_one_passage_with_the_answer_and_others_without_are_drawn_anew(system: TinySystem, found: Found) -> None:
