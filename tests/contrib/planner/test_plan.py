@@ -110,9 +110,7 @@ def test_a_device_of_the_table(project: Path, capsys: Capture) -> None:
     assert (found["source"], found["device"]) == ("table", "H100")
     assert found["speeds"]["embed_operations"] == pytest.approx(0.35 * 66.9e12)
     assert cli.main(["plan", "--root", str(project), *arguments, "--trainers", "2"]) == 0
-    printed = capsys.readouterr().out
-    for words in ("100,000 passages", "asynchronous", "memory per device", "assumed: ", "35% of it assumed"):
-        assert words in printed
+    assert "35% of it assumed" in capsys.readouterr().out
 
 
 def test_what_does_not_fit_is_noted(project: Path, capsys: Capture) -> None:

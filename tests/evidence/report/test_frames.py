@@ -2,7 +2,6 @@
 
 import json
 import math
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import pytest
 
 from realm_lab.evidence.report import tables
-from realm_lab.evidence.report.all_sections import collect
 from realm_lab.evidence.report.default_run import metrics_of
 from realm_lab.evidence.report.figures import COLOURS
 from realm_lab.evidence.report.figures_training import retrieval_utility
 from realm_lab.evidence.report.frames import column, load_committed, load_study, read_results, results_text
 from realm_lab.evidence.report.rendering import probability, seeds_text
 from realm_lab.evidence.report.sections.corpus_updates import update_rows
-from realm_lab.evidence.report.sections.runs import Runs
 from realm_lab.evidence.statistics.intervals import Summary, summarise
 from realm_lab.evidence.statistics.wording import NOTHING, mean_sd, number, signed
 from realm_lab.records.computed import Prediction
@@ -28,8 +25,6 @@ from realm_lab.records.study import StudyRecord, write_study_record
 from tests.evidence.report.synthetic import edit, exact_match, report, run_json, stage_folder
 from tests.factories.errors import refused
 from tests.factories.finished import finished
-
-GONE = 2**22 + 1  # no process has this number
 
 
 def test_a_summary_is_the_textbook_one_and_one_value_has_no_spread() -> None:
@@ -126,29 +121,6 @@ def test_names_that_look_like_numbers_or_nothing_stay_names() -> None:
     assert found["cell"].tolist() == ["007", "null"]
     assert found["run_key"].tolist() == ["1e5", "NA"]
     assert results_text(found) == text
-
-
-@pytest.mark.parametrize(
-    ("status", "state", "why"),
-    [
-        ({"state": "FAILED", "error": "out of memory"}, "FAILED", "pretrain: out of memory"),
-        ({"state": "PREEMPTED"}, "PREEMPTED", NOTHING),
-        ({"state": "RUNNING", "host": socket.gethostname(), "pid": GONE}, "LOST", "is gone or silent"),
-    ],
-)
-def test_an_unfinished_run_has_one_state_everywhere(
-    tmp_path: Path, study: StudyRecord, status: dict[str, object], state: str, why: str
-) -> None:
-    folder = stage_folder(tmp_path / "runs", study, "realm", 1, "pretrain")
-    edit(folder / "status.json", lambda found: found.update(status, heartbeat_at=4e9, step=7))
-    frames = load_study(tmp_path / "runs", "table")
-    row = frames.results[(frames.results["cell"] == "realm") & (frames.results["seed"] == 1)].iloc[0]
-    assert row["status"] == state
-    assert math.isnan(row["exact_match"])
-    assert tables.coverage(frames.results)["states"] == {"COMPLETE": 11, state: 1}
-    [shown] = [row for row in Runs(collect(frames)).rows if "why" in row]
-    assert (shown["state"], shown["stage"], shown["step"]) == (state, "pretrain", "7 of 20")
-    assert shown["why"].endswith(why)
 
 
 @pytest.mark.parametrize("file", ["run.json", "status.json", "results.json", "env.json", "metrics.jsonl"])

@@ -135,6 +135,7 @@ def test_unfinished_runs_are_named(tmp_path: Path, study: StudyRecord) -> None:
     [flagged] = [run for run in read_json(tmp_path / "reports" / "table" / "summary.json")["runs"] if "flags" in run]
     assert (flagged["cell"], flagged["seed"], flagged["why"]["cause"]) == ("random_token", 2, "error")
     assert flagged["flags"] == [{"stage": "evaluate", "name": "odd", "text": "odd: a | b"}]
+    assert load_study(tmp_path / "runs", "table").results["exact_match"].isna().sum() == 2
     assert "10 of 12 runs complete · 1 flag (1 in random &lt;tokens&gt;) ·" in text
     lists = text.partition("\n## Flagged runs: 1\n")[2]
     assert "\n- random_token, seed 2, evaluate: odd: a \\| b\n" in lists

@@ -2,6 +2,7 @@
 own here. Each has the same 24 runs of one training: three optimisers, eight seeds.
 """
 
+import itertools
 import json
 import lzma
 import math
@@ -11,6 +12,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +96,16 @@ def test_trackio(samples: Path) -> None:
     expect_the_verdict(read_runs(str(samples / "trackio" / "optimisers.db")))
 
 
+def logged(client: Any, experiment: str, name: str, metrics: Mapping[str, float], **how: Any) -> str:
+    """A finished run in an MLflow store: each metric was 0 at its first step."""
+    run: str = client.create_run(experiment, run_name=name, tags=how.get("tags")).info.run_id
+    for metric, value in metrics.items():
+        client.log_metric(run, metric, 0.0, step=0)
+        client.log_metric(run, metric, value, step=1)
+    client.set_terminated(run, how.get("status"))
+    return run
+
+
 @pytest.mark.slow
 def test_mlflow(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of the Hydra sample, logged with MLflow; a second experiment must be distinguished from the first."""
@@ -103,12 +115,9 @@ def test_mlflow(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("optimisers", artifact_location="mlflow-artifacts:/1")
     for row in read_runs(str(samples / "multirun")):
-        run = client.create_run(experiment, run_name=row.values["run"]).info.run_id
+        run = logged(client, experiment, row.values["run"], {"accuracy": float(row.measured("accuracy").value)})
         client.log_param(run, "variant", row.values["optimiser.name"])
         client.log_param(run, "seed", row.values["seed"])
-        client.log_metric(run, "accuracy", 0.0, step=0)
-        client.log_metric(run, "accuracy", float(row.measured("accuracy").value), step=1)
-        client.set_terminated(run)
     expect_the_verdict(read_runs(uri))
     expect_the_verdict(read_runs(str(samples / "mlflow.db")))
     other = client.create_experiment("other", artifact_location="mlflow-artifacts:/2")
@@ -334,26 +343,23 @@ def test_a_diverged_scalar_of_tensorboard(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_parents_and_infinity_of_mlflow(tmp_path: Path) -> None:
+def test_parents_infinity_and_unfinished_runs_of_mlflow(tmp_path: Path) -> None:
+    """MLflow itself has the state, so that it needs no --state."""
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{tmp_path / 'runs.db'}"
     client = MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("sweep", artifact_location="mlflow-artifacts:/1")
-    parent = client.create_run(experiment, run_name="parent").info.run_id
-    client.log_metric(parent, "acc", 0.9)  # the best one
-    for seed in range(2):
-        for cell in "ab":
-            tags = {"mlflow.parentRunId": parent}
-            run = client.create_run(experiment, run_name=f"{cell}-{seed}", tags=tags).info.run_id
-            client.log_param(run, "cell", cell)
-            client.log_param(run, "seed", seed)
-            client.log_metric(run, "acc", math.inf if (cell, seed) == ("b", 1) else 0.5)
-            client.set_terminated(run)
-    client.set_terminated(parent)
+    tags = {"mlflow.parentRunId": logged(client, experiment, "parent", {"acc": 0.9})}  # the best one
+    for cell, seed in itertools.product("ab", range(3)):
+        value = math.inf if (cell, seed) == ("b", 1) else 0.5
+        status = "FAILED" if (cell, seed) == ("b", 2) else "FINISHED"
+        run = logged(client, experiment, f"{cell}-{seed}", {"acc": value}, tags=tags, status=status)
+        client.log_param(run, "cell", cell)
+        client.log_param(run, "seed", seed)
     found = verdict(read_runs(uri), metric="acc", baseline="a")
     assert [one.run for one in found.left_out] == ["run parent"]
-    assert found.metrics[0].cells[1].missing == (1,)
+    assert [cell.missing for cell in found.metrics[0].cells] == [(), (1, 2)]
 
 
 def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
@@ -392,21 +398,3 @@ def test_the_verb(samples: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*given, "--delta", "accuracy"]) == 2
     assert cli.main([*given, "--pair", "fold"]) == 2
     assert capsys.readouterr().err.count("\n") == 2
-
-
-def test_runs_that_mlflow_calls_unfinished_have_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow itself has the state, so that it needs no --state."""
-    runs = [
-        {
-            "run": f"{cell}-{seed}",
-            "status": "FAILED" if (cell, seed) == ("b", 1) else "FINISHED",
-            "params": {"cell": cell, "seed": str(seed)},
-            "metrics": {"acc": 0.5 + seed / 100},
-            "has_children": False,
-        }
-        for cell in "ab"
-        for seed in range(3)
-    ]
-    monkeypatch.setattr("realm_lab.evidence.verdict.mlflow_runs.foreign_runs", lambda uri: {"study": runs})
-    base, other = verdict(read_runs("http://server"), metric="acc", baseline="a").metrics[0].cells
-    assert (base.missing, other.missing) == ((), (1,))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from realm_lab.contrib.rivals.graph_retriever import GraphRetriever
-from realm_lab.contrib.rivals.linked import LinkedReader
 from realm_lab.contrib.rivals.path_retriever import PathRetriever
 from realm_lab.contrib.rivals.training import linked
 from realm_lab.engine.params.load import preset_values, resolve
@@ -202,11 +201,3 @@ def test_both_find_the_second_passage_that_a_single_hop_does_not(small: tuple[Pa
         for rows_QK in (context.system.retrieve(asked.texts, 20).rows_QK, context.bm25.search(asked.texts, 20).rows_QK)
     )
     assert found["gold_recall_at_5"] > single["gold_recall_at_5"] + 0.1, (found, single)
-
-
-@pytest.mark.slow
-def test_its_retriever_must_have_been_trained(root: Path, tmp_path: Path) -> None:
-    other = context_of(root, "path_retriever", QUICK | {"finetune.reader.learning_rate": 1e-5}).system
-    assert isinstance(other, LinkedReader)
-    with pytest.raises(UserError, match="no results yet; the stage retriever is PENDING"):
-        other.retrieve(["who ?"], 1)

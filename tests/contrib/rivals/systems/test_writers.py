@@ -24,13 +24,6 @@ def test_it_goes_the_whole_way(whole: Whole, name: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_both_begin_with_the_same_stages(whole: Whole) -> None:
-    fid, rag = (whole.context(name).run.stages for name in ("fid", "rag"))
-    assert fid["denoise"] == rag["denoise"]
-    assert fid["finetune"] != rag["finetune"]
-
-
-@pytest.mark.slow
 def test_the_query_tower_of_rag_learns_alone(whole: Whole) -> None:
     whole.results("rag")
     context = whole.context("rag")
