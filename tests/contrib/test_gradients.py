@@ -43,13 +43,10 @@ def test_gradients_of_a_run_are_compared_with_the_exact_one(
     assert Image.open(tmp_path / "cosines.png").size > (600, 200)
     assert cli.main([*asked, "--figure", str(tmp_path / "runs.csv")]) == 2
     assert "ends in .png" in capsys.readouterr().err
+    assert cli.main(["gradients", "--system", "warm_start", "--root", str(line)]) == 2
+    assert "--stage pretrain: a warm_start run has warm_start, finetune" in capsys.readouterr().err
     assert found["left_out"] == {}
     assert cli.main([*asked, "--stage", "warm_start", "--candidates", "4"]) == 0
     shown = capsys.readouterr().out
     assert "weights after warm_start" in shown
     assert "index of the start" not in shown
-
-
-def test_a_system_without_pretraining_has_no_gradients_after_it(line: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["gradients", "--system", "warm_start", "--root", str(line)]) == 2
-    assert "--stage pretrain: a warm_start run has warm_start, finetune" in capsys.readouterr().err

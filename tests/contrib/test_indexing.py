@@ -91,7 +91,6 @@ def test_each_stage_has_its_own(root: Path, store: EmbeddingStore) -> None:
     ("arguments", "said"),
     [
         (["build", "--stage", "finetune"], "the finetune stage has not finished for these parameters"),
-        (["build", "--system", "other"], "no system 'other'"),
         (["build", "--system", "warm_start", "--stage", "pretrain"], "a warm_start run has warm_start, finetune"),
     ],
 )

@@ -166,18 +166,11 @@ def test_questions_whose_references_normalise_to_nothing_are_named(
 
 
 def test_a_file_of_both_versions_gives_each_side_its_own(tmp_path: Path) -> None:
-    record = {
-        "title": "T_x",
-        "paragraph": 3,
-        "old_context": "old text",
-        "new_context": "new text",
-        "swapped": [],
-        "unchanged": [],
-    }
+    texts = {"old_context": "old text", "new_context": "new text", "swapped": [], "unchanged": []}
     path = tmp_path / "swapped.jsonl"
-    path.write_text(json.dumps(record))
-    assert {one.id: one.text for one in documents_of([path], later=False)} == {"T_x#3": "old text"}
-    assert {one.id: one.text for one in documents_of([path], later=True)} == {"T_x#3": "new text"}
+    path.write_text(json.dumps({"title": "T_x", "paragraph": 3} | texts))
+    found = [{one.id: one.text for one in documents_of([path], later=later)} for later in (False, True)]
+    assert found == [{"T_x#3": "old text"}, {"T_x#3": "new text"}]
 
 
 @pytest.mark.parametrize(

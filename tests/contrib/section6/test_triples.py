@@ -141,12 +141,8 @@ def test_a_bystander_is_of_the_subjects_type_and_nothing_else_moves() -> None:
 
 
 def test_the_prepared_corpus_knows_the_form_of_each_passage(tmp_path: Path) -> None:
-    params = tiny_params(
-        corpus={
-            "source": {"name": "triples", "world": "easy", "entities": 40, "triples": "both", "articles": 20},
-            "passage_length": 40,
-        }
-    )
+    source = {"name": "triples", "world": "easy", "entities": 40, "triples": "both", "articles": 20}
+    params = tiny_params(corpus={"source": source, "passage_length": 40})
     passages = made(params, tmp_path / "corpus").corpus.passages()
     names, numbers = passages.forms
     assert [names[number] for number in numbers] == [
@@ -155,11 +151,6 @@ def test_the_prepared_corpus_knows_the_form_of_each_passage(tmp_path: Path) -> N
 
 
 def test_the_code_that_reads_files_of_triples_is_recorded() -> None:
-    both = (
-        tiny_params(),
-        tiny_params(
-            corpus={"source": "files", "tagger": "rule", "pretrain_corpus": "same", "files": {"knowledge": ["k.nt"]}}
-        ),
-    )
-    roots = [code_roots(params, "realm")["prepare"] for params in both]
+    files = {"source": "files", "tagger": "rule", "pretrain_corpus": "same", "files": {"knowledge": ["k.nt"]}}
+    roots = [code_roots(tiny_params(corpus=corpus), "realm")["prepare"] for corpus in ({}, files)]
     assert ["realm_lab.contrib.section6.triple_files" in found for found in roots] == [False, True]

@@ -183,11 +183,6 @@ def letters(predictions: list[Prediction]) -> Any:
     """Stand for the metric of a test."""
 
 
-def test_a_study_that_is_not_there_is_named(tmp_path: Path, study: StudyRecord) -> None:
-    with refused("'maskin'", "`realm-lab sweep maskin`", "here: table"):
-        load_study(tmp_path / "runs", "maskin")
-
-
 @pytest.mark.parametrize("name", ["summary.json", "results.csv"])
 def test_a_broken_report_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "summary.json").write_text("{}")

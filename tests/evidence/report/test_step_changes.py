@@ -70,9 +70,7 @@ def test_the_spread_is_that_of_differences_from_the_baseline() -> None:
 
 
 def test_quality_is_drawn_against_the_step_of_the_change() -> None:
-    drawn = [draw(Sketch("changes", "caption", "alt", lambda: step_figure(RECORD, results()))) for _ in range(2)]
-    assert drawn[0] is not None
-    assert drawn[0] == drawn[1], "the same bytes"
+    assert draw(Sketch("changes", "caption", "alt", lambda: step_figure(RECORD, results()))) is not None
     plain = StudyRecord("plain", "What?", "realm", CELLS[:1], (0,), (), metrics=("exact_match",))
     assert step_figure(plain, results()) is None
 

@@ -12,9 +12,6 @@ from safetensors.torch import load_file
 
 from realm_lab.cli import main
 from realm_lab.contrib.rivals.training import dual_encoder
-from realm_lab.engine.systems.bm25 import Bm25, texts_of
-from realm_lab.engine.systems.context import Context
-from realm_lab.engine.systems.identity import plan_run
 from realm_lab.errors import UserError
 from tests import tiny
 from tests.whole import Whole
@@ -99,34 +96,3 @@ def test_without_any_passage_with_an_answer_it_says_so(whole: Whole, monkeypatch
     monkeypatch.setattr(context.corpus, "questions", lambda split: none)
     with pytest.raises(UserError, match="no training question has a passage with its answer"):
         dual_encoder.train_towers(context, context.stage("dpr"))
-
-
-@pytest.mark.slow
-def test_it_finds_what_is_said_in_other_words_where_bm25_finds_nothing(tmp_path: Path) -> None:
-    """A passage has two words, a question two that mean the same; training asks for other pairs than the test."""
-    asked, told = ([one + two for one in ones for two in ("an", "el", "im", "ok")] for ones in ("shl", "prt"))
-    every = [(one, two) for one in range(12) for two in range(one)]
-    pairs = [every[number] for number in np.random.default_rng(0).permutation(len(every))]
-    texts = [{"id": f"{one}-{two}", "text": f"The {told[one]} {told[two]} is here in Oslo."} for one, two in pairs]
-    questions = [
-        {"question": f"{asked[one]} {asked[two]} ?", "answer": f"{told[one]} {told[two]}", "document": f"{one}-{two}"}
-        for one, two in pairs
-    ]
-    settings: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "corpus.pretrain_corpus": "same"}
-    parts = {"knowledge": texts, "questions_train": questions[12:], "questions_test": questions[:12]}
-    for name, records in parts.items():
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        settings[f"corpus.files.{name}"] = [str(path)]
-    settings |= {"tokenizer.vocabulary_size": 300, "model.hidden_size": 32, "model.projection_size": 32}
-    settings |= {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 0}
-    params = tiny.params(settings | {"system_options.dpr": {"steps": 300, "batch_size": 16, "negatives": 1}})
-    tiny.run("warm_start", params, tiny.prepare(params, tmp_path), "dpr")
-    tiny.run("dpr", params, tmp_path, "dpr")
-    context = Context(plan_run(params, "dpr", 0), tmp_path)
-    wanted = context.corpus.questions("test")
-    by_words = Bm25.of_texts(*texts_of(context.passages)).search(wanted.texts, 5)
-    learned = context.system.before_finetuning().retrieve(wanted.texts, 5)
-    golds = [wanted.gold[number][0] for number in range(len(wanted))]
-    assert (by_words.rows_QK == -1).all()  # no passage has a word of the question
-    assert np.mean([gold in rows for gold, rows in zip(golds, learned.rows_QK, strict=True)]) > 0.8
