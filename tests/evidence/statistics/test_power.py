@@ -9,7 +9,15 @@ from scipy import stats
 
 from realm_lab.evidence.statistics.intervals import per_example_interval, t_interval
 from realm_lab.evidence.statistics.paired import FEWEST_SEEDS, step_down_max_t
-from realm_lab.evidence.statistics.power import detectable_difference, detectable_effect, equivalence_p, needed_seeds
+from realm_lab.evidence.statistics.power import (
+    SIMULATED_SEEDS,
+    detectable_difference,
+    detectable_effect,
+    equivalence_p,
+    needed_seeds,
+    simulated_effect,
+    simulated_effects,
+)
 
 ALPHA = 0.05
 STUDIES = 2000
@@ -113,3 +121,17 @@ def test_the_interval_over_clusters_covers_the_truth() -> None:
         values = [0.1 + generator.normal() + generator.normal(size=size) for size in sizes]
         found.append(per_example_interval([dict(enumerate(values))]))
     assert 0.89 <= np.mean([low <= 0.1 <= high for low, high in found]) <= 0.99
+
+
+def test_stored_power_is_that_of_the_simulation() -> None:
+    effects = simulated_effects()
+    assert [*effects] == [str(seeds) for seeds in range(FEWEST_SEEDS, SIMULATED_SEEDS + 1)]
+    tests = (1, 2, 7, 64)
+    assert [effects["6"][n - 1] for n in tests] == [simulated_effect(6, n) for n in tests]
+
+
+@pytest.mark.slow
+def test_stored_power_of_each_number_of_seeds_is_that_of_the_simulation() -> None:
+    for seeds, effects in simulated_effects().items():
+        every_fourth = range(int(seeds) % 4, len(effects), 4)
+        assert [effects[n] for n in every_fourth] == [simulated_effect(int(seeds), n + 1) for n in every_fourth]

@@ -1,6 +1,4 @@
-"""BM25 with DPR's reader as a whole: it answers from the passage that it selects."""
-
-from typing import Any
+"""BM25 with DPR's reader and hard EM as wholes: they answer from the passage that they select."""
 
 import numpy as np
 import pytest
@@ -9,26 +7,25 @@ from safetensors.torch import load_file
 from tests.whole import Whole
 
 
-@pytest.fixture(scope="module")
-def results(whole: Whole) -> dict[str, Any]:
-    return whole.results("bm25_dpr_reader")
-
-
 @pytest.mark.slow
-def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["bm25_dpr_reader", "hard_em"])
+def test_it_goes_the_whole_way(whole: Whole, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    results, context = whole.results(name), whole.context(name)
     assert results["questions"] == 12
     assert results["recall_at_20"] == results["bm25"]["recall_at_20"]
     assert results["not_measured"].keys() == {"own measurements"}
     assert results["corpus_update"]["changed_questions"] > 0
-    context = whole.context("bm25_dpr_reader")
+    assert len(whole.ask(name, capsys)["candidates"]) == 5
     heads = load_file(context.model_folder("finetune") / "reader" / "span_head.safetensors")
     assert heads["selection.weight"].shape == (1, 16)
     assert context.load_reader("finetune").selection.weight.equal(heads["selection.weight"])  # type: ignore[union-attr]
-    assert len(whole.ask("bm25_dpr_reader", capsys)["candidates"]) == 5
+    logged = {row.get("hard_update") for row in context.stage("finetune").metrics.rows()}
+    assert logged == ({0.0, 1.0} if name == "hard_em" else {None})
 
 
 @pytest.mark.slow
-def test_it_answers_from_the_passage_that_it_selects(whole: Whole, results: dict[str, Any]) -> None:
+def test_it_answers_from_the_passage_that_it_selects(whole: Whole) -> None:
+    whole.results("bm25_dpr_reader")
     system = whole.context("bm25_dpr_reader").system
     texts = system.context.corpus.questions("test").texts[:12]
     answers = system.answer(texts)

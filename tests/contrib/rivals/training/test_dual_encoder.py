@@ -16,7 +16,7 @@ from realm_lab.engine.corpus.store import NO_ROW
 from realm_lab.engine.corpus.vocabulary import encode_batch_plain
 from realm_lab.engine.systems.bm25 import Bm25, texts_of
 from realm_lab.errors import UserError
-from tests.contrib.rivals.training.selecting import holds
+from tests.contrib.rivals.training.test_selection import holds
 from tests.tiny_system import TinySystem
 
 DEPTH, STEPS, BATCH = 20, 4, 6

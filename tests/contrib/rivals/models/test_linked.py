@@ -1,4 +1,4 @@
-"""The recurrent model of paths against numbers worked out by hand, and the beam search against all paths."""
+"""Linked passages: paths and their beam search against all paths, and graphs against a loop over neighbours."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.contrib.rivals.models.linked import Path, PathModel, best_paths
+from realm_lab.contrib.rivals.models.linked import RELATIONS, GraphModel, Path, PathModel, best_paths
 from realm_lab.engine.models.encoder import Encoder, EncoderShape
 from tests.tiny_system import scramble
 
@@ -114,3 +114,41 @@ def test_a_beam_of_one_is_greedy(model: PathModel, vectors_PD: Tensor) -> None:
     [only] = best_paths(model, lambda rows: vectors_PD[list(rows)], FIRST, LINKS.__getitem__, 1, 3)
     assert only.rows[0] == max(FIRST, key=lambda row: hand.probability(hand.states([])[0], hand.vectors[row]))
     assert only.log_prob == pytest.approx(math.log(hand.path(only.rows)), rel=1e-4)
+
+
+SIZE, NODES = 8, 6
+
+
+def graph_model(layers: int) -> GraphModel:
+    made = GraphModel(Encoder(EncoderShape(10, SIZE, 1, 2, 16, 64)), layers, torch.Generator().manual_seed(0))
+    scramble(made, 1, 0.3)
+    return made
+
+
+def graph() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    relations_RNN = torch.rand(RELATIONS, NODES, NODES, generator=generator) < 0.4
+    relations_RNN[1, 2] = False  # a passage without neighbours in a relation
+    return torch.randn(NODES, SIZE, generator=generator), relations_RNN
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_layers_are_means_over_neighbours_of_each_relation(layers: int) -> None:
+    made, (vectors_ND, relations_RNN) = graph_model(layers), graph()
+    state = {name: value.detach().double().numpy() for name, value in made.state_dict().items()}
+    z = vectors_ND.double().numpy()
+    for layer in range(layers):
+        new = []
+        for i in range(NODES):
+            total = state[f"own.{layer}.weight"] @ z[i] + state[f"own.{layer}.bias"]
+            for r, matrix in enumerate(np.split(state[f"related.{layer}.weight"], RELATIONS)):
+                neighbours = [j for j in range(NODES) if relations_RNN[r, i, j]]
+                if neighbours:
+                    total = total + np.mean([matrix @ z[j] for j in neighbours], axis=0)
+            new.append(np.maximum(total, 0))
+        z = np.stack(new)
+    logits = z @ state["chosen.weight"][0] + state["chosen.bias"][0]
+    np.testing.assert_allclose(made(vectors_ND, relations_RNN).detach(), logits, rtol=1e-4, atol=1e-5)
+    positive_N = torch.tensor([False, True, False, False, True, False])
+    expected = -math.log(sum(np.exp(logits)[[1, 4]]) / sum(np.exp(logits)))
+    assert made.loss(vectors_ND, relations_RNN, positive_N).item() == pytest.approx(expected, rel=1e-4)
