@@ -75,7 +75,7 @@ def browser_tab(server: str, width: int = 1366, height: int = 900) -> Iterator[A
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
+        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS, timeout=WAIT_MS)
         tab = browser.new_page(viewport={"width": width, "height": height})
         tab.set_default_timeout(WAIT_MS)
         tab.outside = []

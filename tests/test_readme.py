@@ -22,11 +22,11 @@ from typing import NamedTuple
 import pytest
 
 from realm_lab.cli import build_parser
+from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/tutorial.md"]
 MARK = re.compile(r"<!-- test: (fast|slow|no, \S.*?) -->")
-BLOCK_TIMEOUT_SECONDS = 900
 
 
 class Block(NamedTuple):
@@ -160,7 +160,7 @@ def run_blocks(page: str, marks: set[str], folder: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=BLOCK_TIMEOUT_SECONDS,
+            timeout=HANG_SECONDS,
             check=False,
         )
         assert done.returncode == 0, f"{page}, line {block.line}: exit code {done.returncode}\n{done.stdout[-4000:]}"

@@ -16,7 +16,8 @@ from realm_lab.lab.launchers import LauncherSettings, launcher_of
 from realm_lab.records.files import read_json
 from tests.factories.errors import refused
 from tests.lab.test_schedule import task
-from tests.lab.test_sweep import LIMIT_SECONDS, LONG, make_project, outcomes, pretraining, start
+from tests.lab.test_sweep import LONG, make_project, outcomes, pretraining, start
+from tests.limits import HANG_SECONDS
 
 SHORT = """
 question: Does an executor do the same?
@@ -96,7 +97,7 @@ def test_a_worker_is_killed_and_the_study_completes(package: str, factory: str, 
     process = start(root, "--launcher", named(factory), RUN_DIR=str(tmp_path / "parsl"), PATH=programs)
     stage = pretraining(root, process)
     psutil.Process(psutil.Process(stage.status().pid).ppid()).kill()  # the process that has called do_file
-    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    _, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, said
     assert stage.status().attempt == 2
     here = make_project(tmp_path / "here", LONG)

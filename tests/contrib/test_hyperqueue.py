@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from realm_lab.cli import main
-from tests.lab.test_sweep import LIMIT_SECONDS, LONG, attempts, make_project, outcomes, pretraining, start
+from tests.lab.test_sweep import LONG, attempts, make_project, outcomes, pretraining, start
+from tests.limits import HANG_SECONDS
 
 SERVER = """
 import sys
@@ -40,7 +41,7 @@ def test_a_process_is_killed_and_the_study_completes(server: subprocess.Popen[st
     process = start(root, "--launcher", f"{{name: hyperqueue, server: '{tmp_path / 'hq'}'}}")
     stage = pretraining(root, process)
     psutil.Process(psutil.Process(stage.status().pid).ppid()).kill()
-    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    _, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, said
     assert (stage.status().attempt, attempts(root)) == (2, {1, 2})
     here = make_project(tmp_path / "here", LONG)
@@ -55,7 +56,7 @@ def test_the_server_and_its_workers_are_killed_and_the_next_sweep_goes_on(
     process = start(root, "--launcher", f"{{name: hyperqueue, server: '{tmp_path / 'hq'}'}}")
     stage = pretraining(root, process)
     server.kill()
-    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    _, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 2
     assert "no server of HyperQueue answers" in said.splitlines()[-1]
     assert not psutil.pid_exists(stage.status().pid) or stage.status().state == "PREEMPTED"

@@ -25,6 +25,7 @@ from realm_lab.records.files import read_json, write_text
 from realm_lab.records.run import StageRun
 from realm_lab.records.study import read_study_record
 from tests.evidence.report.opened_page import open_page
+from tests.limits import HANG_SECONDS
 from tests.slurm_cluster.project import wait_until
 from tests.test_readme import copy_of_checkout
 
@@ -50,7 +51,13 @@ def commands_in(folder: Path) -> Run:
 
     def run(command: str) -> str:
         done = subprocess.run(
-            command.split(), cwd=folder, env=environment, capture_output=True, text=True, timeout=1800, check=False
+            command.split(),
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+            check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr[-3000:]}"
         return done.stdout
@@ -307,9 +314,9 @@ def test_control_c_in_an_experiment_leaves_no_reader_with_its_runs(clone: Path) 
             begun = {*(clone / "runs" / "stages").glob("finetune-*")} - known
             return any(StageRun(folder, "finetune").status().step for folder in begun)
 
-        wait_until(is_training, "fine-tuning is under way", 600)
+        wait_until(is_training, "fine-tuning is under way")
         os.killpg(experiment.pid, signal.SIGINT)  # as a terminal does
-        said = experiment.communicate(timeout=600)[1]
+        said = experiment.communicate(timeout=HANG_SECONDS)[1]
     assert experiment.returncode != 0
     assert "git checkout HEAD -- params.yaml" in said
     stopped = realm_lab.results("default", clone)

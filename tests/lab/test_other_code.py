@@ -17,6 +17,7 @@ from realm_lab.records.code import CodeReader
 from realm_lab.records.code_record import EDITED, read_code
 from realm_lab.records.files import read_json
 from tests import tiny
+from tests.limits import HANG_SECONDS
 
 REPOSITORY = Path(__file__).parents[2]
 STUDY = """\
@@ -106,7 +107,7 @@ class Project:
         environment = os.environ | {"PYTHONPATH": str(self.folder)}
         command = [sys.executable, *arguments]
         return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=900, check=False
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
         )
 
     def sweep(self, *flags: str) -> subprocess.CompletedProcess[str]:

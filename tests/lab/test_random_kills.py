@@ -22,6 +22,7 @@ from realm_lab.records.state import UNFINISHED
 from tests import tiny
 from tests.lab.test_sweep import LONG, make_project, outcomes, stages, start, sweep_here
 from tests.lab.tracking import shown
+from tests.limits import HANG_SECONDS
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import Project, assert_as_uninterrupted, uninterrupted, wait_until
 
@@ -31,7 +32,6 @@ KILLS = int(os.environ.get("REALM_LAB_KILLS", len(ROLES)))
 JOBS = max(1, KILLS // 5)  # more kills, of jobs of SLURM
 CHANCE = 0.015  # of a kill, at each look at a process that is there
 POLL_SECONDS = 0.02
-LIMIT_SECONDS = 300
 STUDY = LONG.replace("set:", "set:\n  launch.builder: process\n  pretrain.refresh.delay_steps: 2")
 OF_JOBS = {
     "question": "Does a job survive?",
@@ -39,7 +39,7 @@ OF_JOBS = {
     "seeds": [0],
     "set": {"pretrain.masking": "slow_masks:one_span", "pretrain.steps": 40, "launch.checkpoint_interval_seconds": 1},
     "cells": {"realm": {"title": "REALM"}},
-    "launcher": {"slurm": {"timeout_min": 3}},
+    "launcher": {"slurm": {"timeout_min": 60}},
 }
 
 
@@ -48,7 +48,7 @@ Kill = Callable[[], object]
 
 def killed_by_chance(victim: Callable[[], Kill | None], is_over: Callable[[], bool], chance: random.Random) -> bool:
     """Kill the victim at some instant after it is there; False where everything ended before."""
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + HANG_SECONDS
     while not is_over():
         assert time.monotonic() < deadline
         kill = victim()
@@ -89,9 +89,9 @@ def go_on(root: Path, role: str | None, chance: random.Random) -> tuple[int, boo
     if role:
         victim = partial(kill_of, role, root, process.pid, shows.pid)
         killed = killed_by_chance(victim, lambda: process.poll() is not None, chance)
-    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    _, said = process.communicate(timeout=HANG_SECONDS)
     shows.terminate()
-    shows.wait(LIMIT_SECONDS)
+    shows.wait(HANG_SECONDS)
     return process.returncode, killed, said
 
 

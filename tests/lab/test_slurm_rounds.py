@@ -17,6 +17,7 @@ from realm_lab.records.run import StageRun, read_run
 from realm_lab.records.state import UNFINISHED, StageState
 from realm_lab.records.study import StudyRecord, read_study_record, study_folder
 from tests import tiny
+from tests.limits import HANG_SECONDS
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import Project, wait_until
 
@@ -75,7 +76,7 @@ def submit(project: Project, **options: Any) -> None:
 
 
 def wait_for_jobs(project: Project) -> None:
-    wait_until(lambda: not {job.state for job in jobs(project).values()} & {*UNFINISHED}, "the jobs have ended", 600)
+    wait_until(lambda: not {job.state for job in jobs(project).values()} & {*UNFINISHED}, "the jobs have ended")
 
 
 def record(project: Project, name: str = "study") -> StudyRecord:
@@ -107,11 +108,11 @@ def test_to_follow_submits_again_what_the_scheduler_cancels_for_others(
     with subprocess.Popen(follow, stderr=subprocess.PIPE, text=True) as sweeping:
         run = project.plan().runs[0]
         pretrain = project.stage(run, "pretrain")
-        wait_until(lambda: pretrain.status().step >= 2, "it trains", 300)
+        wait_until(lambda: pretrain.status().step >= 2, "it trains")
         cluster.ask("sbatch", *URGENT, "--wrap", "true")
-        wait_until(lambda: pretrain.status().attempt == 2, "it goes on", 300)
+        wait_until(lambda: pretrain.status().attempt == 2, "it goes on")
         project.quick()
-        _, said = sweeping.communicate(timeout=600)
+        _, said = sweeping.communicate(timeout=HANG_SECONDS)
     assert sweeping.returncode == 0, said
     assert "submitted again: " in said
     assert outcomes(project) == outcomes(inline(tmp_path / "inline", SPOT))

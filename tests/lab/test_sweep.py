@@ -26,9 +26,9 @@ from realm_lab.records.run import StageRun, read_run
 from realm_lab.records.study import read_study_record
 from tests import tiny
 from tests.lab.made_search import write_search
+from tests.limits import HANG_SECONDS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LIMIT_SECONDS = 300
 SHORT = """
 question: Does a sweep work?
 seeds: [0]
@@ -161,7 +161,7 @@ def names_of_the_dead_run(root: Path) -> set[str]:
 
 def pretraining(root: Path, process: subprocess.Popen[str], attempt: int = 1) -> StageRun:
     """The stage, once it has a checkpoint and is still at work, for the `attempt`-th time."""
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + HANG_SECONDS
     while True:
         for run in stages(root).values() if (root / "runs" / "stages").exists() else ():
             begun = run.stage == "pretrain" and any((run.path / "checkpoints").glob("[!.]*"))
@@ -295,7 +295,7 @@ def test_what_is_killed_goes_on_from_its_checkpoint(
     left = f"left alone: realm seed 0: pretrain, finetune, evaluate: taken by process {pid} on "
     assert any(line.startswith(left) for line in capsys.readouterr().err.splitlines())
     os.kill(pid, signal.SIGKILL)
-    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    _, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
     assert "FAILED: killed by signal 9" in said
     assert names_of_the_dead_run(root) == {"LOST"}
@@ -303,9 +303,9 @@ def test_what_is_killed_goes_on_from_its_checkpoint(
     process = start(root)  # without --retry-failed: the run itself did nothing wrong
     pretraining(root, process, attempt=2)
     process.kill()
-    process.communicate(timeout=LIMIT_SECONDS)
+    process.communicate(timeout=HANG_SECONDS)
     with suppress(psutil.NoSuchProcess):  # it stops by itself, and ends later than its status
-        psutil.Process(worker.status().pid).wait(LIMIT_SECONDS)
+        psutil.Process(worker.status().pid).wait(HANG_SECONDS)
     assert (worker.status().attempt, worker.status().state) == (2, "PREEMPTED")
     assert sweep_here(root, "local") == 0  # the dead sweep's lease is in nobody's way
     assert worker.status().attempt == 3
@@ -329,7 +329,7 @@ def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
         assert f"process {process.pid} has stopped" in capsys.readouterr().err.splitlines()
     else:
         process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    _, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == (143 if how == "--cancel" else 130)
     assert said.splitlines()[-1].startswith("stopped after checkpoints; `realm-lab sweep ")
     assert stopped.status().state == "PREEMPTED"
@@ -345,7 +345,7 @@ def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
 def test_two_sweeps_at_once_do_nothing_twice(done: Path, tmp_path: Path) -> None:
     root = make_project(tmp_path / "twice", SHORT)
     both = [start(root, "--follow"), start(root, "--follow")]
-    ends = [process.communicate(timeout=LIMIT_SECONDS) for process in both]
+    ends = [process.communicate(timeout=HANG_SECONDS) for process in both]
     assert [process.returncode for process in both] == [0, 0], ends
     assert attempts(root) == {1}
     assert sweepers(root, "mini") == []
@@ -361,7 +361,7 @@ def test_several_machines_join_one_is_killed_and_nothing_is_done_twice(tmp_path:
     killed = next(one for one in joined if one.pid == psutil.Process(pid).ppid())
     for number in (killed.pid, pid):
         os.kill(number, signal.SIGKILL)
-    ends = [process.communicate(timeout=LIMIT_SECONDS) for process in joined]
+    ends = [process.communicate(timeout=HANG_SECONDS) for process in joined]
     assert sorted(process.returncode for process in joined) == [-signal.SIGKILL, 0, 0], ends
     assert {run.status().attempt for name, run in stages(root).items() if name != worker.path.name} == {1}
     assert worker.status().attempt == 2

@@ -24,13 +24,13 @@ from typing import Self
 
 import psutil
 
+from tests.limits import HANG_SECONDS
 from tests.slurm_cluster import accounting as accounts
 from tests.slurm_cluster.programs import SYSTEM_PATH, find_program, missing
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 CPUS_PER_NODE = 2
-START_SECONDS = 60.0
-LOST_SECONDS = 10  # a host that has been silent for so long is gone
+LOST_SECONDS = 30  # a host that has been silent for so long is gone
 NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none"
 # A first process that collects what others leave behind, as on a machine.
 HOST = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=slave")
@@ -71,14 +71,14 @@ SlurmctldParameters=preempt_send_user_signal
 JobCompType=jobcomp/none
 JobRequeue=1
 ReturnToService=1
-KillWait=10
-MessageTimeout=5
+KillWait=120
+MessageTimeout=10
 SlurmdTimeout={silence}
 MinJobAge={memory}
 SlurmdParameters=config_overrides
 {nodes}
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=REQUEUE GraceTime=20
-PartitionName=spot Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=CANCEL GraceTime=20
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=REQUEUE GraceTime=120
+PartitionName=spot Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=CANCEL GraceTime=120
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
@@ -111,7 +111,9 @@ class Cluster:
 
     def ask(self, *command: str) -> str:
         """The output of one of SLURM's programs."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
@@ -206,7 +208,7 @@ class Cluster:
             return False
 
     def _wait_for(self, what: str, is_there: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while not is_there():
             dead = [daemon for daemon in self._daemons if daemon.poll() is not None]
             if dead or time.monotonic() > deadline:
@@ -229,7 +231,7 @@ class Cluster:
                     env=self.environment,
                     check=False,
                     capture_output=True,
-                    timeout=30,
+                    timeout=HANG_SECONDS,
                 )
         for node in [*self._of_node] if self._hosts else []:
             self.lose(node)  # unshare ignores SIGTERM

@@ -7,7 +7,7 @@ from typing import Any
 
 from realm_lab.lab.launchers import LauncherSettings, SlurmOptions
 
-LIMIT_SECONDS = 8.0  # of silence of a lease
+LIMIT_SECONDS = 20.0  # of silence of a lease
 SITE = """
 import os, socket, time
 ahead, exact = {ahead_seconds}.get(socket.gethostname(), 0.0), time.time

@@ -24,6 +24,7 @@ from realm_lab.lab.worker import run_stage
 from realm_lab.records.run import Run, StageRun
 from realm_lab.records.state import StageStates
 from tests import tiny
+from tests.limits import HANG_SECONDS
 from tests.slurm_cluster.cluster import Cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -72,11 +73,11 @@ def joined(cluster: Cluster) -> Iterator[Cluster]:
         os.environ.update(before)
 
 
-def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
-    """Until it is true, and no longer than this many seconds."""
-    deadline = time.monotonic() + seconds
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
+    """Until it is true."""
+    deadline = time.monotonic() + HANG_SECONDS
     while not is_true():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {HANG_SECONDS:.0f} s: {what}"
         time.sleep(POLL_SECONDS)
 
 

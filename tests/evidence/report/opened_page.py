@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.limits import HANG_SECONDS
+
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
@@ -29,7 +31,7 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("no Chromium: apt-get install chromium")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=str(program), args=FLAGS)
+        started = driver.chromium.launch(executable_path=str(program), args=FLAGS, timeout=1000 * HANG_SECONDS)
         yield started
         started.close()
 
@@ -38,6 +40,7 @@ def browser() -> Iterator[Any]:
 def open_page(browser: Any, address: str, color_scheme: str, width: int) -> Iterator[Opened]:
     """The page at an address, in a window of this width."""
     context = browser.new_context(color_scheme=color_scheme, viewport={"width": width, "height": 900})
+    context.set_default_timeout(1000 * HANG_SECONDS)
     page = context.new_page()
     found = Opened(page, [], [])
 

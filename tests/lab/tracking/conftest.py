@@ -14,6 +14,7 @@ import pytest
 
 from realm_lab.lab.tracking.mlflow_store import Store
 from tests.factories.modules import load_module
+from tests.limits import HANG_SECONDS
 
 PASSWORD = "p@ss:w/rd%41"  # with everything that a URI has to escape
 
@@ -37,7 +38,9 @@ def runs(tmp_path: Path, empty_database: Path) -> Path:
 @pytest.fixture(scope="session")
 def pictures() -> ModuleType:
     """docs/mlflow_screenshots.py, which knows how to start MLflow's server and to drive its interface."""
-    return load_module("docs/mlflow_screenshots.py")
+    module = load_module("docs/mlflow_screenshots.py")
+    module.__dict__.update(START_SECONDS=HANG_SECONDS, WAIT_MS=1000 * HANG_SECONDS)
+    return module
 
 
 @pytest.fixture(scope="session")
