@@ -105,14 +105,14 @@ def open_view(tab: Any, server: str, experiment: str, mode: str = "CHART") -> No
     close_assistant(tab)
     banner = tab.get_by_role("button", name="Hide banner")
     if banner.count():
-        banner.click()
+        banner.dispatch_event("click")
 
 
 def close_assistant(tab: Any) -> None:
     """MLflow offers its assistant in a panel over the page."""
     close = tab.locator('[data-component-id="mlflow.assistant.chat_panel.close"]')
     if close.count():
-        close.first.click()
+        close.first.dispatch_event("click")  # a click scrolls first, which the panel does not always let it do
 
 
 def study_picture(tab: Any, server: str, experiment: str, path: Path) -> None:

@@ -93,6 +93,7 @@ def test_the_evidence_alone_is_small_and_judges(tmp_path: Path) -> None:
         str(python),
         "install",
         "--quiet",
+        "--no-compile",  # Python compiles what these commands import
         "-c",
         str(REPOSITORY / "constraints.txt"),
     ]

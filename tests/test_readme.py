@@ -7,7 +7,8 @@ A comment above every ```bash block decides how it is tested:
     <!-- test: no, REASON -->  not run, and why
 
 The blocks of a page are run from top to bottom in a copy of the checkout, each in a new `bash -euo pipefail`, with the
-environment of the tests active. Words inside `backticks` and blocks are checked in any case.
+environment of the tests active. Words inside `backticks` and blocks are checked in any case. Trainings of slow blocks
+are shorter (SHORTER).
 """
 
 import argparse
@@ -26,6 +27,12 @@ from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/tutorial.md"]
+SHORTER = {  # page -> a part of a study that it writes, and the same with fewer steps
+    "docs/tutorial.md": (
+        '{pretrain.masking: "my_masks:last_words"}',
+        '{pretrain.masking: "my_masks:last_words", pretrain.steps: 40, finetune.steps: 40}',
+    ),
+}
 MARK = re.compile(r"<!-- test: (fast|slow|no, \S.*?) -->")
 
 
@@ -147,9 +154,15 @@ def copy_of_checkout(target: Path) -> None:
 
 
 def run_blocks(page: str, marks: set[str], folder: Path) -> None:
+    """Run the blocks with these marks; with slow ones, trainings are shorter."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if "slow" in marks:
+        long, short = SHORTER[page]
+        assert text.count(long) == 1, f"{page}: no {long}"
+        text = text.replace(long, short)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(folder)}
-    for block in shell_blocks((ROOT / page).read_text(encoding="utf-8")):
+    for block in shell_blocks(text):
         if block.mark not in marks:
             continue
         done = subprocess.run(

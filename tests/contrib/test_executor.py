@@ -86,10 +86,20 @@ def test_a_study_by_a_pool_of_processes_is_that_of_this_process(root: Path, tmp_
     assert list((root / "runs" / "studies" / "mini" / "tasks").iterdir()) == []
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The outcomes of the long study, done in this process."""
+    here = make_project(tmp_path_factory.mktemp("undisturbed") / "here", LONG)
+    assert main(["sweep", "mini", "--root", str(here), "--launcher", "inline"]) == 0
+    return outcomes(here)
+
+
 @pytest.mark.slow
 @pytest.mark.drill
 @pytest.mark.parametrize(("package", "factory"), [("", "pool"), ("ray", "RayExecutor"), ("parsl", "parsl")])
-def test_a_worker_is_killed_and_the_study_completes(package: str, factory: str, root: Path, tmp_path: Path) -> None:
+def test_a_worker_is_killed_and_the_study_completes(
+    package: str, factory: str, root: Path, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
     if package:
         pytest.importorskip(package, reason=f"no {package}: pip install {package}")
     (root / "experiments" / "mini.yaml").write_text(LONG)
@@ -100,9 +110,7 @@ def test_a_worker_is_killed_and_the_study_completes(package: str, factory: str, 
     _, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, said
     assert stage.status().attempt == 2
-    here = make_project(tmp_path / "here", LONG)
-    assert main(["sweep", "mini", "--root", str(here), "--launcher", "inline"]) == 0
-    assert outcomes(root) == outcomes(here)
+    assert outcomes(root) == undisturbed
 
 
 class Hand(Executor):

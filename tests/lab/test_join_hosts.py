@@ -18,8 +18,8 @@ from tests.slurm_cluster.cluster import HOST
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
 STUDY = (
-    JOINED.replace("[0, 1]", "[0, 1, 2, 3]")
-    .replace("steps: 20", "steps: 120")
+    JOINED.replace("[0, 1]", "[0, 1, 2]")
+    .replace("steps: 20", "steps: 80")
     .replace("set:\n", "set:\n  launch.processes: 1\n", 1)
 )
 SITE = """

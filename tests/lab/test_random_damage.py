@@ -29,7 +29,7 @@ from realm_lab.records.files import read_json, write_json, write_text
 from tests import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
-FLIPS = int(os.environ.get("REALM_LAB_FLIPS", 54))
+FLIPS = int(os.environ.get("REALM_LAB_FLIPS", 27))
 STUDY = "question: q\nseeds: [0, 1]\nbaseline: warm_start\nmetrics: [exact_match, recall_at_5]\n"
 CELLS = "cells:\n  warm_start: {system: warm_start}\n  realm: {system: realm}\n"
 PAPERS = ("report.md", "results.csv", "summary.json")
@@ -353,8 +353,8 @@ EDITS = {  # file, old, new, and if it counts
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A finished study of custom code, a custom preset and text."""
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A finished study of custom code, a custom preset and text, and what a sweep of it has to do."""
     root = tmp_path_factory.mktemp("own")
     for name, text in OWN.items():
         write_text(root / name, text)
@@ -365,10 +365,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patches.syspath_prepend(root)
         with tiny.undrawn():
             assert _apart(lambda: main(["sweep", "own", "--launcher", "inline"]))[0] == 0
-        yield root
+        before = to_do()
+        assert before.count('"COMPLETE"') == 2
+        assert "other code" not in before
+        yield root, before
 
 
-def to_do(root: Path) -> str:
+def to_do() -> str:
     """Return the work of a sweep, in a process that imports the custom code again."""
     code, text = _apart(lambda: main(["sweep", "own", "--dry-run", "--json"]))
     assert code == 0, text
@@ -376,13 +379,10 @@ def to_do(root: Path) -> str:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_edits_of_code_and_data(own: Path, name: str) -> None:
+def test_edits_of_code_and_data(own: tuple[Path, str], name: str) -> None:
     """An edit that counts makes other runs, or is named; another one leaves nothing to do."""
-    file, old, new, counts = EDITS[name]
-    before, text = to_do(own), (own / file).read_text()
-    assert before.count('"COMPLETE"') == 2
-    assert "other code" not in before
-    with changed(own / file, re.sub(old, new, text, count=1).encode()):
-        after = to_do(own)
+    (root, before), (file, old, new, counts) = own, EDITS[name]
+    with changed(root / file, re.sub(old, new, (root / file).read_text(), count=1).encode()):
+        after = to_do()
     print(f"\n{name}: {'as before' if after == before else 'seen'}")
     assert (after != before) == counts

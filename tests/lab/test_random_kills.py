@@ -78,21 +78,23 @@ def kill_of(role: str, root: Path, sweep: int, mirrors: int) -> Kill | None:
     return None
 
 
-def go_on(root: Path, role: str | None, chance: random.Random) -> tuple[int, bool, str]:
-    """Run a sweep and a mirror, and kill one of all these processes: return exit code, whether it was killed, and the
+def go_on(root: Path, role: str | None, mirrors: int, chance: random.Random) -> tuple[int, bool, str]:
+    """Run a sweep, and kill one of its processes or the mirror: return exit code, whether it was killed, and the
     output of the sweep."""
-    (root / "runs").mkdir(exist_ok=True)  # the mirror wants it
     process = start(root, "--retry-failed")
-    command = [sys.executable, "-m", "realm_lab", "mirror", "--root", str(root), "--follow"]
-    shows = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     killed = False
     if role:
-        victim = partial(kill_of, role, root, process.pid, shows.pid)
+        victim = partial(kill_of, role, root, process.pid, mirrors)
         killed = killed_by_chance(victim, lambda: process.poll() is not None, chance)
     _, said = process.communicate(timeout=HANG_SECONDS)
-    shows.terminate()
-    shows.wait(HANG_SECONDS)
     return process.returncode, killed, said
+
+
+def follow(root: Path) -> subprocess.Popen[bytes]:
+    """Start a mirror, which goes on from sweep to sweep until all runs have ended."""
+    (root / "runs").mkdir(exist_ok=True)  # the mirror wants it
+    command = [sys.executable, "-m", "realm_lab", "mirror", "--root", str(root), "--follow"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def test_whatever_is_killed_the_study_ends_as_if_nothing_was(tmp_path: Path) -> None:
@@ -102,12 +104,16 @@ def test_whatever_is_killed_the_study_ends_as_if_nothing_was(tmp_path: Path) -> 
     number = 0
     while sum(killed.values()) < KILLS:
         root = make_project(tmp_path / f"study-{number}", STUDY)
-        number, code = number + 1, 1
+        number, code, shows = number + 1, 1, follow(root)
         while code:
+            if shows.poll() is not None:
+                shows = follow(root)
             role = min(ROLES, key=lambda name: killed[name]) if sum(killed.values()) < KILLS else None
-            code, was_killed, said = go_on(root, role, chance)
+            code, was_killed, said = go_on(root, role, shows.pid, chance)
             assert code == 0 or was_killed, said
             killed[role or "sweep"] += was_killed
+        shows.terminate()
+        shows.wait(HANG_SECONDS)
         assert outcomes(root) == outcomes(undisturbed)
         for run in stages(root).values():
             tiny.by_name(tiny.metrics(run))  # no point is listed twice

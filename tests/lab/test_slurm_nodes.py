@@ -160,16 +160,16 @@ def jobs(prepared: Path, place: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     return found
 
 
-def test_eight_processes_on_four_nodes_do_what_one_does(
+def test_four_processes_on_two_nodes_do_what_one_does(
     cluster: Cluster, prepared: Path, tmp_path: Path, jobs: Jobs
 ) -> None:
-    """They meet on the first node by its name. Of batches of nine one process has two."""
-    changes = {"pretrain.batch_size": 9, "pretrain.steps": 6, "pretrain.refresh.interval_steps": 2}
-    eight = jobs.submit("eight", hosts.settings(tmp_path / "site", nodes=4), changes | {"launch.ranks": 8})
+    """They meet on the first node by its name. Of batches of five one process has two."""
+    changes = {"pretrain.batch_size": 5, "pretrain.steps": 6, "pretrain.refresh.interval_steps": 2}
+    four = jobs.submit("four", hosts.settings(tmp_path / "site", nodes=2), changes | {"launch.ranks": 4})
     one = tiny.run("pretrain", tiny.params(changes), Path(shutil.copytree(prepared, tmp_path / "one")))
-    assert jobs.end("eight") == ["COMPLETE"], jobs.state("eight")
-    assert "NodeList=n[1-4]" in cluster.ask("scontrol", "show", "job", jobs.state("eight").job)
-    tiny.assert_metrics_alike(one, eight)
+    assert jobs.end("four") == ["COMPLETE"], jobs.state("four")
+    assert "NodeList=n[1-2]" in cluster.ask("scontrol", "show", "job", jobs.state("four").job)
+    tiny.assert_metrics_alike(one, four)
 
 
 def test_a_builder_has_a_node_of_its_own(cluster: Cluster, prepared: Path, tmp_path: Path, jobs: Jobs) -> None:

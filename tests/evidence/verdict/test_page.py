@@ -115,7 +115,7 @@ def answer_of(text: str, choices: dict[str, Any], folder: Path) -> Answer:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("tables", [20, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tables", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_the_page_has_the_text_of_the_command(tables: int, opened: Opened, tmp_path: Path) -> None:
     for seed in range(tables):
         text, choices = random_table(np.random.default_rng(seed))
