@@ -238,7 +238,13 @@ def test_plots_have_a_line_for_each_seed_and_pictures_beside_the_page(plots: Pat
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_a_browser_draws_all_plots_without_network(plots: Path, browser: Any) -> None:
+def test_a_browser_draws_all_plots_without_network(tmp_path: Path, browser: Any) -> None:
+    """Those of the committed run."""
+    copy_of_checkout(tmp_path)
+    for part in ("curves", "default"):
+        shutil.copytree(tmp_path / "reports" / "reference" / part, tmp_path / "reports" / part, dirs_exist_ok=True)
+    commands_in(tmp_path)(f"{sys.executable} docs/offline_plots.py")
+    plots = tmp_path / "dvc_plots" / "index.html"
     with open_page(browser, plots.as_uri(), "light", 1280) as opened:
         opened.page.wait_for_selector(".vega-embed canvas, .vega-embed svg")
         charts = opened.page.locator(".vega-embed canvas, .vega-embed svg.marks").count()
