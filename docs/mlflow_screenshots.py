@@ -70,23 +70,31 @@ def served(uri: str, *options: str) -> Iterator[str]:
 
 
 @contextmanager
-def browser_tab(server: str, width: int = 1366, height: int = 900) -> Iterator[Any]:
-    """A tab of Chromium that reaches the server and nothing else; `tab.outside` lists what else it asked for."""
+def chromium() -> Iterator[Any]:
+    """Debian's Chromium."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS, timeout=WAIT_MS)
-        tab = browser.new_page(viewport={"width": width, "height": height})
-        tab.set_default_timeout(WAIT_MS)
-        tab.outside = []
-
-        def refuse(route: Any) -> None:
-            tab.outside.append(route.request.url)
-            route.abort()
-
-        tab.route(lambda url: url.startswith("http") and not url.startswith(server), refuse)
-        yield tab
+        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
+        yield browser
         browser.close()
+
+
+@contextmanager
+def browser_tab(browser: Any, server: str, width: int = 1366, height: int = 900) -> Iterator[Any]:
+    """A tab of a browser that has never been there, reaches the server and nothing else; `tab.outside` lists what else
+    it asked for."""
+    tab = browser.new_page(viewport={"width": width, "height": height})
+    tab.set_default_timeout(WAIT_MS)
+    tab.outside = []
+
+    def refuse(route: Any) -> None:
+        tab.outside.append(route.request.url)
+        route.abort()
+
+    tab.route(lambda url: url.startswith("http") and not url.startswith(server), refuse)
+    yield tab
+    tab.close()
 
 
 def experiment_of(uri: str, study: str) -> str:
@@ -149,7 +157,7 @@ def main() -> None:
         uri = f"sqlite:///{folder}/mlflow.db"
         print(mirror(options.runs, uri))
         experiment = experiment_of(uri, options.study)
-        with served(uri) as server, browser_tab(server) as tab:
+        with served(uri) as server, chromium() as browser, browser_tab(browser, server) as tab:
             study_picture(tab, server, experiment, options.out / "mlflow-study.png")
             tab.set_viewport_size({"width": 1366, "height": 1240})  # MLflow draws charts that can be seen
             compare_picture(tab, server, experiment, options.out / "mlflow-compare.png")

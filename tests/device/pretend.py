@@ -29,7 +29,7 @@ def compiled() -> Path:
         abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             scratch = Path(folder) / library.name
-            command = [COMPILER, "-shared", "-fPIC", "-O1", "-std=c++20", "-w", abi, str(SOURCE), *where]
+            command = [COMPILER, "-shared", "-fPIC", "-O0", "-std=c++20", "-w", abi, str(SOURCE), *where]
             subprocess.run([*command, "-lc10", "-ltorch_cpu", "-o", str(scratch)], check=True)
             os.replace(scratch, library)
     return library

@@ -30,7 +30,10 @@ from tests import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 FLIPS = int(os.environ.get("REALM_LAB_FLIPS", 27))
-STUDY = "question: q\nseeds: [0, 1]\nbaseline: warm_start\nmetrics: [exact_match, recall_at_5]\n"
+STUDY = (
+    "question: q\nseeds: [0, 1]\nbaseline: warm_start\nmetrics: [exact_match, recall_at_5]\n"
+    "set: {warm_start.reader.steps: 4, warm_start.embedder.steps: 4, pretrain.steps: 4, finetune.steps: 4}\n"
+)
 CELLS = "cells:\n  warm_start: {system: warm_start}\n  realm: {system: realm}\n"
 PAPERS = ("report.md", "results.csv", "summary.json")
 DEEP = ("corpora", "embeddings", "bm25", "model")  # read by questions, not by reports

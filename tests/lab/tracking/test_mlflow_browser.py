@@ -40,10 +40,9 @@ def server(pictures: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def page(server: Served, pictures: ModuleType) -> Iterator[Any]:
+def page(server: Served, pictures: ModuleType, browser: Any) -> Iterator[Any]:
     """A tab that reaches the server and nothing else; asking for anything else fails the test."""
-    pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    with pictures.browser_tab(server.url, height=2400) as tab:
+    with pictures.browser_tab(browser, server.url, height=2400) as tab:
         yield tab
     assert tab.outside == []
 
