@@ -37,7 +37,7 @@ OF_JOBS = {
     "question": "Does a job survive?",
     "baseline": "realm",
     "seeds": [0],
-    "set": {"pretrain.masking": "slow_masks:one_span", "pretrain.steps": 40, "launch.checkpoint_interval_seconds": 1},
+    "set": {"pretrain.masking": "slow_masks:slowly", "pretrain.steps": 16, "launch.checkpoint_interval_seconds": 1},
     "cells": {"realm": {"title": "REALM"}},
     "launcher": {"slurm": {"timeout_min": 60}},
 }

@@ -25,10 +25,10 @@ STUDY = {
     "seeds": [0],
     "set": {"pretrain.masking": "slow_masks:slowly", "pretrain.steps": 30, "evaluate.interval_steps": 50},
     "cells": {
-        "out_of_time": {"title": "at its time limit", "set": {"pretrain.candidates": 3, "pretrain.steps": 110}},
+        "out_of_time": {"title": "at its time limit", "set": {"pretrain.candidates": 3}},
         "killed": {"title": "killed with -9"},
         "cancelled": {"title": "cancelled", "set": {"pretrain.candidates": 5}},
-        "preempted": {"title": "preempted", "set": {"pretrain.candidates": 4, "pretrain.steps": 90}},
+        "preempted": {"title": "preempted", "set": {"pretrain.candidates": 4}},
     },
     "metrics": ["exact_match"],
     "launcher": {"slurm": {"timeout_min": 60, "signal_delay_s": 50, "array_parallelism": 2}},
@@ -76,7 +76,6 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     project.launcher().cancel([task["cancelled"]])
     wait_until(lambda: states()[task["cancelled"]].state == "CANCELLED", "the job is cancelled")
     assert pretrain["cancelled"].status().state == "PREEMPTED"
-    inline = uninterrupted(tmp_path / "inline", STUDY)  # meanwhile
     wait_until(lambda: reached("out_of_time", 3, attempt=2), "the job that was out of time goes on")
     assert not is_hurried
 
@@ -85,6 +84,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     cluster.ask("sbatch", *URGENT, "--wrap", "true")
     wait_until(lambda: reached("preempted", 0, attempt=2), "the preempted job goes on")
     project.quick()
+    inline = uninterrupted(tmp_path / "inline", STUDY)  # meanwhile
 
     def is_over() -> bool:
         return not {state.state for state in states().values()} & set(UNFINISHED)

@@ -35,7 +35,7 @@ from tests.slurm_cluster.project import joined, wait_until, write_slow_masks
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 PROGRAMS = (*accounting.PROGRAMS, "unshare", "nsenter", "mount")
-SLOW = {"pretrain.masking": "slow_masks:slowly", "pretrain.steps": 24}
+SLOW = {"pretrain.masking": "slow_masks:slowly", "pretrain.steps": 16}
 SCRATCH_BYTES = 32 * 2**20  # of the small disk
 HUNGRY_MASKS = """
 from pathlib import Path

@@ -43,7 +43,7 @@ SPOT = {
     "question": "Does it go on after a preemption?",
     "baseline": "realm",
     "seeds": [0],
-    "set": SHORT | {"pretrain.masking": "slow_masks:slowly", "pretrain.steps": 60, "evaluate.interval_steps": 50},
+    "set": SHORT | {"pretrain.masking": "slow_masks:slowly", "pretrain.steps": 16, "evaluate.interval_steps": 50},
     "cells": {"realm": {}, "reset": {"set": {"finetune.initial_reader": "warm_start"}}},  # which share pre-training
     "metrics": ["exact_match"],
     "launcher": {"slurm": {"partition": "spot", "requeue": False, "signal_delay_s": 50}},

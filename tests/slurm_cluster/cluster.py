@@ -75,6 +75,7 @@ KillWait=120
 MessageTimeout=10
 SlurmdTimeout={silence}
 MinJobAge={memory}
+BatchStartTimeout=60
 SlurmdParameters=config_overrides
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=REQUEUE GraceTime=120

@@ -73,7 +73,7 @@ def postgres() -> Iterator[str]:
     options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={home} -c fsync=off"
     try:
         run(binaries / "initdb", "-D", data, "-U", "realm", "--auth=scram-sha-256", f"--pwfile={home / 'password'}")
-        run(binaries / "pg_ctl", "-D", data, "-w", "-o", options, "start")
+        run(binaries / "pg_ctl", "-D", data, "-w", "-t", str(round(HANG_SECONDS)), "-o", options, "start")
         try:
             as_me(binaries / "createdb", "-h", "127.0.0.1", "-p", port, "-U", "realm", "mlflow")
             yield f"postgresql://realm:p%40ss%3Aw%2Frd%2541@127.0.0.1:{port}/mlflow"
