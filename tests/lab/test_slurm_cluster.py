@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,9 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
         running = cluster.ask("squeue", "--noheader", "--array", "--states=RUNNING", "--name=realm_lab-study")
         most = max(most, len(running.splitlines()))  # not those that are ending, whose node is free already
         if is_hurried and pretrain["out_of_time"].status().state == "PREEMPTED":  # it has time again before it goes on
-            cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=60")
-            is_hurried = False
+            with suppress(RuntimeError):  # it is being queued again
+                cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=60")
+                is_hurried = False
         return project.launcher().poll()
 
     def reached(cell: str, step: int, attempt: int = 1) -> bool:
