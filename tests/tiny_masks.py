@@ -1,6 +1,8 @@
 """Masking schemes in one file, for `pretrain.masking: tests.tiny_masks:NAME`; first_words has options."""
 
+import os
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -25,4 +27,11 @@ def first_words(request: MaskRequest, generator: np.random.Generator, options: F
 def slowly(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """One salient span after a rest, which takes no processor time: a run lasts long enough to be stopped."""
     time.sleep(0.01)
+    return np.arange(*request.spans[int(generator.integers(len(request.spans)))])
+
+
+def held(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
+    """One salient span; a step takes seconds as long as the file exists that the environment's HOLD names."""
+    if Path(os.environ.get("HOLD", "")).is_file():
+        time.sleep(1.0)
     return np.arange(*request.spans[int(generator.integers(len(request.spans)))])

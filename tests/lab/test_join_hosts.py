@@ -17,11 +17,7 @@ from tests.slurm_cluster.cluster import HOST
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
-STUDY = (
-    JOINED.replace("[0, 1]", "[0, 1, 2]")
-    .replace("steps: 20", "steps: 80")
-    .replace("set:\n", "set:\n  launch.processes: 1\n", 1)
-)
+STUDY = JOINED.replace("slowly", "held").replace("set:\n", "set:\n  launch.processes: 1\n", 1)
 SITE = """
 from realm_lab.records import run_lease
 run_lease.LIMIT_SECONDS, run_lease.BEAT_SECONDS = 20.0, 1.0
@@ -35,7 +31,8 @@ def boot(name: str, root: Path) -> subprocess.Popen[bytes]:
     with (root / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
             (*HOST, "--net", "sh", "-c", BOOT, name, *sweep),
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ["PYTHONPATH"]])},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join([str(root), os.environ["PYTHONPATH"]]), "HOLD": str(root / "hold")},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
@@ -56,6 +53,7 @@ def test_two_of_four_hosts_go_away_and_no_stage_is_done_twice(tmp_path: Path) ->
         pytest.skip("hosts in separate namespaces need root, and Debian's iproute2")
     root = make_project(tmp_path / "joined", STUDY)
     (root / "sitecustomize.py").write_text(SITE)
+    (root / "hold").touch()
     hosts = {name: boot(name, root) for name in ("n1", "n2", "n3", "n4")}
     try:
         deadline, at_work = time.monotonic() + HANG_SECONDS, dict[str, str]()
@@ -67,6 +65,7 @@ def test_two_of_four_hosts_go_away_and_no_stage_is_done_twice(tmp_path: Path) ->
         gone = dict(list(at_work.items())[:2])
         for name in gone:
             hosts[name].kill()
+        (root / "hold").unlink()
         codes = {name: host.wait(HANG_SECONDS) for name, host in hosts.items()}
     finally:
         for host in hosts.values():

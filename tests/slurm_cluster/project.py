@@ -29,7 +29,7 @@ from tests.limits import HANG_SECONDS
 from tests.slurm_cluster.cluster import Cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-POLL_SECONDS = 0.3
+POLL_SECONDS = 1.0
 SLOW_MASKS = """
 import itertools
 import os
