@@ -28,6 +28,11 @@ from realm_lab.lab.tracking.saved_view import HEADLINES, link
 START_SECONDS = 180
 WAIT_MS = 120_000
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+# Nothing moves for long: without a graphics card, the processor draws each picture of an animation.
+STILL = (
+    "* { animation-duration: 1ms !important; animation-iteration-count: 1 !important; "
+    "transition-duration: 1ms !important }"
+)
 CURVES = ("pretrain/retrieval_utility", "pretrain/recall_at_5")
 
 
@@ -87,6 +92,8 @@ def browser_tab(browser: Any, server: str, width: int = 1366, height: int = 900)
     tab = browser.new_page(viewport={"width": width, "height": height})
     tab.set_default_timeout(WAIT_MS)
     tab.outside = []
+    style = f"Object.assign(document.createElement('style'), {{ textContent: '{STILL}' }})"
+    tab.add_init_script(f"addEventListener('DOMContentLoaded', () => document.head.append({style}))")
 
     def refuse(route: Any) -> None:
         tab.outside.append(route.request.url)
