@@ -1,3 +1,3 @@
-"""How long a test waits: a limit is there for a hang, and never for a slow machine."""
+"""The limit of every wait of a test: against hangs, so long that no slow machine reaches it."""
 
 HANG_SECONDS = 3600.0

@@ -357,7 +357,7 @@ EDITS = {  # file, old, new, and if it counts
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A finished study of custom code, a custom preset and text, and what a sweep of it has to do."""
+    """A finished study of custom code, a custom preset and text, and the work that a sweep of it lists."""
     root = tmp_path_factory.mktemp("own")
     for name, text in OWN.items():
         write_text(root / name, text)
