@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from realm_lab.evidence.ledger import verify
-from realm_lab.lab.launchers import launcher_of
 from realm_lab.lab.results import Results
 from realm_lab.lab.sweep import Sweep
 from realm_lab.lab.wanted import wanted
@@ -54,8 +53,7 @@ Submitted = Callable[[dict[str, Any]], Project]
 
 def jobs(project: Project) -> dict[str, StageState]:
     """The states of the jobs that the study, or its trials, have now."""
-    plan = project.plan()
-    return launcher_of(plan.name, project.root, plan.launcher, "slurm").poll()
+    return project.launcher().poll()
 
 
 @pytest.fixture

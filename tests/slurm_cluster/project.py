@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,12 @@ class Project:
         return tasks
 
     def launcher(self) -> Launcher:
-        """A new one each time, as from a new command."""
-        plan = self.plan()
-        return launcher_of(plan.name, self.root, plan.launcher, "slurm")
+        """A new one each time, as from a new command; the plan, which stays the same, is made once."""
+        return launcher_of(self._planned.name, self.root, self._planned.launcher, "slurm")
+
+    @cached_property
+    def _planned(self) -> StudyPlan:
+        return self.plan()
 
     def quick(self) -> None:
         """From now on jobs do not sleep."""
