@@ -80,7 +80,7 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
+        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS, timeout=WAIT_MS)
         yield browser
         browser.close()
 

@@ -39,6 +39,14 @@ def server(pictures: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> It
         yield Served(url, pictures.experiment_of(uri, "default"), uri)
 
 
+@pytest.fixture(scope="module")
+def browser(pictures: ModuleType) -> Iterator[Any]:
+    """The Chromium of the pictures."""
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    with pictures.chromium() as started:
+        yield started
+
+
 @pytest.fixture
 def page(server: Served, pictures: ModuleType, browser: Any) -> Iterator[Any]:
     """A tab that reaches the server and nothing else; asking for anything else fails the test."""
