@@ -7,7 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-LONG_ENOUGH_SECONDS = 300.0  # three imports of torch on a busy machine take more than one minute
+from tests.limits import HANG_SECONDS
+
 SETUP = """
 import json, os, signal, sys
 import torch
@@ -38,6 +39,6 @@ def run_ranks(code: str, size: int = 2) -> list[tuple[int, list[Any], str]]:
     ]
     outcomes = []
     for one in started:
-        said, errors = one.communicate(timeout=LONG_ENOUGH_SECONDS)
+        said, errors = one.communicate(timeout=HANG_SECONDS)
         outcomes.append((one.returncode, [json.loads(line) for line in said.splitlines()], (errors or "\n").strip()))
     return outcomes
