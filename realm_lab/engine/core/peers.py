@@ -98,7 +98,7 @@ class Peers:
 def _connection(made: socket.socket) -> Connection:
     made.setblocking(True)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that goes down says nothing
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that goes down sends nothing
     return Connection(made.detach())
 
 

@@ -184,7 +184,7 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     with exchange():
         if _Group.questions and not flat.is_cpu:
-            # A GPU computes answers after this exchange, if it has begun: begin when all ranks are here, and none asks.
+            # A GPU computes answers after an exchange that runs: start it when all ranks are here, and none asks.
             dist.all_reduce(torch.zeros(1))
         dist.all_reduce(flat)
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):

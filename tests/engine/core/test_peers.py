@@ -1,4 +1,4 @@
-"""A rank asks the others: their errors, connections that are none of theirs, and both kinds of addresses."""
+"""A rank asks the others: errors, connections from outside, and both kinds of addresses."""
 
 import socket
 
