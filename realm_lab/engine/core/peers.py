@@ -80,7 +80,7 @@ class Peers:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
-        with suppress(AuthenticationError, EOFError, OSError):  # not a rank, or one that has ended
+        with connection, suppress(AuthenticationError, EOFError, OSError):  # not a rank, or one that has ended
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             while True:
