@@ -10,16 +10,12 @@ device, unlike a float32 matrix product. Results are ordered by this score; amon
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from realm_lab.engine.retrieval.embeddings import Embeddings
 from realm_lab.errors import UserError
-
-if TYPE_CHECKING:
-    from realm_lab.engine.retrieval.spread import SpreadRows
 
 ABSENT = torch.iinfo(torch.int64).max  # stands after every row of equal score
 LARGEST_SCORE = 1e38
@@ -27,7 +23,22 @@ LARGEST_SCORE = 1e38
 # (2^-23); and absolute, per product: numbers below float32's normal range may be flushed to zero.
 SUM_ERROR, UNDERFLOW = 2.0**-22, 2.0**-125
 PIECE_VALUES = 1 << 21  # float64 products held at once: 16 MiB
-Matrix: TypeAlias = "Tensor | Embeddings | SpreadRows"  # [N, D], in memory, on the disk, or spread over the ranks
+
+
+class Rows(Protocol):
+    """Embeddings [N, D] outside this memory: on the disk (embeddings.py), or spread over the ranks (spread.py)."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor: ...
+
+
+Matrix = Tensor | Rows
 
 
 class IndexGeneration(NamedTuple):
