@@ -101,12 +101,14 @@ def found_rows_read_before_they_are_there(patches: pytest.MonkeyPatch) -> None:
 
 @planted()
 def moments_loaded_to_the_host(patches: pytest.MonkeyPatch) -> None:
+    def load(optimiser: ScheduledAdamW, tensors: dict[str, Tensor]) -> None:
+        original(optimiser, tensors)
+        moments = optimiser._adamw.state
+        for parameter, parts in moments.items():
+            moments[parameter] = {part: value.cpu() for part, value in parts.items()}
+
     original = ScheduledAdamW.load_state
-    patches.setattr(
-        ScheduledAdamW,
-        "load_state",
-        lambda optimiser, tensors: original(optimiser, {name: value.cpu() for name, value in tensors.items()}),
-    )
+    patches.setattr(ScheduledAdamW, "load_state", load)
 
 
 @planted()
