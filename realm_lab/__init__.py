@@ -13,7 +13,7 @@ ENGINE_VERSION = 4
 # A thread of OpenMP that waits for the others burns its core, by default for milliseconds: if another program has taken
 # a core, a step takes many times as long. OpenMP reads this when torch is loaded, which is later than here.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-    os.environ["GOMP_SPINCOUNT"] = "2000"  # GNU, as in the wheels of Linux
+    os.environ["GOMP_SPINCOUNT"] = "20000"  # GNU, as in the wheels of Linux
 if not {"OMP_WAIT_POLICY", "KMP_BLOCKTIME"} & os.environ.keys():
     os.environ["KMP_BLOCKTIME"] = "1"  # milliseconds; Intel's and LLVM's
 
