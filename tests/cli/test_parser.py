@@ -20,6 +20,7 @@ from realm_lab.cli.parser import ALIASES, completion
 from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError
 from realm_lab.lab.sweep import Sweep
+from tests.limits import HANG_SECONDS
 
 
 def realm_lab(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -369,7 +370,7 @@ def test_a_reader_that_went_away_is_no_error(project: Path, body: str) -> None:
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None  # communicate() would read it
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG_SECONDS)
     assert errors == ""
     assert process.returncode == 141
 

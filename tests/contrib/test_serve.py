@@ -23,6 +23,7 @@ import pytest
 import realm_lab
 from realm_lab.cli import main
 from tests import tiny
+from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,7 @@ def post(url: str, fields: dict[str, Any] | bytes, **headers: str) -> tuple[int,
     body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
     try:
-        with urllib.request.urlopen(request, timeout=120) as reply:
+        with urllib.request.urlopen(request, timeout=HANG_SECONDS) as reply:
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         with error:
@@ -161,7 +162,7 @@ def test_http_refuses_an_unknown_retriever(address: str, retriever: str) -> None
 
 
 def test_http_reads_no_long_body(address: str) -> None:
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=HANG_SECONDS)
     connection.putrequest("POST", "/ask")
     connection.putheader("Content-Type", "application/json")
     connection.putheader("Content-Length", str(10**12))

@@ -15,6 +15,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from realm_lab.engine.core.hub import fetched
 from tests.factories.errors import refused
+from tests.limits import HANG_SECONDS
 
 COMMIT = "0123456789" * 4
 FILES = {
@@ -89,7 +90,7 @@ def test_a_model_of_the_hub_is_fetched_once(hub: http.server.ThreadingHTTPServer
         environment = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HUB_OFFLINE": "0"}
         command = [sys.executable, "-c", LOAD, name]
         given = {**os.environ, **environment}
-        return subprocess.run(command, env=given, capture_output=True, text=True, check=True, timeout=60)
+        return subprocess.run(command, env=given, capture_output=True, text=True, check=True, timeout=HANG_SECONDS)
 
     first = loaded("hf://org/name", hub.server_port)
     folder, *sizes = first.stdout.split()

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.engine.params.test_hub import COMMIT, Hub, _oid
+from tests.limits import HANG_SECONDS
 
 REVISIONS = {"main", COMMIT, "refs/convert/parquet"}
 
@@ -84,7 +85,7 @@ def counted(cache: Path, port: int, *names: str) -> subprocess.CompletedProcess[
     environment = {"HF_HOME": str(cache), "HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HUB_OFFLINE": "0"}
     command = [sys.executable, "-c", PROGRAM, *names]
     return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
 
 
