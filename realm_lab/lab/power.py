@@ -320,7 +320,7 @@ def _print_rule(plan: StudyPlan, pilot: Pilot, tests: int, planned: Sequence[Pla
     columns = ["metric", "variant", "observed", "spread", f"{least} to {most} seeds, a look after each", "seeds taken"]
     print_table(_title(plan), columns, rows)
     print(*_notes(pilot, tests, planned), sep="\n")
-    print("Seeds taken: on average until such a difference is found, or all. Only the first metric stops a variant.")
+    print("Seeds taken: the mean; a study that misses the difference takes all. Only the first metric stops a variant.")
     if cost["device_hours"] is not None:
         left = f" ({number(cost['left'], 2)} of these to do)" if cost["left"] != cost["device_hours"] else ""
         expected = f"{number(cost['expected'], 2)} if every variant differs by this much in the first metric"
