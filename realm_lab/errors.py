@@ -34,7 +34,7 @@ KINDS_WRITTEN = {kind: type(kind.__name__, (Written, kind), {}) for kind in (str
 
 
 def written(value: Any, path: object, line: int | None = None) -> Any:
-    """Return a value that knows where a person wrote it; true, false and nothing as they are."""
+    """Return a value with the path and the line where a person wrote it; booleans and None as they are."""
     kind = next((kind for kind in KINDS_WRITTEN if isinstance(value, kind)), None)
     if kind is None or isinstance(value, bool):
         return value

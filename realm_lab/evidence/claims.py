@@ -370,8 +370,8 @@ def _in_braces(text: str, start: int) -> tuple[int, int]:
 
 
 def _plain_latex(text: str) -> str:
-    """The text without commands, such as of \\textbf{.79}, \\num{0,79} or 0{,}79. A comma in braces is a decimal one,
-    unless it separates thousands."""
+    """LaTeX as plain text: .79 for \\textbf{.79}, 0.79 for \\num{0,79} and 0{,}79. A comma in braces is a decimal one,
+    unless any comma of the text separates thousands, as in 1{,}000."""
     text = re.sub(r"(\\num\w*\{\d*),(?=\d)", r"\1.", text)
     if not re.search(r"\b[1-9]\d{0,2}(?:\{,\}\d{3})+(?!\d)", text):
         text = text.replace("{,}", ".")

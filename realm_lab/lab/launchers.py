@@ -39,7 +39,7 @@ from realm_lab.records.study import study_folder
 from realm_lab.records.validation import validation_line
 from realm_lab.records.yaml_file import parse_yaml
 
-# option -> setting of launcher.slurm
+# option of sbatch -> setting of launcher.slurm
 SETTINGS = {
     "partition": "partition",
     "account": "account",

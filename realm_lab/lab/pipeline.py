@@ -1,8 +1,8 @@
 """The default pipeline stage by stage, as DVC runs it: a study of two cells, with its exports.
 
 The study `default` uses params.yaml. With other parameters the same cells are the study `scratch`, which exports
-nothing. Missing inputs of a stage are computed before it. DVC versions copies, in data/ and models/:
-checkpoints stay in runs/, which is filled again from the copies if it was deleted.
+nothing. Missing inputs of a stage are computed before it. DVC versions copies of the results, in data/ and models/,
+without checkpoints. If runs/ was deleted, it is filled again from these copies.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def tasks_of(
     until: str = "",
     each_stage_alone: bool = False,
 ) -> list[Task]:
-    """Return unfinished work up to the stage `until` (""; each run's last), each task after those that it needs. A
+    """Return unfinished work up to the stage `until` ("": each run's last), each task after those that it needs. A
     failed stage, and the stages after it, are left out unless `retry_failed`. A running stage is included: the launcher
     waits for it. `each_stage_alone`: one task per stage, since later runs may share any of them."""
     work = []

@@ -42,7 +42,7 @@ SMALL = {  # parameter -> its small value; if cells differ in it, they get this 
     "evaluate.cloze_sentences": QUESTIONS,
 }
 MANY = 10**9
-OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries that the tried project does not share
+OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries of the project that runs/try does not link to
 
 
 def try_study(asked: Sweep) -> int:

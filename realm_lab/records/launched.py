@@ -84,8 +84,8 @@ def _quota(listed: Path, mounted: Path) -> float | None:
 
 
 def _allocated() -> int | None:
-    """Return the cores that SLURM gave this process; None outside of a job. A step's task has one, unless it was asked
-    for more; a batch script has all that the job has on the node."""
+    """Return the cores that SLURM gave this process; None outside of a job. One of several tasks of a step has those
+    requested per task, or one; other processes have all cores of the step or the job on the node."""
     if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         return int(os.environ.get("SLURM_CPUS_PER_TASK", "1"))
     found = os.environ.get("SLURM_CPUS_ON_NODE")

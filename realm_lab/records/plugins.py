@@ -39,7 +39,7 @@ from realm_lab.records.opened import watch
 from realm_lab.records.validation import problem_of
 
 GROUP = "realm_lab.plugins"  # of entry points
-MOVED = {  # modules of realm_lab that custom code may name by an earlier path
+MOVED = {  # earlier path of a part of realm_lab -> its path now, for the remedy if custom code imports the earlier one
     **{
         f"realm_lab.{part}": f"realm_lab.engine.{part}"
         for part in "core corpus evaluation masking models params retrieval systems training worlds".split()

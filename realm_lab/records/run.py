@@ -330,7 +330,7 @@ class Run:
 
     @property
     def stage(self) -> str | None:
-        """The stage that decides about its state: the first that is not complete; None if all are."""
+        """The stage that determines the run's state: the first that is not complete; None if all are."""
         return next((name for name, one in self.states.items() if one.state != "COMPLETE"), None)
 
     @property

@@ -48,8 +48,8 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, source: object, name: str = "") -> Any:
-    """Parse a YAML text from `source`, a file or a flag, whose path and line the values know. `name`: that of the
-    value. UserError: not YAML, or YAML beyond names and values."""
+    """Parse a YAML text. Each value has its line and the path `source`, a file or a flag. `name`: that of the value.
+    UserError: not YAML, or YAML beyond names and values."""
     try:
         _check_plain(text, source)
         return _written(_loaded(text), source, name)

@@ -13,7 +13,7 @@ LATER = "@new"  # ends the id of a paragraph's later version
 
 
 def _both_versions(record: Record, dropped: Dropped) -> Iterator[Document]:
-    """Yield a paragraph's earlier version, with the id that SQuAD's reader gives it, and the later, ending in LATER."""
+    """Yield both versions of a paragraph: the earlier with the id from SQuAD's reader, the later with LATER added."""
     identity, article = _paragraph_id(record), record.field("title", str)
     title = readable_title(article)
     yield Document(identity, title, record.field("old_context", str), article)

@@ -151,7 +151,7 @@ def _embedding(params: Params, work: Workload, device: torch.device) -> float:
 
 
 def _training(params: Params, work: Workload, device: torch.device) -> tuple[float, float]:
-    """Measure operations per second of reading with its backward pass, and the seconds of an optimiser update."""
+    """Measure operations per second of the reader's forward and backward pass, and seconds of an optimiser update."""
     reader = new_reader(without_checkpoint(params), work.shape.vocabulary_size, 0).to(device)
     batch = _sequences(work.joined, params.launch.token_budget, device)
     at_BM = torch.ones(len(batch.tokens_BL), max(1, round(work.masks)), dtype=torch.int64, device=device)

@@ -49,8 +49,7 @@ class PathRetrieverOptions(LinkedOptions):
 
 
 class JoinedPassages(Passages):
-    """A view of a corpus in which row i is the bodies of `rows[i]`, one after the other with blanks between; without
-    titles."""
+    """A view of a corpus: passage i joins the bodies of the passages `rows[i]` with blanks, without their titles."""
 
     def __init__(self, passages: Passages, rows: Sequence[Sequence[int]]):
         self._rows = rows

@@ -100,7 +100,7 @@ class TripleWorld(ToyWorld):
 
 
 def fill_card(triples: Sequence[tuple[str, str]], salient: Mapping[str, str], subject: str) -> list[Sentence]:
-    """Return triples of one subject, named only in the first, from their wordings and values."""
+    """Return a sentence for each triple (wording, value) of one subject; only the first sentence names the subject."""
     sentences = []
     for number, (wording, value) in enumerate(triples, 1):
         wording = wording if number == 1 else wording.removeprefix("{s} | ")

@@ -152,7 +152,7 @@ def disconnect(failed: bool = False) -> None:
         return  # NCCL would wait for the one that is gone
     if dist.is_initialized():
         if not failed:
-            sum_over_ranks_([torch.zeros(1)])  # a slower rank may still ask this one (peers.py)
+            sum_over_ranks_([torch.zeros(1)])  # wait for slower ranks, which may still ask this one (peers.py)
         dist.destroy_process_group()
     _Group.store, _Group.messages = None, 0
 

@@ -66,8 +66,8 @@ class _RawSentence(NamedTuple):
 
 
 class Cutter:
-    """Cuts, tags and tokenises. The result for some articles depends only on them and its arguments;
-    `tokenizer` is the JSON."""
+    """Cuts articles into passages and sentences, tags and tokenises them. The result depends only on the articles and
+    the arguments. `tokenizer`: a tokenizer as JSON."""
 
     def __init__(self, tokenizer: str, passage_length: int, sentence_length: int, make_tagger: MakeTagger):
         self._tokenizer = Tokenizer.from_str(tokenizer)

@@ -168,8 +168,8 @@ class System:
     name: ClassVar[str]  # letters, digits and _; the first part of the name of a run's folder
     title: ClassVar[str]
     stages: ClassVar[tuple[Stage, ...]]
-    reads_pictures: ClassVar[bool] = False  # whether passages may be pictures
-    only_bert: ClassVar[bool] = False  # whether model.checkpoint must be a BERT, of whose layers the system is built
+    reads_pictures: ClassVar[bool] = False  # true if passages may be pictures
+    only_bert: ClassVar[bool] = False  # true if model.checkpoint must be a BERT, whose layers the system uses
     options: ClassVar[type[Section]] = Section  # parameters of this system only, system_options.NAME; its training
     # stages depend on them as "system_options" or "system_options.OPTION"
     fixed: ClassVar[Mapping[str, Any]] = {}  # parameters that its runs always have: {"finetune.softmax": "joint"}

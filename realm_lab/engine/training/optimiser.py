@@ -90,7 +90,7 @@ class ScheduledAdamW:
                 }
 
     def state(self) -> dict[str, Tensor]:
-        """Return Adam's moments by parameter name, for a checkpoint."""
+        """Return Adam's moments and step counts by parameter name, for a checkpoint."""
         return {
             f"{self.name}.{key}.{part}": value
             for key, parameter in self.named.items()

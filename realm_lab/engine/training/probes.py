@@ -31,8 +31,10 @@ from realm_lab.engine.retrieval.staleness import Drift, drift
 
 READER_SENTENCES = 32
 PROBES = ("gold", "same_article", "random")
-SAMPLED_PASSAGES = 128  # that a sampled look embeds whatever the index finds
-DEPTH = 2  # times as many passages as are read: those that the index finds and a sampled look embeds
+# `StalenessProbe.sampled` embeds this many random passages, and for each query the best of the index: DEPTH times as
+# many as are read.
+SAMPLED_PASSAGES = 128
+DEPTH = 2
 
 
 class ReaderProbe:

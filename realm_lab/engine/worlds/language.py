@@ -1,8 +1,9 @@
 """The toy world's language: entity types, relations, how a fact may be worded, and the syllables of names.
 
 Each relation has two encyclopedia wordings (Z), three news wordings (X) that share no content words with them, and a
-question in either style; one whose value is an entity can also describe it, in either style. A masked news statement is
-therefore solved by the passage that holds the fact only by a retriever that has learned which wordings mean the same.
+question in either style. If its value is an entity, it also has a description of this entity in either style. The
+passage with the fact of a masked news statement is found only by a retriever that has learned which wordings mean the
+same.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def bands_figure(
     step: str = "pre-training step",
     styles: Styles | None = None,
 ) -> Figure | None:
-    """`curves_figure` of what `bands` returns; small multiples if there are many cells and few panels."""
+    """`curves_figure`, from the table that `bands` returns; small multiples if there are many cells and few panels."""
     drawn = [panel for panel in panels if (found["metric"] == panel.metric).any()]
     present = _present(cells, found)
     if not drawn or not present:

@@ -37,8 +37,8 @@ from realm_lab.evidence.report.tables import coverage
 from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.records.study import DEFAULT, Studies
 
-NO_PLAN = {"line": 0}  # of the ledger; the default pipeline promises nothing
-SEARCH = "search-"  # first part of the names of searches, whose reports are others
+NO_PLAN = {"line": 0}  # for a study without a plan in the ledger; the default pipeline needs none
+SEARCH = "search-"  # first part of the names of searches, whose reports are written elsewhere
 
 
 def report(

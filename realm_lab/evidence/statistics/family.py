@@ -33,8 +33,8 @@ class Kind(StrEnum):
     LOWER = "lower"  # significantly
     HIGHER = "higher"
     EQUIVALENT = "equivalent"  # a difference as large as the study declares to matter is ruled out
-    NOT_SIGNIFICANT = "not significant"  # though this many seeds can be
-    INCONCLUSIVE = "inconclusive"  # the same, and a difference that matters is not ruled out
+    NOT_SIGNIFICANT = "not significant"  # with enough seeds; the study declares no difference that matters
+    INCONCLUSIVE = "inconclusive"  # with enough seeds; not significant, and a difference that matters is not ruled out
     TOO_FEW_SEEDS = "too few seeds"  # for any significant difference
     ONE_PAIR = "one pair of models"  # one seed, but its interval over questions excludes zero
     REFUSED = "refused by the control"  # significant or equivalent, but a second arm of the same code is no control
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One comparison with the baseline, judged among the others of its family. The words for it are in verdict.py."""
+    """One comparison with the baseline, judged among the others of its family. The words for it are in wording.py."""
 
     comparison: Comparison
     metric: Metric

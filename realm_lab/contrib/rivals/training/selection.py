@@ -114,6 +114,6 @@ def finetune(context: Context, run: StageRun, make_task: Callable[..., Selection
 
 
 def finetune_hard_em(context: Context, run: StageRun) -> None:
-    """Fine-tune the reader on the occurrences of the answer that the variant chooses."""
+    """Fine-tune the reader with the objective that the option `variant` names (see HardEmTask)."""
     own = cast(PassageSystem, context.system).own
     finetune(context, run, partial(HardEmTask, variant=own.variant, tau_steps=own.tau_steps))
