@@ -14,10 +14,10 @@ class Bound(NamedTuple):
     is_upper: bool
     limit: float
     unit: str
-    counts_at_end: bool = False  # if crossed at the last step, the run has collapsed at once
+    counts_at_end: bool = False  # crossed at the last step, it flags the run without `patience_steps`
 
     def is_crossed(self, value: float) -> bool:
-        """True if a value is out of bounds; NaN is."""
+        """True if a value is out of bounds or NaN."""
         return not (value <= self.limit if self.is_upper else value >= self.limit)
 
     @property
@@ -35,7 +35,7 @@ BOUNDS = (
     Bound("probe_gold_utility", "utility of gold passages", False, 0.0, " nats a token"),
 )
 
-# Held-out retrieval, the best judge first: a share of items, how many items, and for people
+# Metrics of held-out retrieval, the best judge first: name of a share, name of the number of items, words for people
 RETRIEVAL = (
     ("cloze_gold_among_candidates", "cloze_gold_known", "gold passages among the candidates of held-out sentences"),
     ("recall_at_5", "questions_dev", "recall@5 on development questions"),
@@ -45,9 +45,9 @@ LEAST_HITS = 20  # of 20 hits less than half are left by chance in 1 of 200 samp
 
 
 def retrieval_bound(start: Mapping[str, float]) -> Bound | None:
-    """Return the bound on held-out retrieval: half of its value at step 0, which is in the evaluation `start`.
+    """Return the bound on held-out retrieval: half of its value in `start`, the evaluation at step 0.
 
-    The first metric of RETRIEVAL that found something then is bounded; None if none did.
+    It bounds the first metric of RETRIEVAL with at least LEAST_SHARE and LEAST_HITS in `start`; None if there is none.
     """
     for metric, items, quantity in RETRIEVAL:
         share = start.get(metric, 0.0)

@@ -33,7 +33,7 @@ Examined = tuple[str, tuple[tuple[str, str], ...]]  # digest; (module, name) of 
 class CodeReader:
     """Digests of modules, taken when each module is first asked for.
 
-    `cache` is a JSON file of digests by the content of a source file, which therefore never goes stale.
+    `cache`: a JSON file of digests, found by the content of a source file, so that no digest is out of date.
     """
 
     def __init__(self, cache: Path | None = None) -> None:
@@ -80,13 +80,13 @@ class CodeReader:
         return self._find(module)
 
     def source(self, path: Path) -> str:
-        """Return the digest of a Python file by its syntax, as of a module."""
+        """Return the digest of a Python file, computed from its syntax as for a module."""
         return self._file(path.stem, path)[0]
 
     def save(self) -> None:
         """Write the cache, if it has grown."""
         if self._is_new and self._cache is not None:
-            write_text(self._cache, json.dumps(self._examined))  # without line breaks, which take seven times as long
+            write_text(self._cache, json.dumps(self._examined))  # indented JSON takes seven times as long to write
             self._is_new = False
 
     def _module(self, module: str) -> tuple[str, tuple[str, ...]]:
@@ -123,8 +123,8 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def outside_digest(module: str) -> str | dict[str, str]:
-    """Return the digest of a custom module, and of each module of its package that it imports. MISSING: not a Python
-    file."""
+    """Return the digest of a custom module, or module -> digest if it imports modules of its package. MISSING: not a
+    Python file."""
     found = CodeReader().outside(module)
     return found[module] if len(found) == 1 else found
 
@@ -142,7 +142,7 @@ def reach_working_folder() -> None:
 
 
 def find_module(module: str, folders: Callable[[str], tuple[Path, ...]]) -> Path | None:
-    """Return the source file of a module; None if there is none. `folders`: folders of its parent package."""
+    """Return the source file of a module; None if there is none. `folders`: top-level name -> folders (`_folders`)."""
     top, *parts = module.split(".")
     for folder in folders(top):
         path = folder.joinpath(*parts)
@@ -220,7 +220,7 @@ def _dump(node: object) -> Iterator[str]:
 
 
 def _read_cache(cache: Path | None) -> dict[str, Examined]:
-    """Read a cached file; empty if it cannot be read, since it can be made again."""
+    """Read the cache of digests; empty if it cannot be read, since digests can be computed again."""
     try:
         found = read_json(cache) if cache is not None and cache.is_file() else {}
         return {

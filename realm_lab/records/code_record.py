@@ -29,14 +29,14 @@ from realm_lab.records.validation import read_record
 NAME = "code.json"
 STRICT = ConfigDict(extra="forbid")
 SHOWN = 6  # modules in a line
-EDITED = "edited while it ran"  # in place of a digest
+EDITED = "edited while it ran"  # used instead of a digest
 UNRECORDED = "all (its code was not recorded)"
 EARLIER = "an earlier stage (computed again)"
 
 
 @dataclass(frozen=True, config=STRICT)
 class Acceptance:
-    """A user's decision that a change of the code does not matter. `modules`: changed module -> its digest then."""
+    """A user's decision that a change of the code does not matter. `modules`: changed module or file -> new digest."""
 
     modules: dict[str, str]
     before: str  # as in CodeRecord
@@ -46,9 +46,9 @@ class Acceptance:
 
 @dataclass(frozen=True, config=STRICT)
 class CodeRecord:
-    """`roots` are the modules that the stage starts from, `modules` all that they reach with their digests, `before` is
-    the digest of the record of the stage before it ("" for the first). `files` are those that custom modules opened,
-    with their digests; a path in the project is relative to it."""
+    """`roots`: modules in which the stage's code starts. `modules`: digests of all modules that these import, directly
+    or not. `before`: digest of the record of the stage before ("" for the first). `files`: digests of the files that
+    custom modules opened; paths in the project are relative to it."""
 
     roots: tuple[str, ...]
     modules: dict[str, str]
@@ -58,7 +58,7 @@ class CodeRecord:
 
     @property
     def digest(self) -> str:
-        """Digest that is equal for stages computed by the same code, in each stage before them as well."""
+        """Digest of the code and files of this stage and of all stages before it."""
         return digest([self.modules, self.before, *([self.files] if self.files else [])])
 
     @property
@@ -67,7 +67,8 @@ class CodeRecord:
         return functools.reduce(lambda found, one: found | one.modules, self.accepted, self.modules | self.files)
 
     def changes(self, now: Mapping[str, str], before: str | None) -> list[str]:
-        """Return changes from the code `now`, and from the stage before it (None: unknown), unless accepted."""
+        """Return names whose digest `now` is another one, and EARLIER if the digest of the stage before is not `before`
+        (None: unknown). Accepted changes are left out."""
         known = {name: found for name, found in self.known.items() if found != MISSING}
         found = differing(known, {name: found for name, found in now.items() if found != MISSING})
         accepted = {self.before, *(one.before for one in self.accepted)}
@@ -95,7 +96,7 @@ class CodeStates:
 
     def of_run(self, folders: Mapping[str, Path], roots: Mapping[str, Sequence[str]] | None = None) -> list[StageCode]:
         """Return the stages of a run that can be used again; `folders`: stage -> folder, in order, from `prepare` on.
-        `roots`: the modules that their code starts from now; None: as they recorded."""
+        `roots`: stage -> modules in which its code starts now; None: those of its record."""
         found: list[StageCode] = []
         before: str | None = ""
         for stage, folder in folders.items():
@@ -116,7 +117,7 @@ class CodeStates:
         return self._records[folder]
 
     def write(self, stage: str, folders: Mapping[str, Path], roots: Sequence[str]) -> None:
-        """Record the current code for a stage of a run that starts from nothing."""
+        """Record the current code for a stage that starts without a checkpoint."""
         self._put(folders[stage], CodeRecord(tuple(roots), self._reader.reached(roots), self._before(stage, folders)))
 
     def accept(self, stage: str, folders: Mapping[str, Path], roots: Sequence[str]) -> None:
@@ -129,14 +130,14 @@ class CodeStates:
         self._put(folders[stage], replace(record, roots=tuple(roots), accepted=(*record.accepted, acceptance)))
 
     def check_unedited(self, roots: Sequence[str]) -> None:
-        """UserError: the code was edited after this process read it, so that it would run old and new code."""
+        """Raise a UserError if the code was edited after this process read it, which would mix old and new code."""
         if edited := self._edited(roots):
             remedy = "start the command again"
             raise UserError(f"the code was edited since this command started: {', '.join(edited[:SHOWN])}", remedy)
 
     def end(self, folder: Path) -> None:
-        """Add to the record of a stage whose work ends the files that its custom modules opened. Files and modules that
-        were edited while it ran equal no later ones."""
+        """Complete the record of a stage whose work ends with the files that its custom modules opened. Files and
+        modules that were edited meanwhile get the digest EDITED, which equals no later digest."""
         record = self.record(folder)
         if record is None:
             return
@@ -156,7 +157,7 @@ class CodeStates:
     def _edited(self, roots: Sequence[str]) -> list[str]:
         try:
             return differing(self._reader.reached(roots), new_reader(self._runs).reached(roots))
-        except UserError as error:  # saved in the middle of an edit: no Python
+        except UserError as error:  # a file saved half-edited is not valid Python
             return [str(error)]
 
     def files(self, folder: Path) -> dict[str, str]:
@@ -169,13 +170,13 @@ class CodeStates:
         return path.relative_to(project).as_posix() if project in path.parents else str(path)
 
     def _file_digest(self, path: Path) -> str:
-        """Return the digest of a file, of Python code without comments; MISSING if there is none."""
+        """Return the digest of a file, for Python code without comments; MISSING if there is no file."""
         if not path.is_file():
             return MISSING
         return self._reader.source(path) if path.suffix == ".py" else digest_file(path)[:DIGITS]
 
     def _before(self, stage: str, folders: Mapping[str, Path]) -> str:
-        """Return the digest of the record of the stage before, "" for the first."""
+        """Return the digest of the record of the stage before, "" for the first stage."""
         names = list(folders)
         number = names.index(stage)
         record = self.record(folders[names[number - 1]]) if number else None
@@ -212,12 +213,12 @@ def accepted_lines(found: Iterable[StageCode]) -> list[str]:
 
 @functools.cache
 def code_reader(runs: Path) -> CodeReader:
-    """Return the digests of this process: of each module when it was first read, about when it was imported."""
+    """Return the reader of this process, with the digest of each module as first read, about when it was imported."""
     return new_reader(runs)
 
 
 def new_reader(runs: Path) -> CodeReader:
-    """Return the digests of modules as they are now."""
+    """Return a reader of modules as they are now."""
     return CodeReader(runs / ".code.json")
 
 

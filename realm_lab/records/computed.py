@@ -50,8 +50,8 @@ def computes(entry: Metric) -> Callable[[Function], Function]:
 
 
 def definition(parameter: str, choice: Choice) -> Metric:
-    """The metric that `parameter` names by its code, options in its name and title. UserError: no such function, it
-    cannot be called, or a wrong option."""
+    """The metric of a custom function, which `choice` names; the metric's name and title include the options.
+    UserError: no such function, it cannot be called, or a wrong option."""
     chosen = COMPUTED.choose(parameter, choice)
     name = choice.name.rpartition(":")[2]
     entry = getattr(chosen.load(), "metric", None) or Metric(name, name.replace("_", " "), better="")
@@ -61,7 +61,7 @@ def definition(parameter: str, choice: Choice) -> Metric:
         name=f"{entry.name}{option_suffix(choice)}",
         title=f"{entry.title} ({options})" if options else entry.title,
         part="answers",
-        choice=Choice(chosen.target, choice.options).plain(),  # a name is known only where its plug-in is imported
+        choice=Choice(chosen.target, choice.options).plain(),  # not its name, which only its plug-in registers
     )
 
 

@@ -1,4 +1,4 @@
-"""The defaults of parameters: the values that records mean which are older than a parameter."""
+"""The defaults of parameters, which also hold for records that are older than a parameter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from realm_lab.records.files import read_json
 
-DEFAULTS = Path(__file__).with_name("defaults.json")  # of params/, which `make pages` writes
+DEFAULTS = Path(__file__).with_name("defaults.json")  # written by `make pages` from engine/params/
 
 
 @functools.cache

@@ -22,11 +22,11 @@ from realm_lab.records.files import digest_file, json_text, read_object, write_j
 DIGESTS = "digests.json"
 BLOCKS, BLOCK_BYTES = 32, 4096
 WHOLE_BYTES = 4 * 2**20  # a file up to this size is always compared whole
-CHANGING = ("checkpoints", "index", "lease")  # folders of a stage; a checkpoint has a separate digest
+CHANGING = ("checkpoints", "index", "lease")  # folders of a stage that are left out; checkpoints have separate digests
 
 
 class FileDigest(NamedTuple):
-    """A file as it was written. `before`: the SHA-256 of the content that it replaces, which is there until then."""
+    """A file as it was written. `before`: the SHA-256 of the content that it replaces, valid until it is written."""
 
     bytes: int
     sha256: str
@@ -40,7 +40,7 @@ def write_digests(folder: Path, names: Iterable[str] | None = None, name: str = 
 
 
 def write_last(path: Path, value: Any, names: Iterable[str] | None = None, name: str = "") -> None:
-    """Write a JSON file that marks its folder as finished, and before it the digests of the folder with that file's."""
+    """Write digests.json of a folder, this file's digest included, then the JSON file that marks it as finished."""
     folder = path.parent
     others = [other for other in (_files(folder) if names is None else names) if other != path.name]
     _put(folder, name, {other: _written(folder / other) for other in others} | {path.name: _future(path, value)})
@@ -73,7 +73,7 @@ def _future(path: Path, value: Any) -> FileDigest:
 
 
 def _files(folder: Path, prefix: str = "") -> Iterator[str]:
-    """Yield the files of a folder whose digests it has: not hidden ones, locks, or what goes on changing."""
+    """Yield the files for a folder's digests.json: not hidden files, locks, or the folders CHANGING."""
     for path in sorted(folder.iterdir()):
         name = f"{prefix}{path.name}"
         if path.name.startswith(".") or path.suffix == ".lock" or name in (DIGESTS, *CHANGING):
@@ -109,11 +109,11 @@ def read_digests(folder: Path) -> tuple[str, dict[str, FileDigest]]:
 
 
 def is_whole(folder: Path) -> bool:
-    """True if digests.json and all files that it lists are there. UserError: it is broken."""
+    """True if digests.json and all files that it lists are there. UserError: digests.json is broken."""
     if not (folder / DIGESTS).is_file():
         return False
     inner = f"/{DIGESTS}"
-    return all(  # thousands of files in a sweep with nothing to do: no Path of each
+    return all(  # strings, not Paths: a sweep with nothing to do checks thousands of files
         is_whole(folder / name.removesuffix(inner)) if name.endswith(inner) else os.path.isfile(f"{folder}/{name}")
         for name in read_digests(folder)[1]
     )
@@ -147,8 +147,8 @@ def check_file(path: Path, remedy: str = "") -> None:
 
 
 def check_folder(folder: Path, part: str = "") -> None:
-    """Refuse a folder with files that differ from those that were written, or that are of another folder. `part`: check
-    only paths that start with it. UserError: as `check_file`, or there are no digests."""
+    """Refuse a folder with files that differ from those that were written, or that belong to another folder. `part`:
+    check only paths that start with it. UserError: as `check_file`, or there are no digests."""
     for path, differs in differences(folder, part):
         raise UserError(differs, _remedy(folder), path=path)
 
@@ -164,7 +164,7 @@ def differences(folder: Path, part: str = "", *, whole: bool = False) -> Iterato
 
 
 def made_as_one(folder: Path) -> Path:
-    """Return the folder to delete so that a file is made again: its stage, or else the folder itself."""
+    """Return the folder to delete so that the files of `folder` are made again: the stage that it is in, or itself."""
     return folder.parent if (folder.parent / "config.yaml").is_file() else folder
 
 

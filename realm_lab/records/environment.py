@@ -16,7 +16,7 @@ from realm_lab.records.launched import cores, launched
 
 PACKAGES = (
     "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy bm25s PyStemmer regex".split()
-)  # can move a number
+)  # whose versions can change a result
 LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = (
@@ -24,8 +24,8 @@ CODE = (
     "realm_lab",
     "experiments",
     "params.yaml",
-)  # files that decide about numbers; stages rewrite reports/, dvc.lock
-OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # how its threads wait; moves no number
+)  # files that can change a result; others, such as reports/ and dvc.lock, are rewritten by stages
+OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # how OpenMP's threads wait; changes no result
 LONGEST_PATCH = 1 << 20  # bytes
 
 
@@ -51,7 +51,7 @@ def user() -> str | None:
     """Return the user's name; None if neither the environment nor the system has one, as in some containers."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # the second from Python 3.13 on
+    except (KeyError, OSError):  # OSError from Python 3.13 on
         return None
 
 
@@ -83,8 +83,8 @@ def processor() -> tuple[str, set[str]]:
 
 
 def vectors() -> str:
-    """Return the vector instructions that torch uses, which decide how it rounds, and their limits by the environment;
-    "" in a process that computes without torch."""
+    """Return the vector instructions that torch uses, which decide how it rounds, and limits set in the environment;
+    "" in a process without torch."""
     if (torch := sys.modules.get("torch")) is None:
         return ""
     limits = (f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ)

@@ -18,13 +18,13 @@ from typing import IO, Any
 
 from realm_lab.errors import UserError, in_words
 
-LONGEST_BYTES = 200  # a file system takes 255, and temporary neighbours need some
+LONGEST_BYTES = 200  # of a name: file systems allow 255, and names of temporary files are longer
 
-MARK = ".realm_lab"  # in every directory that we wrote as a whole, and may therefore replace
-# How libraries say that a disk is full and lose the number: Rust's, and NumPy's where a write ends before its time.
+MARK = ".realm_lab"  # file in every directory that `atomic_directory` wrote, and may replace
+# Errors for a full disk that have no errno: of libraries in Rust, and of NumPy if a write was incomplete.
 FULL = re.compile(rf"os error ({errno.ENOSPC}|{errno.EDQUOT})\)|\d+ requested and \d+ written")
-VISIBLE_SECONDS, LOOK_SECONDS = 120.0, 0.1  # until a file of another machine is visible here
-SETTLED_SECONDS = 2.0  # a file written this recently may be written again without its size and times telling
+VISIBLE_SECONDS, LOOK_SECONDS = 120.0, 0.1  # longest wait for a file of another machine, and interval of looks
+SETTLED_SECONDS = 2.0  # a younger file may be written again with the same size and times
 
 
 class DiskFull(UserError):
@@ -48,7 +48,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 @contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """Inside, a full disk raises DiskFull with `path`, unless the error names a file already."""
+    """Turn an error inside about a full disk into DiskFull with `path`; a DiskFull keeps its path."""
     try:
         yield
     except DiskFull:
@@ -166,7 +166,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_output(path: Path, inputs: Iterable[Path]) -> None:
-    """Raise a UserError if an output file is one of its inputs, or lies in a folder of them."""
+    """Raise a UserError if an existing output file is one of the inputs, or lies in a folder of the inputs."""
     path = Path(path)
     for other in map(Path, inputs) if path.exists() else ():
         if other.exists() and (path.samefile(other) or other.resolve() in path.resolve().parents):
@@ -174,8 +174,8 @@ def check_output(path: Path, inputs: Iterable[Path]) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Delete a directory that `atomic_directory` wrote. Anything else is a UserError; a missing path is ignored. It is
-    gone at once: files that a network file system keeps because they are being read stay in a hidden neighbour."""
+    """Delete a directory that `atomic_directory` wrote. Anything else is a UserError; a missing path is ignored. The
+    path is free at once; files that are still read on a network file system stay in a hidden neighbour."""
     check_replaceable(path)
     if path.exists():
         old = _beside(path, "old")
@@ -200,7 +200,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print it as readable JSON; paths are text."""
+    """Print `value` as readable JSON, with paths as text."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str), flush=True)
 
 

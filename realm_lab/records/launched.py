@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # the last as a warning of SLURM
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # SIGUSR2: SLURM's warning
 
 
 class Launched(NamedTuple):
-    """This process among those of its run, and the address of the first."""
+    """Rank of this process among the `size` processes of its run, and the address of the first process."""
 
     rank: int = 0
     size: int = 1
@@ -34,10 +34,10 @@ def launched() -> Launched:
 
 
 def own_package() -> dict[str, str]:
-    """Return variables that make `python -m realm_lab...` run the package of this process, though the working folder
-    may hold another one."""
+    """Return environment variables that make `python -m realm_lab...` run the package of this process, even if the
+    working folder holds another realm_lab."""
     root, given = Path(__file__).resolve().parents[2], os.environ.get("PYTHONPATH")
-    roots = [] if root.name in ("site-packages", "dist-packages") else [str(root)]  # it is found there anyway
+    roots = [] if root.name in ("site-packages", "dist-packages") else [str(root)]  # found without it
     paths = [*roots, *([given] if given else [])]
     return {"PYTHONSAFEPATH": "1"} | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
 
@@ -57,16 +57,16 @@ def exit_on_signals() -> None:
 
 
 def cores() -> int:
-    """Return the cores that this process may use: of its affinity, within the quota of its control group, and of its
-    allocation in SLURM."""
+    """Return the number of cores that this process may use: the least of its affinity, the quota of its control group
+    and its allocation in SLURM."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits = (_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")), _allocated())
     return max(1, min([affinity, *(int(limit) for limit in limits if limit is not None)]))
 
 
 def _quota(listed: Path, mounted: Path) -> float | None:
-    """Return the cores' worth of time that the control groups of this process allow (versions 1 and 2); None: no
-    limit. A container may see its group at the root, under the name that it has on the host."""
+    """Return the least number of cores that the control groups of this process allow (versions 1 and 2); None: no
+    limit. A container may see its group mounted as the root, but listed by its name on the host."""
     found = []
     for line in listed.read_text().splitlines() if listed.is_file() else ():
         _, controllers, name = line.split(":", 2)
@@ -99,7 +99,7 @@ def visible_gpus(device: str) -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]
-    if not Path("/dev/nvidiactl").exists():  # torch takes seconds to say the same
+    if not Path("/dev/nvidiactl").exists():  # importing torch to find this out takes seconds
         return []
     import torch
 

@@ -28,7 +28,7 @@ from realm_lab.records.files import write_json
 from realm_lab.records.launched import slurm_job
 from realm_lab.records.validation import read_record
 
-SAME_START_SECONDS = 2.0  # the boot time is known to a second
+SAME_START_SECONDS = 2.0  # boot times are exact only to a second
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Owner:
 
     @property
     def is_dead(self) -> bool:
-        """True if it is certainly gone; unknown for processes of another machine."""
+        """True if the process is certainly gone; False if that is unknown, as for processes of another machine."""
         if self.host != socket.gethostname():
             return False
         try:
             process = psutil.Process(self.pid)
-            zombie = process.status() == psutil.STATUS_ZOMBIE  # killed, and nobody has collected it
+            zombie = process.status() == psutil.STATUS_ZOMBIE  # ended, not yet waited for
             clock_was_set = _boot_time() - self.boot if self.boot else 0.0
             return zombie or abs(process.create_time() - clock_was_set - self.born) > SAME_START_SECONDS
         except psutil.NoSuchProcess:
@@ -64,12 +64,12 @@ class Owner:
 
 def this_process() -> Owner:
     """Return the owner that stands for the calling process."""
-    boot = _boot_time()  # first: older versions of psutil remember it for the start of a process
+    boot = _boot_time()  # first: older versions of psutil compute create_time() with the last value read
     return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time(), boot, slurm_job())
 
 
 def _boot_time() -> float:
-    """Origin of process start times in unix seconds; 0 if the platform counts from none."""
+    """Start of the machine in unix seconds; 0 on platforms where start times of processes do not depend on it."""
     return psutil.boot_time() if sys.platform == "linux" else 0.0
 
 
@@ -113,11 +113,11 @@ class Holder:
 HOLDER = TypeAdapter(Holder)
 
 
-_sights: dict[Path, tuple[Holder, float, bool]] = {}  # lease file -> its last holder, and what `_look` returned
+_sights: dict[Path, tuple[Holder, float, bool]] = {}  # lease file -> its last content, and the two values of `_look`
 
 
 def _look(folder: Path, holder: Holder) -> tuple[float, bool]:
-    """Return the time (time.monotonic()) since when this process saw a lease unchanged, and true if it ever changed."""
+    """Return when this process first saw the present lease (time.monotonic()), and if a sign of life changed it."""
     path = _path(folder, holder.name)
     known = _sights.get(path)
     if known is None or known[0] != holder:
@@ -131,8 +131,8 @@ def is_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
 
 
 def seems_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
-    """Best guess from a single look, for display only. It compares the holder's clock with this one, until
-    this process has seen a sign of life, or none for as long as the limit."""
+    """True if a lease is probably held, for display only. Before this process has seen a sign of life, the time in the
+    lease is compared with this machine's clock, which may differ from the holder's."""
     if not is_held(folder, holder, limit_seconds):
         return False
     return _look(folder, holder)[1] or holder.age <= limit_seconds
@@ -197,7 +197,8 @@ def take(folder: Path, name: str, *, limit_seconds: float) -> Lease:
 
 
 def holders(folder: Path) -> list[Holder]:
-    """Read all leases in a folder, dead ones too, by name. Needs no lock: a lease released meanwhile is left out."""
+    """Read all leases in a folder, sorted by name, dead ones too. No lock is needed: a lease released meanwhile is left
+    out."""
     found = []
     for path in sorted(folder.glob("[!.]*.json")):
         try:

@@ -71,7 +71,7 @@ class MetricLog:
 
 
 def scalars(values: Any, separator: str = ".", prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Return every number of nested `values` that can be computed with, the names joined by `separator`."""
+    """Yield (name, number) for the finite numbers of nested `values`, the names joined by `separator`."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             yield from scalars(value, separator, f"{prefix}{separator}{name}" if prefix else name)
@@ -80,7 +80,7 @@ def scalars(values: Any, separator: str = ".", prefix: str = "") -> Iterator[tup
 
 
 def finite(value: Any) -> float | None:
-    """Return `value` as a float, or None if it is not a number, or too large for squares of it."""
+    """Return `value` as a float, or None if it is not a number, not finite, or LARGEST and more."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
         return None
     return float(value)

@@ -19,10 +19,10 @@ from realm_lab.errors import UserError
 
 Source = Literal["results", "curve", "run"]
 Split = Literal["test", "dev", "train", ""]
-Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM25"]  # of an evaluation, in its order
+Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM25"]  # parts of evaluate, in order
 Better = Literal["up", "down", ""]
 ROUNDING = 1e-6
-FLOOR = 0.02  # of the scale: at its bad end nothing was learned
+FLOOR = 0.02  # share of the scale, at its bad end: values there count as nothing learned
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Metric:
     digits: int = 3
     better: Better = "up"
     headline: bool = False
-    result: str = ""  # the name in the results, where it differs
+    result: str = ""  # the name in the results, if it differs from `name`
     low: float | None = None
     high: float | None = None
     part: Part = "own measurements"
     choice: str | dict[str, Any] | None = None  # the code that computes it from predictions (records/computed.py)
 
     def __post_init__(self) -> None:
-        """UserError: a word that `better`, `source`, `split` or `part` does not have."""
+        """Raise a UserError for a wrong value of `better`, `source`, `split` or `part`."""
         for field, words in (("better", Better), ("source", Source), ("split", Split), ("part", Part)):
             if (word := getattr(self, field)) not in (known := get_args(words)):
                 choices = ", ".join(map(repr, known))
@@ -187,8 +187,7 @@ _CURVES = (
     Metric("marginal_log_likelihood", "marginal log-likelihood", "curve", "train", "nats", 2, headline=True),
 )
 
-# Names with {kind} are measured for each kind of masked span that there is, by the label of the span, or for each form
-# of passages.
+# Each entry stands for several metrics: {kind} is the label of a masked span, or the form of a passage.
 BY_KIND = (
     _share("gold_among_candidates_{kind}", "gold passage among the candidates, {kind} masked", "curve", "train"),
     _share("null_probability_{kind}", "p(null document), {kind} masked", "curve", "train", better=""),
@@ -226,13 +225,13 @@ def curve(name: str) -> Metric:
 
 
 def one_name(name: str) -> str:
-    """The name of a result in tests; results.csv has some results under a second name, too."""
+    """The name of a result in tests; `retrieval_utility` is a second name of `retrieval_utility_end`."""
     return METRICS[name].key if name in METRICS and METRICS[name].key in METRICS else name
 
 
 @functools.cache  # a report asks for each value of each run
 def of_kind(name: str, source: Source) -> Metric | None:
-    """The metric of that name that is measured by kind of masked span, whatever the kind; None: no such metric."""
+    """The metric of that name made from an entry of BY_KIND, whatever its kind; None: no such metric."""
     for pattern in BY_KIND:
         before, after = pattern.name.split("{kind}")
         kind = name[len(before) : len(name) - len(after)]

@@ -36,8 +36,8 @@ def watch() -> None:
 
 
 def opened_by(modules: Collection[str]) -> dict[Path, bool]:
-    """Return the files that these modules opened to read, or what they called, and if each is as it was then. Not among
-    them: libraries, files that this process wrote, and files that are gone."""
+    """Return file -> true if it is unchanged since it was opened, for files that these modules, or functions that they
+    called, opened to read. Files of libraries, files that this process wrote and missing files are left out."""
     by_them = {path: one for path, one in _read.items() if path not in _written and not one[1].isdisjoint(modules)}
     now = {path: _version(path) for path in sorted(by_them)}
     return {Path(path): by_them[path][0] == version for path, version in now.items() if version}
@@ -87,7 +87,7 @@ def _is_custom(file: str) -> bool:
 
 
 def _source(name: str) -> str:
-    """Return the source of compiled code; another file as it is."""
+    """Return the source file of a .pyc file; another path unchanged."""
     try:
         return source_from_cache(name) if name.endswith(".pyc") else name
     except ValueError:

@@ -13,7 +13,7 @@ ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compil
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return recorded parameters by dotted name; each option of a system or of a plug-in has its own."""
+    """Return recorded parameters by dotted name; each option of a system or of a plug-in has a name."""
     found: dict[str, Any] = {}
     is_inside_system = prefix.startswith(f"{OPTIONS}.") and prefix != f"{OPTIONS}."
     for key, value in params.items():
@@ -33,7 +33,7 @@ def is_system_option(key: str) -> bool:
 
 
 def measuring(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of flat parameters that only measure during pre-training, which are not in its key."""
+    """Return the flat parameters that only set measurements during pre-training; its key leaves them out."""
     names = (f"evaluate.{name}" for name in ("interval_steps", "cloze_sentences", "questions"))
     found = {name: parameters[name] for name in names if name in parameters}
     return found | {name: value for name, value in parameters.items() if name.startswith("pretrain.watch.")}

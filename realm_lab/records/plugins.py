@@ -56,8 +56,8 @@ Code = TypeVar("Code", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Choice:
-    """A plug-in as it is written: its name and the given options, whose names know their line. `resolved`: parameter ->
-    the plug-in that it names, once `Kind.choose` has found it; a run carries it to all who ask later."""
+    """A plug-in as it is written: its name and the given options, whose names keep their line. `resolved`: parameter ->
+    the plug-in that it names, kept by `Kind.choose` so that each plug-in is found only once."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ ChoiceAsWritten = Choice | str | Mapping[str, Any]
 
 
 def option_suffix(choice: Choice) -> str:
-    """The options as the end of a name, `_per_token`; "" if there are none."""
+    """The options as the end of a name, such as `_k_5`; "" if there are none."""
     text = "".join(f"_{option}_{value}" for option, value in choice.options.items())
     return re.sub(r"[^\w.-]+", "_", text).rstrip("_")
 
@@ -101,8 +101,8 @@ ChoiceField = Annotated[
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options to plain Python types; YAML's numbers have others. ValueError: a value that JSON does not have,
-    such as a date or an infinity."""
+    """Convert options, which may have subtypes from the YAML reader, to plain Python types. ValueError: a value that
+    JSON does not have, such as a date or an infinity."""
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(options), allow_nan=False))
     except (TypeError, ValueError):
@@ -128,7 +128,7 @@ class Plugin(Generic[Code]):
     target: str
     model: type[BaseModel] | str | None = None  # of its options; text: `package.module:Class`, imported if it is chosen
     code: Code | None = None  # None: not imported yet
-    parameter: str = ""  # that names it
+    parameter: str = ""  # the parameter that names it
     options: BaseModel | None = None
 
     @property
@@ -138,8 +138,8 @@ class Plugin(Generic[Code]):
 
     @property
     def source(self) -> str | dict[str, str] | None:
-        """The digest of custom code: its module, and the modules of its package that it imports. None for a part
-        of realm_lab, whose code each stage records, as it does other custom modules."""
+        """The digests of custom code: of its module and of the modules of its package that it imports. None for a part
+        of realm_lab."""
         if not self.is_own:
             return None
         found = outside_digest(self.module)
@@ -153,7 +153,7 @@ class Plugin(Generic[Code]):
 
     @property
     def named(self) -> str | dict[str, Any]:
-        """The name as it is part of a key: with the digest of a user's own code."""
+        """The name as a key includes it; for custom code with its digest."""
         source = self.source
         return self.name if source is None else {"name": self.name, "source": source}
 
@@ -164,11 +164,11 @@ class Plugin(Generic[Code]):
             return self.load()(*given, **options)
 
     def running(self) -> AbstractContextManager[None]:
-        """Within it errors of a user's own code are UserErrors."""
+        """Return a context that turns errors of custom code into UserErrors."""
         return calling(self.parameter, self.name, self.target) if self.is_own else nullcontext()
 
     def load(self) -> Code:
-        """Import the code if it was not. ImportError: a part of realm_lab needs a missing package."""
+        """Return the code, imported if needed. ImportError: a part of realm_lab needs a missing package."""
         if self.code is not None:
             return self.code
         module, _, name = self.target.partition(":")
@@ -176,7 +176,7 @@ class Plugin(Generic[Code]):
         return code
 
     def options_model(self) -> type[BaseModel] | None:
-        """The type of the options; None: it has none."""
+        """The type of the options; None: the plug-in has no options."""
         if not isinstance(self.model, str):
             return self.model
         found: type[BaseModel] = load_object(self.name, self.model)
@@ -269,7 +269,7 @@ def _entry_points() -> dict[str, str]:
     """Return module -> name of each entry point."""
     return {
         entry.value: entry.name
-        for package in importlib.metadata.distributions()  # `entry_points` skips a second one of the same name
+        for package in importlib.metadata.distributions()  # `entry_points()` skips a second one of the same name
         for entry in package.entry_points
         if entry.group == GROUP
     }
@@ -309,7 +309,7 @@ def options_type(parameter: str, name: str, code: Callable[..., Any]) -> type[Ba
     """The type of the argument `options`; None if there is no such argument. UserError: the type is not a model."""
     try:
         argument = inspect.signature(code).parameters.get("options")
-    except ValueError:  # some that are written in C have none
+    except ValueError:  # some functions in C have no signature
         return None
     if argument is None or argument.kind is argument.VAR_KEYWORD:
         return None
@@ -372,7 +372,7 @@ def check_takes(parameter: str, name: str, code: Callable[..., Any], takes: str,
     given, options = takes.split(", ") if takes else [], {"options": None} if has_options else {}
     try:
         signature = inspect.signature(code)
-    except ValueError:  # some that are written in C have none
+    except ValueError:  # some functions in C have no signature
         return
     try:
         signature.bind(*given, **options)
@@ -394,10 +394,10 @@ def calling(parameter: str, name: str, target: str) -> Iterator[None]:
 
 
 def _failed(parameter: str, name: str, target: str, error: Exception) -> UserError:
-    """The line of a custom module that failed: the last one on the way to the error."""
+    """Make the UserError for an error of custom code, with the last line of its module in the traceback."""
     file = getattr(sys.modules.get(target.partition(":")[0]), "__file__", None)  # None: while it was imported
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file in (frame.filename, None)]
-    frames = [] if isinstance(error, SyntaxError) else frames  # which names file and line
+    frames = [] if isinstance(error, SyntaxError) else frames  # it names file and line itself
     where = f" in {frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno}" if frames else ""
     why = f"{type(error).__name__}{where} ({' '.join(str(error).split())})"
     return UserError(f"parameter '{parameter}': '{name}' failed with {why}; correct it", parameter=parameter)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 FIXED = {1: 8, 5: 4}  # kind of a field -> its bytes
-TEXT = 2  # kind of a text or of a message within
+TEXT = 2  # kind of a text, bytes or an inner message
 
 
 def fields(message: Any) -> Iterator[tuple[int, Any]]:
@@ -34,7 +34,7 @@ def fields(message: Any) -> Iterator[tuple[int, Any]]:
 
 
 def whole_number(message: bytes, position: int) -> tuple[int, int]:
-    """Return the signed number of 64 bits (a varint) that starts there, and the position after it."""
+    """Return the signed number of 64 bits (a varint) that starts at `position`, and the position after it."""
     value = shift = 0
     while True:
         byte = message[position]

@@ -39,10 +39,10 @@ from realm_lab.records.metric_log import MetricLog
 from realm_lab.records.validation import read_record, validated
 from realm_lab.records.yaml_file import read_yaml
 
-# Of a stage, a task or a run, explained in state.py; status.json has only those that its process knows.
+# State of a stage, a task or a run (see state.py); status.json has only the states that the stage's process can set.
 State = Literal["PENDING", "QUEUED", "RUNNING", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "COMPLETE"]
 KEY_LENGTH = 12
-KIB = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
+KIB = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
 HEARTBEAT_INTERVAL_SECONDS = 2.0
 
 
@@ -113,14 +113,14 @@ class StageRun:
         self.stage = stage
         self.key = key or self.path.name.rpartition("-")[2]
         self.metrics = MetricLog(self.path / "metrics.jsonl")
-        self.launch: dict[str, Any] = {}  # settings that move rounding, for env.json
+        self.launch: dict[str, Any] = {}  # settings that change rounding, for env.json
         self._began = time.monotonic()
         self._wall_before = 0.0
         self._anchor: tuple[int, float] | None = None
         self._last_beat = -math.inf
         self._current: Status | None = None
         self._is_checked = False
-        self.at_end: Callable[[], None] = lambda: None  # called before COMPLETE: the record of the code ends with it
+        self.at_end: Callable[[], None] = lambda: None  # called before COMPLETE is written, to complete code.json
 
     @classmethod
     def open(cls, runs: Path, stage: str, key: str, config: Mapping[str, Any]) -> StageRun:
@@ -144,7 +144,7 @@ class StageRun:
         return status
 
     def check(self) -> None:
-        """Refuse a complete stage whose files are not those that were written, or are another stage's; once."""
+        """Refuse a complete stage whose files differ from those written, or belong to another stage. Checked once."""
         if not self._is_checked and (self.path / DIGESTS).is_file():
             check_folder(self.path)
             self._is_checked = True
@@ -155,12 +155,12 @@ class StageRun:
         return read_json(path) if path.exists() else {}
 
     def is_complete(self) -> bool:
-        """True once `finish` has been reached, while everything that the stage wrote is there."""
+        """True if the stage has finished and every file that it wrote is still there."""
         return self.status().state == "COMPLETE" and is_whole(self.path)
 
     def start(self, total_steps: int, device: str = "cpu") -> None:
-        """Start an attempt: RUNNING, with env.json, and code.patch if the code differs from its commit. The first
-        attempt's start, flags and wall time are kept."""
+        """Start an attempt: RUNNING, with env.json, and code.patch if the code differs from its commit. The start of
+        the first attempt, the flags and the wall time so far are kept."""
         before = self.status()
         now = time.time()
         self._began = time.monotonic()
@@ -225,7 +225,7 @@ class StageRun:
         self._write(replace(self._now(), state="FAILED", finished_at=time.time(), error=error))
 
     def lose(self, error: str) -> None:
-        """Record that another process of the run is gone. It ends the attempt, which resumes from its checkpoint."""
+        """Record that another process of the run is gone; the state stays RUNNING. A new attempt resumes."""
         self._write(replace(self._now(), error=error))
 
     def preempt(self) -> None:
@@ -248,7 +248,7 @@ class StageRun:
         current = self._current or self.status()
         is_ours = (current.host, current.pid) == (socket.gethostname(), os.getpid())
         if not is_ours or current.state != "RUNNING":
-            return current  # of another process, whose times stay
+            return current  # of another process or an ended attempt: times stay
         peak = max(current.peak_memory_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
         return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)
 
@@ -270,7 +270,7 @@ Value = TypeVar("Value")
 Unlisted = Annotated[Value, Field(exclude=True)]  # not in study.json
 
 
-@dataclasses.dataclass(frozen=True)  # one that is read is validated by `RUN`
+@dataclasses.dataclass(frozen=True)  # not pydantic's: `RUN` validates a run that is read
 class Run:
     """A system with its parameters at one seed; in a study, one cell at one seed. Planning makes it, study.json lists
     it with its first fields, run.json has the others, and `StageStates.look` (state.py) adds the states of its stages.
@@ -292,18 +292,18 @@ class Run:
     preset: Unlisted[str] = ""
     engine_version: Unlisted[int] = 0
     cell_key: Unlisted[str] = ""  # equal for runs that differ only in the seed
-    last_stage: Unlisted[str] = ""  # the last one that is done, if its system has more
-    chosen: Unlisted[dict[str, Any]] = dataclasses.field(default_factory=dict)  # by tuning, or tried in a trial
+    last_stage: Unlisted[str] = ""  # the last stage to compute, if its system has more
+    chosen: Unlisted[dict[str, Any]] = dataclasses.field(default_factory=dict)  # values, by tuning or in a trial
     runs: Unlisted[Path] = Path()  # the folder that it was read from
     states: Unlisted[dict[str, Any]] = dataclasses.field(default_factory=dict)  # stage -> its StageState (state.py)
     environments: Unlisted[dict[str, dict[str, Any]]] = dataclasses.field(default_factory=dict)  # stage -> its env.json
     values: Unlisted[dict[str, float]] = dataclasses.field(default_factory=dict)  # its numbers, once it is complete
-    # part of the evaluation, or metric -> why
+    # part of the evaluation, or metric -> the reason
     not_measured: Unlisted[dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """Its cell, as people read it."""
+        """The name of its cell, with the number of the trial."""
         return self.cell if self.trial is None else f"{self.cell}, trial {self.trial}"
 
     def key(self, stage: str) -> str:
@@ -311,21 +311,21 @@ class Run:
         return self.corpus_key if stage == "prepare" else self.stages[stage]
 
     def keys(self, until: str = "") -> dict[str, str]:
-        """Return stage -> key, without prepare, as far as the stage `until`, or where it ends."""
+        """Return stage -> key, without prepare, as far as the stage `until`, or the run's last stage."""
         names, last = ["prepare", *self.stages], until or self.last_stage
         names = names[: names.index(last) + 1] if last in names else names
         return {name: self.stages[name] for name in names[1:]}
 
     def folders(self, runs: Path, until: str = "") -> dict[str, Path]:
-        """Return stage -> its folder, in order, from prepare on, as far as the stage `until`, or where it ends."""
+        """Return stage -> its folder, in order, from prepare as far as the stage `until`, or the run's last stage."""
         return {stage: stage_folder(runs, stage, self.key(stage)) for stage in ("prepare", *self.keys(until))}
 
     def folder(self, stage: str) -> StageRun:
-        """Return the folder of a stage of a run that was looked for."""
+        """Return a stage in the folder `runs`, which `StageStates.look` sets."""
         return StageRun(stage_folder(self.runs, stage, self.key(stage)), stage)
 
     def begun(self) -> dict[str, StageRun]:
-        """Return the folders of its stages that exist."""
+        """Return the stages whose folder exists, without prepare."""
         return {stage: one for stage in self.keys() if ((one := self.folder(stage)).path / "config.yaml").exists()}
 
     @property
@@ -341,7 +341,7 @@ class Run:
 
     @property
     def error(self) -> str | None:
-        """The reason why the deciding stage does not run, `<stage>: <last line>`; None if nothing is wrong."""
+        """The reason why the stage `stage` does not run, `<stage>: <last line>`; None if nothing is wrong."""
         found = self.states[self.stage].error if self.stage else None
         return None if found is None else f"{self.stage}: {found}"
 

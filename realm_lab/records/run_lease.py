@@ -1,7 +1,7 @@
-"""The lease of a stage's folder, kept alive from a thread, so that no two jobs write into one; the same for sweeps.
+"""The lease of a stage or a sweep, kept alive from a thread, so that no two processes do the same work.
 
-The lease of a process that died on this machine is free at once. One of a machine that went away is free to a process
-that saw it silent for LIMIT_SECONDS, such as the same job started again elsewhere, which waits for that.
+The lease of a process that died on this machine is free at once. The lease of a process on a machine that went away is
+free for a process that saw it silent for LIMIT_SECONDS; the same job, started again elsewhere, waits for this long.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEAT_SECONDS = 15.0
 POLL_SECONDS = 1.0
 NAME = "writer"
 LOST_CODE = 3  # the exit code of a process whose lease was taken over
-TAKEN_CODE = 4  # of a worker that found its stage taken
+TAKEN_CODE = 4  # the exit code of a worker that found its stage taken
 
 
 def writer_of(run: Path, limit_seconds: float = LIMIT_SECONDS) -> Holder | None:
@@ -57,8 +57,8 @@ def beating(lease: Lease) -> Iterator[None]:
 
 
 def take_from_the_gone(lease: Path, name: str, what: str) -> Lease:
-    """Take the only lease of a folder, when no sign of life has come from its holder for LIMIT_SECONDS. Taken: one
-    comes, or it is a process of this machine. `what` it works on, for messages."""
+    """Take the only lease of a folder, once its holder is dead or silent for LIMIT_SECONDS. Taken: the holder gives a
+    sign of life, or is a living process of this machine. `what`: the holder's work, for messages."""
     run, first = lease.parent, None
     while held := [holder for holder in holders(lease) if is_held(lease, holder, LIMIT_SECONDS)]:
         is_heard = first is not None and held[0] != first
@@ -79,7 +79,7 @@ def _beat(lease: Lease, ended: threading.Event) -> None:
         except DiskFull:
             continue  # a process that takes over could not write either
         except UserError as error:
-            if not ended.is_set():  # the lease is still held
+            if not ended.is_set():  # else this process has just released the lease
                 print(error, file=sys.stderr, flush=True)
                 os._exit(LOST_CODE)
         except OSError:

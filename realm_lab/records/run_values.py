@@ -1,6 +1,6 @@
 """The numbers of one run, read from the folders of its stages, under the names of `results.csv`.
 
-No pandas, because `status` and the search read single numbers with it.
+This module does not import pandas, so that `status` and searches read single numbers quickly.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from realm_lab.records.run import StageRun
 def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
     """Return all numbers of a complete run.
 
-    The results of its last stage, nested names joined by dots; if that is not the evaluation, the last value of each
-    of its curves as well; the mean age of the index over pre-training; and the resources that the run used.
+    They are the results of its last stage (nested names joined by dots), the mean age of the index over pre-training,
+    and the resources that the run used; if the last stage is not the evaluation, also the last values of its curves.
     UserError: a file of a stage is not the one that was written.
     """
     for stage in stages.values():

@@ -24,7 +24,7 @@ from realm_lab.records.run import KEY_LENGTH, Run, StageRun, State, Status, stag
 from realm_lab.records.run_lease import writer_of
 
 STATES: tuple[State, ...] = ("RUNNING", "QUEUED", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "PENDING", "COMPLETE")
-UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")  # of a job
+UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")  # states of a job that has not ended
 
 
 class Cause(StrEnum):
@@ -34,10 +34,10 @@ class Cause(StrEnum):
     NEEDED = "needed"  # not run: another task or stage did not end well
     WAITS = "waits"  # for another task
     TAKEN = "taken"  # another process works on it
-    QUEUE = "queue"  # as SLURM has it
-    SIGNAL = "signal"  # stopped by one
+    QUEUE = "queue"  # the job's state in SLURM
+    SIGNAL = "signal"  # stopped by a signal
     CANCELLED = "cancelled"
-    GONE = "gone"  # its process is
+    GONE = "gone"  # its process is gone
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class StageStates:
         return self._known[folder.name]
 
     def look(self, run: Run, until: str = "") -> Run:
-        """Return a run with the states of its stages, in order, as far as the stage `until`, or where it ends. If it
+        """Return a run with the states of its stages, in order, as far as the stage `until`, or its last. If the run
         waits for its corpus, `prepare` comes first."""
         states = {stage: self.stage(stage, key) for stage, key in run.keys(until).items()}
         waits = next((one.state for one in states.values() if one.state != "COMPLETE"), None) == "PENDING"
@@ -134,7 +134,7 @@ def error_of(status: Status) -> Reason:
 
 
 def at_work(folder: Path, job: StageState | None) -> Holder | None:
-    """Return the process that seems to work on the stage in a folder; None for a job that has ended."""
+    """Return the process that seems to work on the stage in a folder; None also if `job` runs it and has ended."""
     holder = writer_of(folder)
     if holder is None or job is None or job.state in UNFINISHED:
         return holder
@@ -143,7 +143,7 @@ def at_work(folder: Path, job: StageState | None) -> Holder | None:
 
 def _state(folder: Path, status: Status, job: StageState | None) -> tuple[State, Reason | None]:
     if status.state == "COMPLETE":
-        # it is done again if a file of it is gone
+        # a stage with a missing file is done again
         return ("COMPLETE", None) if is_whole(folder) else ("PENDING", None)
     is_running = job is not None and job.state == "RUNNING"  # the scheduler's word counts more than heartbeats
     if status.state == "RUNNING" and (is_running or at_work(folder, job) is not None):

@@ -24,7 +24,7 @@ from realm_lab.records.validation import read_record
 
 STRICT = ConfigDict(extra="forbid")
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
-SCRATCH = "scratch"  # of its cells, where a verb has other parameters
+SCRATCH = "scratch"  # the study of the same cells with other parameters
 Criterion = Literal["", "same sign", "significant", "equivalent"]
 IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # entries of reports/ that are no studies
 
@@ -64,13 +64,13 @@ class StudyRecord:
     tuning: dict[str, Any] = field(default_factory=dict)  # trials of each cell and its choice (lab/rules/tune.py)
     trials: tuple[Run, ...] = ()  # the runs of the tuning
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
-    declared: Criterion = ""  # criterion of each cell
+    declared: Criterion = ""  # the criterion that each cell should meet
     not_run: dict[str, str] = field(default_factory=dict)  # variants deliberately left out -> the reason
-    own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
-    note: str = ""  # of people, about the whole study
-    tags: dict[str, str] = field(default_factory=dict)  # of people, for trackers
+    own_metrics: tuple[Metric, ...] = ()  # definitions of the custom metrics in `metrics`
+    note: str = ""  # written by people, about the whole study
+    tags: dict[str, str] = field(default_factory=dict)  # written by people, for trackers
     common: dict[str, Any] = field(default_factory=dict)  # changes of the preset by params.yaml and --set, in all cells
-    observes: dict[str, Any] = field(default_factory=dict)  # of the baseline: parameters of curves and flags
+    observes: dict[str, Any] = field(default_factory=dict)  # the baseline's `measuring` parameters
     format: int = 1
 
     def cell(self, name: str) -> StudyCell:
@@ -82,7 +82,7 @@ class StudyRecord:
         return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
 
     def trials_as_study(self) -> StudyRecord:
-        """Return the trials of the tuning as a study, to show them: one of its cells is a trial."""
+        """Return the trials of the tuning as a study, to show them: each trial is a cell."""
         cells, runs = dict[str, StudyCell](), []
         for run in self.trials:
             name = f"{run.cell}, trial {run.trial}"
@@ -122,8 +122,8 @@ class StudyRecord:
         }.get(self.name, f"dvc exp run --name {self.name} ...")
 
     def read(self, runs: Path, run: Run) -> Run:
-        """Return one of its runs with the content of run.json, up to the last stage that it asks for. UserError: the
-        file is broken, or of another run."""
+        """Return a run of the study with the content of run.json, up to the study's last stage. UserError: the file is
+        broken, or of another run."""
         found = read_run(Path(runs) / run.name / "run.json")
         if found.run_key != run.run_key:
             problem = f"{run.cell} seed {run.seed} is listed with another run"
@@ -131,7 +131,7 @@ class StudyRecord:
         return self.member(run, found)
 
     def member(self, run: Run, found: Run) -> Run:
-        """Return a run as it was `found`, as the member `run` of this study."""
+        """Return the run `found` in its folder with the cell, seed and trial that `run` has in this study."""
         stages = found.keys(self.last_stage)
         return replace(found, cell=run.cell, seed=run.seed, trial=run.trial, stages=stages)
 
@@ -179,8 +179,8 @@ def read_study_record(path: Path) -> StudyRecord:
 class Studies:
     """The studies with runs in a folder, by name.
 
-    `default` plans the study of that name from the present params.yaml. Without it that study is the one that ran
-    last, which may have been an experiment.
+    `default` plans the study of that name from the present params.yaml. Without this function, that study is as it ran
+    last, perhaps as a DVC experiment.
     """
 
     def __init__(self, runs: Path, default: Callable[[], StudyRecord] | None = None):

@@ -15,7 +15,7 @@ MLFLOW_SETTINGS = {  # MLflow reads them from the environment when it is loaded
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # An unreachable server is an answer, not a reason to wait for minutes.
+    # An unreachable server is reported soon; by default MLflow retries for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
 }
@@ -23,7 +23,7 @@ MAX_RUNS = 50_000  # of one search, the most that MLflow allows
 
 
 def default_uri(runs: Path) -> str:
-    """Default tracking store: mlflow.db next to the runs, in the project also if they are a link."""
+    """Default tracking store: mlflow.db next to runs/, in the project even if runs/ is a link."""
     return f"sqlite:///{Path(os.path.abspath(runs)).parent / 'mlflow.db'}"
 
 

@@ -40,8 +40,8 @@ MUST_BE = {
 
 
 class Contradiction(ValueError):
-    """Values that contradict each other, of the `parameters` of a section. `problem` starts with the name of one.
-    `others`: further contradictions of the same section."""
+    """Error: values of the `parameters` of a section contradict each other. `problem` starts with the name of one of
+    them. `others`: further contradictions of the same section."""
 
     others: Sequence[Contradiction] = ()
 
@@ -62,7 +62,7 @@ def problem_of(error: ValidationError, location: Sequence[str | int] | None = No
     names = (".".join(itertools.takewhile(lambda part: not part.isdecimal(), map(str, keys))),)
     shown = cut(repr(given), 120)
     if kind in MUST_BE:
-        # of a union pydantic names each type that the value could have had
+        # for a union, pydantic has an error per type that the value could have had
         same = [one for one in problems if keys and one["loc"][:-1] == found["loc"][:-1] and keys != found["loc"]]
         kinds = dict.fromkeys(
             MUST_BE[one["type"]].format(**one.get("ctx", {})) for one in same or [found] if one["type"] in MUST_BE
@@ -78,8 +78,8 @@ def problem_of(error: ValidationError, location: Sequence[str | int] | None = No
 
 
 def faults_of(error: ValidationError) -> list[Fault]:
-    """Return the first fault that pydantic found, and every other contradiction; those between sections are found only
-    if each of them is valid."""
+    """Return the first fault that pydantic found, and every other contradiction. Contradictions between sections are
+    found only if each section is valid."""
     faults = [problem_of(error)]
     for found in error.errors(include_url=False):
         if isinstance(cause := found.get("ctx", {}).get("error"), Contradiction):

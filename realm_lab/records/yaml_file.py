@@ -1,4 +1,4 @@
-"""Read YAML files that people write, as values that know their line; any fault is one line.
+"""Read YAML files that people write, as values that keep their line; any fault is a message of one line.
 
 Parameters and studies are short lists of names and values. The rest of YAML is refused: tags, merge keys, and aliases,
 which let a few lines hold millions of values.
@@ -22,7 +22,7 @@ from ruamel.yaml.events import AliasEvent, ScalarEvent
 from realm_lab.errors import UserError, Written, written
 from realm_lab.records.validation import cut
 
-# An impossible date, thousands of digits or brackets; and other inputs that ruamel fails on.
+# Errors of ruamel for an impossible date, thousands of digits or brackets, and more, are of many types.
 UNREADABLE = Exception
 LINE_BREAKS = re.compile("[\x85\u2028\u2029]")  # which no editor shows; to ruamel, a comment ends there
 
@@ -102,9 +102,9 @@ def _check_plain(text: str, source: object) -> None:
 
 
 def _written(value: Any, source: object, name: object = "", line: int | None = None) -> Any:
-    """Return values of ruamel as those of Python, with their lines. Dates become the text that they were. UserError:
-    names that are not text, such as a date or a number without quotes, except steps of `changes`, and points in time,
-    which do not keep their written form."""
+    """Convert ruamel's values to Python's, with their lines. A date becomes the text that it was. UserError: a point in
+    time, which does not keep its written form, or a name that is not text, such as a number without quotes; only steps
+    of `changes` may be numbers."""
     if isinstance(value, datetime.datetime):
         raise UserError(f"{value} is read as a point in time", "put it in quotes", path=source, line=line)
     if isinstance(value, dict | list):
@@ -127,8 +127,8 @@ def _written(value: Any, source: object, name: object = "", line: int | None = N
 
 
 def reach(document: Any, *keys: str | int) -> Any:
-    """Return the value to which keys of a document lead, as far as they exist, or its name if only that knows its
-    line."""
+    """Follow `keys` into a document as far as they exist; return the last value that has a line, or its name if only
+    the name has one."""
     found = document
     for key in keys:
         if not has_key(document, key):
