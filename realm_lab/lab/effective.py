@@ -1,9 +1,9 @@
 """`python -m realm_lab.lab.effective FOLDER`: write files that DVC compares before each of its other stages.
 
 parameters.json has params.yaml with its preset filled in. keys.json has a digest of the keys of each stage of the
-default pipeline, which also change with the content of files. code.json has one of the code of each stage and of the
-stages before it. studies/NAME.json has the same of a study that dvc.yaml names, as a sweep would find it. The first
-stage of DVC: it refuses what a later one would refuse after work.
+default pipeline, which also change with the content of files. code.json has, for each stage, a digest of its code and
+of the code of the stages before it. studies/NAME.json has such digests for a study that dvc.yaml names, and the changes
+of its code. DVC runs this first, so that wrong parameters are refused before any work.
 """
 
 import sys
@@ -55,8 +55,8 @@ def stage_keys(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def stage_digests(runs: Sequence[Run], folder: Path) -> dict[str, str]:
-    """Return stage -> digest of the code that it and the stages before it reach, in all runs of the default pipeline,
-    with the files that custom code opened in them so far; and of `report`. `folder`: that of the runs."""
+    """Return stage -> digest of its code and of the code of the stages before it, in all runs of the default pipeline,
+    and of the files that custom code opened in them so far; also for `report`. `folder`: the folder of the runs."""
     reader, states, found = code_reader(folder), CodeStates(folder), dict[str, str]()
     roots = {run.system: code_roots(run.params, run.system) for run in runs}
     above: list[str] = []
@@ -73,8 +73,8 @@ def stage_digests(runs: Sequence[Run], folder: Path) -> dict[str, str]:
 
 
 def study_digests(path: Path, root: Path) -> dict[str, Any]:
-    """Return digests of the keys of a study's runs, without those that depend on results, and of all its code; and
-    `changes` of code since its finished stages. UserError: it cannot be planned."""
+    """Return a digest of the keys of the runs that a study takes whatever its results, a digest of all its code, and
+    the `changes` of code since its finished stages. UserError: it cannot be planned."""
     plan, reader = plan_study(path, root), code_reader(root / "runs")
     least = len(plan.seeds) if plan.rule is None else seed_options(plan.rule).at_least
     runs = [run for run in plan.runs if run.seed in plan.seeds[:least]]

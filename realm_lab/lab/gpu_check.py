@@ -1,7 +1,7 @@
-"""`realm-lab doctor --gpu`: check a GPU on this project's needs; a report for an issue.
+"""`realm-lab doctor --gpu`: check that a GPU does what realm_lab needs; the output is a report for an issue.
 
-The toy world with the smoke model is trained for a few steps on the CPU and on the device, and there once more with a
-stop and a resume in between.
+The toy world with the smoke model is trained for a few steps on the CPU and on the device, and on the device once more
+without and once with a stop and a resume.
 """
 
 # Shapes: N rows of an index, B queries, D embedding size
@@ -44,8 +44,8 @@ SHORT = {
 STOPPED_AFTER = 5
 SEARCHED_ROWS, QUERIES, DIMENSION, COUNT = 100_000, 64, 128, 20
 PRODUCT_SIZE = 1024
-BFLOAT16_ERROR = 2.0**-7  # relative, of a product whose factors are rounded to 8 bits and whose sum is not
-SAME = 1e-3  # relative: losses of a few steps on two devices
+BFLOAT16_ERROR = 2.0**-7  # relative, of a product: factors are rounded to 8 bits, sums are not
+SAME = 1e-3  # relative difference of losses between two devices, after a few steps
 GIB = 2**30
 Said = tuple[bool | None, str]  # passed or not (None: for information), and the finding
 
@@ -75,7 +75,7 @@ def checks(params: Params, device: torch.device) -> Iterator[tuple[str, bool | N
             started = time.perf_counter()
             try:
                 right, found = check()
-            except Exception as error:  # whatever it is belongs into the report
+            except Exception as error:  # any error is a finding
                 right, found = False, f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
             yield subject, right, f"{found} ({time.perf_counter() - started:.1f} s)"
 
@@ -160,7 +160,7 @@ class _Training:
         self._folder, self._device = folder, device
 
     def equals_the_cpu(self) -> Said:
-        """Check that the losses of the two differ only by rounding."""
+        """Check that the losses on the CPU and on the device differ only by rounding."""
         for stage in ("prepare", "warm_start"):
             run_stage(stage, "realm", self._params("cpu"), 0, self._folder / "begun")
         here, there = self._losses("cpu", "cpu"), self._losses("whole", self._device)
@@ -171,7 +171,7 @@ class _Training:
         )
 
     def resumes(self) -> Said:
-        """Check that a resumed run is bit-identical to an uninterrupted one (if two such runs are)."""
+        """Check that a resumed run is bit-identical to an uninterrupted one; open if two uninterrupted ones differ."""
         self._losses("again", self._device)
         StoppingInterval.stops.add(STOPPED_AFTER)
         with suppress(SystemExit):
@@ -184,7 +184,7 @@ class _Training:
         return None, "two undisturbed runs differ in bits on this device, so a resumed one may"
 
     def _losses(self, name: str, device: str) -> list[float]:
-        """Train a run in a separate folder."""
+        """Pre-train in the folder `name`, or continue there; return the logged losses."""
         root, params = self._folder / name, self._params(device)
         if not root.exists():
             shutil.copytree(self._folder / "begun", root)

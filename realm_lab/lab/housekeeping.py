@@ -109,8 +109,8 @@ def _stages(run: Run) -> set[str]:
 
 
 def _unread_tables(root: Path, kept: Sequence[Run]) -> list[Path]:
-    """Find tables of likelihoods by causal language models that no run has; none if the model of a run is gone, since
-    its table is then not known."""
+    """Find tables of likelihoods whose causal language model no kept run names; none if the model of a run is missing,
+    since the table of that run is then unknown."""
     named = {run.params["pretrain"].get("causal_checkpoint") for run in kept if "pretrain" in run.params}
     paths = [root / name for name in named if name]
     if not all(path.exists() for path in paths):

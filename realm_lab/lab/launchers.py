@@ -2,8 +2,8 @@
 
 A launcher gets all tasks at once. Its caller calls `poll` until nothing waits or runs: each call collects
 ended tasks and starts ready ones. The run folders decide: a task whose stages another process has done meanwhile
-is complete without being started, and one whose stage another process works on waits for it. So two sweeps of one study
-share the work and repeat nothing, failures neither; a killed sweep continues when it is run again.
+is complete without being started, and a task whose stage another process works on waits for it. So two sweeps of one
+study share the work, and repeat no finished or failed task; a killed sweep continues when it is run again.
 
 Settings come from a study's file, a profile of your cluster, and the command line. Options of sbatch that realm_lab has
 settings for, or sets itself, may not be set a second time.
@@ -55,8 +55,8 @@ SETTINGS = {
     "no-requeue": "requeue",
     "array": "array_parallelism",
 }
-RANKS = {"ntasks", "ntasks-per-node", "tasks-per-node"}  # as many as launch.ranks
-# Options used to find the jobs of a study again, and options that make sbatch submit nothing or not answer.
+RANKS = {"ntasks", "ntasks-per-node", "tasks-per-node"}  # launch.ranks is used instead
+# Options that realm_lab uses to find the jobs of a study, and options that make sbatch submit nothing or print no id.
 OURS = {"dependency", "job-name", "output", "error", "open-mode", "wrap", "test-only", "parsable", "quiet", "wait"}
 SHORT = {
     "p": "partition", "A": "account", "q": "qos", "C": "constraint", "N": "nodes", "c": "cpus-per-task", "t": "time",
@@ -66,7 +66,7 @@ SHORT = {
 
 
 class Part(BaseModel):
-    """A group of keys of a file, whose values know their line: frozen; an unknown key is an error."""
+    """A frozen group of keys of a file, whose values keep their line; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -228,8 +228,8 @@ def detached_launchers(study: str, root: Path) -> Iterator[Launcher]:
 
 
 class Launcher:
-    """Something that runs tasks. The methods here run them on this machine: in order with their states, with the choice
-    of the next one; a subclass has `poll`."""
+    """Base class of launchers, which run tasks. It keeps the tasks with their states, in order, and chooses the next
+    task for this machine. A subclass has `poll`."""
 
     name: str
     detached = False  # True: jobs go on when this process ends
@@ -244,16 +244,16 @@ class Launcher:
         self._failed: dict[str, list[Status]] = {}  # stages of each task that had failed when it was accepted
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks that could not be started, before anything is written; a UserError."""
+        """Raise a UserError for tasks that could not be started; called before anything is written."""
 
     def preview(self, tasks: Sequence[Task]) -> Iterable[str]:
-        """Yield lines of `--dry-run` about how tasks are started. A UserError as in `check`, except for programs that
-        this machine lacks, or if a queue would refuse them; nothing is started."""
+        """Yield lines of `--dry-run` about how tasks are started; nothing is started. UserError: as `check`, except for
+        programs that this machine lacks, or a queue would refuse the tasks."""
         return []
 
     def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
         """Return the tasks to submit, and why the others are left out: a queue has them, or a process works on them.
-        Here `poll` finds out about other processes."""
+        On this machine all are submitted, since `poll` looks for other processes."""
         return list(tasks), []
 
     def submit(self, tasks: Sequence[Task]) -> None:
@@ -275,7 +275,7 @@ class Launcher:
                 self._failed[task.name] = task.failures(self._root)
 
     def poll(self) -> dict[str, StageState]:
-        """Return the state of every accepted task, by name; without a daemon, also start the ready ones."""
+        """Return the state of every accepted task, by name; without a queue, also start the ready ones."""
         raise NotImplementedError
 
     def next_ready(self) -> Task | None:
@@ -316,7 +316,7 @@ class Launcher:
         return None
 
     def put_off(self, task: Task) -> None:
-        """Wait for another process that started it first; it may be between two stages now."""
+        """Let a task wait for another process that started it first, and that may be between two stages now."""
         self._looked_at[task.name] = time.monotonic()
         other = self.other_writer(task) or "another process"
         self.states[task.name] = StageState("PENDING", reason=Reason(Cause.TAKEN, other))
@@ -338,7 +338,7 @@ class Launcher:
             self.states[name] = StageState("PREEMPTED", job, Reason(Cause.SIGNAL))
         elif task.is_done(self._root):  # by another process, which was quicker
             self.states[name] = StageState("COMPLETE", job)
-        elif outcome.code in (TAKEN_CODE, LOST_CODE) or self.other_writer(task):  # the stage is another's
+        elif outcome.code in (TAKEN_CODE, LOST_CODE) or self.other_writer(task):  # another process has the stage
             self.put_off(task)
         else:
             log = str(self._log(task)) if outcome.code == 1 else ""
@@ -402,8 +402,8 @@ class InlineLauncher(Launcher):
 
 
 def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> tuple[int, int]:
-    """Return (tasks at a time, cores of each process): as many tasks as there are cores (or GPUs, if there are any) for
-    their ranks, and never more cores in use than there are. `processes`, `threads`: the user's settings, or 0."""
+    """Return (tasks at a time, cores of each process). As many tasks run as there are cores (or GPUs, if there are any)
+    for their ranks, and all processes share the cores. `processes`, `threads`: the user's settings instead, or 0."""
     width = max(1, min(tasks, processes or (gpus or cores) // ranks))
     return width, threads or max(1, cores // (width * ranks))
 
@@ -426,7 +426,7 @@ class LocalLauncher(Launcher):
         names = [name for name, state in self.states.items() if state.state in UNFINISHED]
         if not names:
             return
-        launch = self.tasks[names[0]].run.params.launch  # of the study: no cell may change it
+        launch = self.tasks[names[0]].run.params.launch  # the same for all tasks: no cell may change it
         self._gpus = visible_gpus(launch.device)
         self._width, self._threads = share_out(
             max(len(names), self._width if self._running else 0),

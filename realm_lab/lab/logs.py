@@ -106,7 +106,7 @@ def _event(row: Mapping[str, Any], before: Mapping[str, Any], total: int) -> str
         known = [name for name in row if name in CURVES and CURVES[name].split == "dev"]
         known.sort(key=lambda name: (not CURVES[name].headline, [*CURVES].index(name)))
         names = known or [name for name in row if name not in ("step", "time")]
-        if not names:  # a part of the evaluation
+        if not names:  # `evaluate` logs an empty row after each part
             return step
         values = ", ".join(f"{name} {_number(row[name])}" for name in names[:SHOWN])
         return f"{step}: {'evaluation' if known else 'watch'}: {values}"
@@ -118,7 +118,7 @@ def _event(row: Mapping[str, Any], before: Mapping[str, Any], total: int) -> str
 
 
 def _results(run: StageRun) -> str:
-    """The first results of an evaluation."""
+    """Format the headline results of a complete evaluation."""
     found = run.results() if run.stage == "evaluate" and run.is_complete() else {}
     shown = [(name, found[metric.key]) for name, metric in METRICS.items() if metric.headline and metric.key in found]
     return "".join(f", {name} {_number(value)}" for name, value in shown[:SHOWN])

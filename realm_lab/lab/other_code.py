@@ -36,13 +36,13 @@ def other_code(runs: Iterable[Run], root: Path, until: str = "") -> list[OtherCo
 
 
 def described(found: Sequence[OtherCode]) -> str:
-    """Describe the results of other code, and the changes of that code, in a line."""
+    """Describe the results of other code, and the changes since then, in a line."""
     return changes_line([stage for stage, _ in found], len({run.name for _, runs in found for run in runs}))
 
 
 def settle_code(runs: Sequence[Run], root: Path, until: str = "", check: Callable[[], None] = lambda: None) -> None:
-    """Treat results of other code by `launch.other_code`: stop, delete them, or accept them. `check` is called before
-    anything is written. UserError: the setting is `stop`, or a process works on such a stage."""
+    """Treat results of other code as `launch.other_code` asks: stop, delete them, or accept them. `check` is called
+    before anything is written. UserError: the setting is `stop`, or a process works on such a stage."""
     found = other_code(runs, root, until)
     policy = runs[0].params.launch.other_code if runs else "stop"
     if found and policy == "stop":

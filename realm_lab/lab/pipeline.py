@@ -47,8 +47,8 @@ def planned(params: Params, name: str = DEFAULT) -> StudyPlan:
 
 
 def run(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Run the default pipeline, or a study with its cells, as far as a stage, for every system and seed, and export the
-    results of that stage if it is the default one. UserError: something in the input or in a run failed, or other code
+    """Run the default pipeline, or the study `scratch`, as far as a stage, for every system and seed. Export the
+    results of that stage for the study `default`. UserError: something in the input or in a run failed, or other code
     computed results that would be used again; finished runs are kept."""
     root, name = Path(root), plan.name
     restore(plan, root)
@@ -86,7 +86,7 @@ def _restorable(root: Path) -> Iterator[None]:
     try:
         yield
     except SystemExit:
-        if os.environ.get("DVC_EXP_NAME") and _project(root) == root:  # a queued one works in a copy
+        if os.environ.get("DVC_EXP_NAME") and _project(root) == root:  # a queued experiment works in a copy
             say("params.yaml has the experiment's values; `git checkout HEAD -- params.yaml` puts yours back")
         raise
 
@@ -101,7 +101,7 @@ def show(stage: str, plan: StudyPlan, root: Path) -> None:
 
 
 def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:
-    """Return the runs that have the stage; a run without it waits for the command of a stage that it has."""
+    """Return the plan with only the runs that have the stage; all runs for `prepare`."""
     return replace(plan, runs=tuple(run for run in plan.runs if stage == "prepare" or stage in run.stages))
 
 
@@ -150,7 +150,7 @@ def _share_runs(root: Path) -> None:
 
 
 def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
-    """Record a DVC experiment as a study with its name, whatever the next one makes of the default pipeline."""
+    """Record a DVC experiment as a study with its name, so that it stays when the next experiment changes `default`."""
     remedy = "choose another with `dvc exp run --name`"
     if (project / "experiments" / f"{name}.yaml").exists() or name in (DEFAULT, SCRATCH):
         raise UserError(f"DVC experiment '{name}': a study has this name; {remedy}")
@@ -214,8 +214,8 @@ def _model(stage: str, run: Run, root: Path) -> Path:
 
 
 def _export_records(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Copy the records of a finished stage (metrics, results, code): they hold times, and are not inputs of a later
-    stage."""
+    """Copy the records of a finished stage (metrics, results, code). They contain times, so no later stage has them as
+    inputs."""
     records, kept = root / "data" / "records" / stage, set()
     for run in (run for run in plan.runs if stage == "prepare" or stage in run.stages):
         source = stage_folder(root / "runs", stage, run.key(stage))

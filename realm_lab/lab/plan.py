@@ -1,5 +1,5 @@
 """Turn a study's file into its runs: every cell at every seed with its resolved parameters and keys. No results are
-read: which runs it wants by them is in wanted.py."""
+read here; wanted.py chooses the runs that are wanted after the results so far."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
     if pruning is not None and pruning.after_steps >= (steps := runs[0].params.pretrain.steps):
         message = f"pruning.after_steps: a trial has {steps} steps; give fewer"
         raise UserError(message, value=pruning.after_steps)
-    if settings.local.processes is None:  # as many as the trials at a time need
+    if settings.local.processes is None:  # one for each run of the trials at a time
         local = LocalOptions(processes=search.parallel * len(search.seeds))
         settings = settings.model_copy(update={"local": local})
     design = StudyRecord(
@@ -140,8 +140,8 @@ def _runs(
 def _identified(
     cell: StudyCell, values: Mapping[str, Any], seeds: Iterable[int], source: Any
 ) -> tuple[Params, list[Run]]:
-    """Return the parameters of a cell from flat values, and its runs. UserError: they are wrong, where a value was
-    written, or else at `source`."""
+    """Return the parameters of a cell from flat values, and its runs. UserError: a value is wrong; the error has the
+    line of the value, or else of `source`."""
     with parameter_errors(values, source, f"variant '{cell.name}': " if cell.name else ""):
         params = resolve(values)
         check_parts(params)
@@ -182,7 +182,8 @@ def _design(
 
 
 def _compared(cells: Sequence[StudyCell], flat: Sequence[dict[str, Any]]) -> tuple[list[StudyCell], dict[str, Any]]:
-    """Return cells with their differences from the baseline, the first, and its parameters. `flat`: those of each."""
+    """Return cells with their differences from the baseline, the first cell, and the baseline's parameters. `flat`: the
+    parameters of each cell."""
     names = dict.fromkeys(name for values in flat for name in values)
     flat = [with_options(values, names) for values in flat]
     base = flat[0]
@@ -222,8 +223,8 @@ def _space(
     taken: Collection[str],
     source: Any,
 ) -> CellSpace:
-    """Return the space of a cell with the runs of its trials. `before` are the cell's settings, `taken` those that
-    cannot be in a space. UserError: the space does not fit the cell; `source`: as in `_identified`."""
+    """Return the space of a cell with the runs of its trials. `before` are the cell's settings, `taken` the names of
+    settings that cannot be in a space. UserError: the space does not fit the cell; `source`: as in `_identified`."""
     for name in overrides_of(dict.fromkeys(space)):  # refuses a name that no cell may set
         if name in taken:
             where = f"for variant '{cell.name}'" if cell.name else "in 'set' or by --set"
@@ -261,9 +262,9 @@ def _space(
 
 
 def _metrics_of(study: Study) -> dict[str, Metric]:
-    """Return the definition of each metric of a study, by its name and as the file writes it. The modules of the
-    study's systems and schemes are imported before, since they may register some. UserError: an unknown one, or one
-    named twice."""
+    """Return the definition of each metric of a study, by its name and by its name in the file. Call this after the
+    modules of the study's systems and schemes are imported, since they may register metrics. UserError: an unknown
+    metric, or one named twice."""
     found = list[Metric]()
     for choice in study.metrics:
         if (entry := _metric(choice)) in found:
@@ -312,7 +313,7 @@ def _seeds_of(study: Study) -> tuple[tuple[int, ...], Plugin[SeedCounts] | None]
     return tuple(range(options.first, options.first + options.at_most)), rule
 
 
-# Extra metrics and figures of the report of the default run.
+# Additional figures in the report of the default run.
 DEFAULT_FIGURES = tuple(Choice(FIGURES[name].target) for name in OF_TRAINING)
 
 
@@ -346,8 +347,8 @@ def check_parts(params: Params) -> None:
 
 
 def _overlap(one: StudyCell, two: StudyCell, base: dict[str, Any], common: Mapping[str, Any], source: Any) -> UserError:
-    """Return an error about two cells that are one run: their changes affect no stage of it, or params.yaml makes the
-    same change. `source`: the second one in the file."""
+    """Return an error about two cells that are one run: their changes affect no stage of the run, or params.yaml makes
+    the same change. `source`: the second cell in the file."""
     first, second = base | one.changes, base | two.changes
     differs = [key for key in first if first[key] != second[key]]
     same = [key for key in common if {**one.overrides, **two.overrides}.get(key) == common[key]]

@@ -34,11 +34,11 @@ from realm_lab.records.study import Studies
 if TYPE_CHECKING:
     import pandas as pd
 
-SEEDS = (4, 5, 6, 7, 8, 10, 12, 16)  # numbers that are planned, and the study's
+SEEDS = (4, 5, 6, 7, 8, 10, 12, 16)  # numbers of seeds to plan for; the study's number is added
 
 
 class Pilot(NamedTuple):
-    """Finished runs, and their source. `minutes`: cell -> stage -> of a run."""
+    """Finished runs, and their source. `minutes`: cell -> stage -> minutes per run."""
 
     study: str
     source: str
@@ -53,10 +53,10 @@ class Planned:
 
     metric: Metric
     cell: str
-    deltas: dict[int, float]  # of the pilot; empty: its spread comes from other cells
+    deltas: dict[int, float]  # by seed, of the pilot; empty: `spread` comes from other cells
     spread: Spread | None
     delta: float | None  # the largest difference that does not matter
-    detectable: dict[int, Detectable | None]  # seeds, at most -> the difference
+    detectable: dict[int, Detectable | None]  # most seeds -> the detectable difference
 
     @property
     def enough(self) -> int | None:
@@ -140,7 +140,7 @@ def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
 
 
 def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
-    """Runs of the study as it is planned, runs as recorded, its report, and its reference report."""
+    """Yield pilots: runs of the study as it is planned, runs as recorded, its report, and its reference report."""
     from realm_lab.evidence.report.frames import load_committed, load_runs  # brings pandas
 
     name, studies = named or plan.name, Studies(root / "runs")
@@ -186,8 +186,8 @@ def _deltas(results: pd.DataFrame, base: str, metrics: Sequence[str]) -> dict[tu
 def plan_power(plan: StudyPlan, pilot: Pilot, rules: Sequence[Rule]) -> list[Planned]:
     """Return every comparison of the study's family, with the differences that it can detect.
 
-    A cell that the pilot lacks has the root mean square of the other cells' spreads. A metric that it lacks has none,
-    but counts in the family. Cells whose system was not measured in a metric are no tests.
+    A cell that the pilot lacks gets the root mean square of the other cells' spreads. A metric that the pilot lacks has
+    no spread, but counts in the family. Cells whose system was not measured in a metric are no tests.
     """
     base, metrics, delta = _base(plan, pilot), _metrics(plan), plan.design.delta
     everything = _deltas(pilot.results, base, metrics)
@@ -197,7 +197,7 @@ def plan_power(plan: StudyPlan, pilot: Pilot, rules: Sequence[Rule]) -> list[Pla
     for metric in metrics:
         known = {cell: deltas for (name, cell), deltas in everything.items() if name == metric and len(deltas) > 2}
         spreads = {cell: Spread(float(np.std([*one.values()], ddof=1)), len(one)) for cell, one in known.items()}
-        others = None  # of the other cells, as certain as one of them
+        others = None  # spread for a cell without one, with the fewest seeds of any spread
         if spreads:
             sd = float(np.sqrt(np.mean([one.sd**2 for one in spreads.values()])))
             others = Spread(sd, min(one.seeds for one in spreads.values()))
@@ -236,8 +236,8 @@ def _hours(plan: StudyPlan, pilot: Pilot, root: Path) -> dict[str, dict[str, flo
 
 
 def _cost_of_tuning(known: Tuned, hours: Mapping[str, Mapping[str, float]], shown: set[str]) -> dict[str, Any]:
-    """Return the number of trials, the runs of each, and the device hours of all trials and of those that are left,
-    None if nothing was measured."""
+    """Return the number of trials, the runs per trial, and the device hours of all trials and of the trials that are
+    left; None if nothing was measured."""
     cells, seeds = [cell for cell in known.trials if cell in shown], len(known.tuning.seeds)
     trials, last = known.tuning.trials, last_stage_for(known.tuning.metric)
     found: dict[str, Any] = {"trials": trials * len(cells), "seeds": seeds, "device_hours": None, "left": None}
@@ -260,8 +260,8 @@ def _costs(
     rules: Sequence[Rule],
     cells: set[str],
 ) -> list[dict[str, Any]]:
-    """Device hours of each number of seeds, at most, and of those left; with looks also as expected if the first
-    metric of every cell has its detectable difference. None: nothing was measured."""
+    """Return the device hours of each number of seeds, and of the runs that are left. A rule with looks also has the
+    expected hours if the first metric of every cell has its detectable difference. None: nothing was measured."""
     done = Counter[str]()
     if pilot.source == "runs" and pilot.study == plan.name:
         done.update(pilot.results["cell"][pilot.results["status"] == "COMPLETE"])
@@ -286,7 +286,7 @@ def _costs(
 def _print_counts(
     plan: StudyPlan, pilot: Pilot, tests: int, planned: Sequence[Planned], costs: Sequence[dict[str, Any]]
 ) -> None:
-    """A column for each number of seeds that can give a significant difference."""
+    """Print a table with a column for each number of seeds that can give a significant difference."""
     costs = [row for row in costs if row["seeds"] >= FEWEST_SEEDS]
     last, most = ["seeds for delta"] if any(one.delta for one in planned) else [], costs[-1]["seeds"]
     rows = [
@@ -310,7 +310,7 @@ def _print_counts(
 
 
 def _print_rule(plan: StudyPlan, pilot: Pilot, tests: int, planned: Sequence[Planned], cost: dict[str, Any]) -> None:
-    """One row of numbers for each comparison."""
+    """Print a table for a rule that looks after each seed: a row per comparison."""
     assert plan.design.until is not None
     least, most = plan.design.until
     rows = []

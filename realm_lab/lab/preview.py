@@ -50,12 +50,12 @@ def plan_as_json(plan: StudyPlan, runs: Sequence[Run], root: Path) -> list[dict[
 def show_plan(
     plan: StudyPlan, runs: Sequence[Run], root: Path, until: str = "", launcher: Launcher | None = None
 ) -> None:
-    """Print a row for each cell or trial with its `runs`, and how much there is to do up to the stage `until`: with
-    one, each task; and how a launcher would start it. UserError: it could not."""
+    """Print a row for each cell or trial with its `runs`, and the work to do up to the stage `until`; if a stage is
+    given, each task too. Then print how `launcher` would start the tasks. UserError: it could not."""
     states = StageStates(Path(root) / "runs")
     rows = []
     for cell in plan.cells:
-        of_cell = [run for run in runs if run.cell == cell.name]  # none if the command is of a stage that it lacks
+        of_cell = [run for run in runs if run.cell == cell.name]  # none if the cell lacks the command's stage
         for trial in dict.fromkeys(run.trial for run in of_cell):
             of_trial = [run for run in of_cell if run.trial == trial]
             counts = Counter(states.look(run).state for run in of_trial)
@@ -99,10 +99,10 @@ def show_search(plan: StudyPlan, root: Path, *, as_json: bool) -> None:
 
 def expected_time(plan: StudyPlan, runs: Sequence[Run], root: Path, most: int | None = None) -> str:
     """Estimate the time of unfinished stages, shared ones once, from reference runs of the same cells; "" if nothing is
-    left or was measured. It is about that of a machine as fast as the reference's."""
+    left or was measured. It holds for a machine as fast as the reference's."""
     hours, states = reference_hours(plan, root), StageStates(Path(root) / "runs")
     todo: dict[tuple[str, str], float] = {}
-    alone: dict[str, float] = {}  # of each run
+    alone: dict[str, float] = {}  # run key -> device hours that it has left
     unknown: set[str] = set()
     for node, run in stages_left(runs, states):
         if run.cell not in hours:
@@ -121,7 +121,7 @@ def expected_time(plan: StudyPlan, runs: Sequence[Run], root: Path, most: int | 
 
 
 def runs_at_once(runs: int, launch: Launch, most: int | None) -> int:
-    """Return how many of `runs` a launcher runs at a time. `most`: its own number, if it has one."""
+    """Return how many of `runs` a launcher runs at a time. `most`: the launcher's limit, if it has one."""
     return share_out(runs, launch.ranks, cores(), len(visible_gpus(launch.device)), most or launch.processes)[0]
 
 
@@ -129,7 +129,7 @@ def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
     """Return cell -> stage -> device hours of a whole run in the reference reports: of the same runs, else of the same
     cell."""
     rows: list[dict[str, str]] = []
-    minutes: dict[tuple[str, str], dict[str, float]] = {}  # (study, cell) -> of each stage
+    minutes: dict[tuple[str, str], dict[str, float]] = {}  # (study, cell) -> stage -> minutes
     for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
         with open(path, newline="", encoding="utf-8") as file:
             rows += [row for row in csv.DictReader(file) if row["device_hours"]]
@@ -150,7 +150,7 @@ def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
 
 
 def in_stages(hours: float, run: Run, minutes: Mapping[str, float]) -> dict[str, float]:
-    """Divide the hours of a run over its stages as these minutes are, or equally if they are not known."""
+    """Divide the hours of a run over its stages in proportion to `minutes`, or equally if these are not known."""
     known = {stage: minutes.get(stage, 0.0) for stage in run.stages}
     whole = sum(known.values())
     return {stage: hours * (value / whole if whole else 1 / len(known)) for stage, value in known.items()}
@@ -165,7 +165,7 @@ def after_tuning(plan: StudyPlan, trials: Tuned, root: Path, at_once: int | None
 
 
 def in_every_cell(plan: StudyPlan) -> str:
-    """Describe the changes of the preset by params.yaml and --set for every cell; a warning if cells vary it too."""
+    """Describe the changes of the preset by params.yaml and --set for every cell, and warn if cells vary these."""
     changed = ", ".join(f"{name} = {show(value)}" for name, value in plan.design.common.items())
     varied = sorted({name for cell in plan.cells for name in cell.changes} & set(plan.design.common))
     warning = (

@@ -61,7 +61,7 @@ class SweepProgress(Progress):
 
     @contextmanager
     def watching(self, launcher: Launcher) -> Iterator[None]:
-        """Inside, what a launcher does in this process is shown as well: nobody asks for its states meanwhile."""
+        """Inside, show the states of an inline launcher from a thread, since its `poll` returns only after a task."""
         if not isinstance(launcher, InlineLauncher):
             yield
             return
@@ -87,7 +87,7 @@ class SweepProgress(Progress):
     def _show(self, states: Mapping[str, StageState]) -> None:
         now = time.monotonic()
         is_time = now - self._last_line_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
-        for name in [name for name in states if name in self.known]:  # the launcher may have some of an earlier sweep
+        for name in [name for name in states if name in self.known]:  # others are tasks of an earlier sweep
             state, before = states[name], self._states.get(name)
             if state.state == "RUNNING" and self.console.is_terminal:
                 self._show_bar(self.known[name])
@@ -159,8 +159,8 @@ def drive(
     study: str = "",
     more: Callable[[Mapping[str, StageState]], Sequence[Task]] = lambda states: (),
 ) -> dict[str, StageState]:
-    """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
-    work on is left to them. `study`: whose verdict a terminal shows meanwhile. `more` starts further tasks when some
+    """Poll the launcher until no task waits or runs; return the last states. Without `wait_for_others`, tasks of other
+    processes are left to these. `study`: a terminal shows its verdict meanwhile. `more` starts further tasks when some
     have ended, and returns them."""
     before: dict[str, StageState] = {}
     progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)

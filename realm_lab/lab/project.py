@@ -19,7 +19,7 @@ HEAD = """\
 
 def studies_of(root: Path) -> Studies:
     """Return the studies of a project. `default` is planned from params.yaml whenever it is read, and nothing is
-    written: the runs in its study.json may belong to an experiment. Without the engine it is as it ran last."""
+    written: the runs in its study.json may belong to an experiment. Without torch, `default` is as it ran last."""
     root = Path(root)
     can_plan = (root / "params.yaml").exists() and find_spec("torch") is not None
     return Studies(root / "runs", functools.partial(_planned, root) if can_plan else None)
@@ -42,7 +42,7 @@ def init(folder: Path, preset: str) -> None:
     from realm_lab.engine.params.load import from_flags, preset_values
     from realm_lab.engine.params.params_yaml import render_params_yaml
 
-    preset_values(from_flags({"preset": preset})["preset"])  # refused before anything is written
+    preset_values(from_flags({"preset": preset})["preset"])  # a wrong name is refused before anything is written
     texts = {
         path.relative_to(TEMPLATE).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(TEMPLATE.rglob("*"))
@@ -50,7 +50,7 @@ def init(folder: Path, preset: str) -> None:
     }
     for name in ("gitignore", "dvcignore"):
         texts[f".{name}"] = texts.pop(name)
-    # Named dvc.yaml in the package, DVC would take it for a pipeline of the checkout
+    # not named dvc.yaml in the package: DVC would take such a file for a pipeline of the checkout
     texts["dvc.yaml"] = texts.pop("pipeline.yaml")
     written = render_params_yaml({"preset": preset})
     texts["params.yaml"] = HEAD + written[written.index("preset:") :]

@@ -1,8 +1,8 @@
 """`realm-lab reproduce`: compare reports with their data, with the runs that are here, or with a cell that is run
 again.
 
-A cell is run again by an ordinary sweep in a separate project, with this one's study file, parameters, raw data and
-checkpoints; finished runs there are not repeated.
+A cell is run again by an ordinary sweep in a separate project, with the study file, parameters, raw data and
+checkpoints of this project. Finished runs in that project are not repeated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from realm_lab.evidence.reproduce import Check
 
 EXIT_OFF = 1
-FILE_PRESETS = ("real", "paper")  # --quick runs the toy world of the preset smoke
+FILE_PRESETS = ("real", "paper")  # presets that read files; --quick has only the toy world
 
 
 def reproduce(

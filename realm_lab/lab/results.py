@@ -51,8 +51,8 @@ class Results:
         return {row["step"]: row[name] for row in MetricLog(path / "metrics.jsonl").rows() if row.get(name) is not None}
 
     def outcome(self, run: Run) -> dict[str, float] | None:
-        """Return the values of a run that has ended, none if it failed; None: it has not. UserError: they were measured
-        over other sentences or questions."""
+        """Return the values of a run that has ended, {} if it failed; None: it has not ended. UserError: the values
+        were measured over other sentences or questions."""
         found, keys = self.look(run), run.keys()
         if found.state != "COMPLETE":
             return {} if found.state == "FAILED" else None

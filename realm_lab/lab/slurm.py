@@ -45,7 +45,7 @@ NO_SBATCH = "no sbatch on this machine; submit from one that has it"
 # Settings that submitit turns into something other than an option with that name.
 NO_FLAGS = {"setup", "srun_args", "additional_parameters", "signal_delay_s", "array_parallelism"}
 DEFAULT = "as the cluster has it"
-NEVER = 1_000_000  # of submitit's own count of time-outs, which would end a job
+NEVER = 1_000_000  # submitit's limit of time-outs, which would end a job
 
 
 class SlurmLauncher(Launcher):
@@ -71,7 +71,7 @@ class SlurmLauncher(Launcher):
 
     def preview(self, tasks: Sequence[Task]) -> Iterator[str]:
         """Describe the resources of each job, and the arrays; then ask sbatch, if it is here, whether it would accept
-        such jobs. UserError: ranks that do not fit, or the reason of sbatch."""
+        such jobs. UserError: ranks that do not fit, or sbatch's refusal."""
         options, planned = self._options, [array for wave in waves(tasks) for array in arrays(wave)]
         sizes = [len(array) for array in planned]
         wanted = {
@@ -118,7 +118,7 @@ class SlurmLauncher(Launcher):
         it refuses; PartlySubmitted if it accepted arrays before, which stay submitted."""
         self.check(tasks)
         code = str(freeze_code(self._folder / "code"))
-        # Of this and of other studies: a task is named like the folder of its last stage.
+        # jobs of all studies by the folder of a stage; a task has the name of the folder of its last stage
         jobs = jobs_of_stages(self._root, must_answer=True)
         live = {folder: state.job for folder, state in jobs.items() if state.state in UNFINISHED}
         before: set[str] = set()
@@ -132,7 +132,7 @@ class SlurmLauncher(Launcher):
                 submitted = [SubmittedJob(task.name, task.keys, job) for task, job in zip(array, ids, strict=True)]
                 record_jobs(self._root, self._study, submitted)
                 live |= {job.task: job.job for job in submitted}
-                # One after the other, so that array_parallelism bounds them together.
+                # Each array waits for the one before, so that array_parallelism bounds them together.
                 before = {ids[0].split("_")[0]}
 
     def poll(self) -> dict[str, StageState]:
@@ -140,12 +140,12 @@ class SlurmLauncher(Launcher):
         return job_states(self._root, self._study, latest_jobs(self._root, self._study))
 
     def cancel(self, names: Collection[str]) -> None:
-        """Cancel exactly these; running ones write a checkpoint, and none is requeued."""
+        """Cancel the jobs of exactly these tasks; running jobs write a checkpoint, and no job is requeued."""
         jobs = {job.job for job in latest_jobs(self._root, self._study) if job.task in names}
         cancel(sorted(job for job, (state, _) in look_up(jobs).items() if state in LIVE))
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Do nothing, since the jobs run without this process."""
 
     def _submit_array(self, tasks: Sequence[Task], code: str, after: Sequence[str]) -> list[str]:
         from submitit import SlurmExecutor
@@ -179,7 +179,7 @@ class SlurmLauncher(Launcher):
         same = ("cpus_per_task", "partition", "account", "qos", "constraint", "signal_delay_s", "array_parallelism")
         environment = [
             f'export PYTHONPATH={quote(code)}"${{PYTHONPATH:+:$PYTHONPATH}}"',
-            # PYTHONSAFEPATH: `python -m` does not look into the folder of submission, where code may have moved on.
+            # PYTHONSAFEPATH: `python -m` does not look into the folder of submission, where the code may have changed.
             "export PYTHONSAFEPATH=1 TOKENIZERS_PARALLELISM=false TQDM_DISABLE=1",
             f"export OMP_NUM_THREADS={options.cpus_per_task}",
             "unset RANK WORLD_SIZE",
@@ -206,7 +206,7 @@ class SlurmLauncher(Launcher):
         }
 
     def _flags(self, array: Sequence[Task]) -> list[str]:
-        """Return the options of sbatch for a job array of these tasks, without what it waits for."""
+        """Return the options of sbatch for a job array of these tasks, without its dependency."""
         given = self._resources(array[0].ranks, "")
         given = {key: value for key, value in given.items() if key not in NO_FLAGS} | given["additional_parameters"]
         named = {key.replace("_", "-"): value for key, value in given.items() if value is not None}
@@ -255,8 +255,8 @@ def freeze_code(folder: Path) -> Path:
 
 
 def waves(tasks: Sequence[Task]) -> list[list[Task]]:
-    """Group tasks by dependency: first those that wait for none of the others, then those that wait for the first.
-    `tasks` are in topological order."""
+    """Group tasks by dependency: those of a wave need only tasks of the waves before it. `tasks` are in topological
+    order."""
     depth: dict[str, int] = {}
     for task in tasks:
         depth[task.name] = 1 + max((depth[name] for name in task.after if name in depth), default=-1)

@@ -3,7 +3,7 @@
 SLURM sends SIGUSR2 before a time limit and before a preemption, and SIGTERM when it ends the job (cancelled, requeued,
 preempted, out of time; SIGKILL follows). Either is noted, all ranks stop after the same step, and a checkpoint is
 written. Then the first rank requeues the job, but only while SLURM still calls it RUNNING: a job that
-SLURM is ending is COMPLETING already, and its fate is decided. The same job then starts again and resumes.
+SLURM is ending is COMPLETING already, and is not requeued. The requeued job starts again and resumes.
 submitit's handler, which would requeue in the middle of a step, is replaced.
 """
 
@@ -25,7 +25,7 @@ from realm_lab.records.run import State
 from realm_lab.records.state import Cause, Reason, StageStates
 
 STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)
-MOST_RESTARTS = 100  # of one job, which otherwise might come back for ever without a step done
+MOST_RESTARTS = 100  # of a job, which might otherwise be requeued for ever without a step done
 
 
 def run_job(job: dict[str, Any]) -> None:

@@ -28,18 +28,18 @@ from realm_lab.records.study import study_folder
 from realm_lab.records.validation import read_record, validated
 
 ANSWER_SECONDS = 60.0
-ASK_AGAIN_SECONDS = 20.0  # after sacct knew no end: accounts lag behind
+ASK_AGAIN_SECONDS = 20.0  # until sacct is asked again about a job without an end: accounts are late
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 RUNNING = {"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 LIVE = PENDING | RUNNING
-# How SLURM's programs say that they reached no controller, whatever they were asked.
+# Messages of all SLURM programs if no controller answers.
 UNREACHED = re.compile(
     "unable to contact|resolve_ctls|config(uration)? source|fetch_?config|connection (refused|timed out)|"
     "socket timed out|zero bytes|munge|authentication|unable to (resolve|establish)",
     re.IGNORECASE,
 )
 ASK_FOR_IT = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
-NO_REASONS = {"None", "BeginTime", "Cleaning"}  # to wait
+NO_REASONS = {"None", "BeginTime", "Cleaning"}  # squeue's reasons that explain no waiting
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SubmittedJob:
 
 SUBMITTED = TypeAdapter(SubmittedJob)
 REASON = TypeAdapter(Reason)
-ENDS = "ends"  # folder of a study: how a job ended that did no stage, a Reason in JSON for each
+ENDS = "ends"  # in a study's folder: the Reason, as JSON, of each job that ended without doing a stage
 
 
 def record_jobs(root: Path, study: str, jobs: Iterable[SubmittedJob]) -> None:
@@ -82,9 +82,9 @@ def _jobs_path(root: Path, study: str) -> Path:
 
 
 def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, StageState]:
-    """Return folder of a stage -> its newest job, over all studies; one that waits or runs comes first. SLURM is asked
-    only about stages that are not complete. If SLURM does not answer, a note goes to standard error, and its jobs are
-    left out. UserError: it does not answer and `must_answer`, because jobs would otherwise be submitted twice."""
+    """Return folder of a stage -> its newest job in any study, or the newest that waits or runs. SLURM is asked only
+    about stages that are not complete. If SLURM does not answer, a note goes to standard error, and its jobs are left
+    out. UserError: it does not answer and `must_answer`, because jobs would otherwise be submitted twice."""
     found: dict[str, StageState] = {}
     for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
         study = path.parent.name
@@ -117,7 +117,7 @@ def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[s
 
 
 def _job_state(root: Path, study: str, job: SubmittedJob, queued: tuple[str, str] | None) -> StageState:
-    said, reason = queued or ("", "")  # by SLURM
+    said, reason = queued or ("", "")  # the state in SLURM, and why the job waits
     if said in LIVE:
         if said not in PENDING:
             return StageState("RUNNING", job.job)
@@ -159,21 +159,21 @@ def _last_words(log: Path) -> str | None:
 
 
 def look_up(jobs: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return the state of these jobs (17 or 17_3) in squeue, such as RUNNING, and why they wait; forgotten ones are
-    left out. UserError: SLURM does not answer, so that nothing is known; not if there is no SLURM at all."""
+    """Return job (17 or 17_3) -> its state in squeue, such as RUNNING, and why it waits. Jobs that SLURM has forgotten
+    are left out, and all jobs without SLURM. UserError: SLURM does not answer."""
     if not jobs or shutil.which("squeue") is None:
         return {}
     arrays = sorted({job.split("_")[0] for job in jobs}, key=int)
     how = ("--noheader", "--array", "--states=all", "--format=%i|%T|%r")
     code, text = run_program("squeue", *how, f"--jobs={','.join(arrays)}")
-    if code and "Invalid job id" not in text:  # the answer when the only job, or each of them, is forgotten
+    if code and "Invalid job id" not in text:  # squeue's answer if all of them are forgotten
         raise UserError(f"squeue: {text.strip().splitlines()[-1] if text.strip() else 'no answer'}; try again later")
     lines = [] if code else [line.split("|") for line in text.splitlines()]
     return {line[0]: (line[1], line[2]) for line in lines if len(line) == 3 and line[0] in jobs}
 
 
-_ended: dict[str, tuple[str, str]] = {}  # by job, once for all
-_asked: dict[str, float] = {}  # when sacct was asked last, by time.monotonic()
+_ended: dict[str, tuple[str, str]] = {}  # job -> its end in sacct, which is final
+_asked: dict[str, float] = {}  # job -> when sacct was asked last, by time.monotonic()
 
 
 def accounts(jobs: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -197,7 +197,7 @@ def accounts(jobs: Collection[str]) -> dict[str, tuple[str, str]]:
 
 
 def cancel(jobs: Iterable[str]) -> None:
-    """Cancel exactly these; one that is over already is no error."""
+    """Cancel these jobs; a job that has ended already is no error."""
     if wanted := list(jobs):
         run_program("scancel", *wanted)
 

@@ -1,4 +1,4 @@
-"""`realm-lab status`: in which state every run of a study is, and why it does not run; or every study."""
+"""`realm-lab status`: the state of every run of a study, and why a run waits or failed; or a list of all studies."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ STYLES = {"running": "cyan", "preempted": "yellow", "lost": "yellow", "failed": 
 
 def show_status(name: str, root: Path, *, as_json: bool, follow: bool = False) -> None:
     """Print the table of a study as it was swept last, a line for each warning of a run, and on a terminal the verdict
-    as it stands. `follow`: until nothing runs or waits for a sweep; elsewhere than on a terminal, each time that the
-    state of a run changes."""
+    so far. `follow`: repeat until nothing runs, is queued or is swept; without a terminal, print only when the number
+    of runs in a state has changed."""
     console = make_console()
     if as_json:
         print_json(study_status(name, root))
@@ -60,7 +60,7 @@ def show_status(name: str, root: Path, *, as_json: bool, follow: bool = False) -
 
 
 def _until_it_ends(name: str, root: Path) -> Iterator[dict[str, Any]]:
-    """The status of a study again and again, the last one when nothing of it runs or waits for its turn."""
+    """Yield the status of a study again and again, until no run is running or queued and no process sweeps it."""
     while True:
         yield (found := study_status(name, root))
         if not (found["counts"]["RUNNING"] or found["counts"]["QUEUED"] or sweepers(root, name)):
@@ -69,7 +69,7 @@ def _until_it_ends(name: str, root: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shown(found: dict[str, Any], root: Path, console: Console) -> Group:
-    """A table with the lines above and below it."""
+    """Return the table of a study's status with the lines above and below it."""
     runs, counts, name = found["runs"], found["counts"], found["study"]
     rows = [(run["cell"], str(run["seed"]), run["state"].lower(), run["reason"]) for run in runs]
     below = [f"{run['cell']}, seed {run['seed']}: FLAGGED: {flag}" for run in runs for flag in run["flags"]]
@@ -114,7 +114,7 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     for run in record.runs:
         others: list[StageCode] = []
         headline, shown = None, ""
-        if (runs / run.name / "run.json").exists():  # else of the default pipeline, which has yet to run
+        if (runs / run.name / "run.json").exists():  # else the default pipeline has not run yet
             run = states.look(record.read(runs, run))
             if others := [one for one in codes.of_run(run.folders(runs)) if one.changes]:
                 changed[run.name] = others
@@ -204,7 +204,7 @@ def make_console() -> Console:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output, with its title above it."""
+    """Print a table, with its title above it."""
     console = make_console()
     if title:
         console.print(Text(title, "bold"))
@@ -234,7 +234,7 @@ def show_studies(root: Path, *, as_json: bool) -> None:
     for file in sorted((Path(root) / "experiments").glob("*.yaml")):
         if file.stem not in known.names() and not file.stem.startswith("search-"):
             document: Any = {}
-            with suppress(UserError):  # which `sweep` explains
+            with suppress(UserError):  # `sweep` explains the error
                 document = read_yaml(file)
             studies.append({"study": file.stem, "counts": {}, "question": str(document.get("question", ""))})
     if as_json:

@@ -1,4 +1,4 @@
-"""Sweeps of one study in several processes: who they are, if they see each other's locks, and how to stop them: by
+"""Sweeps of one study in several processes: list them, check that they see each other's locks, and stop them, by
 Ctrl-C, by a signal, or by `sweep --cancel` from another terminal."""
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OWN_LOCKS = {"local_lock=all", "local_lock=flock", "localflock", "noflock", "nol
 
 @contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Inside, Ctrl-C, SIGTERM and SIGHUP raise SystemExit, or are left to a training loop that writes a checkpoint.
-    Yields the list of those that come."""
+    """Inside, Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP raise SystemExit, or stop a training loop of this process after a
+    checkpoint. Yields the list of the signals that these handlers got."""
     signals: list[int] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -39,7 +39,7 @@ def stoppable() -> Iterator[list[int]]:
         raise SystemExit(128 + signals[0])
 
     def as_terminated(number: int, frame: FrameType | None) -> None:
-        # A training loop in this process catches SIGTERM, and only that, to stop after a checkpoint.
+        # A training loop in this process catches SIGTERM, but not this signal, to stop after a checkpoint.
         signals.append(number)
         handler = signal.getsignal(signal.SIGTERM)
         assert callable(handler)
@@ -59,8 +59,8 @@ def stoppable() -> Iterator[list[int]]:
 
 @contextmanager
 def sweeping(root: Path, study: str, *, alone: bool = False) -> Iterator[None]:
-    """Inside, others can see that this process sweeps the study, and can stop it. UserError: `alone`, and another
-    process sweeps it too."""
+    """Inside, other processes can see that this process sweeps the study, and can stop it. UserError: `alone`, and
+    another process sweeps the study too."""
     folder = _folder(root, study)
     if alone:
         lease = take_from_the_gone(folder, "alone", "this study")
@@ -71,7 +71,7 @@ def sweeping(root: Path, study: str, *, alone: bool = False) -> Iterator[None]:
 
 
 def check_locks(folder: Path) -> None:
-    """UserError: other machines do not see locks in this folder, by the table of mounts."""
+    """Raise a UserError if the table of mounts shows that other machines do not see locks in this folder."""
     inside = [one for one in psutil.disk_partitions(all=True) if folder.resolve().is_relative_to(one.mountpoint)]
     mount = max(inside, key=lambda one: len(one.mountpoint), default=None)
     if mount is None:
@@ -84,7 +84,7 @@ def check_locks(folder: Path) -> None:
 
 
 def sweepers(root: Path, study: str) -> list[Holder]:
-    """Return the processes that sweep the study now; those of other machines until they have been silent for long."""
+    """Return the processes that sweep the study now; one on another machine counts until it is silent for too long."""
     folder = _folder(root, study)
 
     def is_one(holder: Holder) -> bool:

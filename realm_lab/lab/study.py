@@ -1,5 +1,5 @@
-"""A study as a file: experiments/NAME.yaml -> Study -> its cells, the baseline first: the named ones, or every
-combination of the points of its axes. Below, the same study as it is planned. docs/study_file.md explains the keys."""
+"""Read a study's file, experiments/NAME.yaml, as a Study with its cells, the baseline first. Cells are named, or all
+combinations of the points of axes. A StudyPlan is a study as it is planned. docs/study_file.md explains the keys."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from realm_lab.records.yaml_file import has_key, reach, read_yaml
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 IN_CELLS = "=,+"  # further characters in names of cells
 CELL = "trial-{:03}"  # the name of a trial in a search
-Given = dict[Any, Any]  # parameters of a file, whose names and values know their line
+Given = dict[Any, Any]  # parameters of a file, whose names and values keep their line
 
 
 def _tag(name: str) -> str:
-    """Accept the names that MLflow accepts, except the mirror's."""
+    """Accept names of MLflow tags, except those that MLflow or the mirror writes."""
     if not re.fullmatch(r"(?!realm\.|mlflow\.)[\w.\- :/]{1,250}", name):
         rules = "letters, digits and _ - . / : blank, and neither realm. nor mlflow. in front"
         raise ValueError(f"no name of a tag; write {rules}")
@@ -122,8 +122,8 @@ class StudyFile(Part):
         return overrides_of(self.set, launch=True)
 
     def below(self, path: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return flat values: those of params.yaml, with the preset and the plug-ins of the study, and `overrides` of
-        the command line, which are over all others. UserError: one that no --set may change."""
+        """Return the flat values of params.yaml, with the preset and the plug-ins of the study, and separately the flat
+        `overrides` of the command line, which override all others. UserError: one that no --set may change."""
         flags = from_flags(overrides)
         if "seeds" in flags:
             problem = "change 'seeds' in the file, or give --seeds N to `sweep`"
@@ -175,7 +175,7 @@ class Study(StudyFile):
     """More sections of the report: the name of one, or `package.module:Class`."""
 
     def settings(self, cell: StudyCell, common: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of a cell over params.yaml. UserError: it changes one of `common`, the --set of all."""
+        """Return the settings of a cell, which override params.yaml. UserError: it sets one of `common` (--set)."""
         for key in common:
             if key in cell.overrides:
                 message = f"variant '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
@@ -183,7 +183,7 @@ class Study(StudyFile):
         return laid_over(laid_over(self.common, cell.overrides), common)
 
     def written(self, cell: StudyCell) -> Any:
-        """Return the name of a cell as it is in the file; of one that is a combination of axes, those."""
+        """Return the name of a cell with its line in the file, or the axes if the cell is a combination of points."""
         return next((name for name in self.cells if name == cell.name), self.axes)
 
 
@@ -240,7 +240,7 @@ Make = Callable[[Mapping[str, Any]], tuple[Run, ...]]
 
 @dataclass(frozen=True)
 class CellSpace:
-    """The space of a cell. `start`: the cell's values of its parameters, the first trial."""
+    """The space of a cell. `start`: the cell's values before tuning, which are the first trial."""
 
     cell: str
     space: Mapping[str, Dimension]
@@ -248,7 +248,7 @@ class CellSpace:
     make: Make
 
     def key(self, values: Mapping[str, Any]) -> str:
-        """Return the key of the last stage of a trial: trials with the same one are one trial."""
+        """Return the key of the last stage of a trial. Trials with equal keys are one trial."""
         return [*self.make(values)[0].keys().values()][-1]
 
     def error(self, problem: object, value: object = None) -> UserError:
@@ -266,8 +266,8 @@ class StudyPlan:
     design: StudyRecord
     runs: tuple[Run, ...]
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
-    rule: Plugin[SeedCounts] | None = None  # for its seeds; None: all
-    tuning: Tuning | None = None  # trials come before its own runs
+    rule: Plugin[SeedCounts] | None = None  # that chooses seeds; None: all
+    tuning: Tuning | None = None  # its trials run before the runs of the study
     spaces: tuple[CellSpace, ...] = ()  # of the cells that are tuned or searched
     search: Search | None = None  # its runs are the trials of one cell
     choose: Callable[[Mapping[str, Any]], StudyPlan] | None = None  # cell -> chosen values -> the study with these
@@ -308,8 +308,8 @@ class StudyPlan:
 
 
 def read_study_file(path: Path) -> Study | Search:
-    """Read a study, or a search, which has a space; check their common part, and import its plug-ins. UserError: one
-    line with the file, the line, the fault and the remedy."""
+    """Read a study, or a search if the file has a space, check the part common to both, and import plug-ins. UserError:
+    one line with the file, the line, the fault and the remedy."""
     document = read_yaml(path)
     model = Search if "space" in document else Study
     try:
@@ -317,7 +317,7 @@ def read_study_file(path: Path) -> Study | Search:
     except ValidationError as error:
         raise _explained(error, document, model) from None
     study._path = path
-    import_plugins()  # first: a name that they have is taken
+    import_plugins()  # first, so that their names are taken
     import_modules("plugins", study.plugins)
     LAUNCHERS.choose("launcher.default", study.launcher.default)
     tune = study.tune if isinstance(study, Study) else None
@@ -498,7 +498,7 @@ def _baseline_points(study: Study, points: Mapping[str, Mapping[str, StudyCell]]
 
 
 def _points(study: Study, axis: str) -> dict[str, StudyCell]:
-    """Return the points of an axis, each a cell, by its name in the file: values of a parameter, or names with their
+    """Return name in the file -> cell for the points of an axis: values of a parameter, or named points with their
     settings."""
     given = study.axes[axis]
     if not given:

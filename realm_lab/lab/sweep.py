@@ -47,8 +47,8 @@ MOST_SUBMISSIONS = 100  # of a task that a queue ends again and again
 
 @dataclass
 class Sweep:
-    """One sweep of a study, as the command line asks for it: it starts the runs that are wanted and not done, and asks
-    again whenever a run ends."""
+    """One sweep of a study, as the command line asks for it. It starts the runs that are wanted and not done, and
+    determines the wanted runs again whenever a run ends."""
 
     path: Path
     root: Path
@@ -70,11 +70,11 @@ class Sweep:
     def __post_init__(self) -> None:
         self.root = Path(self.root)
         self._runs: list[Run] | None = None  # wanted ones, of the cells and seeds that are asked for
-        self._known: dict[str, Run] = {}  # all that were wanted so far
+        self._known: dict[str, Run] = {}  # run key -> run, for all that were wanted so far
         self._tasks: dict[str, Task] = {}  # all that the launcher got
-        self._going: set[str] = set()  # of these
-        self._withdrawn: set[str] = set()  # by somebody, from a queue
-        self._submissions: Counter[str] = Counter()  # of those that a queue ended
+        self._going: set[str] = set()  # names of these tasks that have not ended
+        self._withdrawn: set[str] = set()  # tasks that somebody cancelled in a queue
+        self._submissions: Counter[str] = Counter()  # task -> how often it was submitted again
 
     @functools.cached_property
     def study(self) -> StudyPlan:
@@ -83,8 +83,8 @@ class Sweep:
 
     @functools.cached_property
     def by(self) -> Launcher:
-        """The launcher that is asked for, else the study's, or `local` to join others. UserError: to join with a
-        queue."""
+        """The launcher that is asked for, else `local` with --join, else the study's. UserError: --join with a launcher
+        of a queue."""
         chosen, settings = self.launcher or ("local" if self.join else None), self.study.launcher
         launcher = launcher_of(self.study.name, self.root, settings, chosen, self.profile, self.cluster)
         if self.join and launcher.detached:
@@ -109,9 +109,9 @@ class Sweep:
         if study.search is None:
             self.begin()
         else:
-            if launcher.at_once == 1:  # trials in turn, each proposed in the knowledge of those before
+            if launcher.at_once == 1:  # one trial at a time, proposed after the results of all before
                 self.study = replace(study, search=study.search.model_copy(update={"parallel": 1}))
-            launcher.check([])  # the rest needs the journal, which only this sweep has
+            launcher.check([])  # no tasks yet: they come from the journal
         alone = sweeping(self.root, study.name, alone=is_search)
         try:
             with stoppable() as signals, alone, self.mirroring(), closing(launcher):
@@ -123,7 +123,7 @@ class Sweep:
                 self._report()
             how = "the jobs go on" if launcher.detached else "stopped after checkpoints"
             say(f"{how}; `realm-lab sweep {self.path}` goes on from there")
-            return 128 + signals[0] if signals else int(left.code or 0)  # of a training loop that noted the signal
+            return 128 + signals[0] if signals else int(left.code or 0)  # code of a training loop
 
     def _preview(self) -> None:
         """Print what would be run."""
@@ -144,7 +144,8 @@ class Sweep:
             print(after_tuning(study, trials, root, self.by.at_once))
 
     def begin(self) -> list[Task]:
-        """Give the launcher what is wanted and neither done nor started, after its plan is noted; returns the tasks."""
+        """Give the launcher the wanted runs that are neither done nor started, and return their tasks. The plan of a
+        study is noted in the ledger before."""
         is_first = self._runs is None
         if is_first:
             self._settle_choices()
@@ -165,7 +166,7 @@ class Sweep:
             note_plan(self.root / "runs", record, self.path, self._with_results(record))
         try:
             self.by.submit(tasks)
-        except PartlySubmitted:  # if none was taken, the study stays as it was
+        except PartlySubmitted:  # after any other error, study.json stays as it was
             record_study(self.study, self.root, self.results)
             raise
         record_study(self.study, self.root, self.results)
@@ -175,8 +176,8 @@ class Sweep:
         return tasks
 
     def _settle_choices(self) -> None:
-        """Accept or delete results of other code that the study's choices are based on, or stop. UserError: also for
-        `fresh` in a search, whose later trials depend on their values."""
+        """Accept or delete results of other code that a tuning or search chooses by. UserError: `launch.other_code` is
+        `stop`, or `fresh` in a search, whose later trials depend on these results."""
         if self.study.search is not None:
             runs = search_rule.ended(self.study, self.results)
             if runs and runs[0].params.launch.other_code == "fresh" and other_code(runs, self.root):
@@ -191,13 +192,13 @@ class Sweep:
             self.results.look_again()
 
     def _carry_on(self) -> int:
-        """Start the wanted runs until there are none, with a report when all of it has ended; or leave it to a queue.
-        Returns the exit code."""
+        """Start the wanted runs, and report whenever all of them have ended, until no new run is wanted; or leave them
+        to a queue. Returns the exit code."""
         before, code, tasks = self._coverage(), 0, [*self._tasks.values()]
         lock = study_folder(self.root / "runs", self.study.name) / "report.lock"
         while not self._is_left_to_a_queue(tasks):
             self.results.look_again()
-            if self._is_tuning or self.study.search is not None:  # how they ended
+            if self._is_tuning or self.study.search is not None:  # with the ends of trials
                 record_study(self.study, self.root, self.results)
             with exclusive(lock) if self.join else nullcontext():
                 is_there = self.join and before != self._coverage() and self._is_reported()
@@ -212,7 +213,8 @@ class Sweep:
         return code
 
     def _is_left_to_a_queue(self, tasks: Sequence[Task]) -> bool:
-        """Wait until all has ended, and show these tasks, unless a queue works on it and nobody follows; True if so."""
+        """Wait until all tasks have ended, and show `tasks` meanwhile. With a queue and without --follow, do not wait:
+        return True if the queue still has work."""
         if self.by.detached and not self.follow and self.study.search is None:
             counts = self._counts()
             return counts["COMPLETE"] + counts["FAILED"] * self._is_tuning < len(self._runs or ())
@@ -228,8 +230,8 @@ class Sweep:
         return False
 
     def look_again(self, states: Mapping[str, StageState]) -> list[Task]:
-        """Start the runs that are wanted since a trial ended, and stop what no run needs any more. More seeds wait for
-        the report of those before."""
+        """Start the runs that are wanted since a trial ended, and cancel tasks that no wanted run needs. Further seeds
+        of a rule start later, after a report (`_carry_on`)."""
         if again := self._again(states):
             return again
         going = {name for name, state in states.items() if name in self._tasks and state.state in UNFINISHED}
@@ -251,8 +253,8 @@ class Sweep:
         return tasks
 
     def _again(self, states: Mapping[str, StageState]) -> list[Task]:
-        """Submit tasks again that a queue ended although nothing is wrong with them: preempted ones, and those that
-        started without the stages of these. Not if somebody cancelled one, and MOST_SUBMISSIONS times each."""
+        """Submit again, at most MOST_SUBMISSIONS times each, tasks that a queue ended without a fault: preempted tasks,
+        and tasks that lacked a stage of these. Tasks that somebody cancelled are left out, and tasks that need them."""
         if not self.by.detached:
             return []
         ended = {name: states[name] for name in self._tasks.keys() & states.keys()}
@@ -319,7 +321,7 @@ class Sweep:
         return Counter(self.results.look(run).state for run in self._runs or ())
 
     def _is_reported(self) -> bool:
-        """True if the report has the runs in the states that they have now, since another process wrote it."""
+        """True if the report has the runs in their present states, because another process has just written it."""
         states = {str(state): count for state, count in self._counts().items()}
         return not self._is_tuning and (self._coverage() or {}).get("states") == states
 
@@ -332,8 +334,8 @@ class Sweep:
         return read_summary(self.root / "reports" / self.study.name).get("coverage")
 
     def _report(self) -> int:
-        """Write the report and print the number of runs in each state; returns the exit code. A failed trial is one
-        without a value, so 0 while all trials have ended."""
+        """Write the report and print the number of runs in each state; returns the exit code. After trials of a tuning
+        there is no report, and the code is 0 if all have ended, unless every trial of a cell failed."""
         name, counts = self.study.name, self._counts()
         if self.study.search is not None:
             return self._report_search()
@@ -392,8 +394,9 @@ class Sweep:
 
 
 def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: int | None = None) -> list[Run]:
-    """Return the runs of some cells, several in a text with commas, which names of cells may have, too; default: all.
-    `seeds`: only those of the first ones, except for trials. UserError: no such cell, or fewer seeds than that."""
+    """Return the runs of the cells that `named` lists, all if empty; names in a text are separated by commas, and may
+    have commas too. `seeds`: only runs of this many first seeds, except for trials. UserError: no such cell, or too few
+    seeds."""
     if seeds is not None and not any(run.trial is not None for run in runs):
         if seeds > len(study.seeds):
             raise UserError(f"--seeds {seeds}: study {study.name} has {len(study.seeds)}; add seeds to its file")
@@ -416,7 +419,7 @@ def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: 
 
 
 def _recorded(plan: StudyPlan, root: Path) -> tuple[Run, ...]:
-    """Return the runs of the plan before; none of a record that cannot be read, which the plan replaces."""
+    """Return the runs of the study's last record; none if it cannot be read, since the plan replaces it."""
     path = study_folder(root / "runs", plan.name) / "study.json"
     with suppress(UserError):
         return read_study_record(path).runs if path.exists() else ()
@@ -424,7 +427,7 @@ def _recorded(plan: StudyPlan, root: Path) -> tuple[Run, ...]:
 
 
 def check_file(path: Path, root: Path) -> None:
-    """UserError: the runs here of a study of that name are of another file, which is still there."""
+    """Raise a UserError if a study of that name has runs here from another file that still exists."""
     record = study_folder(root / "runs", path.stem) / "study.json"
     source = str(read_object(record).get("source", "")) if record.exists() else ""
     if source and (root / source).is_file() and not (root / source).samefile(path):
@@ -454,8 +457,8 @@ def study_of_cell(name: str) -> str:
 
 
 def find_study(name: str, root: Path, is_search: bool = False) -> Path:
-    """The file of a study or search: a path, or a name in ROOT/experiments, where search-NAME is also found as NAME,
-    before a study of that name if a search is wanted. UserError: there is none, and which is nearest."""
+    """The file of a study or search, found by a path or by a name in ROOT/experiments. NAME also finds search-NAME, and
+    finds it first if `is_search`. UserError: there is no such file; the nearest name is the remedy."""
     given, folder = Path(name), Path(root) / "experiments"
     if study := study_of_cell(name):
         find_study(study, root)

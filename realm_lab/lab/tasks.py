@@ -17,7 +17,8 @@ Node = tuple[str, str]  # stage, key
 @dataclass(frozen=True)
 class Task:
     """Consecutive stages that one job does. Named after its last stage, so that it keeps its name while it advances.
-    `run` is one that has all of them, `cells` lists those of all its runs; `after` names the tasks that it needs."""
+    `run` is one that has all these stages, `cells` has the cells of all such runs, `after` names the tasks needed
+    before."""
 
     name: str
     stages: tuple[str, ...]
@@ -31,7 +32,7 @@ class Task:
         return self.at(*self.stages)
 
     def at(self, *stages: str) -> str:
-        """Describe these stages of it."""
+        """Describe these stages of the task."""
         what = ", ".join(stages).replace("_", "-")
         if len(self.cells) == 1:
             return f"{self.cells[0]} seed {self.run.seed}: {what}"
@@ -68,7 +69,7 @@ class Task:
 
 
 def nodes_of(run: Run) -> set[Node]:
-    """Return all that a run needs."""
+    """Return the stages of a run, its corpus included, as nodes."""
     return {("prepare", run.corpus_key), *run.keys().items()}
 
 

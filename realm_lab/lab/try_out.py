@@ -46,8 +46,8 @@ OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries of the project 
 
 
 def try_study(asked: Sweep) -> int:
-    """Run the study small and print what a whole run of each cell takes; 1 where a run failed. UserError: as `sweep`
-    refuses the study."""
+    """Run the study small and print the time of a whole run of each cell; returns 1 if a run failed. UserError: as
+    `sweep` refuses the study."""
     root, study, results = asked.root, asked.study, asked.results
     now = wanted(study, results)
     runs = [*study.runs, *now] if any(run.trial is not None for run in now) else now
@@ -74,7 +74,7 @@ def try_study(asked: Sweep) -> int:
 
 
 def _link(root: Path, folder: Path) -> None:
-    """Link what the project has; corpora and their records too, so that they are prepared once."""
+    """Link the project's files into `folder`, with corpora and their records, so that corpora are prepared once."""
     shared = [root / "runs" / "corpora", *(root / "runs" / "stages").glob("prepare-*")]
     shared[0].mkdir(parents=True, exist_ok=True)
     for path in (*(path for path in root.iterdir() if path.name not in OWN and path.name[0] != "."), *shared):
@@ -86,7 +86,7 @@ def _link(root: Path, folder: Path) -> None:
 
 
 def _keep_prepared(root: Path, folder: Path) -> None:
-    """Give the project the records of corpora that were prepared now, which it has."""
+    """Move records of corpora that were prepared in the try to the project, which has these corpora by a link."""
     for path in (folder / "runs" / "stages").glob("prepare-*"):
         kept = root / path.relative_to(folder)
         if not path.is_symlink() and not kept.exists():
@@ -96,11 +96,11 @@ def _keep_prepared(root: Path, folder: Path) -> None:
 
 
 def _small(plan: StudyPlan) -> dict[str, Any]:
-    """The file of the small study: of each cell what it sets, with small values where they matter."""
+    """Return the content of the small study's file: each cell with its settings, and small values for its lengths."""
     cells = [cell for cell in plan.cells if plan.of(cell.name)]
     flat = {cell.name: _sizes(plan.of(cell.name)[0]) for cell in cells}
     small: dict[str, dict[str, int]] = {cell.name: {} for cell in cells}
-    changes = len({step for cell in cells for step in cell.overrides.get(CHANGES) or ()})  # at the steps 1, 2, ...
+    changes = len({step for cell in cells for step in cell.overrides.get(CHANGES) or ()})  # they get steps 1, 2, ...
     for name in dict.fromkeys(name for sizes in flat.values() for name in sizes):
         known = sorted({sizes[name] for sizes in flat.values() if name in sizes})
         for cell, sizes in flat.items():
@@ -126,7 +126,7 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
 
 
 def _sizes(run: Run) -> dict[str, int]:
-    """Return parameters that decide the length of a run -> value; all questions are very many."""
+    """Return parameter -> value for parameters that decide the length of a run; MANY for all questions."""
     values = flatten(run.params)
     found = {name: MANY if values[name] is None else values[name] for name in SMALL}
     options = options_of(run.params, run.system)
@@ -155,9 +155,9 @@ def _entry(cell: StudyCell, small: dict[str, int]) -> dict[str, Any]:
 
 
 def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most: int | None = None) -> list[str]:
-    """Lines: how long a whole run of each cell takes, and the study; stages that are complete take no time, and shared
-    ones are done once. `most`: runs at a time."""
-    seconds: dict[tuple[str, int], dict[str, float]] = {}  # cell and seed -> stage -> of a whole run
+    """Return lines with the time of a whole run of each cell, and of the rest of the study. Complete stages take no
+    time, and shared stages are done once. `most`: runs at a time."""
+    seconds: dict[tuple[str, int], dict[str, float]] = {}  # cell, seed -> stage -> seconds of a whole run
     lines, todo = [], dict[tuple[str, str], float]()
     for run in whole.runs:
         small_run = next(other for other in small.runs if other.cell == run.cell)
@@ -179,8 +179,8 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most
 
 
 def _seconds(stage: str, run: Run, tried: Run, runs: Path) -> float | None:
-    """Estimate the time of a stage of a whole run from the small one; None if that has not finished. Each step takes as
-    long as in the small one, where refreshes are dense, and so does each question: it is about right, or too long."""
+    """Estimate the time of a stage of a whole run from the small run; None if that has not finished. A step and a
+    question take as long as in the small run, where refreshes are dense, so that the estimate may be too long."""
     found = StageRun(stage_folder(runs, stage, tried.key(stage)), stage)
     if not found.is_complete():
         return None
@@ -197,7 +197,7 @@ def _seconds(stage: str, run: Run, tried: Run, runs: Path) -> float | None:
     if len(times) < 2:
         return float(wall)
     missing, each = sum(sizes[name] - small[name] for name in names), (times[-1] - times[0]) / (len(times) - 1)
-    if stage == "pretrain":  # which ends with an evaluation
+    if stage == "pretrain":  # it ends with an evaluation
         ratio = sizes["evaluate.cloze_sentences"] / small["evaluate.cloze_sentences"]
         each += ratio * (rows[-1]["time"] - times[-1]) / run.params.evaluate.interval_steps
     return float(wall + missing * each)

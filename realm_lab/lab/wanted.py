@@ -1,9 +1,9 @@
 """The runs that a study wants by the results so far. A sweep does those that are not done, and asks again whenever one
 ends, until nothing is left.
 
-They are a function of only the study and its results, so that a sweep that was killed goes on alike. Each rule
-has a file in rules/: trials of a tuning come first (tune.py), then all seeds, or as many as a rule for them takes
-(until_decided.py is one). A search (search.py) has a memory, since it is asked while runs go on: its journal.
+They are a function of only the study and its results, so that a killed sweep continues with the same runs. Each rule
+has a file in rules/: trials of a tuning come first (tune.py), then all seeds, or as many as a rule for seeds takes
+(until_decided.py is one). A search (search.py) also needs a journal, since it proposes trials while others run.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _taken(study: StudyPlan, results: Results) -> list[Run]:
 
 
 def settled(study: StudyPlan, results: Results) -> tuple[StudyPlan, Tuned | None]:
-    """Return a study with the values that tuning chose for its cells, before that as it is; and the trials, if it is
-    tuned."""
+    """Return a study with the values that tuning chose for its cells (unchanged before the choice), and the trials;
+    None for a study without tuning."""
     if study.tuning is None or study.choose is None:
         return study, None
     trials = tuned(study, results)
@@ -63,9 +63,9 @@ def study_record(study: StudyPlan, results: Results) -> StudyRecord:
 
 
 def record_study(study: StudyPlan, root: Path, results: Results | None = None) -> StudyRecord:
-    """Write run.json of every run that is wanted, and the study's study.json; returns that as it was read back."""
+    """Write run.json of every run that is wanted, and the study's study.json; returns study.json as read back."""
     results, runs = results or Results(root), Path(root) / "runs"
-    now = wanted(study, results)  # first, since a search notes then which trials have ended
+    now = wanted(study, results)  # first: in a search this notes which trials have ended
     record = study_record(study, results)
     for run in (*record.trials, *now):
         record_run(runs, run)

@@ -65,7 +65,7 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
                     on_first_rank(lambda: work(context, run))
                 else:
                     work(context, run)
-            on_first_rank(lambda: None)  # its files are visible to all
+            on_first_rank(lambda: None)  # all ranks wait until the first has written its files
         except (KeyboardInterrupt, SystemExit):
             if first:
                 run.preempt()
@@ -82,7 +82,7 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
 
 
 def _end_code(runs: Path, run: StageRun) -> None:
-    """Add to the record of a stage that stopped; a full disk or a broken record is no second reason."""
+    """Complete code.json of a stage that stopped; a full disk or a broken record must not hide why it stopped."""
     with suppress(UserError):
         CodeStates(runs).end(run.path)
 
@@ -140,7 +140,7 @@ def main() -> int:
     """Do a job read from standard input. A UserError is printed as one line, with exit code 2."""
     job = json.loads(sys.stdin.readline())
     exit_on_signals()
-    gc.freeze()  # keep the imports out of garbage collection, which would take .8 s again and again
+    gc.freeze()  # keep the imports out of garbage collection, which would take .8 s each time
     threading.Thread(target=_stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         do(job)

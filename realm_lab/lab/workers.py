@@ -60,7 +60,7 @@ class Workers:
         further ranks); they work in `folder`."""
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
-        quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}  # bars of libraries fill a log
+        quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}  # progress bars fill a log
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), **quiet, **place, **own_package()}
         if gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
@@ -141,8 +141,8 @@ def _free_port(ranks: int) -> int:
 
 
 def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
-    """Return (rank, exit code) to report once all have ended, or one has failed: then the others are ended too. To
-    blame is one that was killed, else rank 0, which has the errors of the others, else the one that failed."""
+    """Return (rank, exit code) to report once all have ended, or one has failed: then the others are ended too.
+    Reported is a killed rank, else the first with an exit code above 0 (rank 0 has all errors), else a failed one."""
     codes = [process.poll() for process in processes]
     for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
         deadline = time.monotonic() + GRACE_SECONDS

@@ -76,7 +76,7 @@ def write_axes(
 
 @contextmanager
 def in_use(path: Path, is_new: bool, is_kept: bool) -> Iterator[None]:
-    """A study's file while it is used; one that is new and not kept is removed afterwards."""
+    """Use a study's file inside; a file that is new and not kept is removed afterwards."""
     if is_new and is_kept:
         say(f"{path}: written; `realm-lab sweep {path.stem}` runs it again")
     try:

@@ -1,7 +1,7 @@
 """A search: a study of one cell, whose rule asks Optuna for the next trials.
 
 A trial is a cell of the study's record, with a run for every seed. Trials are in Optuna's journal, which only one
-process writes at a time; those that a killed process left open go on. trials.json has the same in plain data, for
+process writes at a time. Trials that a killed process left open go on. trials.json has all trials in plain data, for
 reports.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def journal_of(study: StudyPlan, results: Results) -> Journal:
-    """Return the journal of a search, opened once. UserError: it is not one, or that of another search."""
+    """Return the journal of a search, opened once. UserError: not a journal, or the one of another search."""
     if results.journal is None:
         with needs("a search", "optuna", "platform"):
             from realm_lab.lab.rules.trials import Journal
@@ -41,8 +41,8 @@ def runs_of(study: StudyPlan, number: int, values: Mapping[str, Any]) -> list[Ru
 
 
 def open_trials(study: StudyPlan, results: Results) -> list[Run]:
-    """Return the runs of the trials that are open, after the journal has noted those that have ended and proposed
-    others. A trial that somebody stopped stays open, but is nobody's work."""
+    """Return the runs of the open trials, after the journal has noted trials that have ended and proposed new ones. A
+    trial that somebody stopped stays open, but its runs are not returned."""
     journal, search = journal_of(study, results), study.search
     assert search is not None
     while True:
@@ -66,7 +66,7 @@ def open_trials(study: StudyPlan, results: Results) -> list[Run]:
 
 
 def _has_ended(journal: Journal, search: Search, results: Results, number: int, runs: Sequence[Run]) -> bool:
-    """Tell the journal that a trial has ended, or is not worth continuing; False: it goes on."""
+    """Record in the journal that a trial has ended, or is not worth continuing; False: the trial goes on."""
     failed = next((results.look(run) for run in runs if results.has_failed(run)), None)
     if all(results.look(run).state == "COMPLETE" for run in runs):
         found = [(results.outcome(run) or {}).get(search.metric) for run in runs]
@@ -89,8 +89,8 @@ def _has_ended(journal: Journal, search: Search, results: Results, number: int, 
 
 
 def ended(study: StudyPlan, results: Results) -> list[Run]:
-    """Return the runs of complete trials, which later ones were chosen by. UserError: they were measured over other
-    sentences or questions."""
+    """Return the runs of complete trials, whose values decide about later trials. UserError: these were measured over
+    other sentences or questions."""
     trials = [trial for trial in journal_of(study, results).trials() if trial["state"] == "complete"]
     runs = [run for trial in trials for run in runs_of(study, trial["number"], trial["values"])]
     for run in runs:

@@ -2,8 +2,8 @@
 
 A rule is a function of the study's record, the table of its complete runs and its options; it returns cell -> how many
 seeds that cell takes. It is called once all cells have `at_least` seeds and again when the next are complete, and must
-depend on nothing else, so that a stopped sweep goes on alike. The baseline has the seeds of all cells. An example
-is in docs/extending.md.
+depend on nothing else, so that a stopped sweep takes the same seeds when it continues. The baseline has the seeds of
+all cells. An example is in docs/extending.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SeedRule(Part):
 
     @property
     def looks(self) -> tuple[int, int] | None:
-        """The first and last look at differences: p is corrected for them. None: the rule does not look at any."""
+        """Seeds at the first and last look at differences, to correct p; None: the rule looks at no differences."""
         return None
 
 

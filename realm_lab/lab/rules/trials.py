@@ -37,7 +37,7 @@ STATES = {
     TrialState.FAIL: "failed",
 }
 CONTINUES = "continues"  # number of the earlier trial with the same values that this one continues
-ENOUGH_TRIALS = 50  # complete: an importance compares the best tenth with the rest
+ENOUGH_TRIALS = 50  # complete trials for importances, which compare the best tenth with the rest
 
 
 def distributions(space: Mapping[str, Dimension], start: Mapping[str, Any]) -> dict[str, BaseDistribution]:
@@ -91,14 +91,14 @@ class Journal:
         self._study.enqueue_trial(dict(self._start), skip_if_exists=True)
         for trial in self._counted():
             is_open = trial.state is TrialState.RUNNING
-            is_half = is_open and trial.params.keys() != self._space.keys()  # its owner was killed early
+            is_half = is_open and trial.params.keys() != self._space.keys()  # its process was killed in `ask`
             if is_half or (retry_failed and trial.state is TrialState.FAIL):
                 self._study.enqueue_trial(trial.params, user_attrs={CONTINUES: trial.number})
             if is_half:
                 self._study.tell(trial.number, state=TrialState.FAIL)
 
     def _counted(self) -> list[FrozenTrial]:
-        """Return all requested trials, except those that a later one replaces."""
+        """Return all trials, except waiting ones, and those that a later trial replaces."""
         trials = self._study.get_trials(deepcopy=False)
         replaced = {trial.user_attrs.get(CONTINUES) for trial in trials}
         return [trial for trial in trials if trial.state in STATES and trial.number not in replaced]
@@ -123,14 +123,14 @@ class Journal:
         return [(trial.number, dict(trial.params)) for trial in self._counted() if trial.state is TrialState.RUNNING]
 
     def may_ask(self, most: int) -> bool:
-        """True if there may be another trial. Not after the baseline failed: nothing could be compared with it, and the
-        stages that all share have probably failed."""
+        """True if there may be another trial. There is none after the baseline failed: nothing could be compared with
+        it, and the stages that all trials share have probably failed."""
         base = next((trial for trial in self._counted() if trial.params == self._start), None)
         return len(self._counted()) < most and not (base and base.state is TrialState.FAIL)
 
     def ask(self) -> None:
         """Ask for another trial."""
-        # a new sampler, seeded by the trial's number: the proposals of a stopped search are the same
+        # a new sampler for each trial, seeded by its number, so that a stopped search has the same proposals
         number = len(self._study.get_trials(deepcopy=False))
         self._study.sampler = TPESampler(seed=number, n_startup_trials=RANDOM_TRIALS)
         trial = self._study.ask(self._space)
@@ -148,8 +148,8 @@ class Journal:
         say(f"{CELL.format(number)} {state}{shown}{f': {why}' if why else ''} ({values})")
 
     def behind(self, number: int, curves: Sequence[Mapping[int, float]], steps: int) -> int | None:
-        """Report the mean over the seeds of every new step that all of them have reached; returns the step at which the
-        trial is not worth continuing. The baseline continues, and whatever has reached the last of its steps."""
+        """Report to Optuna, for every new step that all seeds have reached, the mean of their curves. Returns the step
+        at which the trial is not worth continuing; None for the baseline, and for a trial at the last of `steps`."""
         trial = self._trial(number)
         reported = max(self._frozen(number).intermediate_values, default=-1)
         for step in sorted(set.intersection(*(set(curve) for curve in curves))):

@@ -43,7 +43,7 @@ class Tuned:
 
     @property
     def best(self) -> dict[str, int | None]:
-        """Cell -> the number of its best complete trial, of equal ones the first; None for all before it has ended."""
+        """Cell -> the number of its best complete trial (the first of equal ones); all None until all trials ended."""
         found = {}
         for cell, trials in self.trials.items():
             complete = ((number, trial) for number, trial in enumerate(trials) if trial["state"] == "complete")
@@ -68,7 +68,7 @@ class Tuned:
         return [*found.values()]
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as study.json has it."""
+        """Return the tuning as study.json has it."""
         choices, best, cells = self.choices, self.best, dict[str, Any]()
         for cell, dimensions in self.spaces.items():
             chosen = choices.get(cell, {})
@@ -84,7 +84,7 @@ class Tuned:
 
 
 def tuned(study: StudyPlan, results: Results) -> Tuned:
-    """Return all trials of a study that follow from its results: those that have ended, and the next ones."""
+    """Return all trials of a study's tuning, each with its state and values by the results so far."""
     tuning = study.tuning
     assert tuning is not None
 
@@ -93,7 +93,7 @@ def tuned(study: StudyPlan, results: Results) -> Tuned:
         by_seed = [None if one is None else one.get(tuning.metric) for one in found]
         work = [one[OPERATIONS] for one in found if one and OPERATIONS in one]
         state = "pending" if None in found else "failed" if None in by_seed else "complete"
-        mean = statistics.fmean(work) if len(work) == len(runs) else None  # of the operations of training
+        mean = statistics.fmean(work) if len(work) == len(runs) else None  # mean operations of training
         return {"values": values, "state": state, "by_seed": by_seed, OPERATIONS: mean, "runs": runs}
 
     trials = {cell.cell: trials_of_cell(cell, tuning, trial) for cell in study.spaces}
@@ -101,8 +101,8 @@ def tuned(study: StudyPlan, results: Results) -> Tuned:
 
 
 def trials_of_cell(cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, Any], list[Run]], Trial]) -> list[Trial]:
-    """Return the trials of a cell: those that have ended, and those that follow from them. UserError: there are not
-    enough."""
+    """Return all trials of a cell, each made by `look` from its values and runs. UserError: the space has too few that
+    differ."""
     found, keys = list[Trial](), set[str]()
     for values in _proposals(cell, tuning, found):
         try:
@@ -123,7 +123,7 @@ def trials_of_cell(cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, An
 
 
 def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Iterator[dict[str, Any]]:
-    """Yield values of trials; the caller adds those that suit to `found`. UserError: there are not enough."""
+    """Yield values of trials; the caller adds valid and different ones to `found`. UserError: there are too few."""
     space, start = cell.space, cell.start
     first = {name: start[name] for name in space}
     yield first

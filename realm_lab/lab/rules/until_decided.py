@@ -37,7 +37,7 @@ class UntilDecided(SeedRule):
 
 
 def until_decided(study: StudyRecord, results: pd.DataFrame, options: UntilDecided) -> dict[str, int]:
-    """Return the seeds of each cell: one more until its first metric differs from the baseline's, or is equivalent."""
+    """Return cell -> number of seeds: one more until its first metric differs from the baseline's or is equivalent."""
     from realm_lab.evidence.report.comparison import decisions  # brings pandas
 
     wanted = decisions(study, results, study.metrics).wanted
@@ -46,6 +46,6 @@ def until_decided(study: StudyRecord, results: pd.DataFrame, options: UntilDecid
 
 
 def affordable(results: pd.DataFrame, hours: float) -> int:
-    """Return the number of seeds that this time allows: one more than there are if it takes no more than the last."""
+    """Return the number of seeds that `hours` allow: one more than there are if a seed as long as the last fits."""
     each = results.groupby("seed", sort=True)["device_hours"].sum()
     return len(each) + int(each.sum() + each.iloc[-1] <= hours)

@@ -36,7 +36,7 @@ PARAMETER = "--tracker"
 class Tracker(ABC):
     """Base class of trackers. One is built with the folder of runs, and its options if it has any.
 
-    Anything may be shown again, as a whole: a tracker keeps its content, or writes all of it again. `where` names
+    The same view may be shown again, always as a whole: a tracker adds what is new, or writes all again. `where` names
     its store to people, `links` are paths of its pages by study, and `points` counts sent points.
     """
 
@@ -46,11 +46,11 @@ class Tracker(ABC):
 
     @abstractmethod
     def show(self, study: str, view: View) -> str:
-        """Show a study as a whole (the key of its view is STUDY_KEY), or then one of its runs, which is new or has
-        changed. Returns what was done: created, updated, recreated, or something else."""
+        """Show one view: first of a study as a whole (its key is STUDY_KEY), then of each run that is new or
+        has changed. Returns what was done: created, updated, recreated, or something else."""
 
     def keep(self, study: str, keys: Collection[str]) -> int:
-        """Remove all views of a study but these, and return how many runs were removed."""
+        """Remove all views of a study except those with these keys, and return how many runs were removed."""
         return 0
 
     def studies(self) -> list[str]:
@@ -67,7 +67,7 @@ class TrackerError(UserError):
 
 TRACKERS: Kind[Callable[..., Tracker]] = Kind("tracker", "Class", "runs")
 register_tracker = TRACKERS.register  # makes a tracker selectable as `mirror --tracker NAME`
-MLFLOW = "mlflow"  # which is called with a tracking store as well
+MLFLOW = "mlflow"  # this tracker also gets a tracking store
 TRACKERS.declare(MLFLOW, "realm_lab.lab.tracking.mlflow_tracker:MlflowTracker")
 
 
@@ -151,7 +151,7 @@ def _files(runs: Path) -> str:
     stages."""
     patterns = ("*/run.json", "studies/*/study.json", "stages/*/*.json*", "stages/*/eval/*")
     watched = [(runs, patterns), (runs.parent / "reports", ("*/*", "*/figures/*")), (Path(__file__).parent, ("*.py",))]
-    watched.append((runs.parent, ("params.yaml",)))  # which the study `default` follows
+    watched.append((runs.parent, ("params.yaml",)))  # the study `default` changes with it
     stamps = [_stamp(path) for folder, names in watched for name in names for path in sorted(folder.glob(name))]
     return digest([stamps, code_reader(runs).reached(package_modules())])
 
@@ -190,7 +190,7 @@ class Mirror:
                 "train something first (dvc repro), or give --root DIR; `realm-lab report` puts back what DVC keeps",
                 path=self.runs,
             )
-        self._lock = self.runs / ".mirror.lock"  # or two mirrors could both create the same run
+        self._lock = self.runs / ".mirror.lock"  # without it two mirrors could both create the same run
         with exclusive(self._lock):
             self._tracker = make()
         self.summary = MirrorSummary(self._tracker.where, {})
@@ -198,14 +198,14 @@ class Mirror:
         self._counts: Counter[str] = Counter()
 
     def update(self) -> MirrorSummary:
-        """One pass over all records."""
+        """Bring the tracker up to date, once."""
         problems: list[str] = []
         with exclusive(self._lock):
             groups = read_groups(self._studies, problems)
             studies = len(groups.keys() - {UNPLANNED})
             states = {member.name: member.state for _, members in groups.values() for member in members}
             with self._noted(problems):
-                groups = dict.fromkeys(self._tracker.studies(), (None, [])) | groups  # also those that are gone
+                groups = dict.fromkeys(self._tracker.studies(), (None, [])) | groups  # also studies that are gone
             for name, (study, members) in groups.items():
                 with self._noted(problems):
                     self._show_group(name, study, members, problems)
@@ -257,7 +257,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _noted(self, problems: list[str], name: str = "") -> Iterator[None]:
-        """Add what goes wrong inside to `problems` in one line, and go on."""
+        """Add an error inside to `problems` in one line, and go on."""
         try:
             with calling(*self._custom) if self._custom else contextlib.nullcontext():
                 yield
@@ -268,7 +268,7 @@ class Mirror:
 
 
 def _custom_tracker(chosen: Plugin[Callable[..., Tracker]], runs: Path) -> Tracker:
-    """Make a custom tracker. UserError: it is none."""
+    """Make a custom tracker. UserError: the object is no Tracker."""
     made = chosen(runs)
     if not isinstance(made, Tracker):
         raise UserError(f"{PARAMETER} {chosen.name}: not a subclass of realm_lab.Tracker; make it one")

@@ -54,7 +54,7 @@ KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, betw
 # The interface hides tags under "mlflow."; these are only for the mirror.
 MARK = "mlflow.realm_lab.mirrored"  # digest of the sent content; empty while sending
 KEY = "mlflow.realm_lab.key"
-SOURCE = "mlflow.realm_lab.source"  # whose view it is: several folders of runs may share a server
+SOURCE = "mlflow.realm_lab.source"  # id of the folder of runs, since several may share a server
 GIVEN = "mlflow.realm_lab.tags"  # names of further tags that the mirror sets: the study's, and its groups'
 
 StoreError = MlflowException  # the store refused something or does not answer
@@ -80,8 +80,8 @@ class Store:
     def experiment(self, name: str, note: str, artifacts: Path, tags: Mapping[str, str] | None = None) -> str:
         """Return the id of the experiment realm_lab/`name`, created or restored from the trash if needed.
 
-        `artifacts`: the folder where a bare database keeps files, by default below the current folder. `tags` are kept
-        up to date, `note` is only its first description.
+        `artifacts`: the folder for files of a database without a server. `tags` are kept up to date; `note` is set only
+        when the experiment is created.
         """
         tags = tags or {}
         found = self._client.get_experiment_by_name(PREFIX + name)
@@ -97,7 +97,7 @@ class Store:
         return str(found.experiment_id)
 
     def experiments(self) -> list[str]:
-        """Return the experiments of studies that are not in the trash."""
+        """Return the studies that have an experiment outside the trash."""
         found = self._client.search_experiments(filter_string=f"name LIKE '{PREFIX}%'")
         return [experiment.name.removeprefix(PREFIX) for experiment in found]
 
@@ -226,7 +226,7 @@ def _make_database(uri: str) -> None:
 
 
 def _note(ours: str, shown: str) -> str:
-    """Join the generated note and a person's text below its line, or replace the note without such a line."""
+    """Put a person's text below the generated note: of the note `shown`, the part below the line, or all without it."""
     _, line, theirs = shown.partition(KEPT)
     return ours + KEPT + (theirs if line else shown)
 
@@ -258,7 +258,7 @@ def _dataset_input(data: DataInput) -> DatasetInput:
 
 
 def _given(tags: Mapping[str, str]) -> list[str]:
-    """Return the names among a run's tags that the mirror set besides its fixed ones."""
+    """Return the names of the tags that the mirror set on a run in addition to its fixed ones."""
     return list(json.loads(tags.get(GIVEN, "[]")))
 
 

@@ -1,5 +1,5 @@
-"""MLflow as a tracker: an experiment for each study, a run for it as a whole, below it its runs; and as a registry: the
-model of a study's best run, by a development measure."""
+"""MLflow as a tracker: each study has an experiment, with a run for the study as a whole and below it the runs. MLflow
+as a registry: it gets the model of a study's best run by a development measure."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def register(studies: Studies, name: str, uri: str, by: str) -> str:
 
 
 def best_run(study: StudyRecord, runs: Sequence[Run], metric: str) -> tuple[Run, float, Path]:
-    """Return the run with the largest value, of several the first; the value; and the folder of its trained model.
+    """Return the run with the largest value (the first of equal ones), this value, and the folder of its trained model.
     UserError: `metric` is not measured on development data, or no complete run has both a value and a model."""
     known = chosen_by()
     if metric not in known:

@@ -14,8 +14,8 @@ from typing import Any
 from realm_lab.records.study import StudyRecord
 
 BY_CELL, BY_PARAMETER = "realm_lab", "realm_lab_parameters"  # ids of the two views
-RUN_NAME = "attributes.`Run Name`"  # its column
-SHARED = "mlflow.sharedViewState."  # the tag of a view, with its id
+RUN_NAME = "attributes.`Run Name`"  # column of the names of runs
+SHARED = "mlflow.sharedViewState."  # start of the tag of a view, before its id
 HEADLINES = ("exact_match", "recall_at_5", "retrieval_utility")
 COLUMNS = 4  # at most, of parameters
 AXES = 8  # at most, of parameters in parallel coordinates
@@ -29,7 +29,7 @@ def link(experiment: str, view: str = BY_CELL) -> str:
 
 
 def saved_views(study: StudyRecord) -> dict[str, str]:
-    """The tags of the experiment with the views of a study; the same for the same study."""
+    """Tags of an experiment with the views of a study; equal studies give equal tags."""
     changed = list(dict.fromkeys(name for cell in study.cells for name in cell.changes))
     metrics, longest = [f"metrics.`{name}`" for name in HEADLINES], max(len(cell.name) for cell in study.cells)
     curves = [_chart("LINE", f"pretrain/{name}") for name in ("retrieval_utility", "recall_at_5")]

@@ -29,10 +29,10 @@ from realm_lab.records.study import DEFAULT, STUDY_RECORD, Studies, StudyCell, S
 from realm_lab.records.validation import cut
 
 UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
-STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are digests
+STUDY_KEY = "study"  # key of the view of a study as a whole; keys of runs are digests
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000  # of MLflow 3 (mlflow/utils/validation.py)
 BEGINNINGS = ("prepare", "warm_start")  # stages that runs share: not part of a run's duration
-HEADLINE = "headline"  # besides the stages in `points`: metrics at the top level, and below SYSTEM
+HEADLINE = "headline"  # key in `points`, next to stages: metrics at the top level, and below SYSTEM
 SYSTEM = "system"  # the folder that MLflow's page of a run shows as system metrics
 VALUES = "values.json"  # the table of everything that was measured once
 COSTS = ("wall_seconds", "device_hours", "training_teraflop", "peak_memory_gibibytes", "parameters")
@@ -74,7 +74,7 @@ class View:
     files: dict[str, Path] = field(default_factory=dict)  # artifact path -> file
     texts: dict[str, str] = field(default_factory=dict)  # artifact path -> content
     model: Path | None = None  # the trained model's folder, once the run is complete
-    study: StudyRecord | None = None  # of a study as a whole
+    study: StudyRecord | None = None  # only in the view of a study as a whole
 
 
 Group = tuple[StudyRecord | None, list[Run]]  # a study, None for runs of no study, and its runs
@@ -98,7 +98,7 @@ def read_groups(studies: Studies, problems: list[str]) -> dict[str, Group]:
                     if run.name in records:
                         with noted(problems):
                             members.append(states.look(shown.member(run, records[run.name])))
-                    elif name != DEFAULT:  # which is as params.yaml is now, and may not have run yet
+                    elif name != DEFAULT:  # `default` follows params.yaml, and may not have run yet
                         problems.append(f"{study_folder(runs, name)}: no run {run.name}; plan the study again")
     if left := [run for name, run in records.items() if name not in planned]:
         groups[UNPLANNED] = None, []
@@ -136,7 +136,7 @@ def view_of(run: Run, study: StudyRecord | None, codes: CodeStates | None = None
         "realm.system": run.system,
         "realm.study": study.name if study else "",
         "realm.changes": changes_of(cell, study) if study and cell else "",
-        # Of the last stage that recorded them: the stages before it may be older and shared.
+        # commit and user of the last stage that recorded them: stages before it may be older and shared
         "realm.git_commit": next((e["git_commit"] for e in reversed(environments) if e.get("git_commit")), ""),
         "mlflow.user": next((e["user"] for e in reversed(environments) if e.get("user")), ""),
         "realm.state": run.state,
@@ -195,8 +195,8 @@ def trained_model(stages: dict[str, StageRun]) -> Path | None:
 def _headline(
     stages: dict[str, StageRun], computed: dict[str, float], of_study: Sequence[str], time_ms: int
 ) -> list[Point]:
-    """The numbers of a complete run that are metrics, named and computed as in results.csv: the headline ones, those of
-    development data, what the run took, and those that its study compares."""
+    """Return metrics of a complete run, with names and values as in results.csv: headline metrics, those on development
+    data, costs, and those that its study compares."""
     values = run_values(stages) | computed
     names = {metric.name: metric.name for metric in METRICS.values() if metric.headline or metric.split == "dev"}
     names |= {name: f"{SYSTEM}/{name}" for name in COSTS}
@@ -226,7 +226,7 @@ def _own_times(run: Run) -> tuple[int | None, int | None]:
 
 
 def _planned(run: Run) -> int:
-    """Return the time when a run was recorded: its start until one of its stages has started."""
+    """Return the time when a run was recorded, shown as its start until one of its stages has started."""
     return milliseconds((run.runs / run.name / "run.json").stat().st_mtime)
 
 
@@ -299,7 +299,7 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Run]) -> View:
 
 
 def _users(members: Sequence[Run]) -> str:
-    """Return the users that ran any of its stages."""
+    """Return the users that ran any stage of these runs."""
     users: set[str] = set()
     for member in members:
         with contextlib.suppress(UserError):  # a broken file is named where its run is read
