@@ -52,7 +52,7 @@ STYLES = {"OK": "green", "note": "yellow", "missing": "red", "wrong": "red"}
 
 
 class Finding(NamedTuple):
-    """One line of the result. `missing` is a requirement of the parameters that the machine lacks."""
+    """One line of the result. State `missing`: something required is absent or unusable; `wrong`: it has a fault."""
 
     state: State
     subject: str
@@ -61,8 +61,8 @@ class Finding(NamedTuple):
 
 
 def examine(params: Params | None, root: Path, fault: UserError | None = None) -> Iterator[Finding]:
-    """Check this machine, a finding at a time. `params` is None if they cannot be read, which `fault` then
-    explains."""
+    """Check this machine, a finding at a time. `params` is None if the parameters cannot be read, for the reason
+    `fault`."""
     yield _python()
     yield from _packages()
     yield from _devices()
@@ -107,7 +107,7 @@ def with_gate(gate: Gate) -> list[Finding]:
     text = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
     found.append(Finding("OK" if share.mean >= LEAST_SHARE else "wrong", "answer among the candidates", text))
     if gate.only_by_reading:
-        found = [one._replace(state="note") for one in found]  # the words are of no use here
+        found = [one._replace(state="note") for one in found]  # no passage has the words of an answer
     if gate.support:
         spans, with_words, best, pairs, share = gate.support
         text = (
@@ -161,7 +161,7 @@ def _files(root: Path, pattern: str) -> Iterator[Path]:
 
 
 def _kind(path: Path) -> str:
-    """Return the name of a file, with its folder if many folders have one of that name."""
+    """Return the name of a file, with the name of its folder for files in checkpoints, indexes and leases."""
     return f"{path.parent.name}/{path.name}" if path.parent.name in CHANGING else path.name
 
 
@@ -188,7 +188,7 @@ def _packages() -> Iterator[Finding]:
             yield Finding("note", name, f"not installed; only needed by {only_for}", install_line(extra))
             continue
         try:
-            if module in ("torch", "faiss"):  # that load shared libraries, which may be missing
+            if module in ("torch", "faiss"):  # they load shared libraries, which may be missing
                 importlib.import_module(module)
             yield Finding("OK", name, versions[0])
         except (ImportError, OSError) as error:

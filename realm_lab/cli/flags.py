@@ -64,7 +64,7 @@ def located(error: UserError, options: argparse.Namespace) -> UserError:
         return error
     from realm_lab.engine.params.load import is_known, read_values, setting
 
-    if not is_known(error.parameter.partition(".")[0]):  # an installed plug-in, which fails here too
+    if not is_known(error.parameter.partition(".")[0]):  # of an installed plug-in, which would fail again here
         return error
     values = read_values(options.params or options.root / "params.yaml", overrides_of(options))
     key = setting(values, error.parameter)

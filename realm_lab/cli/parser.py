@@ -31,7 +31,7 @@ from realm_lab.engine.core.hub import is_dataset
 from realm_lab.errors import UserError, install_line, lacks_engine, nearest, suggestion
 
 PLUGINS = "realm_lab.verbs"  # group of entry points: functions that add commands, as those of this package do
-EXIT_UNEXPECTED = 70  # EX_SOFTWARE of sysexits.h: no verdict of a gate
+EXIT_UNEXPECTED = 70  # EX_SOFTWARE of sysexits.h; differs from the codes of `verdict --gate`
 EXIT_USER_ERROR = 2  # as argparse
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -44,7 +44,7 @@ ALIASES = {  # other names of commands, for scripts -> their meaning; longer nam
     "warm-start": "run --until warm-start",
     "pretrain": "run --until pretrain",
     "finetune": "run --until finetune",
-    "evaluate": "run",  # without the plug-in of this name
+    "evaluate": "run",  # if no plug-in adds this command
     "search": "sweep",
     "runs": "status --runs",
     "logs": "status",
@@ -69,10 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = parser.verbs()[options.verb]
         verb.error(_unknown(unknown, options, verb))
     if arguments is None and not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # bars of libraries fill a log
+        os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars fill a log
     slow = f"{PROGRAM} {options.verb}: loading libraries and reading the project"
     try:
-        with first_line(slow) if arguments is None else nullcontext(), _in_project(options):  # no line within Python
+        with first_line(slow) if arguments is None else nullcontext(), _in_project(options):  # none from Python
             code = options.run(options)
         sys.stdout.flush()  # a reader that went away is noticed here, not when the interpreter exits
     except UserError as error:
@@ -96,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _renamed(words: Sequence[str], verbs: Container[str]) -> tuple[list[str], str]:
-    """Return a command line with the name of today for another name of a command, and that other name; "" for none. A
-    command that a package adds keeps its name."""
+    """Return the command line with an alias replaced by its command, and the alias ("" for none). A command that a
+    package adds keeps its name."""
     names = (n for n, word in enumerate(words) if not word.startswith("-") and words[n - 1 : n] != ["--root"])
     start = next(names, len(words))
     for name, today in ALIASES.items():
@@ -109,7 +109,8 @@ def _renamed(words: Sequence[str], verbs: Container[str]) -> tuple[list[str], st
 
 @contextmanager
 def _in_project(options: argparse.Namespace) -> Iterator[None]:
-    """Work in the project folder, where relative paths in parameters start; those on the command line start here."""
+    """Work in the project folder, in which relative paths of parameters start. Paths on the command line are made
+    absolute before."""
     if options.verb in ELSEWHERE or not options.root.is_dir() or options.root.resolve() == Path.cwd():
         yield
         return
@@ -183,7 +184,7 @@ def build_parser() -> Parser:
     for entry in entry_points(group=PLUGINS):
         try:
             entry.load()(add)
-        except Exception as error:  # it may raise anything, and every other command works
+        except Exception as error:  # it may raise anything; all other commands still work
             why = f"{type(error).__name__}: {_one_line(error)}"
             print(f"{PROGRAM}: the command {entry.name} of a plug-in is left out ({why})", file=sys.stderr)
     for name, verb in parser.verbs().items():
@@ -195,7 +196,7 @@ def build_parser() -> Parser:
 
 
 def completion() -> Parser:
-    """Return the command line for shtab, which writes the completions of a shell; it leaves out what has no help."""
+    """Return the command line for shtab, which writes completions of a shell, and would leave out hidden commands."""
     from realm_lab.lab.launchers import LAUNCHERS
     from realm_lab.records.plugins import import_plugins
 

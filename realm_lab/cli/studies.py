@@ -146,7 +146,7 @@ def _sweep(work: Callable[[Sweep], int], options: argparse.Namespace, study: str
     from realm_lab.records.yaml_file import read_yaml
 
     path = find_study(study, options.root, is_search=options.alias == "search")
-    if options.cancel:  # also of a study whose file is being changed
+    if options.cancel:  # without reading the file, which may be half edited
         return cancel_study(path.stem, options.root)
     is_part = options.cells or options.seeds or options.is_try or options.pilot is not None
     if is_part and "space" in read_yaml(path):
@@ -230,7 +230,7 @@ def _check_ledger(root: Path, as_json: bool) -> int:
 
 
 def recorded(study: str, root: Path) -> str:
-    """Return the name of a study that has runs here, or a file. UserError: it has neither; with the nearest name."""
+    """Return the name of a study that has runs here, or a file. UserError: it has neither; names the nearest."""
     from realm_lab.lab.sweep import find_study, study_of_cell
     from realm_lab.records.study import DEFAULT, Studies
 
