@@ -46,7 +46,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run, to ask. Corpus and models are read at the first question, and kept for the next."""
+    """A finished run that answers questions. Corpus and models are read at the first question, and kept."""
 
     name: str
     record: Run = field(repr=False)
@@ -104,14 +104,14 @@ def load_run(name: PathLike, root: PathLike = ".") -> FinishedRun:
         at = f" at {found.stage}" if found.stage else ""
         raise UserError(f"'{name}': not finished ({found.state}{at}); {remedy}")
     system = record.system
-    if study is not None:  # which has `package.module:Class` for a user's own system; a run knows its name only
+    if study is not None:  # it names a custom system as `package.module:Class`; run.json has only the system's name
         system = next(study.cell(run.cell).system for run in study.runs if run.name == record.name)
     limit_threads(params.launch.threads)
     return FinishedRun(record.name, record, Context(replace(record, system=system, params=params), Path(root)))
 
 
 def load_record(name: PathLike, root: PathLike = ".") -> Run:
-    """Read run.json of a run, named as in `load_run`; it need not be finished. UserError: as above."""
+    """Read run.json of a run, named as in `load_run`; it need not be finished. UserError: no such run, or several."""
     runs = Path(root) / "runs"
     found = find_side(studies_of(Path(root)), str(name))
     if len(found.runs) > 1:

@@ -1,5 +1,5 @@
-"""The one exception a user is meant to see, values that know their line, the name that was probably meant, and packages
-that may be missing."""
+"""The one exception a user is meant to see, values with their line in a file, suggestions for a wrong name, and
+packages that may be missing."""
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,9 +17,9 @@ SIMILAR = 0.61  # of difflib's ratio, 0 to 1: below it a suggestion misleads (--
 
 
 class Written:
-    """Mixed into the type of a value that a person wrote: the file or flag, and the line in it.
+    """Mixin for the type of a value that a person wrote: `path` is the file or flag, `line` the line in it.
 
-    True, false and nothing have no such type; their names in a dictionary know the line. Copies and pickles are plain.
+    Booleans and None cannot have such a type; their names in a dictionary have it. Copies and pickles are plain.
     """
 
     path: object = ""
@@ -44,12 +44,12 @@ def written(value: Any, path: object, line: int | None = None) -> Any:
 
 
 def like(value: Any, other: object) -> Any:
-    """Return a value as if it was written where another one was."""
+    """Return a value with the path and line of another one, if that has them."""
     return written(value, other.path, other.line) if isinstance(other, Written) else value
 
 
 def as_written(made: Any, given: Any) -> Any:
-    """Return a checked value, and the names and values in it, with the lines of those that it was made from."""
+    """Return a checked value `made`, and the names and values in it, with the lines of the `given` value."""
     if isinstance(given, list) and isinstance(made, list):
         made = [as_written(*pair) for pair in zip(made, given, strict=True)]
     elif isinstance(given, dict) and isinstance(made, dict):
@@ -63,7 +63,7 @@ class UserError(ValueError):
     Fields: the fault (`problem`), the `remedy`, the dotted name of a `parameter`, the `path` of a file or the flag that
     named it, the `line` in it and the `part` of this line or file (a record, a column); "" or None if unknown. The
     command line prints only the message and exits with code 2. Long messages are shortened in the middle. `value`: a
-    written value, whose path and line these are. `known`: the names that it might have been, for the remedy.
+    written value, which gives path and line. `known`: the names that it might have been, for the remedy.
     `others`: further faults of the same input that were found with it, which `realm-lab doctor` lists.
     """
 
@@ -131,7 +131,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def lacks_engine(error: BaseException) -> TypeGuard[ModuleNotFoundError]:
-    """Return whether it is the lack of a module that the extra `engine` brings."""
+    """True for the error that a module of the extra `engine` is not installed."""
     return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ENGINE
 
 
@@ -142,8 +142,8 @@ def install_line(extra: str) -> str:
 
 @contextmanager
 def needs(what: str, package: str, extra: str = "") -> Iterator[None]:
-    """Import inside it a package without which all but `what` works. `extra`: the extra that installs it. UserError:
-    it is not installed."""
+    """Import inside it a package that only `what` needs. UserError: the package is not installed. `extra`: the extra
+    that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
