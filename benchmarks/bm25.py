@@ -3,9 +3,9 @@
     python -m benchmarks.bm25 --data FOLDER [--questions 500] [--output FILE]
 
 FOLDER holds squad/train-v1.1.json.gz, squad/dev-v1.1.json and, for the second data set, nq_gold/*.jsonl. The corpus is
-every distinct paragraph of both SQuAD files; the gold passage of a question is its paragraph. Of Natural Questions it
-is the hundred-word passage in the file, added to the corpus. An answer counts if it is in a passage as whole
-words, both normalised as for exact match.
+every distinct paragraph of both SQuAD files; the gold passage of a question is its paragraph. For Natural Questions
+the gold passages are the hundred-word passages of the file, which are added to the corpus. An answer counts if it is
+in a passage as whole words, both normalised as for exact match.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def squad(data: Path) -> tuple[list[Text], list[Item]]:
 
 
 def natural_questions(data: Path, texts: Sequence[Text]) -> tuple[list[Text], list[Item]]:
-    """The texts with the gold passages behind them, and the questions."""
+    """The texts followed by the gold passages, and the questions."""
     path = data / "nq_gold" / "nq_open_gold_passages.public.jsonl"
     rows: dict[str, int] = {}
     more, items = list(texts), []
@@ -93,7 +93,7 @@ def measure(texts: Sequence[Text], items: Sequence[Item], titles: bool) -> dict[
 
 
 def run(data: Path, questions: int | None = None) -> dict[str, Any]:
-    """Every setting; `questions` takes that number from each data set, evenly spaced."""
+    """Measure every setting. `questions`: take at least this many from each data set, evenly spaced."""
     texts, items = squad(data)
     more, open_items = natural_questions(data, texts)
     settings = {

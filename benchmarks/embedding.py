@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """All paths over the same passages, one after the other in every repetition."""
     torch.set_num_threads(arguments.threads)
     device = pick_device(arguments.device)
-    # fresh: a build keeps no copy of the weights for the search
+    # search_query fresh: a build of the index keeps no copy of the query tower
     launch = {"launch": {"token_budget": arguments.token_budget}, "pretrain": {"search_query": "fresh"}}
     ours = {name: precision for name, precision in OURS.items() if arguments.only in (None, precision)}
     theirs = {name: path for name, path in THEIRS.items() if arguments.st_python and arguments.only in (None, path[0])}
@@ -149,7 +149,7 @@ def _bert(retriever: Retriever) -> BertModel:
 def padded_loop(
     bert: BertModel, text: Text, longest: int, batch: int = PLAIN_BATCH, to_longest: bool = False
 ) -> Tensor:
-    """The loop of a first script: passages in their order, all padded to the limit, or to the longest of a batch."""
+    """Embed as a simple script would: passages in order, all padded to the limit, or to the longest of a batch."""
     parts = []
     for start in range(0, len(text.passages), batch):
         rows = range(start, min(start + batch, len(text.passages)))

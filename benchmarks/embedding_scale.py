@@ -1,7 +1,7 @@
 """Seconds and peak memory of `realm-lab index build` on toy worlds of 10,000, 100,000 and 1,000,000 passages.
 
-Each size in a fresh process, through the prepared corpus and the store on disk, the weights untrained.
-All worlds have as many passages an entity, so that lengths are alike. Run from the repository:
+Each size runs in a fresh process, from the prepared corpus into the store on disk, with untrained weights.
+All worlds have equally many passages per entity, so that lengths are alike. Run from the repository:
 python -m benchmarks.embedding_scale --help
 """
 
@@ -130,7 +130,7 @@ def fresh_build(corpus: Path, model: dict[str, int], threads: int) -> dict[str, 
 
 
 def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, float]:
-    """Embed the corpus into a store next to it, then remove that; seconds, and memory of this process.
+    """Embed the corpus into a store next to it, then remove the store. Returns seconds, and memory of this process.
 
     `anonymous` memory belongs to the process; the peak counts the pages of mapped files too, which the system takes
     back when it needs them.
@@ -171,7 +171,7 @@ def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, fl
 
 
 def _anonymous_mebibytes() -> float:
-    """Memory of this process that is no file's, now."""
+    """Present memory of this process without pages of files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 2**10

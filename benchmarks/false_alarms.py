@@ -26,7 +26,7 @@ FAMILIES = 50  # of recorded comparisons
 
 
 class Found(NamedTuple):
-    """The share of studies with a false difference, its standard error, and what `calibrate` states on average."""
+    """The share of studies with a false difference, its standard error, and the mean rate that `calibrate` states."""
 
     rate: float
     error: float
@@ -45,10 +45,10 @@ def recorded() -> list[np.ndarray]:
 
 
 def simulated(studies: int) -> tuple[Found, Found]:
-    """(normal, skewed)."""
+    """Simulate studies with normal differences, and studies with skewed ones; (normal, skewed)."""
     generator = np.random.default_rng(0)
     tests = CELLS * METRICS
-    # half of the variance is the baseline's, as both cells of a comparison have as much
+    # half of a difference's variance comes from the baseline, since both cells vary equally
     normal = generator.normal(size=(studies, SEEDS, tests)) + generator.normal(size=(studies, SEEDS, 1))
     pool = recorded()
     drawn, stated = [], []
@@ -67,7 +67,7 @@ def _judged(studies: np.ndarray, stated: float) -> Found:
 
 
 def _finds_by_looking(study: np.ndarray) -> bool:
-    """True if any look finds a difference; a cell is decided by its first metric; many are equivalent within two sd."""
+    """True if any look finds a difference. A cell is decided by its first metric, often as equivalent within two sd."""
     tests = {(number % METRICS, number // METRICS): list(map(float, test)) for number, test in enumerate(study.T)}
     first = [key for key in tests if key[0] == 0]
     bounds = {key: 2 * float(np.std(tests[key])) or 1.0 for key in first}

@@ -1,10 +1,10 @@
-"""The whole line at full size, by its verbs: prepare, embed, train, evaluate, ask and update a corpus of short texts.
+"""The whole pipeline at full size, by commands: prepare, embed, train, evaluate, ask, and update a corpus of texts.
 
     python -m benchmarks.full_size --folder FOLDER --output benchmarks/results/full_size.json   # 80 minutes
 
 Each text states where one invented person was born. The model has the toy preset's sizes, trained for a few steps: it
-shows what the size costs, and answers nothing. Each step is a separate command; its time, and the memory of all its
-processes that is no file's, are measured from outside. Finished steps are kept in FOLDER: started again, it resumes.
+shows what the size costs, and answers nothing. Each step is a separate command. Its time and the memory of all its
+processes, without pages of files, are measured from outside. Finished steps are kept in FOLDER for a later start.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def measure(folder: Path, passages: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All steps of one size, in a separate project folder; those that are done are not done again."""
+    """Measure all steps of one size in a separate project folder; finished steps are not repeated."""
     if not (folder / "params.yaml").exists():
         write_project(folder, passages, arguments.questions, *(("smoke", 5) if arguments.tiny else ("toy", 100)))
     done = folder / "measured.json"
@@ -112,11 +112,11 @@ def planned(folder: Path) -> dict[str, float]:
     hours, build = plan["stage_device_hours"], plan["seconds"]["build"]
     stages = {"warm start": hours["warm_start"], "finetune": hours["finetune"], "evaluate": hours["evaluate"]}
     seconds = {name: 3600 * value for name, value in stages.items()}
-    return seconds | {"index build": build, "finetune": seconds["finetune"] - build}  # which the planner counts there
+    return seconds | {"index build": build, "finetune": seconds["finetune"] - build}  # fine-tuning includes the build
 
 
 def report(result: dict[str, Any]) -> str:
-    """The table: seconds, of the planner, and memory, of each step and size."""
+    """The table of each step and size: seconds, the planner's seconds, and peak memory."""
     columns = {f"{int(size):,}": found for size, found in result["sizes"].items()}
     header = ["step", *(f"{size}: {what}" for size in columns for what in ("seconds", "planned", "peak, MiB"))]
     lines = {name: dict[str, dict[str, float]]() for name in STEPS}
@@ -137,7 +137,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def run(folder: Path, words: list[str]) -> dict[str, Any]:
-    """A verb in the folder: seconds, processor seconds, and the most memory that is no file's, in MiB."""
+    """Run a command in the folder; returns seconds, processor seconds, and peak MiB without pages of files."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "TOKENIZERS_PARALLELISM": "false"}
     before, start = os.times(), time.time()
     samples = []
@@ -158,7 +158,7 @@ def run(folder: Path, words: list[str]) -> dict[str, Any]:
 
 
 def stage(status: dict[str, Any], samples: list[tuple[float, int]]) -> dict[str, Any]:
-    """The part of a command that was one stage."""
+    """Seconds and peak memory of one stage of a command."""
     first, last = status["started_at"], status["finished_at"]
     return {"seconds": last - first} | peak([one for one in samples if first <= one[0] <= last])
 
@@ -168,7 +168,7 @@ def peak(samples: list[tuple[float, int]]) -> dict[str, float]:
 
 
 def text(number: int, version: int = 0) -> tuple[str, str, str, str]:
-    """Name, question, answer and passage of a person; another town of birth in another version."""
+    """Name, question, answer and passage of a person. Each version has another town of birth."""
     rest, letters = number, []
     for _ in range(5):
         rest, letter = divmod(rest, len(SYLLABLES))

@@ -52,7 +52,7 @@ class Item(NamedTuple):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Go through the list; 1 where an item failed, was cut or found something wrong."""
+    """Go through the list; returns 1 if an item failed, was cut or was not reached."""
     options = options_of(argv)
     deadline = time.monotonic() + 60 * options.minutes
     path = options.out / "gpu.json"

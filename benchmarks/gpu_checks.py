@@ -1,4 +1,4 @@
-"""Checks of benchmarks.gpu besides the other benchmarks: those of the doctor, refreshes during training, two ranks."""
+"""Checks that only benchmarks.gpu runs: those of `doctor --gpu`, refreshes during training, two ranks."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def _losses(
 
 
 def _stall(rows: list[dict[str, float]]) -> float:
-    """The share of the time that steps take beyond as many of median length."""
+    """The share of the time that steps take beyond equally many steps of median length."""
     seconds = [row["step_seconds"] for row in rows[WARM_STEPS:]]
     return 1 - statistics.median(seconds) * len(seconds) / sum(seconds)
 
 
 def ranks(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Two processes that sum over one device, which NCCL may refuse; the CPU's are joined by gloo."""
+    """Sum over two processes on one device, which NCCL may refuse; on the CPU, gloo joins the processes."""
     backend = dist.get_default_backend_for_device(arguments.device)
     with tempfile.TemporaryDirectory() as scratch:
         context = mp.get_context("spawn")
@@ -110,7 +110,7 @@ def ranks(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rank(rank: int, folder: Path, backend: str, name: str) -> None:
-    """One of the processes; writes what it found."""
+    """Work of one of the processes, which writes its finding to a file."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     device = torch.device(name if name == "cpu" else f"{name}:0")
     try:
@@ -122,7 +122,7 @@ def _rank(rank: int, folder: Path, backend: str, name: str) -> None:
         dist.all_reduce(values)
         float(values[0])
         found = {"right": right, "gigabytes_per_second": 1e-9 * values.nbytes / (time.perf_counter() - started)}
-    except Exception as error:  # NCCL's own kinds
+    except Exception as error:  # NCCL has its error types
         found = {"error": " ".join(str(error).split())[:500]}
     write_json(folder / f"rank-{rank}.json", found)
 

@@ -1,7 +1,7 @@
-"""Exact top 8 of many vectors, compared with FAISS Flat, a plain product with torch and the time to read it once; IVF
-and PQ with recall. With --device on a GPU, where FAISS takes part if it is built for GPUs, without IVF and PQ.
+"""Exact top 8 of many vectors, compared with FAISS Flat, a plain product with torch and the time to read the vectors
+once; IVF and PQ with recall. With --device on a GPU, without IVF and PQ, and with FAISS only if it is built for GPUs.
 
-Synthetic vectors, the same for all. Run from the repository: python -m benchmarks.index_search --help
+All searches get the same synthetic vectors. Run from the repository: python -m benchmarks.index_search --help
 """
 
 # Shapes: N passages, B queries, K results, D embedding size
@@ -41,9 +41,9 @@ except ModuleNotFoundError:
 WIKIPEDIA_2018 = 13_353_718  # passages of Guu et al. 2020, section 4.2
 SIZE, COUNT = 128, 8
 BATCHES = (1, 16, 64, 256)
-CLUSTERS, SPREAD = 1000, 0.5  # of the clustered vectors: cluster centres are as long as sqrt(D), members lie around
+CLUSTERS, SPREAD = 1000, 0.5  # clusters: centres about sqrt(D) long, members SPREAD sqrt(D) away
 RIVALS = {"faiss_flat": "FAISS Flat", "torch": "plain torch"}
-PLAIN_ROWS = 1 << 18  # of one product of the plain search
+PLAIN_ROWS = 1 << 18  # rows in one product of the plain search
 TARGETS = {"faster_than_faiss_flat": 5.0, "readings_of_the_index_at_batch_1": 1.5}
 
 
@@ -163,7 +163,7 @@ def _batch(
     batch: int,
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Exact search and its rivals on the same queries, how far they agree, and the bits of the CPU's scores."""
+    """Measure exact search and its rivals on the same queries, their shared results, and bit-equality with the CPU."""
     host_BD = vectors(batch, seed=100 + batch)
     device = exact.embeddings_ND[:1].device
     query_BD = host_BD.to(device)

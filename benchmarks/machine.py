@@ -30,7 +30,7 @@ COLUMNS = ("per_second", "slowest", "fastest", "reference_is_faster_by", "at_lea
 
 def peaks(tiny: bool, only: str | None = None, device: torch.device = CPU) -> dict[str, dict[str, float]]:
     """matrix_peak of float32, and of bfloat16 unless `only` float32 is asked for."""
-    precisions = ["float32"] if only == "float32" else PRECISIONS  # emulated, a bfloat16 product takes minutes
+    precisions = ["float32"] if only == "float32" else PRECISIONS  # emulated bfloat16 products take minutes
     return {precision: matrix_peak(precision, 0.01 if tiny else 0.1, device) for precision in precisions}
 
 
@@ -131,7 +131,7 @@ def summary(seconds: Sequence[float], items: int, reference: Sequence[float]) ->
 
 
 def report(result: dict[str, Any], unit: str) -> list[str]:
-    """Head of the output of both benchmarks: machine, sizes, peak, paths and profile."""
+    """Text of the results of `embedding` and `pretraining_step`: machine, sizes, peak, paths and profile."""
     peak = {precision: found["best"] for precision, found in result["peak_gflops_per_second"].items()}
     rows = [[name, *(path[key] for key in (*COLUMNS, "fraction_of_peak"))] for name, path in result["paths"].items()]
     ours = next(iter(result["paths"]))  # all others are compared with it

@@ -18,7 +18,7 @@ class Peer:
     """A script of peers/ under the given Python; it sleeps while it is not asked, so that timings do not mix."""
 
     def __init__(self, python: str, script: str, threads: int):
-        # Its own libraries only; its threads wait as those of realm_lab: the policy is inherited from this process.
+        # Only the peer's libraries; its OpenMP threads wait as in this process, whose settings it inherits.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {
             "OMP_NUM_THREADS": str(threads),
@@ -41,7 +41,7 @@ class Peer:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it names what it lacks on standard error
+            pass  # it has ended, with the reason on standard error
         line = self._process.stdout.readline()
         if not line:
             raise UserError(f"{self._name}: ended without an answer; see its message above, and benchmarks/README.md")

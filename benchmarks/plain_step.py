@@ -24,10 +24,10 @@ NAMES = {"input_ids": "tokens", "token_type_ids": "types", "attention_mask": "ma
 
 
 class PlainStep:
-    """Our weights in BERTs: a tower for queries and documents, a masked reader, one fused AdamW over all; no dropout.
+    """The weights of realm_lab in BERTs: one tower for queries and documents, a reader, one fused AdamW, no dropout.
 
-    Every part of a batch is padded to its longest sequence; each candidate is encoded, also one that two sentences
-    share; the vocabulary is only computed at masked positions.
+    Every part of a batch is padded to its longest sequence. A candidate that two sentences share is encoded twice. Only
+    masked positions get logits over the vocabulary.
     """
 
     def __init__(self, reader: Reader, embedder: Embedder, precision: str, device: torch.device):

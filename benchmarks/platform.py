@@ -92,14 +92,14 @@ def _seconds(*arguments: str, root: Path) -> float:
 
 
 def _many(cells: int) -> str:
-    """A study of as many cells."""
+    """A study of this many cells."""
     values = [round(1e-4 * (1 + number), 7) for number in range(cells)]
     lines = [f"  rate{n}: {{set: {{pretrain.retriever.learning_rate: {value}}}}}" for n, value in enumerate(values)]
     return "\n".join(["question: Which rate?", "seeds: [0]", "baseline: rate0", "cells:", *lines]) + "\n"
 
 
 def _copied(runs: Path, count: int) -> int:
-    """The study `copies`: the one run in twenty cells, each time with another key. Returns how many."""
+    """Make the study `copies`: about `count` copies of the one run, in twenty cells. Returns the number of copies."""
     [path] = run_paths(runs)
     record = read_run(path)
     cells, seeds = min(20, count), max(1, count // 20)

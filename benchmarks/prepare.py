@@ -132,7 +132,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Private memory in use; 0 where the process has ended."""
+    """Private memory in use; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (OSError, ProcessLookupError):
@@ -174,7 +174,7 @@ def _processor_seconds() -> float:
 
 
 def parameters(folder: Path, way: str) -> Params:
-    """`untagged` learns from a corpus of a few sentences; the large one has only passages."""
+    """Parameters of a way. Except for `full`, X is one document, and the large file is only Z."""
     text, small = str(folder / "text.jsonl"), folder / "small.jsonl"
     with open(text, encoding="utf-8") as file:
         small.write_text(file.readline(), encoding="utf-8")

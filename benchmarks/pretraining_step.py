@@ -1,7 +1,7 @@
 """Examples per second of a whole pre-training step: realm_lab against the REALM modules of transformers 4.40.2, and
 against a plain step with the BERT of the transformers that is installed.
 
-Both get the same sentences, masks and candidates, train everything without dropout, and take one AdamW step. Run from
+All get the same sentences, masks and candidates, train everything without dropout, and take one AdamW step. Run from
 the repository: python -m benchmarks.pretraining_step --help
 """
 
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     peer[0].ask({"step": {"number": 0, "precision": precision, "padding": "longest"}})  # warm
                 paths |= {name: partial(_asked, peer[0], memory, name) for name in theirs}
             with competing(arguments.busy):
-                # Padded to the maximum they are slow, and it is not the setting that counts: once is enough.
+                # The slow settings padded to the maximum are not the ones to compare with, and are measured once.
                 once = [name for name, (_, padding) in theirs.items() if padding == "maximum"]
                 seconds = measured(paths, arguments.repetitions, once)
         shape = _reader(next(iter(tasks.values()))).encoder.shape
@@ -172,7 +172,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _seconds_of(step: Callable[[Any], object], given: Sequence[Any], number: int) -> float:
     started = time.perf_counter()
-    step(given[number])  # ends with the loss, and so on the device
+    step(given[number])  # reads the loss, so that the device has finished
     return time.perf_counter() - started
 
 
@@ -206,7 +206,7 @@ def _task(params: Params, text: Text, arguments: argparse.Namespace) -> Pretrain
         found = retriever.find
 
         def find(*positional: Any, **named: Any) -> np.ndarray:
-            rows_BK = found(*positional, **named)  # the search is paid for, its result is not used
+            rows_BK = found(*positional, **named)  # timed; only its null documents (-1) are used
             drawn_BK = generator.permutation(len(text.passages))[: rows_BK.size].reshape(rows_BK.shape)
             return np.where(rows_BK >= 0, drawn_BK, rows_BK)
 
@@ -229,12 +229,12 @@ def _reader(task: PretrainTask) -> Reader:
 
 
 def _plain(task: PretrainTask, precision: str) -> PlainStep:
-    """Their step with the weights that realm_lab starts with."""
+    """The plain step with the weights that realm_lab starts with."""
     return PlainStep(_reader(task), task.retriever.embedder, precision, task.retriever.device)
 
 
 def _recorded(task: PretrainTask, step: int) -> Recorded:
-    """Takes a step, and keeps its batch."""
+    """Take a step, and return its batch."""
     seen: list[Recorded] = []
     read = CandidateReader.read
 
@@ -253,7 +253,7 @@ def _recorded(task: PretrainTask, step: int) -> Recorded:
 def _peer(
     arguments: argparse.Namespace, task: PretrainTask, text: Text, batches: list[Recorded], folder: Path
 ) -> Iterator[tuple[Peer, dict[str, Any]] | None]:
-    """The other library's process and its settings; None if no Python was named."""
+    """The process with transformers 4.40.2 and its settings; None without --hf-python."""
     if not arguments.hf_python:
         yield None
         return

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # read when torch is loaded: it prints nothing on standard error
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # keeps torch's profiler from printing; read on import
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -51,7 +51,7 @@ def grouped_profile(
     seconds = dict.fromkeys([*GROUPS, REST], 0.0)
     for event in recorded.key_averages():
         spent = event.self_cpu_time_total if on_host else event.self_device_time_total
-        if on_host or event.device_type.name == "CPU":  # kernels count at what started them
+        if on_host or event.device_type.name == "CPU":  # with the kernels that it started
             seconds[group_of(event.key)] += spent * 1e-6
     shares = {name: value / wall_seconds for name, value in seconds.items()}
     shares["Python" if on_host else "device idle"] = max(0.0, 1.0 - sum(shares.values()))
@@ -59,7 +59,7 @@ def grouped_profile(
 
 
 def waits(work: Callable[[], object], device: torch.device) -> dict[str, int]:
-    """Count the waits of the host for a CUDA device in one call of `work`, by the line of the package that does."""
+    """Count the waits of the host for a CUDA device in one call of `work`, by the line of the package that waits."""
     found: Counter[str] = Counter()
 
     def note(*given: object, **named: object) -> None:

