@@ -8,10 +8,10 @@ text, are cut into items of some sentences, and the rule tagger finds their span
 
 data/NAME/questions_test.jsonl    clozes: items with [MASK] for a span that other items have; they are taken out of the
                                   corpus with their copies. With --clozes (JSON lines of {id, cloze, answer, source_id,
-                                  evidence_ids}) those of them that another item still answers
+                                  evidence_ids}) these clozes, if an item that supports the answer is left
 data/NAME/questions_dev.jsonl     clozes made in the same way from further items, for choices such as a learning rate.
                                   `evidence_ids` are the items that support an answer: they have its span, and another
-                                  one of the item that the cloze comes from
+                                  span of the item that the cloze comes from
 data/NAME/knowledge.jsonl         the items that are left; one span is marked in some of them, which pre-training masks
 data/NAME/knowledge_random.jsonl  the same with a random span of as many words marked in the same sentence
 experiments/NAME.yaml             real_news_clozes.yaml with these files; another study of this name is an error
@@ -36,9 +36,9 @@ from realm_lab.errors import UserError
 
 LEAST_SHARED = 0.4
 COMMON_RUN = 50  # items; a run of words in more of them is a phrase, not a copy
-RECURS = range(1, 21)  # other groups of copies that have the same span
+RECURS = range(1, 21)  # number of other groups of copies that have a span which is masked
 WORDS = 60  # of an item that is cut from a document
-WORDS_BEFORE = 3  # in the sentence: a reader of what is to the left needs some
+WORDS_BEFORE = 3  # before a span in its sentence: a causal language model needs some
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
@@ -49,7 +49,7 @@ def linked(record, dropped):
 
 
 def pieces(document):
-    """The items of a document: itself, if its spans are named, else some sentences each, with the tagger's."""
+    """The items of a document: itself, if its spans are named, else some sentences each, with the tagger's spans."""
     if document.spans is not None:
         return [document]
     items, tagger = [], RuleTagger()
@@ -124,7 +124,7 @@ def having_spans(items, group, taken):
 
 
 def sentence_start(text, place):
-    """Where the sentence of a character starts, roughly."""
+    """About the start of the sentence that has the character at `place`."""
     return max(text.rfind(mark, 0, place) + len(mark) if mark in text[:place] else 0 for mark in (". ", "? ", "! "))
 
 
@@ -146,7 +146,7 @@ def is_free(text, start, end):
 
 
 def maskable(item, having):
-    """The spans of an item that other groups have, and that a query can have masked."""
+    """The spans of an item that other groups have too, and that may be masked in a query."""
     recurring = [
         (start, end) for start, end, _ in item.spans if len(having[item.text[start:end].lower()]) - 1 in RECURS
     ]
@@ -177,7 +177,7 @@ def words_of_spans(item):
 
 
 def questions_of(clozes, left):
-    """Those that an item that is left still answers, with the items that support the answer."""
+    """Questions from the clozes whose answer is a span of an item in `left`, with the items that support the answer."""
     spans = {item.id: words_of_spans(item) for item, _ in left}
     questions = []
     for item, (start, end) in clozes:
@@ -192,12 +192,12 @@ def questions_of(clozes, left):
 
 
 def study_of(name, model, folder):
-    """The file and the text of the study of `name`: that of `model` with other files than those in data/FOLDER. None
-    for these. UserError: there is another study of this name."""
+    """The path and the text of the study `name`: the study `model` with the files of data/NAME for data/FOLDER;
+    None if both folders are the same. UserError: there is another study of this name."""
     if name == folder:
         return None
     path, model_path = Path("experiments") / f"{name}.yaml", EXPERIMENTS / f"{model}.yaml"
-    settings = model_path.read_text(encoding="utf-8").split("\nquestion:", 1)[1]  # what is before is about the news
+    settings = model_path.read_text(encoding="utf-8").split("\nquestion:", 1)[1]  # the lines before are about the news
     text = f"# {model_path.name} on data/{name}; its first lines explain the cells.\nquestion:{settings}"
     text = text.replace(f"data/{folder}/", f"data/{name}/")
     if path.exists() and path.read_text(encoding="utf-8") != text:
@@ -228,7 +228,7 @@ def main():
     group, generator, folder = groups_of_copies(items), random.Random(0), Path("data") / asked.name
     clozes = [(Path(path).name.split(".")[0], cloze) for path in asked.clozes for cloze in read_lines(path)]
 
-    # Take out what the test clozes come from, and then the same for development, which spares the tests' evidence.
+    # Take out the items of the test clozes, then items for development clozes, but no evidence of the tests.
     number_of = {item.id: number for number, item in enumerate(items)}
     for _, cloze in clozes:
         if cloze["source_id"] not in number_of:
@@ -251,7 +251,7 @@ def main():
     write(folder / "questions_dev.jsonl", questions_of(dev, left))
     write(folder / "questions_test.jsonl", tests)
 
-    # Mark a span in what is left.
+    # Mark a span in some of the items that are left.
     can = [number for number, (item, _) in enumerate(left) if maskable(item, having)]
     masked = set(generator.sample(can, min(asked.masked, len(can))))
     marked, at_random = [], []

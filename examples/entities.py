@@ -1,5 +1,5 @@
-"""Make the files of experiments/real_entities.yaml, or of a study like it: clozes whose answer other items call
-otherwise.
+"""Make the files of experiments/real_entities.yaml, or of a study like it: clozes about entities that other items name
+in other words.
 
     python examples/entities.py --name NAME --texts TEXT [TEXT ...]
 
@@ -7,8 +7,8 @@ TEXT is a file in any format that realm_lab reads. The entity of a span is its l
 {id, title, text, links: [[start, end, page]]}, or the label of {id, title, text, spans: [[start, end, label]]}. Without
 spans an entity is a name: the rule tagger finds names, and one that starts or ends exactly one longer name ("Macron",
 "Emmanuel Macron") means the same. A mention is a span of an entity that 1 to 20 other items have, all of them under
-other words: "Paris Saint-Germain FC", where they have "Paris Saint-Germain". No passage that supports it holds its
-words, so only reading can find one. Written are
+other words: "Paris Saint-Germain FC", where they have "Paris Saint-Germain". No passage that supports a mention holds
+its words, so only a model that reads can find such a passage. Written are
 
 data/NAME/questions_test.jsonl   items with [MASK] for a mention; they are taken out of the corpus with their copies.
                                  `evidence_ids` are the items that are left and have its entity. The group of a question
@@ -69,7 +69,7 @@ def plain(text):
 
 
 class Entities:
-    """The items of a corpus that have each entity, copies of an item together."""
+    """Items of a corpus by entity; the copies of an item are one group."""
 
     def __init__(self, items, group):
         self.items, self.group, self._text = items, group, [plain(item.text) for item in items]
@@ -85,7 +85,7 @@ class Entities:
                 others, words = self.others(number, entity), plain(item.text[start:end])
                 is_new = not any(words in self._text[other] for other in others)
                 if len({self.group[other] for other in others}) in RECURS and is_new and is_free(item.text, start, end):
-                    if sum(span.label == entity for span in item.spans) == 1:  # or the item calls it otherwise itself
+                    if sum(span.label == entity for span in item.spans) == 1:  # else the item has a second name for it
                         yield number, start, end, entity
 
     def others(self, number, entity):
@@ -93,14 +93,14 @@ class Entities:
         return [other for other in self.having[entity] if self.group[other] != self.group[number]]
 
     def holds(self, words, but=None):
-        """True if an item holds the words, one of the group `but` left out."""
+        """True if an item that is not in the group `but` holds the words."""
         texts, words = zip(self._text, self.group, strict=True), plain(words)
         return any(words in text for text, own in texts if own != but)
 
 
 def take(known, entities, taken, used, count, generator):
-    """Up to `count` mentions of entities that are not used; their groups are then taken out, and all that were taken
-    keep an item that has their entity."""
+    """Up to `count` mentions of entities that are not used. The groups of these mentions are taken out, but at least
+    one other group is left for each used entity."""
     left, found = defaultdict(set), []  # entity -> groups
     for entity, numbers in known.having.items():
         left[entity] = {known.group[number] for number in numbers} - taken
@@ -148,7 +148,7 @@ def main():
         f"{len(mentions):,} mentions, {len({number for number, *_ in mentions}):,} items, {len(by_entity):,} entities"
     )
 
-    # Take out what the clozes come from. No entity is in two of test, development and training.
+    # Take out the items of the clozes. No entity is in two of test, development and training.
     order, taken, used = generator.sample(sorted(by_entity), len(by_entity)), set(), set()
     parts = {}
     for split, most in (("test", min(asked.test, len(mentions) // 3)), ("dev", min(asked.dev, len(mentions) // 6))):

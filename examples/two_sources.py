@@ -29,7 +29,7 @@ from realm_lab.errors import UserError
 
 FOLDER = Path("data/two_sources")
 MOST_PASSAGES = 20  # that have a span: years and continents are in more
-WORDS_BEFORE = 3  # a reader of what is to the left needs some
+WORDS_BEFORE = 3  # before a span: a causal language model needs some
 TITLE_WORDS = 6
 
 

@@ -20,7 +20,7 @@ class Table(Section):
 
 
 def evidence(request: RewardRequest, options: Table) -> np.ndarray:
-    """Passages of the documents that support the sentence."""
+    """Return, for each candidate's document, True if it supports the sentence."""
     table = _read(options.file)
     if request.sentence.text not in table:
         raise UserError(f"the sentence '{request.sentence.text[:60]}' is missing", "make it again", path=options.file)

@@ -16,7 +16,7 @@ def ordinary_words(request: MaskRequest, generator: np.random.Generator) -> np.n
 
 
 def subject_name(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """The same share, of the subject's name; of the ordinary words where the sentence does not name it."""
+    """A share `rate` of the sentence's wordpieces, in the subject's name; in ordinary words if it has no such name."""
     name = _subject(request)
     return _some(request, name if len(name) else _outside(request), generator)
 
@@ -38,6 +38,6 @@ def _outside(request: MaskRequest) -> np.ndarray:
 
 
 def _subject(request: MaskRequest) -> np.ndarray:
-    """Those of words of several wordpieces."""
+    """The wordpieces outside the salient spans in words of several wordpieces: the subject's name."""
     names = [np.arange(first, end) for first, end, _ in request.words if end > first + 1]
     return np.intersect1d(_outside(request), np.concatenate([np.empty(0, np.int64), *names]))

@@ -12,8 +12,8 @@ from realm_lab.engine.models.realm import marginal_log_likelihood
 def shuffled(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     """log sum_z p(y|s(z),x) p(z|x), s a permutation of the candidates; the null document is one of them. [B], in nats.
 
-    The permutation is made of the digits of log p(y|z,x) behind the sixth, which say nothing about the passage: the
-    same numbers give the same permutation, so that a run that is resumed takes the same steps.
+    The permutation sorts the digits of log p(y|z,x) after the sixth decimal, which do not depend on the content of the
+    passage. Equal numbers give equal permutations, so that a resumed run takes the same steps.
     """
     order_BK = (log_reader_BK.detach().double() * 1.0e6).frac().abs().argsort(dim=1)
     return marginal_log_likelihood(log_prior_BK, log_reader_BK.gather(1, order_BK))
