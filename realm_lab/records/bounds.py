@@ -10,7 +10,7 @@ class Bound(NamedTuple):
     """One bound, on one metric of pre-training."""
 
     metric: str
-    quantity: str  # for people
+    quantity: str  # its name for people
     is_upper: bool
     limit: float
     unit: str
@@ -41,7 +41,7 @@ RETRIEVAL = (
     ("recall_at_5", "questions_dev", "recall@5 on development questions"),
 )
 LEAST_SHARE = 0.05
-LEAST_HITS = 20  # of 20 hits less than half are left by chance in 1 of 200 samples (Poisson)
+LEAST_HITS = 20  # chance leaves less than half of 20 hits in 1 of 200 samples (Poisson)
 
 
 def retrieval_bound(start: Mapping[str, float]) -> Bound | None:

@@ -59,7 +59,7 @@ class CodeReader:
         return self._reached[key]
 
     def outside(self, root: str) -> dict[str, str]:
-        """Like `reached` for one module, but only modules of its package that have a file."""
+        """Module -> digest, for one module and the modules of its package that it imports, if they have a file."""
         package = root.partition(".")[0]
         found = self._walk((root,), lambda top: top == package != OURS)
         return {name: digest for name, digest in found.items() if name == root or digest != MISSING}
@@ -200,7 +200,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _dump(node: object) -> Iterator[str]:
-    """Write a syntax tree as text, without docstrings and empty fields (Python versions differ in the latter)."""
+    """Yield a syntax tree as text, without docstrings and without empty fields, which depend on Python's version."""
     if isinstance(node, ast.AST):
         yield f"{type(node).__name__}("
         for name in node._fields:

@@ -28,7 +28,7 @@ from realm_lab.records.validation import read_record
 
 NAME = "code.json"
 STRICT = ConfigDict(extra="forbid")
-SHOWN = 6  # modules in a line
+SHOWN = 6  # modules named in a message
 EDITED = "edited while it ran"  # used instead of a digest
 UNRECORDED = "all (its code was not recorded)"
 EARLIER = "an earlier stage (computed again)"

@@ -68,8 +68,8 @@ def definition(parameter: str, choice: Choice) -> Metric:
 def computed_values(
     metrics: Iterable[Metric], stages: Mapping[str, StageRun]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Compute those of `metrics` that have code, for a complete run. Returns the finite values by name, and the reasons
-    why others have none. A run without answers has neither."""
+    """Compute those of `metrics` that are custom functions, for a complete run. Returns name -> finite value, and name
+    -> the reason why there is no value; both are empty for a run without answers."""
     wanted = [metric for metric in metrics if metric.choice is not None]
     path = [*stages.values()][-1].path / "eval" / "predictions.jsonl"
     if not wanted or not path.exists():

@@ -48,7 +48,7 @@ def write_last(path: Path, value: Any, names: Iterable[str] | None = None, name:
 
 
 def rewrite(path: Path, value: Any) -> None:
-    """Replace a JSON file, and its digest if the folder has one."""
+    """Replace a JSON file, and its digest in digests.json if the folder has one."""
     if (path.parent / DIGESTS).is_file():
         name, files = read_digests(path.parent)
         _put(path.parent, name, files | {path.name: _future(path, value)})

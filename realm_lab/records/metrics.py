@@ -220,7 +220,7 @@ def metric(name: str) -> Metric:
 
 
 def curve(name: str) -> Metric:
-    """The curve of that name, as `metric`."""
+    """The curve of that name; one that is not registered as in `metric`."""
     return CURVES.get(name) or of_kind(name, "curve") or Metric(name, name.replace("_", " "), "curve", "", better="")
 
 

@@ -31,7 +31,7 @@ _written: set[str] = set()
 
 @functools.cache
 def watch() -> None:
-    """Note files from now on, in this process."""
+    """Note the files that this process opens from now on."""
     sys.addaudithook(_note)
 
 

@@ -38,7 +38,7 @@ from realm_lab.records.code import MISSING, OURS, outside_digest, reach_working_
 from realm_lab.records.opened import watch
 from realm_lab.records.validation import problem_of
 
-GROUP = "realm_lab.plugins"  # of entry points
+GROUP = "realm_lab.plugins"  # group of entry points
 MOVED = {  # earlier path of a part of realm_lab -> its path now, for the remedy if custom code imports the earlier one
     **{
         f"realm_lab.{part}": f"realm_lab.engine.{part}"
@@ -126,7 +126,7 @@ class Plugin(Generic[Code]):
 
     name: str
     target: str
-    model: type[BaseModel] | str | None = None  # of its options; text: `package.module:Class`, imported if it is chosen
+    model: type[BaseModel] | str | None = None  # type of its options; text: `package.module:Class`, imported if chosen
     code: Code | None = None  # None: not imported yet
     parameter: str = ""  # the parameter that names it
     options: BaseModel | None = None
@@ -289,7 +289,7 @@ def files_of_plugins(name: str) -> list[Path]:
 
 
 def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None) -> BaseModel | None:
-    """The options of a part as its model; None if it has none. UserError: an unknown option or a wrong value."""
+    """The options of a plug-in as a `kind`; None if it has none. UserError: an unknown option or a wrong value."""
     known = kind.model_fields if kind else {}
     for option in choice.options:
         if option not in known:

@@ -103,7 +103,7 @@ def is_stage_folder(path: Path) -> bool:
 
 
 class StageRun:
-    """One execution of one stage: runs/stages/<stage>-<key[:12]>/. One process writes (made by `open`), others read.
+    """One execution of one stage: runs/stages/<stage>-<key[:12]>/. One process writes, by `open`; others only read.
 
     `key` is the stage's full key, or its first characters if only the folder is known.
     """

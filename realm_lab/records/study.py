@@ -53,8 +53,8 @@ class StudyRecord:
     cells: tuple[StudyCell, ...]
     seeds: tuple[int, ...]
     runs: tuple[Run, ...]
-    metrics: tuple[str, ...] = ()  # those of interest, the most important first
-    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
+    metrics: tuple[str, ...] = ()  # the compared ones, the most important first
+    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # axis -> its points, in a study with several axes
     source: str = ""  # the study's file, relative to the project
     last_stage: str = ""  # the last stage of its runs, if that is before evaluate: a search may need no fine-tuning
     figures: tuple[ChoiceField, ...] = ()  # more figures, by their code
@@ -107,7 +107,7 @@ class StudyRecord:
 
     @property
     def with_trials(self) -> tuple[StudyRecord, ...]:
-        """The study, and the trials of its tuning as one."""
+        """The study, and the trials of its tuning as a second study."""
         return (self, self.trials_as_study()) if self.trials else (self,)
 
     @property
@@ -164,7 +164,7 @@ def write_study_record(runs: Path, record: StudyRecord) -> Path:
 
 
 def read_study_record(path: Path) -> StudyRecord:
-    """Read one study.json and register its custom metrics. UserError: it is broken or was edited; file and field."""
+    """Read one study.json and register its custom metrics. UserError: the file is broken or was edited."""
     remedy = "delete the file and plan the study again"
     record = read_record(path, STUDY_RECORD, remedy)
     check_file(path, remedy)

@@ -24,7 +24,7 @@ from realm_lab.records.validation import cut
 
 # Errors of ruamel for an impossible date, thousands of digits or brackets, and more, are of many types.
 UNREADABLE = Exception
-LINE_BREAKS = re.compile("[\x85\u2028\u2029]")  # which no editor shows; to ruamel, a comment ends there
+LINE_BREAKS = re.compile("[\x85\u2028\u2029]")  # no editor shows them, but to ruamel a comment ends there
 
 
 def read_yaml(path: Path) -> Any:
@@ -48,7 +48,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, source: object, name: str = "") -> Any:
-    """Parse a YAML text. Each value has its line and the path `source`, a file or a flag. `name`: that of the value.
+    """Parse a YAML text. Each value has its line and the path `source`, a file or a flag. `name`: the value's name.
     UserError: not YAML, or YAML beyond names and values."""
     try:
         _check_plain(text, source)
@@ -79,7 +79,7 @@ def _loaded(text: str) -> Any:
 def _is_unreadable(lines: Sequence[str]) -> bool:
     try:
         YAML(typ="rt").load("\n".join(lines))
-    except YAMLError:  # cut off within a value that goes on
+    except YAMLError:  # the text is cut off inside a value
         pass
     except UNREADABLE:
         return True
