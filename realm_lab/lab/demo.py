@@ -52,7 +52,7 @@ def install(root: Path) -> str:
 
 
 def next_steps(root: Path) -> str:
-    """Return the commands to go on with in a project."""
+    """Return the commands to try next in a project."""
     train = "dvc repro" if (Path(root) / "dvc.yaml").exists() else "realm-lab run"
     show = "realm-lab mirror; mlflow ui"
     if (Path(root) / "Makefile").exists():

@@ -59,7 +59,7 @@ def gpu_device(params: Params) -> torch.device:
 
 
 def checks(params: Params, device: torch.device) -> Iterator[tuple[str, bool | None, str]]:
-    """Yield the subject of each check, whether it passed, and its finding; one that raises has failed."""
+    """Yield the subject of each check, whether it passed, and its finding; a check that raises has failed."""
     with tempfile.TemporaryDirectory() as folder:
         training = _Training(Path(folder), params.launch.device)
         tried: dict[str, Callable[[], Said]] = {

@@ -233,7 +233,7 @@ class Launcher:
 
     name: str
     detached = False  # True: jobs go on when this process ends
-    at_once: int | None = None  # tasks at a time, if that is not up to this machine and launch.processes
+    at_once: int | None = None  # tasks at a time; None: by this machine and launch.processes
 
     def __init__(self, settings: LauncherSettings, root: Path, study: str):
         self._root = Path(root)
@@ -241,7 +241,7 @@ class Launcher:
         self.tasks: dict[str, Task] = {}
         self.states: dict[str, StageState] = {}
         self._looked_at: dict[str, float] = {}
-        self._failed: dict[str, list[Status]] = {}  # stages of each task that had failed when it was accepted
+        self._failed: dict[str, list[Status]] = {}  # task -> its failed stages when it was accepted
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Raise a UserError for tasks that could not be started; called before anything is written."""
@@ -257,9 +257,9 @@ class Launcher:
         return list(tasks), []
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Accept tasks and return at once; one that already ended badly starts again. A task's `after` names tasks of
-        this or an earlier submission; a name that is in neither is complete already. PartlySubmitted: a queue took
-        some, and refuses the others."""
+        """Accept tasks and return at once; a task that ended, but not complete, starts again. A task's `after` names
+        tasks of this or an earlier submission; a task in neither is complete already. PartlySubmitted: a queue took
+        some tasks, and refuses the others."""
         if not self.tasks and any(map(_has_slow_bfloat16, tasks)):
             print(
                 "note: this processor has no instructions for bfloat16, and computes it tens of times slower than "

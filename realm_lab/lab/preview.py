@@ -107,7 +107,7 @@ def expected_time(plan: StudyPlan, runs: Sequence[Run], root: Path, most: int | 
     for node, run in stages_left(runs, states):
         if run.cell not in hours:
             unknown.add(run.run_key)
-        elif node[0] != "prepare":  # no device is needed
+        elif node[0] != "prepare":  # which needs no device
             value = hours[run.cell][node[0]]
             todo[node] = max(todo.get(node, 0.0), value)
             alone[run.run_key] = alone.get(run.run_key, 0.0) + value
@@ -181,6 +181,6 @@ def _differs(plan: StudyPlan, cell: StudyCell) -> str:
         return "(the baseline)"
     system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
     changes = dict(cell.changes)
-    if changes.get(POLICY) == "never":  # the other settings apply only to the baseline
+    if changes.get(POLICY) == "never":  # without refreshes, their other settings do nothing
         changes = {name: value for name, value in changes.items() if name == POLICY or name not in REFRESH}
     return "\n".join([*system, *(f"{name} = {show(value)}" for name, value in changes.items())])

@@ -37,7 +37,7 @@ class SweepProgress(Progress):
     def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True, study: str = ""):
         console = Console(stderr=True, soft_wrap=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.verdict = ""  # below the bars
+        self.verdict = ""  # a line below the bars
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._root, self._say_failures, self._study = root, say_failures, study
         self.known: dict[str, Task] = {}
@@ -49,7 +49,7 @@ class SweepProgress(Progress):
         self._one_at_a_time = threading.Lock()
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Return the lines from top to bottom."""
+        """Yield the bars, and the verdict below them."""
         yield from super().get_renderables()
         if self.verdict:
             yield Text(self.verdict, no_wrap=False, overflow="fold")  # the console itself does not wrap

@@ -24,7 +24,7 @@ class Results:
     def __init__(self, root: Path, *, retry_failed: bool = False):
         self.root, self._runs, self.retry_failed = Path(root), Path(root) / "runs", retry_failed
         self.ended: set[str] = set()
-        self.journal: Any = None  # of a search, once it is opened
+        self.journal: Any = None  # the journal of a search, once it is opened
         self._values: dict[tuple[str, str], dict[str, float]] = {}
         self.look_again()
 
@@ -42,7 +42,7 @@ class Results:
         return is_tried and self.look(run).state == "FAILED"
 
     def is_stopped(self, run: Run) -> bool:
-        """True if somebody stopped a run."""
+        """True if a task of the run has ended here, but neither complete nor failed: somebody stopped it."""
         return run.run_key in self.ended and self.look(run).state not in ("COMPLETE", "FAILED")
 
     def curve(self, run: Run, name: str) -> dict[int, float]:

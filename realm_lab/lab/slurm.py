@@ -49,7 +49,7 @@ NEVER = 1_000_000  # submitit's limit of time-outs, which would end a job
 
 
 class SlurmLauncher(Launcher):
-    """Submits the tasks of a study, and reports the state of its jobs from anywhere."""
+    """Submits the tasks of a study. Any process can read the state of the jobs and cancel them."""
 
     name = "slurm"
     detached = True
@@ -183,7 +183,7 @@ class SlurmLauncher(Launcher):
             "export PYTHONSAFEPATH=1 TOKENIZERS_PARALLELISM=false TQDM_DISABLE=1",
             f"export OMP_NUM_THREADS={options.cpus_per_task}",
             "unset RANK WORLD_SIZE",
-            # the address for the ranks of a job to connect
+            # the address at which the ranks of a job connect
             'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
         ]
@@ -223,7 +223,8 @@ class SlurmLauncher(Launcher):
 
 
 def _answers(flags: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Ask sbatch if it would accept jobs with these options; a warning if it is not here. UserError: it would not."""
+    """Ask sbatch if it would accept jobs with these options; yield a warning if sbatch is missing. UserError: it would
+    refuse them."""
     if shutil.which("sbatch") is None:
         yield f"WARNING: {NO_SBATCH}"
         return

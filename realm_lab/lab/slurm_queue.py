@@ -203,7 +203,7 @@ def cancel(jobs: Iterable[str]) -> None:
 
 
 def run_program(*command: str) -> tuple[int, str]:
-    """Return (exit code, output); a program that hangs or is missing is an error like any other."""
+    """Return (exit code, output); the code is 1 for a program that hangs or is missing."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -222,7 +222,7 @@ class Search(StudyFile):
         return self.metric if self.metric in CURVES else "retrieval_utility"
 
     def as_data(self, baseline: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the search in plain data. `baseline`: the values of its space as they are."""
+        """Return the search in plain data. `baseline`: the values of its parameters before the search."""
         return {
             "name": self.name,
             "question": self.question,
@@ -278,7 +278,7 @@ class StudyPlan:
 
     @property
     def cells(self) -> tuple[StudyCell, ...]:
-        """Its cells, the baseline first; none of a search."""
+        """Its cells, the baseline first; a search has none."""
         return self.design.cells
 
     @property
@@ -331,7 +331,7 @@ def read_study_file(path: Path) -> Study | Search:
 
 def overrides_of(given: Mapping[str, Any], launch: bool = False) -> dict[str, Any]:
     """Return dotted name -> value of a `set` or a point, with sections spelled out. UserError: an unknown parameter, a
-    section without a value, or one that is not part of a run's identity."""
+    section without a value, or a parameter that no cell may set."""
     found: dict[str, Any] = {}
     for name, value in _leaves(given, ""):
         if name in ("preset", "seeds"):

@@ -40,7 +40,7 @@ from realm_lab.records.run import Run, State, read_run
 from realm_lab.records.state import UNFINISHED, Cause, StageState, StageStates
 from realm_lab.records.study import StudyRecord, check_study_name, read_study_record, study_folder
 
-FOLLOW_SECONDS = 2.0  # between two looks at what others do
+FOLLOW_SECONDS = 2.0  # between two looks at the jobs of a queue
 EXIT_INCOMPLETE = 1
 MOST_SUBMISSIONS = 100  # of a task that a queue ends again and again
 
@@ -53,7 +53,7 @@ class Sweep:
     path: Path
     root: Path
     params_path: Path | None = None
-    launcher: ChoiceAsWritten | None = None  # None: the study's (or search's) own, else local
+    launcher: ChoiceAsWritten | None = None  # None: as in the file, else local
     seeds: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
@@ -376,7 +376,7 @@ class Sweep:
 
     @contextmanager
     def mirroring(self) -> Iterator[None]:
-        """With --follow, MLflow shows the runs while they are made, and all of them at the end."""
+        """With --follow, show the runs in MLflow while they are computed, and all of them at the end."""
         if not self.follow:
             yield
             return

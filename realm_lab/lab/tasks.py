@@ -58,7 +58,7 @@ class Task:
         return [status for run in self.runs(root) if (status := run.status()).state == "FAILED"]
 
     def job(self, root: Path) -> dict[str, Any]:
-        """The line for `python -m realm_lab.lab.worker`."""
+        """The job for `python -m realm_lab.lab.worker`, as plain data."""
         return {
             "stages": list(self.stages),
             "system": self.run.system,
@@ -125,7 +125,7 @@ def chains(work: Iterable[tuple[Run, list[str]]], each_stage_alone: bool = False
     for first in owners:
         over = above[first]
         if over is not None and len(below[over]) == 1 and not each_stage_alone:
-            continue  # in the task of the stage before
+            continue  # it is in the task of the stage before
         chain = [first]
         while len(next_ones := below.get(chain[-1], [])) == 1 and not each_stage_alone:
             chain.append(next_ones[0])

@@ -1,6 +1,6 @@
 """`realm-lab sweep NAME --try`: every cell with a few steps and questions, and the time of a whole run.
 
-It is a sweep in a separate project, ROOT/runs/try, which links all files of this one and shares its prepared corpora.
+It is a sweep in a separate project, ROOT/runs/try, which links to the files and the prepared corpora of this project.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _claim(owner: Run, stage: str, run: StageRun, claims: ExitStack) -> bool:
     if stage != "prepare" and run.is_complete():  # prepare is done again if the corpus is gone
         return False
     claims.enter_context(writing(run.path))
-    if stage != "prepare" and run.is_complete():  # by the process that we waited for
+    if stage != "prepare" and run.is_complete():  # done by a process that this one waited for
         return False
     for folder in (run.path, run.path / "checkpoints"):
         for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:

@@ -28,11 +28,11 @@ class Outcome(NamedTuple):
     """Outcome of the processes of a job: `code` is an exit code, negative for the signal that killed it."""
 
     code: int
-    text: str  # standard error of the process to blame
+    text: str  # output of the reported process
 
     @property
     def was_stopped(self) -> bool:
-        """True if it was asked to stop by a signal, rather than failed or killed."""
+        """True if a signal asked the processes to stop; False if they failed or were killed."""
         return self.code in STOPPED
 
     @property

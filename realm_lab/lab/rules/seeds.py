@@ -23,7 +23,7 @@ MOST_SEEDS = EXACT_SEEDS  # of a rule: with more, the sign-flip test is not exac
 
 
 class SeedRule(Part):
-    """Options of every rule; the class of a rule's own options is a subclass."""
+    """Options of every rule; a rule with further options has a subclass."""
 
     at_least: Annotated[int, Field(ge=2, le=MOST_SEEDS)] = 4
     at_most: Annotated[int, Field(ge=FEWEST_SEEDS, le=MOST_SEEDS)] = MOST_SEEDS

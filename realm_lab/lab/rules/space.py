@@ -60,8 +60,8 @@ class Dimension(Part):
         return value in self.ends if self.low is None or self.high is None else self.low <= value <= self.high
 
     def is_edge(self, value: Any) -> bool:
-        """True for the smallest or largest of numbers, and for values in the outer twentieth of a range: a better one
-        may be outside."""
+        """True for the smallest or largest of numeric choices, and for values in the outer twentieth of a range: a
+        better value may be outside."""
         if self.low is None or self.high is None:
             are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in self.ends)
             return are_numbers and value in (min(self.ends), max(self.ends))
@@ -91,8 +91,8 @@ class Tuning(Part):
 
 def hypercube(space: Mapping[str, Dimension], start: Mapping[str, Any], count: int, draw: int) -> list[dict[str, Any]]:
     """Return a Latin hypercube sample (McKay, Beckman and Conover 1979, Technometrics 21, section 2): each parameter
-    has one value in each of `count` equal parts of its range, in random order. They depend on the names of the
-    parameters, on `count` and `draw`."""
+    has one value in each of `count` equal parts of its range, in random order. The values depend on the names of
+    the parameters, on `count` and on `draw`."""
     shares = {}
     for name in space:
         generator = numpy_generator(draw, "latin", name, count)

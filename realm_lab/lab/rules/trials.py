@@ -1,4 +1,4 @@
-"""The part that Optuna has in a search: spaces, the sampler, and the journal. The only file that imports optuna."""
+"""Optuna's part in a search: spaces, the sampler, and the journal. Only this file imports optuna."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATES = {
     TrialState.PRUNED: "pruned",
     TrialState.FAIL: "failed",
 }
-CONTINUES = "continues"  # number of the earlier trial with the same values that this one continues
+CONTINUES = "continues"  # attribute of a trial: number of the earlier one that it continues
 ENOUGH_TRIALS = 50  # complete trials for importances, which compare the best tenth with the rest
 
 
@@ -129,7 +129,7 @@ class Journal:
         return len(self._counted()) < most and not (base and base.state is TrialState.FAIL)
 
     def ask(self) -> None:
-        """Ask for another trial."""
+        """Ask Optuna for another trial."""
         # a new sampler for each trial, seeded by its number, so that a stopped search has the same proposals
         number = len(self._study.get_trials(deepcopy=False))
         self._study.sampler = TPESampler(seed=number, n_startup_trials=RANDOM_TRIALS)

@@ -29,7 +29,7 @@ pending, failed or complete, `by_seed` has the values of the metric, None withou
 
 @dataclass(frozen=True)
 class Tuned:
-    """The trials of every cell that are known so far, the first with its parameters as they are."""
+    """The trials of every cell; the first has the cell's parameters as they are."""
 
     tuning: Tuning
     trials: dict[str, list[Trial]]
@@ -61,7 +61,7 @@ class Tuned:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of all trials; of trials that are the same run, those of the first."""
+        """The runs of all trials, equal runs once."""
         found = dict[str, Run]()
         for run in (run for trials in self.trials.values() for trial in trials for run in trial["runs"]):
             found.setdefault(run.run_key, run)

@@ -1,4 +1,4 @@
-"""Seeds until each cell is decided: by its first metric, or because the time is used up."""
+"""The rule `decided`: take seeds until each cell is decided by its first metric, or the time is used up."""
 
 from __future__ import annotations
 

@@ -76,12 +76,12 @@ class MirrorSummary:
     """Counts of a mirroring. `problems`: one line for each record or run that could not be shown."""
 
     uri: str
-    states: dict[str, int]  # of the readable runs; one that several studies share counts once
+    states: dict[str, int]  # state -> number of readable runs, a run of several studies once
     studies: int = 0
     created: int = 0
     updated: int = 0
     recreated: int = 0
-    removed: int = 0  # of a study that no longer has them
+    removed: int = 0  # runs that their study no longer has
     points: int = 0
     problems: tuple[str, ...] = ()
     links: dict[str, str] = field(default_factory=dict)  # study -> path of its view in MLflow's interface
@@ -170,7 +170,7 @@ class Mirror:
     """One process's view of one folder of runs in one tracker; `update` may be called any number of times.
 
     `make`: makes the tracker, while no other process uses one for this folder. `custom`: the parameter, the name and
-    the target of a custom one, for its errors.
+    the target of a custom tracker, for its errors.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Mirror:
         with exclusive(self._lock):
             self._tracker = make()
         self.summary = MirrorSummary(self._tracker.where, {})
-        self._looks: dict[str, object] = {}  # study -> what its files looked like when it was shown
+        self._looks: dict[str, object] = {}  # study -> fingerprint of its files when it was shown
         self._counts: Counter[str] = Counter()
 
     def update(self) -> MirrorSummary:

@@ -47,7 +47,7 @@ STATUS_OF = {
     "FAILED": "FAILED",
     "COMPLETE": "FINISHED",
 }
-PREFIX = "realm_lab/"  # of experiments
+PREFIX = "realm_lab/"  # start of the names of experiments
 OURS = ("realm.", "mlflow.")  # tags that the mirror writes; all others are people's
 NOTE = "mlflow.note.content"
 KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, between the generated and the user's part
@@ -55,7 +55,7 @@ KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, betw
 MARK = "mlflow.realm_lab.mirrored"  # digest of the sent content; empty while sending
 KEY = "mlflow.realm_lab.key"
 SOURCE = "mlflow.realm_lab.source"  # id of the folder of runs, since several may share a server
-GIVEN = "mlflow.realm_lab.tags"  # names of further tags that the mirror sets: the study's, and its groups'
+GIVEN = "mlflow.realm_lab.tags"  # names of further tags that the mirror sets: those of the study
 
 StoreError = MlflowException  # the store refused something or does not answer
 
@@ -120,7 +120,7 @@ class Store:
             self.delete(run)
             what = "recreated"
             tags |= {name: before[name] for name in before if not name.startswith(OURS) and name not in _given(before)}
-            tags |= {name: before[name] for name in ("mlflow.runColor",) if name in before}  # which people choose
+            tags |= {name: before[name] for name in ("mlflow.runColor",) if name in before}  # people choose it
         run = self._client.create_run(experiment, start_time=view.started_ms, tags=tags, run_name=view.name)
         self._fill(run, view, tags)
         return what
@@ -153,7 +153,7 @@ class Store:
         return bool(is_new or late or stale or is_moved)
 
     def _send(self, run: Run, view: View) -> None:
-        """Send parameters, points and files that the run does not have yet; marked as half done meanwhile."""
+        """Send parameters, points and files that the run does not have yet; mark it as half done meanwhile."""
         run_id, client, mark, wanted = run.info.run_id, self._client, _mark(run), _mark_of(view)
         if mark:
             client.set_tag(run_id, MARK, "")
