@@ -94,7 +94,7 @@ class UserError(ValueError):
 
     @property
     def fault(self) -> str:
-        """The message without the remedy: `FILE, line 3, column 5: PROBLEM`, without what is unknown."""
+        """The message without the remedy: `FILE, line 3, column 5: PROBLEM`, or the parts of it that are known."""
         where = ", ".join(filter(None, (str(self.path), f"line {self.line}" if self.line else "", self.part)))
         return f"{where}: {self.problem}" if where else self.problem
 

@@ -23,7 +23,7 @@ def add_everywhere(verb: argparse.ArgumentParser) -> None:
 
 
 def add_params(verb: argparse.ArgumentParser) -> None:
-    """--params."""
+    """Add --params."""
     verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
 
 
@@ -72,17 +72,17 @@ def located(error: UserError, options: argparse.Namespace) -> UserError:
 
 
 def add_json(verb: argparse._ActionsContainer, text: str = "print JSON instead of tables") -> None:
-    """--json."""
+    """Add --json."""
     verb.add_argument("--json", action="store_true", help=text)
 
 
 def add_dry_run(verb: argparse._ActionsContainer) -> None:
-    """--dry-run."""
+    """Add --dry-run."""
     verb.add_argument("--dry-run", action="store_true", help="print the plan without running")
 
 
 def add_other_code(verb: argparse.ArgumentParser) -> None:
-    """--fresh and --accept."""
+    """Add --fresh and --accept."""
     either = verb.add_mutually_exclusive_group()
     for policy, text in {
         "fresh": "compute again what other code computed",
@@ -92,7 +92,7 @@ def add_other_code(verb: argparse.ArgumentParser) -> None:
 
 
 def add_run(options: argparse._ActionsContainer) -> None:
-    """--run and --system: the finished run to use."""
+    """Add --run and --system, which choose a finished run."""
     text = "a finished run: its name or the start of it, or STUDY/VARIANT-sSEED (default: the first seed of --params)"
     options.add_argument("--run", dest="finished", metavar="RUN", help=text)  # `run` is the function of the command
     options.add_argument("--system", metavar="NAME", help="system of the run of --params (default: realm)")

@@ -141,7 +141,7 @@ class Parser(argparse.ArgumentParser):
         return dict(found)
 
     def error(self, message: str) -> NoReturn:
-        """Leave with code 2 after one line."""
+        """Print one line and exit with code 2."""
         if message.startswith("argument COMMAND: invalid choice"):
             verbs = self.verbs()
             given = message.partition("invalid choice: '")[2].partition("'")[0]
@@ -188,7 +188,7 @@ def build_parser() -> Parser:
             why = f"{type(error).__name__}: {_one_line(error)}"
             print(f"{PROGRAM}: the command {entry.name} of a plug-in is left out ({why})", file=sys.stderr)
     for name, verb in parser.verbs().items():
-        add_everywhere(verb)  # last, as they are the same everywhere
+        add_everywhere(verb)  # last in the help, since all commands have these flags
         add_examples(name, verb)
     groups = "\n\n".join("\n".join([f"{group}:", *lines]) for group, lines in listed.items())
     parser.epilog = f"{groups}\n\n`{PROGRAM} COMMAND --help` explains a command; start with `{PROGRAM} doctor`."
