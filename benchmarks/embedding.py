@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """All paths over the same passages, one after the other in every repetition."""
+    """Measure all paths over the same passages, one after the other in every repetition."""
     torch.set_num_threads(arguments.threads)
     device = pick_device(arguments.device)
     # search_query fresh: a build of the index keeps no copy of the query tower

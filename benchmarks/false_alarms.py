@@ -22,7 +22,7 @@ from realm_lab.evidence.statistics.sequential import Rule, decide
 
 REPORTS = Path(__file__).parents[1] / "reports" / "reference"
 SEEDS, CELLS, METRICS, FIRST_LOOK = 8, 8, 2, 4
-FAMILIES = 50  # of recorded comparisons
+FAMILIES = 50  # drawn from the recorded comparisons
 
 
 class Found(NamedTuple):

@@ -139,7 +139,7 @@ def _rivals(embeddings_ND: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
         stored, metric = embeddings_ND.numpy(), faiss.METRIC_INNER_PRODUCT
         found["faiss_flat"] = lambda query_BD: torch.from_numpy(faiss.knn(query_BD.numpy(), stored, COUNT, metric)[1])
     elif hasattr(faiss, "StandardGpuResources"):
-        importlib.import_module("faiss.contrib.torch_utils")  # FAISS takes tensors from here on
+        importlib.import_module("faiss.contrib.torch_utils")  # lets FAISS take tensors
         knn = partial(faiss.knn_gpu, faiss.StandardGpuResources(), metric=faiss.METRIC_INNER_PRODUCT)
         found["faiss_flat"] = lambda query_BD: knn(query_BD, embeddings_ND, COUNT)[1]
     return found

@@ -44,7 +44,7 @@ class PlainStep:
         self.precision, self.device = precision, device
 
     def step(self, arrays: Mapping[str, np.ndarray]) -> float:
-        """An optimiser step on the arrays of one batch, `query.tokens` and so on; the loss."""
+        """Take an optimiser step on the arrays of one batch, `query.tokens` and so on; returns the loss."""
         query, document, joint = (self._inputs(arrays, part) for part in ("query", "document", "joint"))
         labels_BL = torch.from_numpy(arrays["labels"]).to(self.device)
         sentences = len(labels_BL)

@@ -1,6 +1,6 @@
-"""Cost of a study beyond its training: planning, running and reporting, in seconds that are not the stages' own.
+"""Cost of a study beyond its training: seconds of planning, running and reporting outside the stages.
 
-Everything goes through the command line. One run of a few steps is made; for the report it is copied to a thousand.
+Everything goes through the command line. One run of a few steps is made; for the report it is copied a thousand times.
 Run from the repository, on an idle machine: python -m benchmarks.platform
 """
 
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(root: Path, runs: int, cells: int, repetitions: int) -> dict[str, Any]:
-    """Medians over the repetitions; each is a process, its imports included."""
+    """Medians over the repetitions; each repetition is a process, with its imports."""
     (root / "params.yaml").write_text("preset: smoke\n")
     (root / "one.yaml").write_text(STUDY)
     (root / "many.yaml").write_text(_many(cells))

@@ -96,7 +96,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """All paths on the same batches, one after the other in every repetition."""
+    """Measure all paths on the same batches, one after the other in every repetition."""
     torch.set_num_threads(arguments.threads)
     device = pick_device(arguments.device)
     chosen = settings_of(arguments)

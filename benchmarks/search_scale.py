@@ -78,7 +78,7 @@ def vectors(rows_R: np.ndarray) -> Tensor:
 
 
 def search(folder: str, batch: int, threads: int) -> dict[str, Any]:
-    """Search the store of a folder twice, in this process; seconds, and its peak memory, mapped files included."""
+    """Search the store of a folder twice, in this process; returns seconds, and peak memory with mapped files."""
     torch.set_num_threads(threads)
     before = peak_mebibytes()
     started = time.perf_counter()

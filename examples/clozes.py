@@ -37,7 +37,7 @@ from realm_lab.errors import UserError
 LEAST_SHARED = 0.4
 COMMON_RUN = 50  # items; a run of words in more of them is a phrase, not a copy
 RECURS = range(1, 21)  # number of other groups of copies that have a span which is masked
-WORDS = 60  # of an item that is cut from a document
+WORDS = 60  # the most of an item that is cut from a document
 WORDS_BEFORE = 3  # before a span in its sentence: a causal language model needs some
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -115,7 +115,7 @@ def groups_of_copies(items):
 
 
 def having_spans(items, group, taken):
-    """The groups that have each span, among those that are not taken out."""
+    """Span -> the groups that have it, without the groups that are taken out."""
     having = defaultdict(set)
     for item, own in zip(items, group, strict=True):
         for start, end, _ in item.spans if own not in taken else ():
@@ -138,7 +138,7 @@ def sentence_words(text, span):
 
 
 def is_free(text, start, end):
-    """True if a span is once in its item, with enough words before it in its sentence."""
+    """True if a span occurs once in its item, after enough words of its sentence."""
     same = re.finditer(rf"(?<!\w){re.escape(text[start:end])}(?!\w)", text, re.IGNORECASE)
     words = sentence_words(text, (start, end))
     before = sum(stop <= start for _, stop in words)

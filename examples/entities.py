@@ -89,7 +89,7 @@ class Entities:
                         yield number, start, end, entity
 
     def others(self, number, entity):
-        """The items that have an entity, except one and its copies."""
+        """The items that have an entity, except the item `number` and its copies."""
         return [other for other in self.having[entity] if self.group[other] != self.group[number]]
 
     def holds(self, words, but=None):
