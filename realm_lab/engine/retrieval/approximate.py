@@ -1,7 +1,7 @@
 """Approximate search: an index proposes passages, and the best of them are returned with their true scores.
 
-Forbidden passages are removed from more than enough proposals, and the rest get their true score
-(search.true_scores), so that an approximate backend can miss a passage but never misjudge or misplace one.
+The index proposes more passages than are wanted, so that enough are left without the forbidden ones. These get their
+true score (search.true_scores): an approximate backend can miss a passage, but never returns a wrong score or order.
 """
 
 # Shapes: N passages, B queries, K results, F fetched, M pairs of a query and a row, D embedding size
@@ -32,7 +32,7 @@ from realm_lab.engine.retrieval.search import (
 from realm_lab.errors import UserError
 from realm_lab.records.plugins import Plugin, calling
 
-OVERFETCH = 2  # of an index that does not name it
+OVERFETCH = 2  # of a custom index without the attribute `overfetch`
 SAMPLE_QUERIES, SAMPLE_NOISE, RECALL_COUNT = 256, 0.5, 8
 
 
@@ -42,12 +42,12 @@ class Index(Protocol):
     overfetch: int
 
     def propose(self, query_BD: Tensor, count: int) -> Tensor:
-        """Rows of passages with a large inner product, int64 [B, count], each once, -1 if there are fewer."""
+        """Return rows with a large inner product, int64 [B, count]; each row once per query, -1 if there are fewer."""
 
 
 class ApproximateSearch:
-    """Searches a matrix of embeddings with an index of it. If `exact` is a search of the same matrix, recall@8
-    against it is measured with queries drawn by `seed`."""
+    """Approximate search of a matrix of embeddings. With `exact`, a search of the same matrix, recall@8 against the
+    exact results is measured, on queries drawn by `seed`."""
 
     recall_at_8: float | None = None
 
@@ -59,7 +59,7 @@ class ApproximateSearch:
 
     @torch.no_grad()
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult:
-        """Return up to `count` passages each, [B, count], best first; never a forbidden one."""
+        """Return up to `count` passages per query, [B, count], best first; never a forbidden one."""
         total, size = self.embeddings_ND.shape
         query_BD = checked_queries(query_BD, size, count)
         best = Best.none(len(query_BD), count, query_BD.device)
@@ -67,7 +67,7 @@ class ApproximateSearch:
             return best.result()
         query_P, row_P = self._forbidden.pairs(exclude, query_BD.device)
         most = int(query_P.bincount().max()) if len(query_P) else 0
-        fetch = min(total, count * self.index.overfetch + most)  # the most that may be forbidden, plus those wanted
+        fetch = min(total, count * self.index.overfetch + most)  # enough even if all forbidden rows are proposed
         row_BF = self.index.propose(query_BD, fetch)
         if len(row_P):
             pair_BF = torch.arange(len(query_BD), device=row_BF.device)[:, None] * total + row_BF
@@ -79,18 +79,18 @@ class ApproximateSearch:
 
 
 def approximate_search(settings: IndexSearch, seed: int) -> MakeSearch | None:
-    """Return the constructor of the search if the parameters ask for an approximate one."""
+    """Return a function that makes the parameters' approximate search; None: they ask for exact search."""
     if settings.backend.name == EXACT:
         return None
     chosen = SEARCH_BACKENDS.choose(PARAMETER, settings.backend)
-    chosen.load()  # a missing package is named before any work
+    chosen.load()  # so that a missing package is an error before any work
     make: Callable[..., Index] = OwnIndex if chosen.is_own else chosen
     first = (chosen,) if chosen.is_own else ()
     return lambda vectors_ND, exact: ApproximateSearch(vectors_ND, make(*first, vectors_ND, seed), exact, seed)
 
 
 class OwnIndex:
-    """A custom index; its errors are one line each."""
+    """A custom index whose proposals are checked; an error in it becomes a UserError of one line."""
 
     def __init__(self, chosen: Plugin[Any], embeddings_ND: Matrix, seed: int):
         self._chosen, self._index, self._total = chosen, chosen(embeddings_ND, seed), len(embeddings_ND)
@@ -116,8 +116,8 @@ class OwnIndex:
 
 
 def sample_queries(embeddings_ND: Matrix, seed: int) -> Tensor:
-    """Return passages, each moved by half the spread of all of them, so that a query's neighbours are not only
-    itself."""
+    """Return embeddings of random passages plus noise of half their standard deviation as queries, [B, D]. Without
+    noise, each query would nearly be its passage."""
     generator = np.random.default_rng(seed)
     chosen = to_device(generator.permutation(len(embeddings_ND))[:SAMPLE_QUERIES], embeddings_ND.device)
     query_BD = embeddings_ND[chosen].float()

@@ -1,7 +1,7 @@
-"""The search backends of pre-training and their options. No torch.
+"""The search backends of pre-training by name. No torch.
 
-A backend is called with (embeddings [N, D], seed), each time that a vector of the index has changed, and returns an
-index with `overfetch` and `propose(query_BD, count)`, rows of passages (approximate.py). A custom backend is named by
+A backend is called with (embeddings [N, D], seed) whenever the vectors of the index change. It returns an object with
+`overfetch` and `propose(query_BD, count)` (approximate.Index). A custom backend is named by
 `pretrain.search.backend: package.module:Class`, and may have options (records/plugins.py).
 """
 

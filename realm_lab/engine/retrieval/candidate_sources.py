@@ -1,8 +1,8 @@
-"""Candidate sources: the passages that pre-training considers for a query (the paper: the index, section 3.3).
+"""Candidate sources choose the passages that pre-training considers for a query (the paper: the index, section 3.3).
 
-A source is a pure function (search, batch) -> rows of the knowledge corpus, int64 [B, at most search.wanted], ABSENT
-if it has none; one with options takes them as a third argument (records/plugins.py). It is registered here under a
-name, or `pretrain.candidate_source` names custom code, `package.module:function`:
+A source is a pure function (search, batch) -> rows of the knowledge corpus, int64 [B, at most search.wanted], with
+ABSENT for missing rows. A source with options takes them as a third argument (records/plugins.py). It is registered
+under a name, or `pretrain.candidate_source` names custom code, `package.module:function`:
 
     def newest(search, batch):
         return np.tile(np.arange(len(search.retriever.passages))[: -1 - search.wanted : -1], (len(search.queries), 1))
@@ -26,7 +26,7 @@ from realm_lab.engine.retrieval.rows import ABSENT
 from realm_lab.errors import UserError
 from realm_lab.records.plugins import Kind
 
-if TYPE_CHECKING:  # a study's file is checked without torch
+if TYPE_CHECKING:  # so that a study file can be checked without torch
     from torch import Tensor
 
     from realm_lab.engine.params.parameters import Pretrain
@@ -37,11 +37,11 @@ PARAMETER = "pretrain.candidate_source"
 
 
 class PassageSearch(NamedTuple):
-    """A search for the passages of some queries."""
+    """First argument of a source: the queries, and the retriever to find their passages with."""
 
     retriever: Retriever
     queries: Sequence[np.ndarray]  # the wordpieces that the query tower reads
-    query_BD: Tensor  # by the current query tower
+    query_BD: Tensor  # vectors of the queries, by the current query tower
     wanted: int  # rows for each query
     exclude: Exclusion | None
 
@@ -57,11 +57,11 @@ class PassageSearch(NamedTuple):
 
 
 class QueryBatch(NamedTuple):
-    """Facts about the sentences of a step, the same however a batch is split."""
+    """Second argument of a source: facts about sentences of a step. They do not depend on how the batch is split."""
 
-    passages_U: np.ndarray  # distinct, of the whole batch: those its sentences come from, or else their gold ones
-    gold_B: np.ndarray  # another passage with the answer of each query; -1: unknown
-    generator: Callable[[int], np.random.Generator]  # of each query, by its number among the B
+    passages_U: np.ndarray  # distinct passages of origin of the whole batch; a gold passage if there is no origin
+    gold_B: np.ndarray  # row of each query's gold passage; -1: unknown
+    generator: Callable[[int], np.random.Generator]  # random numbers for a query, by its index in B
 
 
 CANDIDATE_SOURCES: Kind[Callable[..., np.ndarray]] = Kind("candidate source", "function", "search, batch")
@@ -75,7 +75,7 @@ class CandidateSource:
         self._chosen = CANDIDATE_SOURCES.choose(PARAMETER, settings.candidate_source)
 
     def of(self, batch: QueryBatch) -> Callable[[PassageSearch], np.ndarray]:
-        """Return the source of the candidates of some sentences."""
+        """Return the source as a function of the search only, for the sentences of `batch`."""
         return index if self._chosen.name == "index" else partial(self._checked, batch)
 
     def _checked(self, batch: QueryBatch, search: PassageSearch) -> np.ndarray:

@@ -4,7 +4,7 @@ Used by training, its probes, retrieval utility, cloze items, `ask` and `fill`, 
 "retrieved as in pre-training" (sections 3.3 and 3.4).
 """
 
-# Shapes: B queries, K candidates, L candidates before ranking, D embedding size
+# Shapes: B queries, K candidates, L passages found for a query, D embedding size
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ BISECTIONS = 60  # each halves the interval that the shift is in
 class Candidates(NamedTuple):
     """Documents that are read for each query. Column 0 is the null document, if there is one."""
 
-    rows_BK: np.ndarray  # int64: passages, best first; NULL; ABSENT where the corpus is too small
+    rows_BK: np.ndarray  # int64: NULL, passages in the source's order, ABSENT if there are fewer
     score_BK: Tensor  # f(x, z) with the current weights
     log_prior_BK: Tensor  # log p(z|x)
 
 
 @dataclass(frozen=True)
 class CandidatePolicy:
-    """Choice of candidates; see the parameters of the same names in `pretrain`."""
+    """Choice of candidates by `candidates`, `null_document` and `exclude_trivial` of the section `pretrain`."""
 
     count: int  # k, the null document included if it is a candidate
     null: bool = True
@@ -93,11 +93,11 @@ class CandidatePolicy:
         forbidden: Sequence[Sequence[int]] | None = None,
         source: Callable[[PassageSearch], np.ndarray] = index,
     ) -> Candidates:
-        """Search with the index or another source, rank and score with the current weights; differentiable in both
-        towers.
+        """Find passages with the index or another source, and score them with the current weights; differentiable in
+        both towers.
 
         With `compare_null` the null document always comes first, to be read for comparison; if it is not a candidate,
-        it has no share of p(z|x). `forbidden` are further rows that a query must not find, a few for each.
+        it has no share of p(z|x). `forbidden`: for each query, a few further rows that it must not find.
         """
         passages = self.passages
         most = max((len(rows) for rows in forbidden), default=0) if forbidden else 0
@@ -109,7 +109,7 @@ class CandidatePolicy:
         shown = self.null or compare_null
         nulls_B1 = np.full((len(rows_BL), int(shown)), NULL, np.int64)
         rows_BK = np.concatenate([nulls_B1, rows_BL], axis=1)
-        # p(z|x) is always that of the current weights, however old the index that found the candidates.
+        # p(z|x) is always computed with the current weights, however old the index is.
         score_BK = retriever.score(search.query_BD, rows_BK)
         if shown and not self.null:
             score_BK = score_BK.masked_fill(to_device(rows_BK == NULL, score_BK.device), NO_SCORE)
@@ -126,7 +126,7 @@ def _without(rows_L: np.ndarray, own: Sequence[int], count: int) -> np.ndarray:
 def initialise_null(
     retriever: Retriever, policy: CandidatePolicy, queries: Sequence[np.ndarray], exclude: Exclusion | None
 ) -> None:
-    """Initialise a learned null document: along the mean vector of the top passages, at their mean score."""
+    """Set a learned null document to the mean vector of the queries' top passages, scaled to their mean score."""
     null_D = retriever.embedder.null_vector
     assert null_D is not None
     assert retriever.index is not None
@@ -142,8 +142,8 @@ def initialise_null(
 def calibrate_null(
     retriever: Retriever, policy: CandidatePolicy, queries: Sequence[np.ndarray], exclude: Exclusion | None
 ) -> float:
-    """Shift the null document's score so that its share of p(z|x) is 1/k in the mean over the queries, k the
-    candidates; returns the shift."""
+    """Shift the null document's score so that the mean of p(null|x) over the queries is 1/k, for k candidates. Return
+    the shift."""
     retriever.null_offset = 0.0
     with evaluating(retriever.embedder):
         found = policy.retrieve(retriever, queries, exclude)

@@ -3,7 +3,7 @@
 <store>/<key[:12]>/identity.json     the embedded corpus and the weights; written first
                    embeddings.bin    the matrix [N, D], little-endian, row after row
                    shard-00000.lock  held by the process that embeds this shard; not empty once it is finished
-                   digests.json      of the matrix, compared whenever it is opened
+                   digests.json      of the files; the matrix is checked whenever it is opened
                    manifest.json     written last, when all shards are finished: with it the matrix is published
 
 Any number of processes (ranks, a job array) may ask for one matrix at the same time. Each embeds shards that no other
@@ -37,20 +37,20 @@ from realm_lab.records.files import DiskFull, digest, is_disk_full, read_json
 from realm_lab.records.run import KEY_LENGTH
 
 FORMAT = 1
-SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then those of embed_passages to the bit
-DTYPES = {"float32": torch.float32, "float16": torch.float16}  # types that search reads; stages store float32
-IN_MEMORY_BYTES = 1 << 30  # up to which a search on the CPU takes the whole matrix (and copies of it) into memory
+SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple, so that vectors have the same bits as from embed_passages
+DTYPES = {"float32": torch.float32, "float16": torch.float16}  # of stored matrices; stages use float32
+IN_MEMORY_BYTES = 1 << 30  # up to this size, a search on the CPU holds the whole matrix (and copies) in memory
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Inputs that make two matrices the same. Settings that only move rounding (the token budget, the device) are
-    left out, as they are left out of the key of a run."""
+    """Inputs that determine a matrix. Settings that change only the rounding (the token budget, the device) are left
+    out, as in the key of a run."""
 
     corpus_digest: str
     tower_digest: str  # see tower_digest
     passage_length: int  # wordpieces that a passage is cut to
-    precision: str  # of the products: float32 or bfloat16
+    precision: str  # of the tower's matrix products: float32 or bfloat16
     dtype: str  # of the stored numbers: float32 or float16
     rows: int
     dimension: int
@@ -117,11 +117,11 @@ class EmbeddingStore:
         self.folder = Path(folder)
 
     def published(self) -> list[Embeddings]:
-        """Return all published matrices by key. UserError: a damaged one."""
+        """Return all published matrices in the order of their keys. UserError: one is damaged."""
         return [_open(path.parent) for path in sorted(self.folder.glob("*/manifest.json"))]
 
     def find(self, identity: Identity) -> Embeddings | None:
-        """Open the matrix, if it is published. UserError: its folder holds something else, or it is damaged."""
+        """Return the published matrix, or None. UserError: its folder holds something else, or it is damaged."""
         folder = self._folder(identity)
         if not (folder / "manifest.json").exists():
             return None
@@ -140,9 +140,9 @@ class EmbeddingStore:
     ) -> Embeddings:
         """Return Embed_doc of every passage, from the store or embedded now and published.
 
-        `corpus_digest` must be different for every list of passages. `reuse_from` is another corpus with its
-        embeddings by the same tower: passages that are in it too are copied, only new ones are embedded (their vectors
-        depend on the batch they are embedded in, by about 1e-7).
+        `corpus_digest` must be different for every list of passages. `reuse_from`: another corpus and its embeddings by
+        the same tower. Vectors of passages in both are copied, and only the other passages are embedded (a vector
+        depends on its batch, by about 1e-7). `accepts_other_code`: also take a matrix made by other code.
         """
         tower, size = tower_digest(embedder), embedder.document_projection.out_features
         described = (inputs.passage_length, inputs.precision, "float32", len(passages), size)
@@ -173,8 +173,8 @@ class EmbeddingStore:
         embed: Callable[[np.ndarray], Tensor],
         shard_rows: int = SHARD_ROWS,
     ) -> Embeddings:
-        """Publish a matrix whose rows [R] `embed` computes as float32 [R, D], shard by shard. UserError: a row is not
-        finite, the disk is full, or the folder holds another matrix."""
+        """Compute a matrix shard by shard and publish it. `embed` returns the vectors of rows [R], float32 [R, D].
+        UserError: a vector is not finite, the disk is full, or the folder holds another matrix."""
         folder = self._folder(identity)
         write_once(folder / "identity.json", asdict(identity))
         _check(folder, identity)

@@ -2,9 +2,9 @@
 
 The embeddings are read chunk by chunk. A matrix product gives each row an approximate score together with a bound on
 how far the true score can be from it; only rows that may belong to the result under that bound get their true score
-(search.true_scores). So the result is the one that scoring every row would give, to the last bit. If a processor
-multiplies bytes faster, or a GPU bfloat16, a reduced copy of the embeddings is read first (reduced.py). A chunk that
-leaves too many rows (near-ties) is read again in float32; the remaining rows are scored in pieces.
+(search.true_scores). So the result is the one that scoring every row would give, to the last bit. If products of bytes
+(CPU) or bfloat16 (GPU) are faster, a reduced copy of the embeddings is read first (reduced.py). If it leaves too many
+rows of a chunk (near-ties), the chunk is read again in float32, and the rows left are scored in pieces.
 """
 
 # Shapes: N passages, B queries, K results, n rows of a chunk, g its blocks, S rows of a block, M pairs of a query and a
@@ -33,17 +33,17 @@ from realm_lab.engine.retrieval.search import (
     true_scores,
 )
 
-CHUNK_SCORES = {"cpu": 1 << 22, "other": 1 << 26}  # held at once: 16 MiB of float32; 256 MiB
+CHUNK_SCORES = {"cpu": 1 << 22, "other": 1 << 26}  # scores held at once: 16 and 256 MiB of float32
 CHUNK_ROWS = {"cpu": 1 << 16, "other": 1 << 22}  # most rows of a chunk, for few queries
-REDUCED_CHUNK_ROWS = 1 << 18  # the same of a reduced copy on the CPU
+REDUCED_CHUNK_ROWS = 1 << 18  # most rows of a chunk if a reduced copy is read on the CPU
 MOST_QUERIES = 512  # searched together
-BLOCK_ROWS = 128  # of a block only the largest score is looked at
-SMALL_BLOCK_ROWS, SMALL_INDEX = 16, 1 << 16  # few rows: finer blocks, so that fewer of them pass
+BLOCK_ROWS = 128  # of a block; its scores are compared one by one only if the largest is high enough
+SMALL_BLOCK_ROWS, SMALL_INDEX = 16, 1 << 16  # an index with fewer rows than SMALL_INDEX has smaller blocks
 MOST_PAIRS = 1 << 14  # pairs of one chunk that are scored without reading it again in float32
-MANY_QUERIES = 64  # from here on the columns fill a vector register
-SEVERAL_QUERIES = 16  # below, a product with the transposed view is several times as fast, but not with one column
+MANY_QUERIES = 64  # at least this many columns fill a vector register, so that `amax` is fast
+SEVERAL_QUERIES = 16  # with 2 to 15, a product with the transposed view is several times as fast
 
-REDUCED_ERROR = 2.0**-6.9  # relative, of float32 products that torch was allowed to take in bfloat16 or TF32
+REDUCED_ERROR = 2.0**-6.9  # relative error of float32 products that torch may compute in bfloat16 or TF32
 
 
 class Reading(Protocol):
@@ -80,7 +80,7 @@ class PlainReading:
 def multiply(rows_nD: Tensor, query_DB: Tensor, score_nB: Tensor | None) -> Tensor:
     """The matrix product in float32."""
     if query_DB.shape[1] == 1:
-        return torch.mm(rows_nD, query_DB.T.repeat(2, 1).T)[:, :1]  # two equal columns: see SEVERAL_QUERIES
+        return torch.mm(rows_nD, query_DB.T.repeat(2, 1).T)[:, :1]  # two equal columns are faster than one
     return torch.mm(rows_nD, query_DB, out=score_nB)
 
 
@@ -90,7 +90,7 @@ class ExactSearch:
     recall_at_8: float | None = None
 
     def __init__(self, embeddings_ND: Matrix, kind: torch.dtype | None = None):
-        """`kind`: number type of the copy that is read first; float32: no copy; default: the fastest."""
+        """`kind`: number type of the reduced copy; float32: no copy. Default: the fastest; no copy of a small index."""
         self.embeddings_ND = embeddings_ND
         self._forbidden = Forbidden(len(embeddings_ND))
         self._block = BLOCK_ROWS if len(embeddings_ND) >= SMALL_INDEX else SMALL_BLOCK_ROWS
@@ -128,7 +128,7 @@ class ExactSearch:
             own = slice(border[number], border[number + 1])
             rows_nD = self.embeddings_ND[start : start + width]
             for index, reading in enumerate(readings):
-                # The memory of the chunk before is used again: fresh memory costs a large product half its time.
+                # The memory of the previous chunk is used again: fresh memory takes half the time of a large product.
                 room = rooms[index] if rooms[index] is not None and len(rows_nD) == width else None
                 found = reading.scores(start, rows_nD, room)
                 rooms[index] = found.score_nB
@@ -141,7 +141,7 @@ class ExactSearch:
 
 
 def forbid(score_nB: Tensor, block: int, query_P: Tensor, row_P: Tensor) -> Tensor:
-    """Return whole blocks of scores, with the lowest number for forbidden pairs and missing rows."""
+    """Return scores padded to whole blocks; forbidden pairs and the padding have the lowest value of the type."""
     lowest = lowest_of(score_nB)
     score_nB[row_P, query_P] = lowest
     missing = -len(score_nB) % block
@@ -183,7 +183,7 @@ def candidates(found: Approximate, block: int, best_BK: Tensor) -> tuple[Tensor,
 
 
 def peaks(score_gSB: Tensor) -> Tensor:
-    """Return the largest score of each block; for few queries by halves, since `amax` is slower there."""
+    """Return the largest score of each block; by halves for few queries on the CPU, where `amax` is slower."""
     if score_gSB.shape[2] >= MANY_QUERIES or not score_gSB.is_cpu or not score_gSB.is_floating_point():
         return score_gSB.amax(1)
     while score_gSB.shape[1] > 1:

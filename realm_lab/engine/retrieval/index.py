@@ -69,7 +69,7 @@ def embed_passages(
         with evaluating(embedder), shared_casts(device):
             part_UD = embed_rows(embedder, passages, rows_U[chunk], inputs, ranks() if shared else ALL)
         if shared:
-            sum_over_ranks_([part_UD])  # zeros except for the rank's part: nothing is rounded
+            sum_over_ranks_([part_UD])  # each rank has zeros except for its part: nothing is rounded
         kept_UD = part_UD[max(0, first - start) : max(0, end - start)]
         vectors_UD[filled : filled + len(kept_UD)] = kept_UD
         filled += len(kept_UD)
@@ -79,7 +79,7 @@ def embed_passages(
 
 def embed_rows(embedder: Embedder, passages: Passages, rows_U: np.ndarray, inputs: Inputs, part: Ranks = ALL) -> Tensor:
     """Return Embed_doc of some passages, differentiable, [U, D]; row -1 is the null document, [CLS][SEP][SEP] (released
-    code). With `part`, only its share of the groups of similar length is embedded, the rest is 0."""
+    code). `part`: a rank of several; only its groups of similar length are embedded, and the other vectors are 0."""
     device, longest = next(embedder.parameters()).device, inputs.passage_length
     titles = [passages.titles[row] if row >= 0 else EMPTY for row in rows_U]
     bodies = [passages.bodies[row] if row >= 0 else EMPTY for row in rows_U]

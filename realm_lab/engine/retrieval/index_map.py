@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-RIDGE = 1e-9  # of the mean squared length of a column: fewer passages than dimensions leave the rest as it is
+RIDGE = 1e-9  # share of a column's mean squared length, added so that directions without sampled passages stay
 
 
 def fitted(old_SD: Tensor, new_SD: Tensor, kind: str) -> Tensor:

@@ -23,16 +23,16 @@ from torch.nn import functional
 
 from realm_lab.engine.retrieval.search import SUM_ERROR, UNDERFLOW, Approximate, check_numbers
 
-GROUP_ROWS = 1 << 13  # whose losses are measured together
+GROUP_ROWS = 1 << 13  # rows whose largest rounding error is measured together
 CENTRE_ROWS = 1 << 16  # rows whose mean is the centre; any centre is right, a good one makes the bound tight
-BYTE = 127  # the largest of them
+BYTE = 127  # largest number that is stored as int8
 LARGEST_UNIT = 2.0**60  # so that sums of bytes times two units stay within float32; its inverse is the smallest
-UNIT_ERROR = 2.0**-22  # of a sum of bytes as float32, times two units, with room to spare
-STORED_ERROR = 2.0**-7.9  # of a score rounded to bfloat16, with room to spare
+UNIT_ERROR = 2.0**-22  # relative error of a sum of bytes as float32, times two units, with room to spare
+STORED_ERROR = 2.0**-7.9  # relative error of a score rounded to bfloat16, with room to spare
 
 
 def fast_kind(device: torch.device) -> torch.dtype:
-    """Return the type of numbers with the fastest products there; float32 if no copy helps."""
+    """Return the type of numbers with the fastest products on a device; float32 if no copy helps."""
     if device.type != "cpu":
         return torch.bfloat16
     names = ("_is_vnni_supported", "_is_amx_tile_supported")
@@ -106,7 +106,7 @@ class ReducedReading:
         copy, end, size = self._copy, start + len(rows_nD), rows_nD.shape[1]
         groups = slice(start // GROUP_ROWS, -(-end // GROUP_ROWS))
         lost, norm = max(copy.lost_C[groups]), max(copy.norm_C[groups])
-        true_norm = norm + lost + copy.centre_norm  # at most
+        true_norm = norm + lost + copy.centre_norm  # an upper bound
         check_numbers(start, true_norm, self._largest, size)
         error_B = self._norm_B * lost + (self._lost_B + SUM_ERROR * size * (self._norm_B + self._lost_B)) * norm
         error_B += SUM_ERROR * self._norm_B * true_norm  # the rounding of true scores and of the shift

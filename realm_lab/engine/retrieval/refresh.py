@@ -1,7 +1,7 @@
 """Refresh policies decide at which steps the corpus is embedded again (section 4.5). Each is one small class.
 
-A policy decides from plain numbers; nothing is embedded here and no clock is read. "At step s" means: after s finished
-optimiser steps, before the next. A policy is registered under a name, or `pretrain.refresh.policy` names custom code,
+A policy decides from the numbers of `Progress`, and reads no clock. "At step s" means: after s finished optimiser
+steps, before the next. A policy is registered under a name, or `pretrain.refresh.policy` names custom code,
 `package.module:Class`,
     class First(Section):
         first: int = 1
@@ -28,11 +28,11 @@ PARAMETER = "pretrain.refresh.policy"
 
 
 class Progress(NamedTuple):
-    """Numbers that a policy may use at a step, the first being 1: at step 0 there is always a fresh index."""
+    """Numbers that a policy may use at a step. The first is step 1, since the index of step 0 is always fresh."""
 
     step: int
     under_way: int  # refreshes that were asked for and are not searched yet
-    overlap: Callable[[], float]  # measures which share of the fresh top k the index still finds; costs a few passages
+    overlap: Callable[[], float]  # measures the share of the fresh top k that the index finds; embeds a few passages
 
 
 class RefreshPolicy(Protocol):
@@ -62,7 +62,7 @@ def check_refresh(settings: Refresh) -> None:
 
 
 class OwnPolicy:
-    """A custom policy; its errors are one line each."""
+    """A custom policy; an error in it becomes a UserError of one line."""
 
     def __init__(self, chosen: Plugin[Callable[..., RefreshPolicy]], settings: Refresh):
         self._chosen, self._policy = chosen, chosen(settings)
@@ -124,7 +124,7 @@ class Schedule:
         self._pairs = options.intervals
 
     def wants_refresh(self, now: Progress) -> bool:
-        """True at each from_step, then in its interval; never for interval 0."""
+        """True at each from_step, and at each multiple of its interval after it; never for interval 0."""
         start, interval = next(pair for pair in reversed(self._pairs) if pair[0] <= now.step)
         return bool(interval) and (now.step - start) % interval == 0
 
@@ -171,5 +171,5 @@ class Map:
             raise UserError(f"parameter '{PARAMETER}': {problem}", parameter=PARAMETER, remedy=remedy)
 
     def wants_refresh(self, now: Progress) -> bool | Mapped:
-        """True at each multiple of the interval; a map every `every_steps` between them."""
+        """True at each multiple of the interval; between them, the options every `every_steps`, to ask for a map."""
         return now.step % self._interval == 0 or (now.step % self._options.every_steps == 0 and self._options)

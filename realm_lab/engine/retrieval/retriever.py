@@ -50,11 +50,11 @@ class Retriever:
         self.device = next(embedder.parameters()).device
         self.articles_N = to_device(np.array(passages.articles, np.int64), self.device)
         self.index: IndexGeneration | None = None
-        self.snapshot: Embedder | None = None  # the weights behind the index, where queries are stale
+        self.snapshot: Embedder | None = None  # the embedder that made the index, if queries are stale
         self.query_map_DD: Tensor | None = None  # from current query vectors to those of the index (index_map.py)
         self.null_offset = 0.0  # added to the null document's score (calibration)
         self._search: SearchBackend | None = None
-        self._exact: ExactSearch | SpreadRows | None = None  # the same where the backend is exact
+        self._exact: ExactSearch | SpreadRows | None = None  # the same object as _search if that is exact
 
     def searching_exactly(self) -> Retriever:
         """Return a copy that searches exactly and with current queries; its index must still be built."""
@@ -72,7 +72,7 @@ class Retriever:
         self.adopt(index, copy.deepcopy(self.embedder) if self.stale_queries else None)
 
     def adopt(self, index: IndexGeneration, snapshot: Embedder | None = None) -> None:
-        """Use an index of this corpus that was built elsewhere."""
+        """Search an index of this corpus from now on. `snapshot`: the embedder that made it, for stale queries."""
         assert len(index.embeddings_ND) == len(self.passages)
         if self.index is None or index.embeddings_ND is not self.index.embeddings_ND:
             if isinstance(index.embeddings_ND, SpreadRows):
@@ -80,7 +80,7 @@ class Retriever:
             elif self._approximate is None:
                 self._search = self._exact = ExactSearch(index.embeddings_ND)
             else:
-                self._exact = ExactSearch(index.embeddings_ND, torch.float32)  # it only measures: no second copy
+                self._exact = ExactSearch(index.embeddings_ND, torch.float32)  # for measurements: no reduced copy
                 self._search = self._approximate(index.embeddings_ND, self._exact)
         self.index, self.query_map_DD = index, None
         self.snapshot = snapshot.requires_grad_(False).eval() if snapshot is not None else None
@@ -108,8 +108,8 @@ class Retriever:
 
     @torch.no_grad()
     def search_queries(self, queries: Sequence[np.ndarray], current_BD: Tensor | None = None) -> Tensor:
-        """Return query vectors to search with, [B, D]: by the current query tower (`current_BD`, if they are known),
-        mapped to the index if there is a map; else by the index's query tower if queries are stale."""
+        """Return query vectors to search with, [B, D]: by the index's query tower if queries are stale and there is no
+        map, otherwise by the current query tower (`current_BD`, if known), mapped to the index if there is a map."""
         if self.query_map_DD is not None:
             return (self.embed_queries(queries) if current_BD is None else current_BD.detach()) @ self.query_map_DD
         if self.snapshot is None and current_BD is not None:

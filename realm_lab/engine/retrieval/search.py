@@ -17,10 +17,10 @@ from torch import Tensor
 
 from realm_lab.errors import UserError
 
-ABSENT = torch.iinfo(torch.int64).max  # stands after every row of equal score
+ABSENT = torch.iinfo(torch.int64).max  # in the position of a missing row; sorted after every row of equal score
 LARGEST_SCORE = 1e38
-# Bounds of errors. Of float32 sums per term, relative to |q| |d|, with room to spare also where a matrix unit chops
-# (2^-23); and absolute, per product: numbers below float32's normal range may be flushed to zero.
+# Bounds on rounding errors. SUM_ERROR: of a float32 sum per term, relative to |q| |d|, with room to spare even if a
+# matrix unit truncates (2^-23). UNDERFLOW: of a product, since numbers below float32's normal range may become zero.
 SUM_ERROR, UNDERFLOW = 2.0**-22, 2.0**-125
 PIECE_VALUES = 1 << 21  # float64 products held at once: 16 MiB
 
@@ -42,7 +42,7 @@ Matrix = Tensor | Rows
 
 
 class IndexGeneration(NamedTuple):
-    """The MIPS index: every passage's embedding. `step` is the number of training steps behind the weights."""
+    """The MIPS index: every passage's embedding. `step`: training steps finished when its weights were taken."""
 
     embeddings_ND: Matrix
     step: int
@@ -63,7 +63,7 @@ class Exclusion(NamedTuple):
 
 
 class Approximate(NamedTuple):
-    """Scores of a chunk of rows that may be wrong: with the unit of their block and query,
+    """Approximate scores of a chunk of rows. With the unit of a score's block and query,
     |score * unit + shift - true score| <= error + relative |score * unit|."""
 
     score_nB: Tensor
@@ -81,7 +81,7 @@ class SearchBackend(Protocol):
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult: ...
 
 
-MakeSearch = Callable[[Matrix, SearchBackend], SearchBackend]  # of embeddings, and exact search of them to measure with
+MakeSearch = Callable[[Matrix, SearchBackend], SearchBackend]  # of embeddings, and an exact search to measure it
 
 
 def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:
@@ -134,7 +134,7 @@ class Best(NamedTuple):
 
     @classmethod
     def none(cls, queries: int, count: int, device: torch.device) -> Best:
-        """Nothing found yet."""
+        """Return the state before any pair is found."""
         scores_BK = torch.full((queries, count), -torch.inf, device=device)
         return cls(scores_BK, torch.full((queries, count), ABSENT, dtype=torch.int64, device=device))
 
@@ -164,7 +164,7 @@ class Best(NamedTuple):
 
 
 class Forbidden:
-    """Return the pairs that an exclusion forbids, by row; cached for the same article."""
+    """Finds the pairs that an exclusion forbids. The sorted article numbers are kept for the next exclusion."""
 
     def __init__(self, total: int):
         self._total = total
@@ -172,7 +172,7 @@ class Forbidden:
         self._sorted_N = self._order_N = torch.empty(0, dtype=torch.int64)
 
     def pairs(self, exclude: Exclusion | None, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return (query_P, row_P), ascending in the row."""
+        """Return the forbidden pairs as (query_P, row_P), ascending in the row."""
         if exclude is None:
             nothing = torch.empty(0, dtype=torch.int64, device=device)
             return nothing, nothing

@@ -22,7 +22,7 @@ from realm_lab.engine.core.process import ranks, share_of, sum_over_ranks_
 from realm_lab.engine.retrieval.exact import ExactSearch
 from realm_lab.engine.retrieval.search import Best, Exclusion, SearchResult, checked_queries
 
-PIECE_ROWS = 1 << 20  # of a slice, asked for at once
+PIECE_ROWS = 1 << 20  # rows of a slice that are asked for at once
 
 
 class _Share:
@@ -34,7 +34,7 @@ class _Share:
         self._group_n = group_N[start : start + len(vectors_nD)]
 
     def answer(self, question: Message) -> Message:
-        """Return rows, or the best of the share for some queries."""
+        """Return the vectors of asked rows, or the share's best rows for some queries."""
         device = self.vectors_nD.device
         if "rows" in question:
             return {"vectors": self.vectors_nD[question["rows"].to(device) - self.start]}
@@ -52,7 +52,7 @@ class _Here:
     """The shares of this rank by the number of their index, and its peers."""
 
     shares: ClassVar[dict[int, _Share]] = {}
-    gone: ClassVar[list[int]] = []  # no longer used on this rank; perhaps another one, which is slower, still asks
+    gone: ClassVar[list[int]] = []  # indexes that this rank no longer uses; a slower rank may still ask for them
     numbers = itertools.count()
     peers: Peers | None = None
 
@@ -60,7 +60,7 @@ class _Here:
 def free_shares() -> None:
     """Free this rank's shares of indexes that are no longer used; all ranks call it together."""
     gone = [_Here.gone.pop() for _ in range(len(_Here.gone))]
-    sum_over_ranks_([torch.zeros(1)])  # no rank still asks for them
+    sum_over_ranks_([torch.zeros(1)])  # wait for all ranks: then none still asks for them
     for number in gone:
         del _Here.shares[number]
 
@@ -85,14 +85,14 @@ class SpreadRows:
         _Here.shares[self._number] = _Share(vectors_nD, parts[ranks().rank].start, group_N)
         if _Here.peers is None:
             _Here.peers = Peers(_answer)
-        sum_over_ranks_([torch.zeros(1)])  # all have their share
+        sum_over_ranks_([torch.zeros(1)])  # wait until all ranks have their share
         weakref.finalize(self, _Here.gone.append, self._number)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, wanted: slice | Tensor) -> Tensor:
-        """Return rows that are not negative; those of a slice, which may be all, in the memory of the machine."""
+        """Return the vectors of rows, none of them negative; those of a slice, which may be all rows, on the CPU."""
         if isinstance(wanted, slice):
             row_M = torch.arange(len(self))[wanted]
             found_MD = torch.empty(len(row_M), self.shape[1], dtype=self.dtype)

@@ -18,8 +18,8 @@ class Drift(NamedTuple):
     """Distance between searching a stale index and a fresh one, means over probe queries.
 
     `overlap`: share of the fresh top k that the stale search finds. `shift`: total variation, 0 to 1, between p(z|x)
-    over the results of the stale search and over the fresh top k, both scored with the current weights: the sum that
-    the trainer takes, and the one that it should take.
+    over the results of the stale search, as in training, and p(z|x) over the fresh top k, both scored with the current
+    weights.
     """
 
     overlap: float
