@@ -2,8 +2,8 @@
 
 It pays off if an index may be late (pretrain.refresh.delay_steps), and changes no number. The trainer writes weights to
 `<run>/index/step-N/embedder` and a line with N to the process, which embeds and answers with N; the embeddings are then
-in `<run>/index/step-N/embeddings.safetensors`. A builder that fails ends the run, which resumes when it is run again;
-without its trainer it reads the end of its input, and ends too.
+in `<run>/index/step-N/embeddings.safetensors`. If the builder fails, the run ends, and resumes when it is run again. If
+the trainer ends, the builder reads the end of its input and ends too.
 """
 
 # Shapes: N passages, D embedding size
@@ -49,11 +49,11 @@ class ProcessBuilder:
         self._process: subprocess.Popen[str] | None = None
         if ranks().rank:
             return
-        shutil.rmtree(folder, ignore_errors=True)  # of a trainer that was killed; it submits again
+        shutil.rmtree(folder, ignore_errors=True)  # files of a trainer that was killed; this one submits again
         places = {"corpus": str(corpus.resolve()), "folder": str(folder.resolve())}
         job: dict[str, Any] = {"inputs": inputs._asdict() | {"special": inputs.special._asdict()}, **places}
         job |= {"device": launch.device, "compile": launch.compile}
-        job["threads"] = torch.get_num_threads()  # as the trainer's, so that the numbers are the same
+        job["threads"] = torch.get_num_threads()  # the trainer's number, so that the vectors are the same
         begin = [] if launch.builder == "process" else shlex.split(launch.builder)
         # With the variables of the trainer's job, srun would start a step of that job.
         own = {name: value for name, value in os.environ.items() if not (begin and OF_JOB.match(name))}
@@ -113,7 +113,7 @@ def _place(folder: Path, step: int) -> Path:
 
 def serve(job: dict[str, Any]) -> None:
     """Run the builder's side: embed each requested step until the input ends."""
-    for name in (signal.SIGUSR1, signal.SIGUSR2):  # SLURM warns all processes; the trainer stops in time, and ends this
+    for name in (signal.SIGUSR1, signal.SIGUSR2):  # SLURM's warnings; the trainer stops in time and ends this process
         signal.signal(name, signal.SIG_IGN)
     folder, given = Path(job["folder"]), job["inputs"]
     limit_threads(job["threads"])

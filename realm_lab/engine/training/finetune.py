@@ -51,7 +51,7 @@ class Found(NamedTuple):
     early_BC: np.ndarray  # bool: the passage holds an answer; [B, 0] without the early loss
 
     def part(self, indices: np.ndarray) -> Found:
-        """Some of the questions."""
+        """Return the entries of some of the questions."""
         chosen = [int(index) for index in indices]
         queries, spans = [self.queries[i] for i in chosen], [self.spans[i] for i in chosen]
         return Found(queries, self.rows_BC[chosen], spans, self.early_BC[chosen])
@@ -108,9 +108,9 @@ class FinetuneTask(ModelsTask):
         """Run one step on -log p(y|x), or on another objective, plus Lee's early loss -log p_early(a passage with an
         answer|x) if configured.
 
-        Each of a question's two terms is 0 without a positive (released code); the loss is the mean of their sum over
-        the questions with a positive. Without any there is no step at all; in the released code Adam's moments
-        and the weight decay still move the weights then.
+        Each of a question's two terms is 0 if no passage has an answer (released code). The loss is the mean of their
+        sum over the questions with such a passage. If there is no such question, the weights stay; in the released
+        code Adam's moments and the weight decay still move them.
         """
         settings = self._settings
         chosen = self._order.take(step * settings.batch_size, settings.batch_size)
@@ -128,7 +128,7 @@ class FinetuneTask(ModelsTask):
         if not count:
             return values
         sums = self._backward(found, query_BD, useful, int(count))
-        stepped = self._models.step(step)  # first: gradients may be under way between the ranks
+        stepped = self._models.step(step)
         reader_sum, early_sum, marginal_sum = summed(*sums)
         values |= {"loss": -(reader_sum + early_sum) / count, "loss_reader": -reader_sum / count}
         if settings.early_loss_candidates:
@@ -166,7 +166,7 @@ class FinetuneTask(ModelsTask):
         """Compute gradients of the loss, `micro_batch` questions at a time; return the sums of the objective, of
         log p_early and of log p(y|x).
 
-        The graph of the questions is kept until the end, so that each is encoded (and drops out) once.
+        The query tower's backward pass runs once at the end, so that each question is encoded (and drops out) once.
         """
         leaf_BD = query_BD.detach().requires_grad_(query_BD.requires_grad)
         at_once = self._params.launch.micro_batch or max(1, len(useful))
@@ -207,7 +207,8 @@ class FinetuneTask(ModelsTask):
     def _read(self, found: Found) -> tuple[Tensor, Tensor]:
         """Return log p(y|z,x) and the reader's logit of the passage, for every question and passage, [B, K] each.
 
-        A passage without the answer is read only if that logit counts; the logit is NO_SCORE for passages not read.
+        A passage without the answer is read only if its logit is part of p(z|x) (not `factored`); the logit of an
+        unread passage is NO_SCORE.
         """
         rows_BK = found.rows_BC[:, : self._settings.candidates]
         device = next(self.reader.parameters()).device

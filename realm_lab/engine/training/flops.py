@@ -1,7 +1,6 @@
-"""Compute floating-point operations of pre-training from lengths: the same on every machine, however work is split.
+"""Compute floating-point operations of encoders from lengths: the same on every machine, however work is split.
 
-Matrix products of whole layers are counted, two operations for a multiplication and an addition; the backward pass
-costs twice the forward pass. Recomputation to save memory does not count.
+Only matrix products of forward passes are counted, two operations for a multiplication and an addition.
 """
 
 # Shapes: N passages
@@ -18,7 +17,7 @@ SPECIALS = 3  # [CLS] x [SEP] z [SEP]
 
 
 def encoder_operations(shape: EncoderShape, lengths: np.ndarray) -> np.ndarray:
-    """Cost of the forward pass of each sequence, float64, of the shape of `lengths`."""
+    """Return the operations of the forward pass of each sequence, float64, in the shape of `lengths`."""
     length, hidden = np.asarray(lengths, np.float64), shape.hidden_size
     projections = 8.0 * length * hidden**2
     attention = 4.0 * length**2 * hidden
@@ -27,6 +26,6 @@ def encoder_operations(shape: EncoderShape, lengths: np.ndarray) -> np.ndarray:
 
 
 def passage_operations(params: Params, passages: Passages, shape: EncoderShape) -> np.ndarray:
-    """Cost of embedding each passage, [N]."""
+    """Return the operations of embedding each passage, [N]."""
     titled_N = np.asarray(passages.titles.lengths, np.int64) + np.asarray(passages.bodies.lengths, np.int64) + SPECIALS
     return encoder_operations(shape, np.minimum(params.corpus.passage_length, titled_N))

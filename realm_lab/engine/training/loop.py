@@ -59,12 +59,12 @@ def train(
     device: torch.device,
     later: Mapping[int, Callable[[], TrainingTask]] = MappingProxyType({}),
 ) -> None:
-    """Run a task to its end, from its newest checkpoint if there is one. `later`: step -> makes the task that
-    continues from there on with the state of the task before; ascending. UserError: the loss or a gradient is not
-    finite. SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
+    """Run a task to its end, from its newest checkpoint if there is one. `later`: ascending step -> a function that
+    makes the task from this step on, which takes over the state. UserError: the loss or a gradient is not finite.
+    SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
-    mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a single process
+    mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 those of a single process
     found = _newest(folder)
     if found:
         for at in [at for at in later if at < found.step][-1:]:
@@ -74,7 +74,7 @@ def train(
     if first:
         run.metrics.truncate_after(step if found else -1)
         run.start(task.total_steps)
-        run.count_flop(_operations(task, flop))  # of the checkpoint: later steps are done again
+        run.count_flop(_operations(task, flop))  # those of the checkpoint: later steps run again
     if not found:
         _measure(task, run, 0)
 
@@ -94,7 +94,7 @@ def train(
             finished = step + 1 == task.total_steps
             logged = first and (finished or (step + 1) % launch.log_interval_steps == 0)
             is_counted = first and (finished or (step + 1) % COUNT_STEPS == 0) and not launch.compile
-            # compiled code would not be seen
+            # operations of compiled code are not seen
             counted = FlopCount() if is_counted else None  # type: ignore[no-untyped-call]
             with counted or nullcontext():
                 values = task.train_step(step)
@@ -118,9 +118,9 @@ def train(
                 save()
                 saved_at = time.monotonic()
             if asked and not finished:
-                any_rank(True)  # all leave together: the first may still take their shares of the index (spread.py)
+                any_rank(True)  # wait for all ranks: the first may still read their shares of the index (spread.py)
                 raise SystemExit(128 + (request.signal_number or 15))
-    if asked or request.signal_number:  # in the last step: for the process that continues with another stage
+    if asked or request.signal_number:  # a signal came in the last step: pass it on, the process may run another stage
         handler = signal.getsignal(request.signal_number or signal.SIGTERM)
         if callable(handler):
             handler(request.signal_number or signal.SIGTERM, None)
@@ -155,8 +155,7 @@ def _measure(task: TrainingTask, run: StageRun, step: int) -> None:
 
 
 def _check_finite(values: Mapping[str, float], path: Path, step: int) -> None:
-    """End the run with a UserError at a loss or a gradient that is not finite. The batch is a function of the seed and
-    the step."""
+    """Raise a UserError if the loss or the norm of a gradient is not finite."""
     for name, value in values.items():
         if (name == "loss" or name.startswith("gradient_norm")) and not math.isfinite(value):
             what = f"the {name.replace('_', ' ')} is {value} at step {step}"

@@ -26,7 +26,7 @@ class Recipe(NamedTuple):
     """The settings behind the parameter `recipe`."""
 
     beta2: float
-    bias_correction: bool  # of Adam's moments: BERT's optimiser has none, which is felt in the first steps
+    bias_correction: bool  # of Adam's moments; BERT's optimiser has none, so its first steps are larger
     decays_from_start: bool  # the decay counts from step 0, so that the rate drops when the warm-up ends
 
 
@@ -35,7 +35,7 @@ RECIPES = {"bert": Recipe(0.999, False, True), "short": Recipe(0.98, True, False
 
 def learning_rate_factor(step: int, total_steps: int, settings: Optimiser) -> float:
     """Return the share of the peak learning rate used in `step` (0-based): up over warmup_steps, then linearly down to
-    final_fraction at the last step. The first step of the warm-up has 1/warmup_steps; BERT's has 0."""
+    final_fraction at `total_steps`. The first step of the warm-up has 1/warmup_steps; BERT's has 0."""
     if step < settings.warmup_steps:
         return (step + 1) / settings.warmup_steps
     start = 0 if RECIPES[settings.recipe].decays_from_start else settings.warmup_steps
@@ -132,7 +132,7 @@ class TrainedModels:
         trains_reader: bool,
         *towers: bool,
     ) -> TrainedModels:
-        """Choose the modules that a stage trains: the reader, and the query and document tower by `towers`."""
+        """Choose the modules that a stage trains: `trains_reader`, and `towers` for the query and document tower."""
         models = cls(reader, embedder)
         frozen = frozen_names(reader, params)
         models.train("reader", reader, settings.reader, settings.steps, frozen, trains_reader)
@@ -147,7 +147,7 @@ class TrainedModels:
     def train(
         self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str], trains: bool = True
     ) -> None:
-        """Train one of the two from now on, if it `trains`; otherwise it gets no gradient."""
+        """Train the reader or the embedder from now on, if `trains`; otherwise it gets no gradient."""
         for key, parameter in module.named_parameters():
             parameter.requires_grad_(trains and key not in frozen)
         if trains:

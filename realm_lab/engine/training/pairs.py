@@ -1,4 +1,4 @@
-"""Masked pairs of segments for the reader's warm start: BERT training on text that can help (section 3.4)."""
+"""Masked pairs of segments for the reader's warm start, and pairs for the Inverse Cloze Task (section 3.4)."""
 
 # Shapes: B pairs, L positions, M masked positions
 
@@ -19,8 +19,8 @@ from realm_lab.engine.models.inputs import Batch, join, pad_positions
 MASK_RATE = 0.15  # share of words masked in pairs without a masked salient span (BERT)
 REMOVAL_RATE = 0.9  # how often the query is removed from its passage (Lee et al. 2019)
 CUT = 0.3, 0.7  # shares of a passage between which it is cut into halves
-READ_FRACTION = 0.5  # share of pairs with a picture in which all salient spans are masked: each must be read
-SALIENT_FRACTION = 0.5  # share of pairs in which a salient span is masked instead
+READ_FRACTION = 0.5  # share of pairs with a picture in which all salient spans are masked; the others have one masked
+SALIENT_FRACTION = 0.5  # share of pairs without a picture in which one salient span is masked instead of words
 
 
 class Pair(NamedTuple):
@@ -32,7 +32,8 @@ class Pair(NamedTuple):
 
 
 class ArticlePairs:
-    """Filler articles of the toy world. Unrelated: another fact of the same subject, or another article."""
+    """Pairs of the toy world's filler articles. Related: a sentence restated; unrelated: another fact of its subject,
+    or another article."""
 
     def __init__(self, articles: Articles):
         self._articles = articles
@@ -41,7 +42,7 @@ class ArticlePairs:
         return len(self._articles)
 
     def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
-        """Pair `item`, its second segment related to the first or not."""
+        """Return the pair `item`, with a second segment that is related to the first or not."""
         second = self._articles.restated[item]
         if not related and generator.random() < 0.5:
             second = self._articles.other[item]
@@ -63,7 +64,7 @@ class InverseCloze:
             self.rows = self.rows[np.array(forms)[form_N[self.rows]] != PICTURE]
 
     def pair(self, row: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a query from a passage, with title and body of the passage: without the query at REMOVAL_RATE."""
+        """Return a query from a passage, the passage's title, and its body, often (REMOVAL_RATE) without the query."""
         body = np.asarray(self._passages.bodies[row])
         cuts = [0, self._middle(body, generator)] if self._halves else [*self._passages.sentence_starts[row]]
         chosen = int(generator.integers(len(cuts)))
@@ -74,7 +75,7 @@ class InverseCloze:
         return query, self._passages.titles[row], body
 
     def _middle(self, body: np.ndarray, generator: np.random.Generator) -> int:
-        """Draw the start of a word that is not near the ends; the middle of a passage of one or two long words."""
+        """Draw the start of a word between the shares CUT of a passage; its middle if no word starts between them."""
         starts = np.flatnonzero(self._word_starts(body))
         inside = starts[(starts >= CUT[0] * len(body)) & (starts <= CUT[1] * len(body))]
         return int(generator.choice(inside)) if len(inside) else len(body) // 2
@@ -83,7 +84,7 @@ class InverseCloze:
 class Captions:
     """Filler statements, and pictures of their subject. The Inverse Cloze Task removes a sentence from its passage,
     which is impossible in a picture. So the picture shows another fact, or, as often as the sentence is kept, the
-    same."""
+    same fact."""
 
     def __init__(self, articles: Articles, vocabulary_size: int):
         self._articles = articles
@@ -98,8 +99,9 @@ class Captions:
 
 
 class PassagePairs:
-    """Sentences with a salient span. Related: the passage before or after its origin in the article, because the origin
-    contains the answer in the very sentence (the origin only if the article has no other); unrelated: any."""
+    """Pairs of a sentence with a salient span and a passage. Related: the passage before or after the origin in its
+    article, since the origin contains the sentence itself; the origin if there is neither. Unrelated, or if the
+    sentence has no origin: any passage."""
 
     def __init__(self, sentences: Sentences, passages: Passages):
         self._sentences, self._passages = sentences, passages
@@ -109,7 +111,7 @@ class PassagePairs:
         return len(self._rows)
 
     def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
-        """Pair `item`, its second segment related to the first or not."""
+        """Return the pair `item`, with a second segment that is related to the first or not."""
         sentence = int(self._rows[item])
         origin = int(self._sentences.origins[sentence])
         row = int(generator.integers(len(self._passages)))
@@ -129,7 +131,7 @@ class MaskedPairs(NamedTuple):
     at_BM: Tensor  # int64
     targets_BM: Tensor  # int64
     is_masked_BM: Tensor  # bool: false in padding of the positions
-    masked_count: int  # in the whole batch; these pairs may be a share of it
+    masked_count: int  # in the whole batch, also if these pairs are a share of it
 
 
 class PairSampler:
@@ -150,9 +152,9 @@ class PairSampler:
     def batch(
         self, step: int, size: int, related_fraction: float, generator: np.random.Generator, part: slice = slice(None)
     ) -> MaskedPairs:
-        """Draw batch `step`: half salient spans of the first segment, half whole words of both segments.
+        """Draw batch `step`: each pair has salient spans of its first segment masked, or whole words of both segments.
 
-        All random numbers are drawn, whatever the `part` of its pairs that is joined.
+        The random numbers of the whole batch are drawn, but only its `part` is joined and returned.
         """
         firsts, seconds, positions, targets = [], [], [], []
         for item in self._order.take(step * size, size):
@@ -181,7 +183,7 @@ class PairSampler:
         return MaskedPairs(batch, at_BM, targets_BM, is_masked_BM, sum(map(len, positions)))
 
     def _is_picture(self, tokens: np.ndarray) -> bool:
-        """True if a segment has patches, which are not words and never masked."""
+        """True if a segment is a picture, whose patches are not words and never masked."""
         return len(tokens) > 0 and int(tokens[0]) >= len(self._word_starts)
 
     def _whole_words(self, tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:

@@ -40,7 +40,7 @@ from realm_lab.engine.training.refreshing import RefreshedIndex
 from realm_lab.engine.training.watch import CollapseWatch, candidate_health, health_means, quantities
 from realm_lab.records.run import Flag
 
-STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
+STALENESS_SENTENCES = 16  # sentences whose candidates in the stale and in a fresh index are compared
 Evaluation = Callable[[Retriever, AnyReader], dict[str, float]]
 
 
@@ -59,8 +59,8 @@ class PretrainTask:
         evaluation: Evaluation,
         probe: ReaderProbe | None = None,
         builder: ProcessBuilder | None = None,
-        at_end: Callable[[], Matrix] | None = None,  # embeds the passages with the final weights, for later stages too
-        null_from: int | None = None,  # the step at which its null document replaces another one
+        at_end: Callable[[], Matrix] | None = None,  # embeds the passages with the final weights, into the store
+        null_from: int | None = None,  # the step at which this task's null document replaces the previous task's
     ):
         settings = params.pretrain
         self.seed, self._params, self._settings = seed, params, settings
@@ -74,7 +74,7 @@ class PretrainTask:
         self._policy = CandidatePolicy.of(settings)
         self._policy.check(len(retriever.passages))
         self._source = CandidateSource(settings)
-        # of the training steps; probes and evaluation always search the index
+        # The policy of training steps; source `empty` has no passages. Probes and evaluation always search the index.
         self._reading = replace(self._policy, count=1) if settings.candidate_source.name == "empty" else self._policy
         self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
         place_null(settings, retriever, self._stream)
@@ -166,9 +166,9 @@ class PretrainTask:
         """Return the sum over some sentences of log p(y|x) or of `pretrain.objective`, nats (sections 3.2 to
         3.4), and their health, also separately for each of `kinds`, [2, Q].
 
-        With `read_null`, and no null document among the candidates, they are read without a passage too, without a
-        gradient: the utility of a passage (Eq. 2) is measured against that. An objective that compares with the null
-        document always reads it.
+        With `read_null`, and no null document among the candidates, the sentences are also read without a passage and
+        without a gradient, since the utility of a passage (Eq. 2) is measured against that reading. An objective that
+        compares with the null document always reads it.
         """
         # Retrieve: candidates by the index or another source, p(z|x) by the current weights.
         exclude = self._policy.exclusion(self.retriever, self._sentences.origins[rows])
@@ -193,7 +193,7 @@ class PretrainTask:
         log_null_B: Tensor | None = None
         if self._policy.null or self._compares_null:
             log_null_B = log_reader_BK[:, 0].detach()
-            if not self._policy.null:  # read first, but no candidate
+            if not self._policy.null:  # the null document was read, but is no candidate
                 found = Candidates(found.rows_BK[:, 1:], found.score_BK[:, 1:], found.log_prior_BK[:, 1:])
                 log_reader_BK = log_reader_BK[:, 1:]
         elif read_null:
@@ -237,10 +237,10 @@ class PretrainTask:
         return state | self._watch.state() | self._index.state()
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore everything, the index included. A null document that is another one from this step on starts
-        again."""
+        """Restore the result of `tensors`, the index included. If the null document changes at this step, the new one
+        is initialised."""
         is_changed, null = step == self._null_from, self.retriever.embedder.null_vector
-        if null is not None:  # the task before may have none: zeros, in every copy of the embedder
+        if null is not None:  # the task before may have none: then zeros, in every copy of the embedder
             copies = [name for name in tensors if name.endswith(".query_projection.weight")]
             vectors = {f"{name.removesuffix('.query_projection.weight')}.null_vector" for name in copies}
             tensors = {name: torch.zeros_like(null) for name in vectors} | tensors

@@ -40,14 +40,15 @@ DEPTH = 2
 class ReaderProbe:
     """Measures the reader's gain from given passages, without retrieval, on a fixed set of held-out sentences.
 
-    Each sentence has its first salient span masked (if gold passages are known, one whose kind is MAIN_KIND), and is
-    read with
+    If gold passages are known, the sentences have one and a masked span of MAIN_KIND. Each sentence has its first
+    salient span masked, and is read with
       gold: the passage known to contain the answer (Sentences.gold); if none is known but the passage of origin is
         (X = Z), another passage of the article of origin that contains the answer - never the origin, which contains
         the sentence itself;
-      same article: a passage of that article without the answer (as wordpieces), and not the origin;
+      same article: a passage of the gold passage's article (or the origin's) without the answer (as wordpieces), and
+        not the origin;
       random: any passage of another article.
-    Choices among several are drawn from `seed`; a sentence without such a passage does not count there.
+    Choices among several are drawn from `seed`; a sentence that lacks one of these passages does not count for it.
     """
 
     def __init__(self, params: Params, sentences: Sentences, passages: Passages, special: SpecialIds, seed: int):
@@ -73,7 +74,7 @@ class ReaderProbe:
             nobody = np.empty(0, np.int64)
             return {"gold": nobody, "same_article": nobody, "random": np.arange(len(articles))}
         others = np.setdiff1d(np.flatnonzero(articles == articles[known]), [origin, gold])
-        if self._special.unk in sentence.targets:  # wordpieces do not tell which of them hold an unknown word
+        if self._special.unk in sentence.targets:  # unknown words cannot be compared
             others = others[:0]
         holds = holds_answer(self._passages.bodies, others, [sentence.targets])
         return {
@@ -135,9 +136,9 @@ class StalenessProbe:
 
     @torch.no_grad()
     def sampled(self, retriever: Retriever) -> tuple[Drift, np.ndarray]:
-        """Estimate the same from few fresh vectors, and return the passages embedded for it: a fixed sample, and the
-        top results of the index. A fresh index is taken to find nothing outside of these: the overlap is never below
-        the exact one, and exceeds it more the fewer passages were embedded."""
+        """Estimate the drift from few fresh vectors, and return the rows that are embedded for it, [P]: a fixed sample,
+        and the top results of the index. A fresh index is assumed to find only these, so the overlap is never below
+        the exact one; the fewer passages are embedded, the more it exceeds that."""
         with evaluating(retriever.embedder):
             query_BD = retriever.embed_queries(self._queries)
             searched_BD = retriever.search_queries(self._queries, query_BD)
@@ -162,7 +163,7 @@ class StalenessProbe:
         return exclude._replace(group_N=pool if exclude.group_N is None else exclude.group_N[pool])
 
     def _find(self, retriever: Retriever, query_BD: Tensor, count: int) -> np.ndarray:
-        return retriever.find(query_BD, count, self._exclusion(retriever), exactly=True)  # a miss is no staleness
+        return retriever.find(query_BD, count, self._exclusion(retriever), exactly=True)  # a missed row is not stale
 
     def _drift(
         self, retriever: Retriever, query_BD: Tensor, fresh_BK: np.ndarray, fresh: Callable[[np.ndarray], Tensor]

@@ -56,7 +56,7 @@ class QueryStream:
         return self._asked(sentence, self._sentences.kind(row, sentence.positions))
 
     def sample(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the first sentences, masked with a separate generator: rows and queries."""
+        """Return rows and masked queries of the first `count` sentences, with masks drawn for this `purpose`."""
         rows = self.rows(0, min(count, len(self)))
         return rows, [self.masked(int(row), numpy_generator(self._seed, purpose, int(row))).query for row in rows]
 

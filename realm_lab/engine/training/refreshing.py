@@ -59,7 +59,7 @@ class RefreshedIndex:
     def before_step(self, step: int) -> None:
         """Refresh as the policy decides after `step` finished steps."""
         started = time.monotonic()
-        with uncounted():  # `refresh_flops` has them, wherever the index is built
+        with uncounted():  # `refresh_flops` counts these operations, whichever process does them
             if step > 0:
                 now = Progress(step, len(self._pending), self._overlap)
                 wanted = self._policy.wants_refresh(now)
@@ -74,7 +74,7 @@ class RefreshedIndex:
         self._busy_seconds += time.monotonic() - started
 
     def _overlap(self) -> float:
-        """Estimate the share of the fresh top k that the index finds, on few fresh vectors, whose cost counts."""
+        """Estimate the share of the fresh top k that the index finds, from few fresh vectors, and count their cost."""
         if not self._moves:
             return 1.0
 

@@ -1,7 +1,7 @@
 """The warm start: BERT training of the reader, then the Inverse Cloze Task for the embedder (section 3.4)."""
 
 # Shapes: B examples of this rank, G examples of all ranks, M masked positions, P masked positions of all examples,
-# D embedding size, A attempts and the end
+# D embedding size, A attempts and the whole phase
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from realm_lab.errors import UserError
 from realm_lab.records.run import Flag
 
 LAST_STEPS = 20  # the accuracy of an attempt, and of the whole phase, is averaged over them
-LOW_ACCURACY = 0.5  # in the batch, at the end of the Inverse Cloze Task: below it the run is flagged,
-JUDGED_STEPS = 100  # unless it has fewer steps than this, as in a smoke test, which learns nothing on purpose
+LOW_ACCURACY = 0.5  # the run is flagged if the Inverse Cloze Task ends with a lower accuracy in the batch
+JUDGED_STEPS = 100  # with fewer steps of that task its accuracy is not judged: a smoke test learns nothing on purpose
 
-FEW_PASSAGES = 0.5  # share of the passages, below which the Inverse Cloze Task is flagged for using no more
+FEW_PASSAGES = 0.5  # the run is flagged if the Inverse Cloze Task can use a smaller share of the passages
 
 
 class WarmStartTask:
     """Two phases in one run: steps of the reader first, then steps of the embedder.
 
-    The embedder's phase can fall into a bad basin in its first steps and not leave it. With several attempts, its first
-    quarter is done once per attempt with a new projection; then the whole of it for the best one.
+    The first steps of the embedder's phase can lead to a bad minimum. With several attempts, the phase's first quarter
+    is run once per attempt, each with another projection; then the whole phase is run with the best projection.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class WarmStartTask:
         return -1, position, self._settings.embedder.steps
 
     def _reader_step(self, step: int) -> dict[str, float]:
-        """Return the masked-language-model loss over masked positions (Devlin et al. 2018)."""
+        """Run a step of masked language modelling on the masked positions (Devlin et al. 2018)."""
         settings = self._settings.reader
         helping = step < settings.related_only_fraction * self.reader_steps
         related_fraction = 1.0 if helping else settings.related_fraction
@@ -117,7 +117,7 @@ class WarmStartTask:
         self.reader.train()
         self._models.zero_grad()
         count = drawn.masked_count
-        sums_2 = torch.zeros(2, dtype=torch.float64, device=self._device)  # read once: the host waits when it reads
+        sums_2 = torch.zeros(2, dtype=torch.float64, device=self._device)  # read once at the end: the host waits for it
         groups = length_groups(drawn.batch.mask_BL.sum(1).numpy(), self._params.launch.token_budget)
         for group in groups:
             rows = torch.from_numpy(group)
@@ -138,7 +138,7 @@ class WarmStartTask:
         return {"loss": total, "loss_mlm": total, "accuracy_mlm": right / count, **values}
 
     def _begin_embedder(self, attempt: int) -> None:
-        """Reset the embedder to the start of an attempt, or of the whole phase with the best one's projection (-1).
+        """Reset the embedder to the start of an attempt; -1: of the whole phase, with the best attempt's projection.
 
         The towers take over the reader's Transformer if the parameters ask for it.
         """
@@ -158,7 +158,7 @@ class WarmStartTask:
     def _embedder_batch(self, step: int, mine: range) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
         """Return queries, titles and bodies of a rank's share of a step. All ranks draw the whole batch.
 
-        If there are captions, every other pair is one with its picture, and all are if no passage can be used.
+        If there are captions, every other pair is a caption with its picture; if no passage can be used, all pairs are.
         """
         settings = self._settings.embedder
         generator = numpy_generator(self.seed, "inverse-cloze-sentences", step)
@@ -177,9 +177,9 @@ class WarmStartTask:
         return queries, titles, bodies
 
     def _embedder_step(self, step: int) -> dict[str, float]:
-        """Return the in-batch softmax from a query to its passage (Lee et al. 2019).
+        """Run a step on the in-batch softmax from a query to its passage (Lee et al. 2019).
 
-        The passages of all ranks are each other's negatives.
+        The passages of other queries, of all ranks, are the negatives.
         """
         size = self._settings.embedder.batch_size
         mine = range(size)[share(size)]
@@ -208,7 +208,7 @@ class WarmStartTask:
         return self._flags
 
     def finish(self) -> None:
-        """After the last step, set the temperature of the retriever by query_scale."""
+        """Multiply the retriever's scores by `query_scale`, after the last step; cosine scores stay."""
         if not self._settings.embedder.steps:
             self._begin_embedder(-1)
         self.embedder.scale_scores(self._settings.embedder.query_scale)

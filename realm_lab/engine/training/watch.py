@@ -24,7 +24,7 @@ QUANTITIES = (
     "score_spread",  # standard deviation of f(x,z) over passages
     "gold_among_candidates",  # if the gold passage is known
     "null_probability",  # if the null document is a candidate
-    "retrieval_utility_train",  # sum_z p(z|x) RU(z|x), nats, where something was read without a passage
+    "retrieval_utility_train",  # sum_z p(z|x) RU(z|x), nats, if the sentences were also read without a passage
 )
 START = tuple(name for metric, items, _ in RETRIEVAL for name in (metric, items))
 BY_KIND = ("gold_among_candidates", "null_probability")  # also by the kind of the masked span, as NAME_KIND
@@ -50,8 +50,8 @@ def candidate_health(
     kind_B: Sequence[str] = (),
     kinds: Sequence[str] = (),
 ) -> Tensor:
-    """Return indicators of the retriever's health in a training step: sums over the sentences and counts of each,
-    float64 [2, Q] in the order of `quantities(kinds)`, so that micro-batches and ranks add up.
+    """Return indicators of the retriever's health in a training step: sums over sentences and the numbers of sentences
+    summed, float64 [2, Q] in the order of `quantities(kinds)`. Results of micro-batches and ranks can be added.
 
     `log_reader_BK` is log p(y|z,x); `log_null_B` is log p(y|null,x), None if nothing was read without a passage;
     -1 in `gold_B` is an unknown gold passage; `kind_B` is the kind of each sentence, one of `kinds`.
@@ -96,12 +96,12 @@ class CollapseWatch:
 
     def __init__(self, patience_steps: int, total_steps: int, bounds: Sequence[Bound] = BOUNDS):
         self._bounds, self._patience_steps, self._total_steps = [*bounds], patience_steps, total_steps
-        self._start: dict[str, float] = {}  # of the evaluation at step 0, what the bound on retrieval is made of
-        self._since = [-1] * len(bounds)  # the first look of the present stay out of bounds; -1: inside
-        self._seen = [-1] * len(bounds)  # the latest look
+        self._start: dict[str, float] = {}  # values at step 0 that the bound on retrieval is computed from
+        self._since = [-1] * len(bounds)  # step since which the quantity is out of bounds; -1: it is inside
+        self._seen = [-1] * len(bounds)  # latest step with a value of the quantity
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
-        """One look after `step` steps."""
+        """Compare values measured after `step` steps with the bounds."""
         if step == 0:
             self._bound_retrieval({name: values[name] for name in START if name in values})
         for number, bound in enumerate(self._bounds):
