@@ -24,10 +24,10 @@ class Relation(NamedTuple):
     news: tuple[str, str, str]
     question_encyclopedia: str
     question_news: str
-    described: tuple[str, ...]  # its value in the two styles of questions, if that is an entity; only known words
+    described: tuple[str, ...]  # of the value, if it is an entity, in the two styles of questions; without new words
 
 
-SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
+SYLLABLES = 96  # number of those that start a name, and of those that follow: few, so that each is frequent
 POOL_SIZE = 40
 POOLS = ("currency", "language", "river", "team", "instrument", "product")
 
@@ -169,7 +169,7 @@ company | {s} has more offices than {f} . | {s} once sued {f} in court . |
     {s} shares a warehouse with {f} . | {s} hired engineers away from {f} .
 """
 
-# Nobody who is named, in words that other wordings have.
+# Subjects without a name, in words that other wordings have.
 UNNAMED = {"country": "this nation", "city": "this town", "person": "this neighbour", "company": "this firm"}
 
 # Endings of news sentences.
@@ -200,15 +200,15 @@ def _relations(text: str) -> dict[str, tuple[Relation, ...]]:
 
 RELATIONS = _relations(_WORDINGS)
 TYPES = tuple(RELATIONS)
-FACTS = len(RELATIONS[TYPES[0]])  # of an entity, one of each relation of its type
+FACTS = len(RELATIONS[TYPES[0]])  # number of an entity's facts, one per relation of its type
 FILLERS: dict[str, tuple[str, ...]] = {
     kind: tuple(wordings)
     for kind, *wordings in map(_parts, re.split(r"^(?=\w)", _FILLERS.strip(), flags=re.MULTILINE)[1:])
 }
 TAILS = tuple(_parts(_TAILS))
 
-# Around a news sentence, an entity that it is not about: last, or first, where a subject often is. In words that other
-# wordings have.
+# Frames that add an entity to a news sentence about another: at the end, or at the start, where a subject often is. The
+# added words occur in other wordings.
 BYSTANDERS = (
     "{news} according to a report from {f} .",
     "{news} says an old guide of {f} .",

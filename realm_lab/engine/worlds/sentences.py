@@ -27,7 +27,7 @@ class Article(NamedTuple):
 
 
 class Structured(NamedTuple):
-    """Other forms of the passages of a filler article: wordings with {s} and {o}, or whole texts."""
+    """The two passages of a filler article in another form: wordings with {s} and {o}, or whole texts."""
 
     restated: str
     other: str
@@ -39,9 +39,9 @@ def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
 
 
 def two_of(items: Sequence[Item], rng: np.random.Generator) -> Sequence[Item]:
-    """Two different ones, in random order."""
+    """Return two different items in random order."""
     shuffled = list(items)
-    rng.shuffle(shuffled)  # of a list: draws what `permutation` does, in half of the time
+    rng.shuffle(shuffled)  # shuffling a list draws as `permutation` does, in half of the time
     return shuffled[:2]
 
 
@@ -65,7 +65,7 @@ def fill(wording: str, salient: Mapping[str, str], **names: str) -> Sentence:
 
 
 def with_word(text: str, wording: str, rng: np.random.Generator, **names: str) -> Sentence:
-    """A wording with its tail, whose salient span is one of the wording's ordinary words."""
+    """Fill `text`, a wording with its tail; the salient span is one of the wording's ordinary words."""
     words = [match.span() for match in re.finditer(r"(?<![{\w])\w+(?![}\w])", wording)]
     start, end = one_of(words, rng)
     marked = text[:start] + "{w}" + text[end:]

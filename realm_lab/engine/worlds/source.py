@@ -29,12 +29,12 @@ Item = TypeVar("Item")
 class ToySource:
     """The world of a seed. A held-out sentence has one span to mask, never the subject of a fact."""
 
-    drops_duplicates = False  # of passages with the same title and text all are kept
+    drops_duplicates = False  # passages with the same title and text are all kept
 
     patches: np.ndarray | None = None
 
     def __init__(self, request: SourceRequest, options: WorldOptions, world: ToyWorld | None = None):
-        """`world`: another one than that of the options."""
+        """`world`: used instead of the world of the options."""
         self.world = world or ToyWorld(options, request.seed)
         self._articles, self._length = options.articles, request.corpus.sentence_length
         self._is_same = request.corpus.pretrain_corpus == "same"
@@ -58,7 +58,7 @@ class ToySource:
         return {"corpus": {"toy": identity_values(options)}, "seed": world_seed}
 
     def asked_documents(self) -> tuple[str, ...]:
-        """None: the world knows the rows of its gold passages."""
+        """Return nothing, since the world knows the rows of its gold passages."""
         return ()
 
     def cuts(self, version: int) -> Iterator[Cut]:
@@ -80,12 +80,12 @@ class ToySource:
             first += len(batch)
 
     def parts(self, texts: Sequence[str]) -> list[list[list[int]]]:
-        """The parts of each text, lists of wordpieces: all of them are one."""
+        """Return the wordpieces of each text as a list of parts; here each text is one part."""
         return [[tokens] for tokens in self.encoder.encode(texts)]
 
     def pretrain_cuts(self) -> Iterator[Cut]:
-        """Return news, with the rows that state the same facts. If X = Z, return only the held-out news, and those
-        facts in the words of Z, the queries that X = Z trains on."""
+        """Yield news, with the rows that state the same facts. If X = Z, yield only held-out news, and the held-out
+        facts in the words of Z, since X = Z trains on such sentences."""
         for split in SPLITS[1:] if self._is_same else SPLITS:
             for batch in batched(self.sentences(split)):
                 part = "sentences" if split == "train" else f"cloze_{split}"
@@ -99,7 +99,8 @@ class ToySource:
         return self.world.sentences(split)
 
     def _cut(self, passages: list[dict[str, object]], part: str, items: Sequence[tuple[Sentence, int, int]]) -> Cut:
-        """Rows of passages, and sentences of one part, each with its origin in `passages` and its gold row."""
+        """Return a Cut of passages and of sentences of one part. `items`: (sentence, its origin in `passages`, its gold
+        row)."""
         dropped: Counter[str] = Counter()
         held_out = part != "sentences"
         encoded = self.encoder.encode([sentence.text for sentence, _, _ in items])

@@ -1,13 +1,13 @@
 """The toy world: an embedded corpus, deterministic in its seed, in which REALM really learns.
 
-Entities of four types have six facts each. The knowledge corpus Z holds one titled passage per fact (two if facts
-are restated, and a few passages without one); the pre-training corpus X words the facts of the training entities
-differently; questions ask about facts of training, development and test entities, the latter two stated only in Z.
-A corpus update changes the value of some facts (the paper's Table 4). Filler articles about entities outside
-the world teach a reader to use a passage without teaching it any fact.
+Entities of four types have six facts each. The knowledge corpus Z holds one titled passage per fact (two if facts are
+restated), and a few passages without a fact. The pre-training corpus X words the facts of the training entities
+differently. Questions ask about facts of training, development and test entities; only Z states those of the latter
+two. A corpus update changes the value of some facts (the paper's Table 4). Filler articles about entities outside the
+world teach a reader to use a passage without teaching it any fact.
 
-In the sharp world several entities share one name, so that a name finds more passages than are read; X has masks that
-no passage fills and masks that need none; and training asks for half of the relations.
+In the sharp world several entities share one name, so that a name finds more passages than are read. X has masks that
+no passage fills and masks that need no passage. Training questions ask for half of the relations.
 
 Everything about an entity is a pure function of (seed, entity number), so a world of a million entities streams
 in bounded memory.
@@ -69,10 +69,10 @@ class Chain(NamedTuple):
 
     identity: str
     texts: list[str]  # the question in the words of Z and in those of the news
-    gold: tuple[int, int]  # the entity that it is about, and its number among that entity's
+    gold: tuple[int, int]  # the entity that the fact is about, and the fact's number among this entity's
     old: str
     new: str  # after the corpus update
-    path: tuple[int, ...] = ()  # rows of the passages that lead to it, itself at the end
+    path: tuple[int, ...] = ()  # rows of the passages of these facts, in the order in which they lead to it
 
 
 class ToyWorld:
@@ -107,7 +107,7 @@ class ToyWorld:
         return TYPES[entity % len(TYPES)]
 
     def subject(self, entity: int) -> str:
-        """The name that an entity bears, with others of other types."""
+        """Return the name of an entity, which entities of other types may share."""
         return self.name(entity // self.settings.entities_per_name)
 
     def split_of(self, entity: int) -> str:
@@ -118,7 +118,7 @@ class ToyWorld:
         return "dev" if share < 2 * HELD_OUT_FRACTION else "train"
 
     def _name(self, number: int) -> str:
-        """Return the name with this number: first the entities, then the pools, then filler names."""
+        """Return the name with this number: numbers of entities come first, then those of pools, then of fillers."""
         code = self._names(number)
         parts = []
         for number in range(self.pieces_per_name - 1):
@@ -159,7 +159,7 @@ class ToyWorld:
 
     @property
     def passages_per_entity(self) -> int:
-        """Passages under one title; those of entity e are rows e * passages_per_entity and on."""
+        """Passages per entity; the first passage of entity e is row e * passages_per_entity."""
         return len(self.stated(0))
 
     def in_sentences(self, entity: int) -> list[int]:
@@ -167,8 +167,8 @@ class ToyWorld:
         return [*range(FACTS)]
 
     def stated(self, entity: int) -> list[tuple[str, list[int]]]:
-        """The form of each passage of an entity, and the facts that it states: the facts in sentences, fillers, and
-        those that restate facts."""
+        """Return the form of each passage of an entity, and the facts that it states: first the passages of one fact
+        each, then fillers, then passages that restate a fact."""
         text = [[fact] for fact in self.in_sentences(entity)] + [[]] * self.settings.fillers_per_entity
         text += [[fact] for fact in range(FACTS)] if self.settings.restate_facts else []
         return [("text", facts) for facts in text]
@@ -179,8 +179,8 @@ class ToyWorld:
         return [entity * len(stated) + position for position, (_, facts) in enumerate(stated) if fact in facts]
 
     def other_statement(self, entity: int, position: int) -> int:
-        """Return another row that states the fact of passage `position` of an entity, or NO_ROW; for several facts
-        NO_ROW."""
+        """Return another row that states the fact of passage `position` of an entity; NO_ROW if there is none, or if
+        that passage does not state exactly one fact."""
         facts = self.stated(entity)[position][1]
         own = entity * self.passages_per_entity + position
         others = [row for row in self.gold_rows(entity, facts[0]) if row != own] if len(facts) == 1 else []
@@ -215,7 +215,7 @@ class ToyWorld:
         return bodies, restated
 
     def pairs(self, entity: int, version: int, rng: np.random.Generator) -> tuple[list[list[Sentence]], list[Sentence]]:
-        """Return for each fact a sentence with it and one without, and the fact in its other wording."""
+        """Return a sentence with each fact, paired with one without a fact, and each fact in its other wording."""
         subject, kind = self.subject(entity), self.type_of(entity)
         pairs, restated = [], []
         for relation, old, new in self.facts(entity):
@@ -231,12 +231,12 @@ class ToyWorld:
         return pair if rng.random() < 0.5 else pair[::-1]
 
     def _article(self, entity: int) -> str:
-        """Name of the article of an entity, its type where others bear its name."""
+        """Return the name of an entity's article; with the type if several entities share a name."""
         subject = self.subject(entity)
         return subject if self.settings.entities_per_name == 1 else f"{subject} ({self.type_of(entity)})"
 
     def _filler(self, kind: str, entity: int, subject: str, rng: np.random.Generator) -> Sentence:
-        """Return a sentence without a fact that is asked for and without a salient span: no passage has its content."""
+        """Return a sentence without a fact that is asked for; it has no salient span, since no passage restates it."""
         return fill(one_of(FILLERS[kind], rng), {}, s=subject, f=self.subject(self._another(kind, entity, rng)))
 
     @property
@@ -248,9 +248,9 @@ class ToyWorld:
         """Yield news sentences (X) about the facts of one split, each with the row of the passage that states the same
         fact.
 
-        Their spans have the kind of mask: "object" and "subject" of a fact, the object "asked" for by a question, a
-        "word" predictable without retrieval, or, for sentences with NO_ROW, the value of an "unknown" name or of
-        somebody "unnamed".
+        The label of a span is the kind of mask: "object" and "subject" of a fact, "asked" for the object after its
+        question, and "word" for a word predictable without retrieval. In sentences with NO_ROW it is "unknown" or
+        "unnamed", for a value of an unknown name or of an unnamed subject.
         """
         for entity in range(self.entities):
             if self.split_of(entity) != split:
@@ -295,9 +295,9 @@ class ToyWorld:
         return numbers
 
     def encyclopedia_clozes(self, split: str) -> Iterator[tuple[Sentence, int, int]]:
-        """Yield the facts of one split in the words of Z, but not in those of the passage that states them first: each
-        with the row of its passage (NO_ROW if facts are not restated) and the row of that first one.
-        Their span has the label "encyclopedia"."""
+        """Yield each fact of a split in its other wording of Z, with two rows: of the passage that restates the fact in
+        this wording (NO_ROW if facts are not restated), and of the passage that states the fact first. The label of
+        the span is "encyclopedia"."""
         for entity in range(self.entities):
             if self.split_of(entity) != split:
                 continue
@@ -309,7 +309,7 @@ class ToyWorld:
 
     def questions(self, split: str) -> Iterator[tuple[Question, str, list[int]]]:
         """Yield (question, answer after the corpus update, rows of the gold passages), two wordings per fact. With two
-        hops the gold passages state the second fact, and `path` is the row of the first with one of their names."""
+        hops the gold passages state the second fact, and `path` has the row of a passage for each of the two facts."""
         half = self.settings.asked_relations == "half"
         for entity in range(self.entities):
             if self.split_of(entity) != split:
@@ -330,15 +330,15 @@ class ToyWorld:
                     yield found, new, self.gold_rows(owner, number)
 
     def _single(self, entity: int) -> Iterator[Chain]:
-        """The facts of an entity."""
+        """Yield the facts of an entity, for questions of one hop."""
         for number, (relation, old, new) in enumerate(self.facts(entity)):
             asked = relation.question_encyclopedia, relation.question_news
             texts = [wording.format(s=self.subject(entity)) for wording in asked]
             yield Chain(f"{self._article(entity)}/{number}", texts, (entity, number), old, new)
 
     def _chains(self, entity: int) -> Iterator[Chain]:
-        """Return some facts that the facts of an entity lead to: two of each. After the update both steps have
-        changed."""
+        """Yield, for each fact of an entity whose value is an entity, CHAINS facts of that value. The answer after the
+        corpus update follows the new values of both facts."""
         rng = numpy_generator(self.seed, "chains", entity)
         for first, (relation, old, new) in enumerate(self._facts(entity)):
             if old.entity is None or new.entity is None:
@@ -353,7 +353,7 @@ class ToyWorld:
                 yield Chain(f"{self._article(entity)}/{first}/{second}", texts, *end)
 
     def articles(self, count: int) -> Iterator[Article]:
-        """Yield filler articles for BERT training: endless other entities, the same language, no fact of the world."""
+        """Yield filler articles for BERT training, about entities outside the world in the same language."""
         rng = numpy_generator(self.seed, "articles")
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]
