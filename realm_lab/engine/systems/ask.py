@@ -34,7 +34,7 @@ class ReadPassage:
     span: list[int] | None  # characters of the body
     answer: str
     probability: float  # p(z|x)
-    reader_probability: float  # p(y|z,x); of a question: p(span|z,x), of the passage's best span among all its spans
+    reader_probability: float  # p(y|z,x); for a question p(s|z,x) of the passage's best span s
     utility: float | None  # log p(y|z,x) - log p(y|null,x), nats
 
 
@@ -86,7 +86,8 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
 
 
 def warning(context: Context, question: str) -> str | None:
-    """Return a warning that names words without a known wordpiece; without any known word the answer is meaningless."""
+    """Return a warning that names the unknown words of a question, or calls the answer meaningless if all are; None:
+    all words are known."""
     encoding = encode_batch_plain(context.tokenizer, [question])[0]
     unknown = [number == context.special.unk for number in encoding.ids]
     words = Counter(encoding.word_ids)
@@ -137,7 +138,7 @@ def span_length_log_probs(sentences: Sentences) -> dict[int, float]:
 def _fill_length(
     system: DenseRetriever, sentence: str, before: list[int], after: list[int], length: int, k: int
 ) -> Filling:
-    """Return the best filling of `length` wordpieces, by a beam over the marginal of left-to-right choices."""
+    """Return the best filling of `length` wordpieces, by a beam search from left to right on the marginal."""
     import torch
 
     from realm_lab.engine.evaluation.cloze_items import best_filling

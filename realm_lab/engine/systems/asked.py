@@ -68,7 +68,7 @@ class AskedQuestions:
         return len(self.texts)
 
     def ranks(self, rows_QK: np.ndarray) -> Ranks:
-        """Return ranks of answers, gold passages and those that support the answers in retrieved rows."""
+        """Return the ranks, in retrieved rows, of passages with the answers, gold passages and supporting passages."""
         asked = self.answers, self.gold, self.kinds, self.ids, self.patterns, self.paths, self.supporting
         return rank_answers(rows_QK, self._context.passages, *asked)
 
@@ -94,7 +94,7 @@ class AskedQuestions:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the fields of each question in predictions.jsonl that are known before measuring. Questions of one
-        `cluster` are alike: of the article of their gold passage, or, without one, of the same answer."""
+        `cluster` have gold passages in the same article or, without gold passages, the same answer."""
         article = self._context.passages.text.row
         clusters = [
             article(gold[0])["article"] if len(gold) else f"answer {normalise_answer(own[0])}" if own else identity
@@ -117,8 +117,8 @@ class AskedQuestions:
         return [matches(answer.text, own, kind, self.patterns, identity) for answer, own, kind, identity in asked]
 
     def updates(self, answers: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-        """Return the input of question_summary for each question: with each corpus, the references that the answer
-        is."""
+        """Return the input of question_summary, a row per question: if its answer with each corpus is one of the
+        references before and after the update."""
         changed = [was != now for was, now in zip(self.answers, self.answers_updated, strict=True)]
         rows: list[dict[str, Any]] = [{"changed": each} for each in changed]
         for side, given in answers.items():
@@ -136,7 +136,7 @@ class AskedQuestions:
                 found.append(Scores(float(exact), None, None))
                 continue
             span = None
-            if answer.source:  # an unknown word equals every other by its wordpieces: there the text decides
+            if answer.source:  # all unknown words have the same wordpiece: then the text decides
                 pieces, unknown = answer.source.wordpieces, self._context.special.unk
                 span = float(pieces in self._context.wordpieces(references) and (exact or unknown not in pieces))
             found.append(Scores(float(exact), span, f1(answer.text, references)))

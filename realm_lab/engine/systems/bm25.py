@@ -6,9 +6,9 @@
                    manifest.json      written last: with it the index is published
 
 A text becomes terms as by Lucene's EnglishAnalyzer: words by Unicode's rules (UAX 29), without possessive endings and
-its 33 stop words, stemmed by Porter's algorithm of 1980. A score needs the statistics of the whole corpus, which are
-summed when questions are asked, like the weights k1, b and that of the title: it is bit-identical to the result of
-bm25s over all passages at once. No more than a shard's texts are in memory, and the files are memory-mapped.
+its 33 stop words, stemmed by Porter's algorithm of 1980. The statistics of the whole corpus are summed, and the options
+(k1, b, title_weight) applied, when questions are asked. Scores have the same bits as those of bm25s over all passages
+at once. No more than a shard's texts are in memory, and the files are memory-mapped.
 """
 
 # Shapes: N passages of a shard, Q questions, K passages that are found
@@ -45,7 +45,8 @@ MARKS = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
 
 
 def _runs(*kinds: str, inside: str = "") -> str:
-    """Return an expression of characters of these kinds of UAX 29, which one of `inside` may join."""
+    """Return a regular expression for runs of characters with a Word_Break of `kinds` (UAX 29). With `inside`, one such
+    character, MidNumLet or Single_Quote may join two runs."""
     run = f"(?:[{_any(*kinds)}]{MARKS})++"
     return f"{run}(?:[{_any(inside, 'MidNumLet', 'Single_Quote')}]{MARKS}{run})*+" if inside else run
 
@@ -56,7 +57,7 @@ def _any(*kinds: str) -> str:
 
 LETTERS, NUMBERS = _runs("ALetter", "Hebrew_Letter", inside="MidLetter"), _runs("Numeric", inside="MidNum")
 PART, JOINERS = f"(?:{_runs('Katakana')}|(?:{LETTERS}|{NUMBERS})++)", f"(?:{_runs('ExtendNumLet')})?+"
-WORD = regex.compile(  # a word of UAX 29; of languages without blanks single characters, or runs (Thai)
+WORD = regex.compile(  # a word of UAX 29; in languages without blanks one character, or a run (Thai)
     rf"{JOINERS}{PART}(?:{_runs('ExtendNumLet')}{PART})*{JOINERS}|\p{{LB=SA}}++|[\p{{Han}}\p{{Hiragana}}]{MARKS}"
 )
 POSSESSIVE = regex.compile("['\u2019\uff07][sS]$")
@@ -75,11 +76,11 @@ class Terms(dict[str, list[str]]):
     def __missing__(self, text: str) -> list[str]:
         words = (POSSESSIVE.sub("", word).lower() for word in WORD.findall(text))
         kept = (word for word in words if word not in STOP_WORDS)
-        self[text] = found = [self._stem(word) if len(word) > 2 else word for word in kept]  # as Porter's own program
+        self[text] = found = [self._stem(word) if len(word) > 2 else word for word in kept]  # like Porter's program
         return found
 
     def of(self, text: str) -> list[str]:
-        """Return the terms of any text: no word goes on after a blank."""
+        """Return the terms of any text; no word has a blank in it."""
         return list(chain.from_iterable(map(self.__getitem__, text.split())))
 
 
@@ -91,7 +92,7 @@ def count_terms(bodies: Sequence[str], titles: Sequence[str]) -> pa.RecordBatch:
     ids = [list(map(vocabulary.__getitem__, terms.of(text))) for text in chain(bodies, titles)]
     lengths = np.fromiter(map(len, ids), np.int64, 2 * size)
     words = sorted(vocabulary)
-    place_of = np.empty(len(words), np.int64)  # of a term's number in the sorted ones, from 1
+    place_of = np.empty(len(words), np.int64)  # number of a term -> its index in `words`, from 1
     place_of[[vocabulary[word] for word in words]] = np.arange(1, len(words) + 1)
     place_T = place_of[np.fromiter(chain.from_iterable(ids), np.int64, lengths.sum())]
     pair_T = place_T * size + np.repeat(np.arange(2 * size) % size, lengths)
@@ -121,7 +122,7 @@ class Shard:
         return counts
 
     def find(self, term: str) -> slice:
-        """Return the index of a term's entry."""
+        """Return the slice of a term's entry in the rows and counts; empty if no passage has the term."""
         positions = range(len(self._terms))
         position = bisect.bisect_left(positions, term, lo=1, key=lambda position: self._terms[position].as_py())
         has_term = position < len(self._terms) and self._terms[position].as_py() == term
@@ -130,7 +131,7 @@ class Shard:
     def weights(self, found: slice, mean_length: float, options: Bm25Options) -> tuple[np.ndarray, np.ndarray]:
         """Return the passages with a term, and the term's weight in each, float64."""
         rows, counts = self._rows[found], self.counts(found)
-        rows, counts = rows[counts > 0], counts[counts > 0]  # without its title a passage may not have it
+        rows, counts = rows[counts > 0], counts[counts > 0]  # a title does not count if its weight is 0
         relative = self.lengths[rows] / mean_length
         return rows, counts / (options.k1 * ((1 - options.b) + options.b * relative) + counts)
 
@@ -233,7 +234,7 @@ class Bm25Store:
 
 
 def texts_of(passages: Passages, first: int = 0, count: int | None = None) -> tuple[list[str], list[str]]:
-    """Return the searched texts of all passages or of the first ones: their bodies and titles."""
+    """Return bodies and titles of `count` passages from `first` on; None: of all that are left."""
     some = passages.text.rows(first, count)
     return some.column("body"), some.column("title")
 

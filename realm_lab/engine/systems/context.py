@@ -48,7 +48,7 @@ class Context(CorpusContext):
 
     @cached_property
     def system(self) -> System:
-        """Return the finished run's system. UserError: the stage does not declare that it depends on it."""
+        """Return the finished run's system. UserError: `depends_on` of the stage lacks "system"."""
         if self._stage and not system_of(self.run.system).stage(self._stage).calls_system:
             remedy = "add 'system' to depends_on of the stage, so that it is part of the key"
             raise UserError(f"stage '{self._stage}' calls the system, which it does not declare", remedy)
@@ -121,8 +121,8 @@ class Context(CorpusContext):
         return embedder, null_offset
 
     def pretraining_reader(self, reader: Reader, knowledge: Knowledge | None = None) -> AnyReader:
-        """Return the reader of passages in pre-training and its measures: this one, or the causal language model that
-        the parameters name, over the knowledge corpus or another one."""
+        """Return the reader that pre-training and its measurements use: `reader`, or the causal language model that the
+        parameters name, for passages of the knowledge corpus or another one."""
         if self.params.pretrain.causal_checkpoint is None:
             return reader
         found: AnyReader = causal().load().reader(self, (knowledge or self.knowledge).passages)
@@ -130,7 +130,7 @@ class Context(CorpusContext):
 
     @cached_property
     def asked(self) -> AskedForm:
-        """Return the query form of masked sentences."""
+        """Return the function that makes queries of masked sentences (`pretrain.query_form`)."""
         return asked_form(self.params.pretrain, wordpieces_by_id(self.tokenizer))
 
     @property

@@ -37,8 +37,8 @@ Options = TypeVar("Options", bound=Section)
 
 
 class CorpusContext:
-    """One run at one stage, limited to its corpus. A stage that needs no more, as its type shows, is not computed
-    again if the code of retrieval changes."""
+    """One run at one stage, limited to its corpus. It imports no code of retrieval: a stage whose work takes only this
+    is not computed again if that code changes."""
 
     def __init__(self, run: Run, root: Path, stage: str = ""):
         """Open a run; with `stage`, for the work of that stage, which can read only the parameters that it declares."""
@@ -54,8 +54,8 @@ class CorpusContext:
         return stream_seed(self.run.seed, "initialisation", self.params.streams.initialisation)
 
     def order_seed(self, stage: str) -> int:
-        """Return the seed of a stage's order of data, masks and dropout: the run's, unless `streams.order` has the
-        stage."""
+        """Return the seed of a stage's order of data, masks and dropout: the run's, unless `streams.order` asks for
+        another draw for this stage."""
         return stream_seed(self.run.seed, "order", self.params.streams.order.get(stage, 0))
 
     def options(self, kind: type[Options]) -> Options:
@@ -66,8 +66,8 @@ class CorpusContext:
 
     @cached_property
     def corpus(self) -> PreparedCorpus:
-        """Return the prepared corpus; one of other parameters is refused by its key. UserError: there is none, or it
-        has pictures, and the model or the system reads none."""
+        """Return the prepared corpus with the run's corpus key. UserError: there is none, or it has pictures that the
+        model or the system cannot read."""
         folder = corpus_folder(self.root, self.run)
         if self.run.seed not in self._seeds and not folder.exists():
             known = ", ".join(map(str, self._seeds))
@@ -97,12 +97,12 @@ class CorpusContext:
 
     @property
     def vocabulary_size(self) -> int:
-        """Return wordpieces of the corpus's tokenizer."""
+        """Return the number of wordpieces of the corpus's tokenizer."""
         return self.corpus.manifest.vocabulary_size
 
     @cached_property
     def patches(self) -> Tensor | None:
-        """Return the pixels of its pictures, uint8 [patches, values]; None: there are none."""
+        """Return the pixels of the corpus's pictures, uint8 [patches, values]; None: there are none."""
         return None if self.corpus.pictures is None else torch.from_numpy(self.corpus.pictures.patches)
 
     @cached_property
@@ -112,7 +112,7 @@ class CorpusContext:
 
     @cached_property
     def special(self) -> SpecialIds:
-        """Its special tokens."""
+        """The ids of the tokenizer's special tokens."""
         return special_ids(self.tokenizer)
 
     @cached_property
@@ -121,7 +121,7 @@ class CorpusContext:
         return self.corpus.passages()
 
     def wordpieces(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Return ids of texts, without special tokens."""
+        """Return the wordpiece ids of texts, without special tokens."""
         return [tuple(encoding.ids) for encoding in encode_batch_plain(self.tokenizer, texts)]
 
     def answer_wordpieces(self, questions: Questions) -> list[list[np.ndarray]]:

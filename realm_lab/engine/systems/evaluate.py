@@ -124,7 +124,7 @@ def _development(context: Context, system: System) -> dict[str, Any]:
 def _corpus_update(
     context: Context, system: System, test: AskedQuestions, answers: Sequence[Answer]
 ) -> dict[str, Any] | None:
-    """Replace the corpus by another version, without training (the paper's Table 4)."""
+    """Measure answers after replacing the corpus by its second version, without training (the paper's Table 4)."""
     if not context.corpus.has_second_version():
         return None
     updated = system.on_corpus(context.corpus.passages(version=1), f"{context.corpus.manifest.digest}{UPDATED}")

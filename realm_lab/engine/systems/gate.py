@@ -1,4 +1,4 @@
-"""The gate of a run's parameters: held-out spans, and the initial models of pre-training."""
+"""The gate (evaluation/gate.py) for a run's parameters: its masked spans, and the initial models of pre-training."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from realm_lab.errors import UserError
 
 
 def gate(context: Context) -> Gate:
-    """Measure the gate on SPANS spans: of development sentences, and of X where these are too few. UserError: a stage
-    before pre-training is not finished, or no sentence has a salient span."""
+    """Measure the gate on up to SPANS spans: of development sentences and, if these are too few, of X. UserError: a
+    stage before pre-training is not finished, or no sentence has a salient span."""
     params = context.params
     reader, embedder, null_offset = initial_state(context, "pretrain")
     masked: list[MaskedSentence] = []
@@ -35,7 +35,7 @@ def gate(context: Context) -> Gate:
         rows = _asking(sentences)
         for row in rows[evenly_spaced(len(rows), SPANS - len(masked))].tolist() if len(rows) else []:
             one = mask_first_span(sentences, row, context.special.mask, context.asked)
-            if context.special.unk not in one.targets:  # wordpieces do not tell which passages have an unknown word
+            if context.special.unk not in one.targets:  # unknown words in passages cannot be compared
                 masked.append(one)
                 origins.append(int(sentences.origins[row]))
                 gold.append(int(sentences.gold[row]))
@@ -66,8 +66,8 @@ class _Supported(NamedTuple):
 
 
 def _supported_clozes(context: Context) -> list[_Supported]:
-    """Return up to SPANS development questions with a [MASK] that name passages that support the answer. One that is
-    too long for a query, or is split into other tokens without the mask, is left out."""
+    """Return up to SPANS development questions with a [MASK] that name passages that support the answer. A question is
+    left out if it is too long for a query, or if its text with the answer is split into other wordpieces."""
     stored = context.corpus.questions("dev")
     questions = {one.id: one for one in stored_questions(stored) if one.supporting and MASK in one.question}
     gold = {name: stored.gold[number].tolist() for number, name in enumerate(stored.ids)}
@@ -86,7 +86,7 @@ def _supported_clozes(context: Context) -> list[_Supported]:
 
 
 def _asking(sentences: Sentences) -> np.ndarray:
-    """Return sentences with a salient span; if gold passages are known, those that ask for a fact of one."""
+    """Return rows of sentences with a salient span; if gold passages are known, only those with one and a MAIN_KIND."""
     with_span = sentences.rows_with_spans()
     asks = (np.asarray(sentences.gold)[with_span] >= 0) & (sentences.kinds()[with_span] == MAIN_KIND)
     return with_span[asks] if asks.any() else with_span

@@ -50,7 +50,7 @@ from realm_lab.records.run import KEY_LENGTH, Run, StageRun, read_run, stage_fol
 from realm_lab.records.yaml_file import read_yaml
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
-NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
+NOT_OF_A_RUN = ("launch", "seeds")  # parameters that run.json leaves out: how and how often a run is done
 
 
 def plan_run(params: Params, system: str, seed: int) -> Run:
@@ -77,7 +77,7 @@ def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Run]:
 
 
 def _stage_identity(params: Params, system: str, stage: Stage) -> dict[str, Any]:
-    """Return what distinguishes a stage of two runs besides the seed and the stages before it."""
+    """Return all that the key of a stage is made of, except the seed and the key before it."""
     work = Plugin(stage.work, stage.work, parameter="system").named if stage.is_own else stage.work
     described: dict[str, Any] = {"stage": stage.name, "work": work, "engine": ENGINE_VERSION}
     described |= {"version": stage.version} if stage.version > 1 else {}
@@ -212,8 +212,8 @@ def open_stage(runs: Path, run: Run, stage: str) -> StageRun:
 
 
 def check_measured(runs: Path, run: Run, stage: str) -> None:
-    """Check that the curves of a stage, which choose among trials, were measured with these parameters, which are not
-    in its key. UserError: they were not."""
+    """Check that the curves of a stage were measured with the run's `evaluate` parameters. Curves choose among trials,
+    but the key of the stage lacks these parameters. UserError: they were measured with others."""
     path = stage_folder(runs, stage, run.key(stage)) / "config.yaml"
     known = read_yaml(path)["params"].get("evaluate", {}) if path.exists() else {}
     for name in ("cloze_sentences", "questions"):
@@ -226,10 +226,10 @@ def check_measured(runs: Path, run: Run, stage: str) -> None:
 def record_run(runs: Path, run: Run) -> Run:
     """Write run.json of a run, and return it as it was read back."""
     path = runs / run.name / "run.json"
-    if not path.exists():  # else the same run, perhaps under a preset or with parameters that do not concern it
+    if not path.exists():  # else it is the same run, perhaps with a preset or parameters that do not matter to it
         params, declared = run.params, system_of(run.system)
         inputs = corpus_inputs(params, run.seed)
-        inputs.pop("seed", None)  # of a toy world; equal cells differ only in their seed
+        inputs.pop("seed", None)  # the toy world's, which may differ within a cell
         stages = [_stage_identity(params, run.system, stage) for stage in declared.stages]
         cell = {"stages": stages, "inputs": inputs, "system": _system_identity(run.system)}
         recorded = replace(

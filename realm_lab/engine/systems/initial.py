@@ -37,7 +37,7 @@ def initial_state(context: Context, stage: str) -> Initial:
     """Return the initial models of `pretrain` or `finetune` of this run, the same at every call.
 
     A shared tower is split if only one of the towers will be trained. In pre-training, a learned null document that is
-    missing in the retriever is a vector of zeros, which `place_null` moves before the first step.
+    missing in the retriever is a vector of zeros, which `place_null` initialises before the first step.
     UserError: the stage it comes from has not finished, or a folder holds no such model.
     """
     settings = context.params.pretrain if stage == "pretrain" else context.params.finetune
@@ -79,7 +79,7 @@ def _embedder(context: Context, name: str, reader_name: str, reader: Reader) -> 
 
 
 def _folder(context: Context, name: str, part: str) -> Path:
-    """Return the models of a stage, or of a folder by its name."""
+    """Return the folder of a stage's model (`part`: reader or embedder), or the folder that a parameter names."""
     if name not in STAGES:
         return Path(name)
     return context.model_folder(context.trained() if name == "previous" else name) / part

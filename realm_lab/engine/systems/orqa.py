@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from realm_lab.engine.systems.context import Context
     from realm_lab.records.run import StageRun
 
-EARLY_CANDIDATES = 5000  # of the paper; a smaller corpus as a whole
+EARLY_CANDIDATES = 5000  # the paper's; all passages if a corpus has fewer
 
 
 class Orqa(DenseRetriever):

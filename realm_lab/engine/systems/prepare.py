@@ -28,7 +28,7 @@ def prepare(context: CorpusContext, run: StageRun) -> None:
         link_directory(exported, folder)
         return
     params = context.params
-    run.start(0)  # how many records is known at the end
+    run.start(0)  # the number of records is known only at the end
     written: dict[str, int] = {}
 
     def progress(part: str, count: int) -> None:

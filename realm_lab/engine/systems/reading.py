@@ -53,7 +53,7 @@ class PassageSystem(System):
         return index.with_options(self.own) if isinstance(self.own, Bm25Options) else index
 
     def updated(self, passages: Passages, digest: str) -> Knowledge:
-        """Another version of them."""
+        """Return another version of the passages, as a corpus that updates the present one."""
         from realm_lab.engine.systems.context import Knowledge
 
         return Knowledge(passages, digest, previous=self._knowledge or self.context.knowledge)
@@ -116,7 +116,7 @@ class SpanReader(PassageSystem):
 
     def utilities(self, question: str, answer: Answer) -> list[float | None]:
         """Measure utility with the masked-word head from before fine-tuning, since the span head cannot read an empty
-        passage: the question followed by as many [MASK] as the answer has wordpieces."""
+        passage. The query is the question followed by as many [MASK] as the answer has wordpieces."""
         import torch
 
         from realm_lab.engine.evaluation.cloze_items import filling_log_probs
@@ -143,14 +143,14 @@ class DenseRetriever(SpanReader):
 
     @cached_property
     def retriever(self) -> Retriever:
-        """Search the embeddings by these models' document tower."""
+        """Return a retriever over the embeddings by the models' document tower."""
         self.models.embedder.eval()
         _, embedder, null_offset = self.models
         return self.context.retriever(embedder, null_offset, self._knowledge)
 
     @cached_property
     def retriever_with_null(self) -> Retriever:
-        """Search with the null document of pre-training among the candidates, if it has one."""
+        """Return the retriever with the kind of null document that pre-training has, and its score offset."""
         from realm_lab.engine.models.initial import fit_null
 
         _, embedder, null_offset = self.models
@@ -215,7 +215,7 @@ class DenseRetriever(SpanReader):
             start = measured(begun)
         for when, found in (("start", start), ("end", end)):
             preferred = cloze_forms(found, context.passages)
-            # looks at every title of Z, which a large corpus cannot afford
+            # `cloze_entities` reads every title of Z: too slow for a large corpus
             if getattr(source_options(context.params.corpus), "bystanders", 0):
                 preferred |= cloze_entities(found, context.passages)
             results |= {f"{name}_{when}": value for name, value in (cloze_metrics(found) | preferred).items()}

@@ -7,7 +7,7 @@ from realm_lab.engine.systems.registry import EVALUATE, Stage
 
 WARM_START = Stage(
     "warm_start",
-    # the span head is drawn before that of masked words
+    # span_hidden_size matters, since the span head is drawn before the masked-word head
     ("model", "warm_start", "finetune.span_hidden_size"),
     "realm_lab.engine.systems.stages.warm_start:warm_start",
 )
@@ -15,7 +15,7 @@ PRETRAIN = Stage(
     "pretrain",
     ("model", "pretrain"),
     "realm_lab.engine.systems.stages.pretrain:pretrain",
-    observes=("evaluate",),  # of the curves
+    observes=("evaluate",),  # for the curves
 )
 FINETUNE = Stage(
     "finetune", ("model", "finetune", "-finetune.answer_by"), "realm_lab.engine.systems.stages.finetune:finetune"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from realm_lab.engine.params.parameters import Params
 
 
-# Parameters that name a plug-in -> its kind, which is imported when it is asked for: no stage reaches all plug-ins.
+# Parameter that names a plug-in -> its kind, imported only when needed, so that a stage does not import all plug-ins.
 PARTS = {
     "corpus.source": "realm_lab.engine.corpus.sources:CORPUS_SOURCES",
     "corpus.tagger": "realm_lab.engine.corpus.sources:TAGGERS",
@@ -71,8 +71,8 @@ class Stage:
         observes: further parameters that its work reads and that change only what it logs.
         keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
         uses_ranks: true if several processes can share the work.
-        version: part of its key; raised if its numbers change on purpose, and those of other stages do not
-            (ENGINE_VERSION).
+        version: part of its key if above 1; raised if only this stage's numbers change on purpose (if those of all
+            stages change: ENGINE_VERSION).
     """
 
     name: str
@@ -118,7 +118,7 @@ PREPARE = Stage(
 """The first stage of every run, before those that its system declares."""
 EVALUATE = Stage(
     "evaluate",
-    # parameters of `pretrain` used in measuring utility; its initial models are in the keys before
+    # parameters of `pretrain` used in measuring utility; its initial models are in the keys of earlier stages
     (
         SYSTEM,
         "pretrain",
@@ -131,7 +131,7 @@ EVALUATE = Stage(
     "realm_lab.engine.systems.evaluate:evaluate",
     keeps="eval",
     uses_ranks=False,
-    version=2,  # 2: BM25, which every run measures for comparison, has Lucene's terms and finds only what shares one
+    version=2,  # 2: the BM25 for comparison has Lucene's terms and finds only passages that share a term
 )
 """The last stage of every system: the same measurements of each, except those that a system does not support."""
 
@@ -216,7 +216,7 @@ class System:
         return ()
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return measurements that only this system has, with worked examples: here those on masked sentences."""
+        """Return measurements that only this system has, such as those on masked sentences, with worked examples."""
         raise Unsupported(f"system {self.name} reads no masked sentences")
 
     @classmethod
@@ -334,7 +334,7 @@ def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Pa
 
     declared, params = (PREPARE, *system_of(system).stages), fixed_params(params, system)
     last = system_of(system).stage(stage)
-    if not last.declares(CHANGES) and params._options is None:  # it reads them as they are at the end, as a view does
+    if not last.declares(CHANGES) and params._options is None:  # reads the values at the end, which a view already has
         params = params.at_end()
     stages = declared[: declared.index(last) + 1]
 

@@ -30,8 +30,8 @@ def finetune(context: Context, run: StageRun) -> None:
 
 
 def finetune_reader(context: Context, run: StageRun) -> None:
-    """Open-QA fine-tuning of only the reader, on passages that the system finds before it; the query tower stays as it
-    is, and the early loss, which trains nothing else, is left out."""
+    """Open-QA fine-tuning of only the reader, on passages that the system finds before it. The query tower stays as it
+    is, and the early loss, which would train only that tower, is left out."""
     fixed = {"train_query_tower": False, "early_loss_candidates": 0}
     settings = context.params.finetune.model_copy(update=fixed)
     initial = initial_state(context, "finetune")
@@ -60,7 +60,7 @@ class FixedPassages:
         return self._rows[number_B1[:, 0].cpu().numpy(), :count]
 
     def indexed_score(self, number_B1: Tensor, rows_BK: np.ndarray) -> Tensor:
-        """Return the retriever's scores of those passages, [B, K]."""
+        """Return the retriever's scores of the passages that `find` returns, [B, K]."""
         scores_BK = self._scores[number_B1[:, 0].cpu().numpy(), : rows_BK.shape[1]]
         return torch.from_numpy(scores_BK).to(self._device)
 

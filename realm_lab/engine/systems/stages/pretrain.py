@@ -35,7 +35,7 @@ def pretrain(context: Context, run: StageRun) -> None:
     with ExitStack() as stack:
 
         def begin(step: int) -> PretrainTask:
-            stack.close()  # the builder of the task before
+            stack.close()  # ends the builder of the task before
             made.clear()
             phase = copy.copy(context)
             phase.params = phases[step]
@@ -110,7 +110,7 @@ def pretrain_task(
 
 
 def development_metrics(context: Context) -> Evaluation:
-    """Measure zero-shot recall and retrieval utility on development questions and sentences, if there are any."""
+    """Return a function that measures zero-shot recall and retrieval utility on development questions and sentences."""
     cloze, asked = context.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 

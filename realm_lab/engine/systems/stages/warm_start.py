@@ -49,7 +49,7 @@ def warm_start(context: CorpusContext, run: StageRun) -> None:
 
 
 def _initial_encoder(context: CorpusContext, reader: Reader) -> AnyEncoder | None:
-    """Return the initial Transformer of the towers; `reader` is copied when its warm start has ended."""
+    """Return the initial Transformer of the towers; that of `reader` is copied again when its warm start has ended."""
     start = context.params.warm_start.embedder.initial_encoder
     checkpoint = context.params.model.checkpoint
     if start == "checkpoint" and checkpoint is not None:
