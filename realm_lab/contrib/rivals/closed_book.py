@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 STEPS = "system_options.salient_span_steps"
 BATCH = (
     "model",
-    "finetune.span_hidden_size",  # the encoder is drawn with a reader
+    "finetune.span_hidden_size",  # the encoder is drawn as part of a reader with this span head
     "system_options.batch_size",
     "system_options.learning_rate",
 )

@@ -3,10 +3,10 @@ which selects one by its [CLS] and answers with the best span of it (section 6.1
 `bm25_dpr_reader` (the row BM25 of Table 4).
 
 Simplified: the towers come from the warm start, not from plain BERT, and have its projection; the span head is the same
-in all systems here, one softmax over the spans of a passage, and not two, over starts and ends; one epoch order
-instead of the paper's choice of a checkpoint by its validation rank. A question without a passage with its answer among
-the first 100 is left out of the step that it is drawn in; `answerable_fraction` counts it. The peak learning rate of
-the towers is finetune.retriever's.
+in all systems here, one softmax over the spans of a passage, and not two, over starts and ends; the last weights are
+used, not the paper's checkpoint with the best validation rank. A question without a passage with its answer among the
+first 100 is left out of the step that it is drawn in; `answerable_fraction` is the share of the other questions. The
+peak learning rate of the towers is finetune.retriever's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DprOptions(SelectingOptions):
 
 
 class SelectsPassage(SpanReader):
-    """Mixin before the class that retrieves; `finetune.candidates` passages are read per question in evaluation."""
+    """Mixin, listed before the class that retrieves. Evaluation reads `finetune.candidates` passages per question."""
 
     fixed: ClassVar = {
         "finetune.softmax": "selected",

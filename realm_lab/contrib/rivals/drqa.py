@@ -90,7 +90,7 @@ class Drqa(PassageSystem):
             found = self.tfidf.search(questions, k or self.own.articles)
             retrieved = Retrieved.padded(found, k or max(1, *(len(rows) for rows, _ in found)))
         context = self.context
-        scores_QK = torch.zeros(retrieved.rows_QK.shape, device=context.device)  # TF-IDF's have no say
+        scores_QK = torch.zeros(retrieved.rows_QK.shape, device=context.device)  # TF-IDF scores do not count
         models = self.reader, context.tokenizer, context.special
         queries = context.question_tokens(questions)
         return read_answers(self.params, self.passages, *models, queries, retrieved.rows_QK, scores_QK)

@@ -1,7 +1,7 @@
 """A frozen sentence-embedding folder as the retriever (Reimers and Gurevych 2019, and later models), and the span
 reader, fine-tuned on the retrieved passages. Nothing of the folder is trained.
 
-Simplified: a passage is its prefix, title and body as one text, whatever its authors did with titles.
+Simplified: a passage is its prefix, title and body as one text, whatever the folder's authors did with titles.
 """
 
 # Shapes: N passages, Q questions, R rows, D hidden size
@@ -92,7 +92,7 @@ def folder_settings(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Embedding(SpanReader):
-    """Passages of largest inner product with the question, both embedded by the folder."""
+    """Retrieves the passages of largest inner product with the question, both embedded by the folder's model."""
 
     name = "embedding"
     title = "sentence embeddings with a reader"

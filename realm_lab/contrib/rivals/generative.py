@@ -1,5 +1,5 @@
-"""Base classes of systems that write their answer. Heavy imports are inside, so that declaring a system costs
-nothing."""
+"""Base classes of systems that write their answer. Heavy imports are inside the methods, so that declaring a system
+costs nothing."""
 
 # Shapes: Q questions, K passages
 
@@ -93,7 +93,7 @@ class PassageWriter(PassageSystem, ABC):
 
     @cached_property
     def retriever(self) -> Retriever:
-        """Search the embeddings by the document tower."""
+        """Return a retriever over the embeddings by the document tower."""
         return self.context.retriever(self.embedder, knowledge=self._knowledge)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:

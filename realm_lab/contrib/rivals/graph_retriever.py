@@ -2,10 +2,10 @@
 
 The first passages of BM25 and, hop by hop, the passages that they link to form a graph; each passage's vector is mixed
 with the vectors of related passages before one is chosen (models/linked.py). The paper's reader was never released.
-Simplified: seeds are passages of BM25, without entity linking; an edge is a title that a passage names
-(links.py), not a relation of Wikidata, so that there are three relations: links to, is linked from, has the same
-title; the choice of a passage and the spans have an encoder each, trained one after the other, the first with the
-learning rate of finetune.reader, and p(z|x) is the choice.
+Simplified: seeds are passages of BM25, without entity linking. An edge is a title that a passage names (links.py), not
+a relation of Wikidata; the three relations are links to, is linked from, and has the same title. One encoder chooses a
+passage, and gives p(z|x); another one, trained after it, reads spans. The first one has the learning rate of
+finetune.reader.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class GraphRetriever(LinkedReader):
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
-        """Choose examples: a gold path is always read, and its end is the positive; otherwise passages with the
-        answer."""
+        """Return the example of a question. Its path is always read. The end of a gold path is the positive; without
+        one, all passages with the answer are positives."""
         graph = self.graph(bm25)
         positives = path[-1:] if is_gold else np.union1d(path, np.intersect1d(graph, holding))
         if not len(positives):

@@ -55,8 +55,8 @@ class Example(NamedTuple):
     """A training question; rows are of the knowledge corpus."""
 
     number: int  # of the question
-    kept: np.ndarray  # passages that every step reads; of a path in its order
-    positives: np.ndarray  # those that answer
+    kept: np.ndarray  # passages that every step reads; PathRetriever: the path in its order
+    positives: np.ndarray  # passages to be chosen
     others: np.ndarray  # negatives; a step reads some of them
 
 
@@ -74,8 +74,8 @@ class LinkedReader(Bm25Passages, ABC):
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
-        """Return the training example of a question, if there is one: its path, which is gold, or else the best passage
-        of BM25 with the answer, or empty; the results of BM25; and nearby passages that contain the answer."""
+        """Return the training example of a question, or None. `path` ends with a gold passage (`is_gold`), or is the
+        best passage of BM25 with the answer, or empty. `holding`: nearby passages that contain the answer."""
 
     @abstractmethod
     def loss(self, model: Any, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
@@ -122,7 +122,7 @@ class LinkedReader(Bm25Passages, ABC):
         from realm_lab.engine.models.folders import load_parameters
 
         run = self.context.stage(KEPT)
-        run.results()  # it has finished
+        run.results()  # raises if it has not finished
         model = self.initial_model()
         load_parameters(model, run.path / KEPT / "model.safetensors")
         return model.eval()
@@ -137,7 +137,7 @@ class LinkedReader(Bm25Passages, ABC):
         return PairEncoder(self.context.params, model.encoder, self.passages, self.context.special)
 
     def examples(self, questions: Questions) -> list[Example]:
-        """Return all training questions with an example."""
+        """Return the examples of all training questions that have one."""
         from realm_lab.engine.models.spans import holds_answer
 
         found_QK = self.bm25.search(questions.texts, self.depth).rows_QK

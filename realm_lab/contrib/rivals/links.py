@@ -1,8 +1,8 @@
 """Links between passages: a passage links to every passage whose title its body names.
 
-One rule for every corpus: the toy world's articles and a file's have titles, and few files contain their links. It
-reads the stored wordpieces, so that links of an updated corpus are current and no prepared corpus stores them. A title
-that is an ordinary word is named often; none is left out.
+The rule fits every corpus: the toy world's articles and a file's have titles, and few files contain links. Links are
+computed from the stored wordpieces, so that those of an updated corpus are current and no prepared corpus stores them.
+A title that is an ordinary word is not left out, though it is named often.
 """
 
 # Shapes: T wordpieces laid end to end, N passages
@@ -21,23 +21,23 @@ AT_ONCE = 1 << 18  # passages
 class Links:
     """The links of a corpus.
 
-    `continues` marks each wordpiece of the vocabulary that continues a word. No text names a title with the
-    `unknown` one, which may be any word.
+    `continues` marks each wordpiece of the vocabulary that continues a word. A title with the wordpiece `unknown`,
+    which may be any word, is never named.
     """
 
     def __init__(self, passages: Passages, continues: np.ndarray, unknown: int):
         hashes = np.array([_hash(passages, row, unknown) for row in range(len(passages))], np.uint64)
         titles, self.title_of = np.unique(hashes, return_inverse=True)
-        self._rows = _grouped(self.title_of, np.arange(len(passages)), len(titles))  # of each title
+        self._rows = _grouped(self.title_of, np.arange(len(passages)), len(titles))  # rows of each title
         self._lengths = np.array(passages.titles.lengths)[self._rows.values[self._rows.offsets[:-1]]]
         self._titles, self._continues = titles, continues
         starts = range(0, len(passages), AT_ONCE)
         pairs = np.concatenate([np.empty((0, 2), np.int64), *(self._mentions(passages, start) for start in starts)])
-        pairs = pairs[self.title_of[pairs[:, 0]] != pairs[:, 1]]  # a passage names its own title
+        pairs = pairs[self.title_of[pairs[:, 0]] != pairs[:, 1]]  # naming its own title is no link
         self._named = _grouped(pairs[:, 0], pairs[:, 1], len(passages))
 
     def _mentions(self, passages: Passages, start: int) -> np.ndarray:
-        """Return (row, title) of AT_ONCE passages from `start`, sorted, each once."""
+        """Return (row, title that it names) of AT_ONCE passages from `start` on, sorted, each pair once."""
         offsets = np.asarray(passages.bodies.offsets[start : start + AT_ONCE + 1])
         tokens_T, offsets = np.asarray(passages.bodies.values[offsets[0] : offsets[-1]]), offsets - offsets[0]
         row_T = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -57,7 +57,7 @@ class Links:
 
     @property
     def passages_without(self) -> int:
-        """Return passages without links."""
+        """Return the number of passages without links."""
         return int((self._named.lengths == 0).sum())
 
     def of(self, row: int) -> np.ndarray:

@@ -63,7 +63,7 @@ class JoinedPassages(Passages):
         return len(self._rows)
 
     def locate(self, number: int, span: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-        """Return the passage that a span of characters starts in, and the span in its body, cut at the end of that."""
+        """Return the passage that a span of characters starts in, and the span in its body, cut at the body's end."""
         start, end = span
         for row, text in zip(self._rows[number], self._texts[number], strict=True):
             if start <= len(text):
@@ -89,7 +89,7 @@ class PathRetriever(LinkedReader):
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
-        """Use as negatives the results of BM25 and passages linked from the path and from BM25's first ones."""
+        """Return a question's path, with negatives from BM25 and from links of the path and of BM25's first ones."""
         if not len(path):
             return None
         near = np.concatenate([bm25, *map(self.links.of, [*path, *bm25[: self.own.first]])])

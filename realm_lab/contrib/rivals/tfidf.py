@@ -26,7 +26,7 @@ BUCKETS = 2**24
 AT_ONCE = 256  # questions
 WORD = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 PUNCTUATION = regex.compile(r"\p{P}+")
-STOP_WORDS = frozenset(STOPWORDS_EN_PLUS)  # NLTK's, as there
+STOP_WORDS = frozenset(STOPWORDS_EN_PLUS)  # NLTK's, as in the released code
 
 
 def terms(text: str) -> list[str]:

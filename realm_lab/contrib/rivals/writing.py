@@ -49,8 +49,8 @@ def write_marginal(
     log_prior_QK: Tensor,
     marginal: str,
 ) -> Iterator[Written]:
-    """Write RAG's answers. `sequence`: the greedy answer of one passage with the largest
-    p(y|x) = sum_z p(z|x) p(y|z,x), each scored under every passage; `token`: greedy by the marginal of each word."""
+    """Write RAG's answers. `sequence`: of the greedy answers of each passage, the one with the largest p(y|x) =
+    sum_z p(z|x) p(y|z,x), summed over all passages. `token`: one answer, greedy by the marginal of each word."""
     longest, passages = params.finetune.max_span_wordpieces, log_prior_QK.shape[1]
     for part, source in _encoded(params, model, special, examples, 1, passages):
         prior_BK = log_prior_QK[part]
@@ -72,7 +72,8 @@ def write_marginal(
 def answer_of(
     tokenizer: Tokenizer, passages: Passages, written: Written, rows_K: np.ndarray, log_prior_K: np.ndarray
 ) -> Answer:
-    """Return a written answer with its passages; its source is the most likely one that contains it, else of all."""
+    """Return a written answer with its passages. Its source is the most likely passage that contains it, or else the
+    most likely of all."""
     text, candidates = tokenizer.decode(list(written.wordpieces)), []
     for row, log_prior, log_reader in zip(rows_K.tolist(), log_prior_K, written.log_reader_K, strict=True):
         if row >= 0:

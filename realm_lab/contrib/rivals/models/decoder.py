@@ -62,7 +62,7 @@ def join_examples(examples: Sequence[Example], special: SpecialIds, longest: int
 
 
 def pad_texts(targets: Sequence[np.ndarray], special: SpecialIds, longest: int) -> Tensor:
-    """Return [CLS] text [SEP] of each, cut to `longest` wordpieces with both and padded, int64 [B, T]."""
+    """Return [CLS] text [SEP] of each, cut to `longest` wordpieces in all and padded, int64 [B, T]."""
     rows = [[special.cls, *target[: longest - 2].tolist(), special.sep] for target in targets]
     width = max(map(len, rows))
     return torch.tensor([row + [special.pad] * (width - len(row)) for row in rows])
@@ -94,8 +94,8 @@ class DecoderBlock(Block):
     def decode(
         self, hidden_BTD: Tensor, query: Tensor, own: Heads, bias_11TL: Tensor, source: Heads, bias_B11S: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return hidden states after the layer [B, T, D], and the cross-attention's logits of the first of them, before
-        the softmax and without the bias, [B, H, S]."""
+        """Return hidden states after the layer, [B, T, D], and the first wordpiece's logits of the cross-attention,
+        before the softmax and without the bias, [B, H, S]."""
         context = self.attention_output(self._attend(query, *own, bias_11TL))
         hidden = self.attention_norm(hidden_BTD + functional.dropout(context, self.dropout, self.training))
         query = self._split(self.cross_query(hidden))
@@ -123,8 +123,8 @@ class Generator(nn.Module):
         return Source(states_NLD.view(rows, -1, states_NLD.shape[-1]), batch.mask_BL.view(rows, -1))
 
     def forward(self, words_BT: Tensor, source: Source, cache: Cache | None = None) -> tuple[Tensor, Cache, Tensor]:
-        """Return hidden states of wordpieces after those of the cache [B, T, D], the cache with them, and the mean over
-        layers and heads of the cross-attention's logits of the first of them [B, S]."""
+        """Return the hidden states of wordpieces that follow those in the cache, [B, T, D]; the cache with both; and
+        the first wordpiece's logits of the cross-attention, mean over layers and heads, [B, S]."""
         seen = cache.own[0][0].shape[2] if cache else 0
         length = words_BT.shape[1]
         hidden = self.encoder.word_embeddings(words_BT) + self.target_positions.weight[seen : seen + length]
@@ -180,7 +180,7 @@ def write(
         hidden_N1D, cache, _ = model(words_N1, source, cache)
         log_probs_BKV = model.word_log_probs(hidden_N1D[:, 0]).view(batch, per_text, -1)
         log_probs_BV = (prior_BK[..., None] + log_probs_BKV).logsumexp(1)
-        log_probs_BV[:, special.pad] = -torch.inf  # it pads
+        log_probs_BV[:, special.pad] = -torch.inf  # is only for padding
         next_B = log_probs_BV.argmax(-1)
         if text_BT.shape[1] > longest:
             next_B = torch.full_like(next_B, special.sep)
@@ -191,7 +191,7 @@ def write(
 
 
 def initialise_generator(model: Generator, generator: torch.Generator) -> None:
-    """Initialise the decoder as the encoder is for training from scratch; the encoder's weights stay."""
+    """Initialise the decoder in the same way as an encoder from scratch; the encoder's weights stay."""
     initialise_blocks(model.blocks, ("attention_output", "cross_output", "output"), generator)
     shape = model.encoder.shape
     model.target_positions.weight.data.copy_(torch.from_numpy(sinusoids(shape.positions, shape.hidden_size)))
@@ -213,7 +213,7 @@ def write_generator(generator: Generator, folder: Path) -> None:
 
 
 def read_generator(folder: Path) -> Generator:
-    """Load a folder of write_generator."""
+    """Load an encoder-decoder from a folder that write_generator wrote."""
     shape, weights = folders.read_checkpoint(folder)
     generator = Generator(shape)
     folders.from_bert(generator.encoder, weights, folder)

@@ -33,7 +33,7 @@ from realm_lab.engine.models.inputs import Batch, join, length_groups
 from realm_lab.engine.params.parameters import Params
 
 RELATIONS = 3  # links to, is linked from, has the same title (links.py)
-STAYING = 2  # candidates of the step before that are so again (released code)
+STAYING = 2  # best candidates of a step that remain candidates in the next (released code)
 
 
 class PairEncoder:
@@ -125,7 +125,7 @@ class PathModel(nn.Module):
         return end_D
 
     def next_state(self, state_D: Tensor, vector_D: Tensor) -> Tensor:
-        """Return the state after one more passage, of length `gain`."""
+        """Return the state after one more passage, a vector of length `gain`."""
         return self.gain * functional.normalize(self.transition(torch.cat([state_D, vector_D])), dim=0)
 
     def logits(self, state_D: Tensor, vectors_CD: Tensor) -> Tensor:
@@ -133,8 +133,8 @@ class PathModel(nn.Module):
         return vectors_CD @ functional.dropout(state_D, self._dropout, self.training) + self.bias
 
     def loss(self, vectors_PD: Tensor, length: int) -> Tensor:
-        """Return the binary cross-entropy of a gold path, whose passages are the first `length`: at each of its steps
-        against the other passages and the end, then the end against them; the mean over steps and candidates."""
+        """Return the binary cross-entropy of a gold path, the first `length` passages: each of them against the other
+        passages (not of the path) and the end, then the end against these passages. Mean over steps and candidates."""
         candidates_CD = torch.cat([vectors_PD, self.end_vector()[None]])
         states: list[Tensor] = [self.start]
         wanted = [*range(length), len(vectors_PD)]

@@ -37,12 +37,12 @@ class SentenceEncoder:
 
     @property
     def size(self) -> int:
-        """Numbers of a vector."""
+        """Size of a vector."""
         return self.encoder.shape.hidden_size
 
     @property
     def tokenizer_digest(self) -> str:
-        """Files and settings that determine how texts are cut into wordpieces."""
+        """Return the digest of the files and settings that determine how texts are cut into wordpieces."""
         return tokenizer_digest(self._tokenizer)
 
     @torch.no_grad()

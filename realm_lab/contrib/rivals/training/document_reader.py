@@ -55,9 +55,9 @@ def distant_examples(
     max_width: int,
     read: int,
 ) -> list[Example]:
-    """Return at most EXAMPLES of a question: from each of its gold passages and of `rows`, best first, that contain the
-    answer, the occurrence whose surroundings share most unigrams and bigrams with the question, and at least one. Those
-    with an `ignored` wordpiece, of stop words and punctuation, do not count. The reader sees the first `read`
+    """Return at most EXAMPLES per question, from its gold passages and `rows`, best first. A passage with the answer
+    gives one example: the occurrence whose surroundings share most unigrams and bigrams with the question, if any.
+    N-grams with an `ignored` wordpiece (stop words, punctuation) do not count. The reader sees the first `read`
     wordpieces of a passage."""
     examples: list[Example] = []
     for number, found_R in enumerate(rows):
@@ -82,7 +82,7 @@ def _ngrams(tokens: np.ndarray, ignored: frozenset[int]) -> set[tuple[int, ...]]
 
 
 class DocumentReaderTask(ModelsTask):
-    """Return -log p(start) - log p(end), each a softmax over its passage."""
+    """Training on -log p(start) - log p(end), each a softmax over its passage, as a task of the loop."""
 
     def __init__(
         self,

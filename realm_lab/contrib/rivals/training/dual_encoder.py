@@ -41,7 +41,7 @@ class LabelledPassages(NamedTuple):
 
     questions: np.ndarray
     positives: np.ndarray
-    negatives: np.ndarray  # NO_ROW: none is judged, and every passage that BM25 finds holds the answer
+    negatives: np.ndarray  # NO_ROW: there is no judged negative, and none among the passages of BM25
 
 
 def label(questions: Questions, answers: Answers, passages: Passages, found_QK: np.ndarray) -> LabelledPassages:

@@ -32,7 +32,7 @@ from realm_lab.records.run import Flag
 
 Draw = Callable[[int], list[Example]]  # the batch of a step, a pure function of its number
 JUDGED_STEPS = 100  # a training with fewer steps is not flagged, as in a smoke test, which learns nothing on purpose
-HIGH_LOSS = 0.5  # nats of a text that can be copied
+HIGH_LOSS = 0.5  # nats per text; above it, a decoder has not learned to copy
 NOISE_DENSITY, MEAN_SPAN_LENGTH = 0.15, 3.0  # T5's (Raffel et al. 2020, section 3.3.4)
 
 
@@ -73,7 +73,7 @@ class GenerationTask(ModelsTask):
         return {"loss": total, **self._models.step(step)}
 
     def _objective(self, examples: Sequence[Example]) -> Tensor:
-        """Return log p(text|...) of each, [B], nats; all passages of an example are read together."""
+        """Return log p(text|...) of each example, [B], nats; all passages of an example are read together."""
         log_probs_BT, real_BT, _ = self._read(examples, max(1, len(examples[0].seconds)))
         return (log_probs_BT * real_BT).sum(1)
 
@@ -90,12 +90,12 @@ class GenerationTask(ModelsTask):
 
 
 class CopyingTask(GenerationTask):
-    """The same with texts that can be copied from their passage. A decoder that has not learned to copy is flagged."""
+    """GenerationTask for texts that can be copied from their passage. A decoder that does not learn to is flagged."""
 
     _loss = 0.0  # of the last step
 
     def train_step(self, step: int) -> dict[str, float]:
-        """Run one step; no two steps have the same blanks."""
+        """Run one step. The last step's loss is kept: it shows if the decoder copies, since its blanks are new."""
         values = super().train_step(step)
         self._loss = values["loss"] if step + 1 == self.total_steps else 0.0
         return values
@@ -114,9 +114,9 @@ class RetrievingTask(GenerationTask):
     - `sequence`: log sum_z p(z|x) prod_t p(y_t|y_<t, z, x) (RAG-Sequence; Lewis et al. 2020, section 2.1);
     - `token`: sum_t log sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token);
     - `distilled`: log p(y|x, all passages), by the decoder, minus KL(sg(t) || p(z|x)) for the retriever, t the softmax
-      of the attention that the passages get (Izacard and Grave 2021b). Only in the second half of the steps: the
-      attention of a reader that had not learned to answer ranked passages worse than BM25 on the toy world. (This
-      was not enough to make it work there: docs/systems.md.)
+      of the attention that the passages get (Izacard and Grave 2021b). The KL term is only in the second half of the
+      steps: the attention of a reader that had not learned to answer ranked passages worse than BM25 on the toy world.
+      (This was not enough to make distillation work there: docs/systems.md.)
     """
 
     def __init__(self, params: Params, *given: Any, retriever: Retriever, passages: int, objective: str):
@@ -174,7 +174,7 @@ def passage_attention(logits_BS: Tensor, mask_BS: Tensor, passages: int) -> Tens
 def drawing(
     count: int, batch_size: int, seed: int, name: str, example: Callable[[int, np.random.Generator], Example]
 ) -> Draw:
-    """Batches from shuffled epochs over `count` items, each made into an example."""
+    """Return a function that draws the batch of a step: items of shuffled epochs over `count`, made into examples."""
     order = EpochOrder(count, seed, name)
 
     def draw(step: int) -> list[Example]:

@@ -68,11 +68,11 @@ def question_examples(context: Context) -> list[Example]:
 
 
 def denoise(context: Context, run: StageRun) -> None:
-    """Train the warm start's encoder and a new decoder to write a salient span of a sentence, removed there, from a
-    passage that can help: the pairs of the reader's warm start. If a pair has no such span, spans of any words are
-    used. In the second half of the steps that passage is among others that cannot help. With these from the first step,
-    a decoder of the toy world often did not learn to copy in 600 steps. There every span is in the passage, and a
-    decoder that does not copy at the end is flagged."""
+    """Train the warm start's encoder and a new decoder to write the salient span that was removed from a sentence, with
+    a passage that can help. The pairs come from the reader's warm start; in a pair without a salient span, spans of any
+    words are removed. In the second half of the steps, OTHER_PASSAGES that cannot help are read too. With these from
+    the first step, the decoder often did not learn to copy in 600 steps of the toy world. In the toy world every span
+    is in the passage, and a decoder that does not copy at the end is flagged."""
     options, seed, special = context.options(WriterOptions), context.order_seed(run.stage), context.special
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
@@ -102,8 +102,8 @@ def denoise(context: Context, run: StageRun) -> None:
 
 
 def finetune(context: Context, run: StageRun) -> None:
-    """Questions with their passages, found once, or at each step by a query tower that learns, in the index of the warm
-    start."""
+    """Train on questions with passages: found once, or, if the query tower learns, at each step in the index of the
+    warm start."""
     seed, examples = context.order_seed(run.stage), question_examples(context)
     system = cast(PassageWriter, context.system)
     own, objective = system.own, system.objective
@@ -120,7 +120,7 @@ def finetune(context: Context, run: StageRun) -> None:
 
 
 def corrupt(context: Context, run: StageRun) -> None:
-    """Span corruption of the sentences of X and the passages of Z, each text equally often."""
+    """Train by span corruption on the sentences of X and the passages of Z, each text equally often."""
     sentences, bodies = context.corpus.sentences().tokens, context.passages.bodies
     encoder = new_reader(context.params, context.vocabulary_size, context.initial_seed).encoder
 
@@ -134,7 +134,7 @@ def corrupt(context: Context, run: StageRun) -> None:
 
 
 def write_salient_spans(context: Context, run: StageRun) -> None:
-    """Remove a salient span from a sentence of X, to be generated (Roberts et al. 2020)."""
+    """Train to write a salient span that was removed from a sentence of X (Roberts et al. 2020)."""
     sentences = context.sentences()
     rows = sentences.rows_with_spans()
 
@@ -148,7 +148,7 @@ def write_salient_spans(context: Context, run: StageRun) -> None:
 
 
 def answer_questions(context: Context, run: StageRun) -> None:
-    """Questions and their answers."""
+    """Train to answer questions without passages."""
     examples = question_examples(context)
     options, model = context.options(ClosedBookOptions), load_generator(context, "salient_spans")
     _learn(context, run, model, len(examples), lambda item, _: examples[item], options.question_steps)
