@@ -32,8 +32,7 @@ class Pair(NamedTuple):
 
 
 class ArticlePairs:
-    """Pairs of the toy world's filler articles. Related: a sentence restated; unrelated: another fact of its subject,
-    or another article."""
+    """Toy filler articles: sentences, restated (related), or with another fact of the subject or another article."""
 
     def __init__(self, articles: Articles):
         self._articles = articles
