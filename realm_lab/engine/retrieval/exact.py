@@ -3,8 +3,8 @@
 The embeddings are read chunk by chunk. A matrix product gives each row an approximate score together with a bound on
 how far the true score can be from it; only rows that may belong to the result under that bound get their true score
 (search.true_scores). So the result is the one that scoring every row would give, to the last bit. If products of bytes
-(CPU) or bfloat16 (GPU) are faster, a reduced copy of the embeddings is read first (reduced.py). If it leaves too many
-rows of a chunk (near-ties), the chunk is read again in float32, and the rows left are scored in pieces.
+(CPU) or bfloat16 (GPU) are faster, a reduced copy of the embeddings is read first (reduced.py). If the copy leaves too
+many rows of a chunk (near-ties), the chunk is read again in float32, and the rows left are scored in pieces.
 """
 
 # Shapes: N passages, B queries, K results, n rows of a chunk, g its blocks, S rows of a block, M pairs of a query and a
@@ -37,11 +37,11 @@ CHUNK_SCORES = {"cpu": 1 << 22, "other": 1 << 26}  # scores held at once: 16 and
 CHUNK_ROWS = {"cpu": 1 << 16, "other": 1 << 22}  # most rows of a chunk, for few queries
 REDUCED_CHUNK_ROWS = 1 << 18  # most rows of a chunk if a reduced copy is read on the CPU
 MOST_QUERIES = 512  # searched together
-BLOCK_ROWS = 128  # of a block; its scores are compared one by one only if the largest is high enough
+BLOCK_ROWS = 128  # rows of a block, which are looked at one by one only if the largest of their scores is high enough
 SMALL_BLOCK_ROWS, SMALL_INDEX = 16, 1 << 16  # an index with fewer rows than SMALL_INDEX has smaller blocks
 MOST_PAIRS = 1 << 14  # pairs of one chunk that are scored without reading it again in float32
 MANY_QUERIES = 64  # at least this many columns fill a vector register, so that `amax` is fast
-SEVERAL_QUERIES = 16  # with 2 to 15, a product with the transposed view is several times as fast
+SEVERAL_QUERIES = 16  # for 2 to 15 queries, a product with the transposed view is several times as fast
 
 REDUCED_ERROR = 2.0**-6.9  # relative error of float32 products that torch may compute in bfloat16 or TF32
 
@@ -54,7 +54,7 @@ class Reading(Protocol):
 
 
 class PlainReading:
-    """Products in float32."""
+    """Approximate scores by products in float32."""
 
     def __init__(self, query_BD: Tensor):
         self._query_DB = query_BD.float().T

@@ -5,7 +5,7 @@ For a query q and a row d, stored as q̂ and d̂ after a shift by the centre m o
     q·d = q·m + q·(d - m)   and   |q·(d - m) - q̂·d̂| <= |q| |d - m - d̂| + |q - q̂| |d̂| + rounding of the product,
 
 with all of these lengths measured, not assumed. In bytes, each block of rows and each query has a separate unit, its
-largest number / 127; a product is a sum of integers, without rounding. It reads a quarter of the bytes of float32.
+largest number / 127; a product is a sum of integers, without rounding, and reads a quarter of the bytes of float32.
 This file is the only one that uses private functions of torch (the product of bytes, and the processor's features);
 if they are missing, no copy is made.
 """
@@ -26,8 +26,8 @@ from realm_lab.engine.retrieval.search import SUM_ERROR, UNDERFLOW, Approximate,
 GROUP_ROWS = 1 << 13  # rows whose largest rounding error is measured together
 CENTRE_ROWS = 1 << 16  # rows whose mean is the centre; any centre is right, a good one makes the bound tight
 BYTE = 127  # largest number that is stored as int8
-LARGEST_UNIT = 2.0**60  # so that sums of bytes times two units stay within float32; its inverse is the smallest
-UNIT_ERROR = 2.0**-22  # relative error of a sum of bytes as float32, times two units, with room to spare
+LARGEST_UNIT = 2.0**60  # so that sums of products, times two units, fit float32; its inverse is the smallest unit
+UNIT_ERROR = 2.0**-22  # relative error of a sum of products as float32, times two units, with room to spare
 STORED_ERROR = 2.0**-7.9  # relative error of a score rounded to bfloat16, with room to spare
 
 

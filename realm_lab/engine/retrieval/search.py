@@ -139,7 +139,7 @@ class Best(NamedTuple):
         return cls(scores_BK, torch.full((queries, count), ABSENT, dtype=torch.int64, device=device))
 
     def add_(self, query_M: Tensor, row_M: Tensor, score_M: Tensor) -> None:
-        """Merge new pairs, none of them held already, into the top of their queries."""
+        """Merge new pairs, none of them held already, into the best of their queries."""
         if not len(query_M):
             return
         count = self.scores_BK.shape[1]

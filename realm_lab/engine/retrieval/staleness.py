@@ -27,18 +27,18 @@ class Drift(NamedTuple):
 
 
 def overlap_at_k(stale_BK: np.ndarray, fresh_BK: np.ndarray) -> float:
-    """Return |stale and fresh| / |fresh|, mean over the queries; both may have different K."""
+    """Return |stale and fresh| / |fresh|, mean over the queries; the two K may differ."""
     found_BK = (fresh_BK[:, :, None] == stale_BK[:, None, :]).any(2) & (fresh_BK >= 0)
     there_B = (fresh_BK >= 0).sum(1)
     return float(np.mean(found_BK.sum(1) / np.maximum(there_B, 1)))
 
 
 def total_variation(rows_a_BK: np.ndarray, p_a_BK: Tensor, rows_b_BK: np.ndarray, p_b_BK: Tensor) -> float:
-    """Return half the sum over passages of |a(z) - b(z)|, mean over the queries; each row is in a distribution once."""
+    """Return half the sum over passages of |a(z) - b(z)|, mean over the queries. A distribution has a row once."""
     a_BK, b_BK = p_a_BK.double().cpu(), p_b_BK.double().cpu()
     same_BKK = torch.from_numpy((rows_a_BK[:, :, None] == rows_b_BK[:, None, :]) & (rows_a_BK >= 0)[:, :, None])
     shared_B = (torch.minimum(a_BK[:, :, None], b_BK[:, None, :]) * same_BKK).sum((1, 2))
-    return float((1.0 - shared_B).clamp(min=0).mean())  # rounding
+    return float((1.0 - shared_B).clamp(min=0).mean())  # below 0 only by rounding
 
 
 def drift(stale_BK: np.ndarray, fresh_BK: np.ndarray, stale_score_BK: Tensor, fresh_score_BK: Tensor) -> Drift:
