@@ -58,7 +58,7 @@ def gate(context: Context) -> Gate:
 
 
 class _Supported(NamedTuple):
-    """A masked sentence with rows: of its origin, or NO_ROW, and of passages that support its answer."""
+    """A masked sentence, the row of its origin or NO_ROW, and the rows of passages that support its answer."""
 
     masked: MaskedSentence
     origin: int

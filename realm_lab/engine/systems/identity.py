@@ -157,7 +157,7 @@ def _system_identity(system: str) -> str | dict[str, Any]:
 
 
 def _check_checkpoints(params: Params, system: str) -> None:
-    """Refuse checkpoints that the system cannot be built of."""
+    """Refuse checkpoints that the system cannot be built from."""
     if params.model.checkpoint is not None:
         folder = Path(params.model.checkpoint)
         digest_checkpoint(folder, "model.checkpoint")

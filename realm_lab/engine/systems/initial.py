@@ -38,7 +38,7 @@ def initial_state(context: Context, stage: str) -> Initial:
 
     A shared tower is split if only one of the towers will be trained. In pre-training, a learned null document that is
     missing in the retriever is a vector of zeros, which `place_null` initialises before the first step.
-    UserError: the stage it comes from has not finished, or a folder holds no such model.
+    UserError: the stage that a model comes from has not finished, or a folder holds no such model.
     """
     settings = context.params.pretrain if stage == "pretrain" else context.params.finetune
     reader = _reader(context, settings.initial_reader)

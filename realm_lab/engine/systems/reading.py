@@ -43,12 +43,12 @@ class PassageSystem(System):
 
     @property
     def passages(self) -> Passages:
-        """Return the knowledge corpus that it reads."""
+        """Return the knowledge corpus that the system reads."""
         return self._knowledge.passages if self._knowledge else self.context.passages
 
     @cached_property
     def bm25(self) -> Bm25:
-        """Return BM25 over these passages, with the system's options if it has BM25's."""
+        """Return BM25 over the system's passages, with the system's options if they include BM25's."""
         index = self.context.bm25_over(self._knowledge) if self._knowledge else self.context.bm25
         return index.with_options(self.own) if isinstance(self.own, Bm25Options) else index
 
@@ -91,7 +91,7 @@ class SpanReader(PassageSystem):
         return [self.models.reader]
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[Passages, Retrieved]:
-        """Return the texts to read, and the k of them for each question: here the passages themselves."""
+        """Return the texts that can be read, here the passages, and the best k of them for each question."""
         return self.passages, self.retrieve(questions, k)
 
     def answer(

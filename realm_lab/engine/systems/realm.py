@@ -22,7 +22,7 @@ FINETUNE = Stage(
 )
 
 
-FINETUNE_READER = Stage(  # on passages that the system finds
+FINETUNE_READER = Stage(  # only the reader, on passages that the system finds
     "finetune",
     ("system", "model", "finetune", "-finetune.answer_by"),
     "realm_lab.engine.systems.stages.finetune:finetune_reader",

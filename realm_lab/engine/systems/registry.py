@@ -288,7 +288,7 @@ def register_system(system: Class) -> Class:
 
 
 def system_of(name: str) -> type[System]:
-    """Return the system of that name, or `package.module:Class`. UserError: there is none; it names the nearest."""
+    """Return the system of that name, or `package.module:Class`. UserError, with the nearest name: there is none."""
     return SYSTEMS.find("system", name).load()
 
 
@@ -308,7 +308,7 @@ def options_of(params: Params, system: str) -> Section:
 
 def fixed_params(params: Params, system: str) -> Params:
     """Return the parameters of a system's runs: those given, with its fixed ones; the same object if it has them.
-    UserError: they contradict."""
+    UserError: they contradict each other."""
     fixed = system_of(system).fixed
     if not fixed or params._options is not None:  # a view has them
         return params

@@ -37,7 +37,7 @@ is in the other .safetensors files, which realm_lab reads: set `finetune.initial
 
 
 def compile_encoders(params: Params, *encoders: AnyEncoder) -> None:
-    """Compile the encoders in place if the parameters ask for it: names of weights stay, numbers move by rounding."""
+    """Compile the encoders in place if the parameters ask for it. Names of weights stay; numbers change by rounding."""
     if params.launch.compile:
         for encoder in set(encoders):
             encoder.compile(dynamic=True)

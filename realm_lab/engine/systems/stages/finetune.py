@@ -39,8 +39,8 @@ def finetune_reader(context: Context, run: StageRun) -> None:
 
 
 class FixedPassages:
-    """The training questions' passages by a fixed retriever, in the interface of a trained one: a
-    "vector" is the number of a question. The embedder is carried along untrained."""
+    """The training questions' passages by a fixed retriever, with the interface of a trained one. A "vector" is the
+    number of a question. The embedder is carried along untrained."""
 
     def __init__(self, context: Context, embedder: Embedder, depth: int):
         self.embedder = embedder
