@@ -184,7 +184,7 @@ class FinetuneTask(ModelsTask):
         return tuple(sums_3.tolist())
 
     def _objectives(self, found: Found, query_BD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the objective, log p_early, and log p(y|x) for the log, [B] each; 0 if a question has no positive."""
+        """Return the objective, log p_early, and log p(y|x) for the log, [B] each; 0 if no passage has an answer."""
         settings = self._settings
         score_BC = self.retriever.indexed_score(query_BD, found.rows_BC)
         indices = np.flatnonzero(found.answerable_B)

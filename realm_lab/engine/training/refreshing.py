@@ -49,7 +49,7 @@ class RefreshedIndex:
         self._retriever, self._probe, self._cost_N = retriever, probe, cost_N
         self._moves, self._builder = moves, builder
         self._pending: dict[int, Embedder | None] = {}  # step -> its weights, if they are needed later; ascending
-        self._fresh: IndexGeneration | None = None  # of the current weights, until the next step
+        self._fresh: IndexGeneration | None = None  # index of the current weights, kept until the next step
         self._refreshes = 0  # indexes that came into use after the first
         self.refresh_flops = 0.0  # floating-point operations so far, of refreshing and of checking for drift
         self._age_sum, self._steps = 0.0, 0
@@ -87,7 +87,7 @@ class RefreshedIndex:
         return float(overlap)
 
     def _map(self, options: Mapped) -> None:
-        """Map the queries to the index, by the current vectors of evenly spaced passages."""
+        """Fit the map from queries to the index on the current vectors of evenly spaced passages."""
         index, count = self._retriever.index, len(self._cost_N)
         assert index is not None
         if not self._moves:

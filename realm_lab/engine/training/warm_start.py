@@ -25,7 +25,7 @@ from realm_lab.records.run import Flag
 
 LAST_STEPS = 20  # the accuracy of an attempt, and of the whole phase, is averaged over them
 LOW_ACCURACY = 0.5  # the run is flagged if the Inverse Cloze Task ends with a lower accuracy in the batch
-JUDGED_STEPS = 100  # with fewer steps of that task its accuracy is not judged: a smoke test learns nothing on purpose
+JUDGED_STEPS = 100  # with fewer steps the accuracy is not judged, since a smoke test learns nothing on purpose
 
 FEW_PASSAGES = 0.5  # the run is flagged if the Inverse Cloze Task can use a smaller share of the passages
 
@@ -214,7 +214,7 @@ class WarmStartTask:
         self.embedder.scale_scores(self._settings.embedder.query_scale)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return weights of both, the moments of the present phase, and the accuracy of each attempt."""
+        """Return the weights of both models, the moments of the present phase, and the accuracy of each attempt."""
         return self._models.tensors() | {"accuracy_ict": self._accuracy_A}
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:

@@ -20,7 +20,7 @@ from realm_lab.records.run import COLLAPSED, Flag
 QUANTITIES = (
     "marginal_log_likelihood",  # log p(y|x), nats
     "candidate_entropy",  # of p(z|x), nats
-    "candidate_entropy_fraction",  # as a share of log k, k the candidates there are
+    "candidate_entropy_fraction",  # as a share of log k, for the k candidates of the query
     "score_spread",  # standard deviation of f(x,z) over passages
     "gold_among_candidates",  # if the gold passage is known
     "null_probability",  # if the null document is a candidate

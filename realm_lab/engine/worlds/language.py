@@ -157,7 +157,7 @@ company
     when was {s} incorporated as a firm ? | when did {s} open for business ?
 """
 
-# A filler states nothing that is asked for, but names another entity of the same type: a hard negative for free.
+# A filler states no fact that is asked for, but names another entity of the same type, so it is a hard negative.
 _FILLERS = """
 country | {s} shares a border with {f} . | {s} is slightly larger than {f} . |
     {s} is often compared with {f} . | travellers visit {s} before {f} .
