@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from realm_lab.engine.retrieval.exact import ExactSearch
 
 
-MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers that are supported
 POOLINGS = {"mean": "mean", "cls": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 

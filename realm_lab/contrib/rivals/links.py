@@ -14,7 +14,7 @@ import numpy as np
 from realm_lab.engine.corpus.records import text_hash
 from realm_lab.engine.corpus.store import Passages, Ragged
 
-BASE = np.uint64(0x9E3779B97F4A7C15)  # of a polynomial hash in 64 bits, which wraps; odd
+BASE = np.uint64(0x9E3779B97F4A7C15)  # odd base of a polynomial hash in 64 bits, which wraps
 AT_ONCE = 1 << 18  # passages
 
 
@@ -74,7 +74,7 @@ class Links:
 
 
 def _hash(passages: Passages, row: int, unknown: int) -> np.uint64:
-    """Return a hash of a title's wordpieces; of its text if the wordpieces do not distinguish it from others."""
+    """Return a hash of a title's wordpieces, or of its text if a wordpiece is unknown."""
     tokens, value = passages.titles[row], np.uint64(0)
     if unknown in tokens:
         return np.uint64(text_hash(passages.text.row(row)["title"]))
@@ -85,7 +85,7 @@ def _hash(passages: Passages, row: int, unknown: int) -> np.uint64:
 
 
 def _grouped(keys: np.ndarray, values: np.ndarray, size: int) -> Ragged:
-    """Return the values of each key from 0 to size, in their order."""
+    """Return the values of each key below `size`, in their order."""
     order = np.argsort(keys, kind="stable")
     offsets = np.concatenate([[0], np.bincount(keys, minlength=size).cumsum()])
     return Ragged.of(offsets, values[order])

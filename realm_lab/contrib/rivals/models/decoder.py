@@ -49,8 +49,8 @@ class Example(NamedTuple):
     """Input and output texts."""
 
     first: np.ndarray  # wordpieces of a question, or of a text with blanks
-    seconds: Sequence[np.ndarray]  # of the passages read with it, each in a separate sequence; () for none
-    target: np.ndarray = np.empty(0, np.int64)  # of the text to write
+    seconds: Sequence[np.ndarray]  # wordpieces of the passages read with `first`, each in a separate sequence
+    target: np.ndarray = np.empty(0, np.int64)  # wordpieces of the text to write
 
 
 def join_examples(examples: Sequence[Example], special: SpecialIds, longest: int) -> Batch:
@@ -123,7 +123,7 @@ class Generator(nn.Module):
         return Source(states_NLD.view(rows, -1, states_NLD.shape[-1]), batch.mask_BL.view(rows, -1))
 
     def forward(self, words_BT: Tensor, source: Source, cache: Cache | None = None) -> tuple[Tensor, Cache, Tensor]:
-        """Return the hidden states of wordpieces that follow those in the cache, [B, T, D]; the cache with both; and
+        """Return the hidden states of wordpieces that follow those in the cache, [B, T, D]; the longer cache; and
         the first wordpiece's logits of the cross-attention, mean over layers and heads, [B, S]."""
         seen = cache.own[0][0].shape[2] if cache else 0
         length = words_BT.shape[1]

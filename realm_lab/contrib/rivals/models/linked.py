@@ -1,13 +1,13 @@
-"""Models that judge the linked passages of a question together: the [CLS] of [CLS] x [SEP] z [SEP] by one Transformer,
-and on these vectors a graph or a path.
+"""Models that judge the linked passages of a question together: one Transformer gives the vector of [CLS] for each
+[CLS] x [SEP] z [SEP], and a graph or a path is computed from these vectors.
 
 GraphModel (Min et al. 2019, "Knowledge Guided Text Retrieval ..."): a layer is z' = relu(W_0 z + sum over relations r
 of the mean of W_r z_j over the passages j in relation r to it); a passage is chosen by the softmax of w . z. Without
 layers each passage is judged separately, and chosen among all (the paper's ParReader++).
 
 PathModel (Asai et al. 2020, "Learning to Retrieve Reasoning Paths ..."): a state h summarises the passages so far. Each
-step scores every candidate by P(p | h) = sigmoid(w . h + b), with w its vector, and also the end of the evidence, a
-learned vector; a path's probability is the product of its steps. h' = g a / |a| with a = W [h; w] and a learned g
+step scores every candidate p by P(p | h) = sigmoid(w . h + b), with w the vector of p, and the end of the evidence with
+a learned w. A path's probability is the product of its steps. h' = g a / |a| with a = W [h; w] and a learned g
 (section 3.1; the released code has no other non-linearity).
 """
 
@@ -118,7 +118,7 @@ class PathModel(nn.Module):
         self.gain, self.bias = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
 
     def end_vector(self) -> Tensor:
-        """Return the vector for the end of the evidence, [D]: through BERT's last LayerNorm, as every passage is."""
+        """Return the vector for the end of the evidence, [D]: through BERT's last LayerNorm, like a passage's."""
         last = self.encoder.blocks[-1]
         assert isinstance(last, Block)
         end_D: Tensor = last.output_norm(self.end)

@@ -37,7 +37,7 @@ Answers = Sequence[Sequence[np.ndarray]]  # of each question, the wordpieces of 
 
 
 class LabelledPassages(NamedTuple):
-    """The usable questions, in order: their numbers, and a row of the knowledge corpus each."""
+    """The usable questions in order: their numbers, and rows of a positive and a negative passage for each."""
 
     questions: np.ndarray
     positives: np.ndarray

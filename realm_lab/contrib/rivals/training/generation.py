@@ -1,5 +1,5 @@
 """Training of an encoder-decoder: the log-likelihood of texts, by itself or with a trained dense retriever (RAG, and
-attention distillation); and the texts of pre-training without retrieval."""
+attention distillation); and training texts with removed spans."""
 
 # Shapes: B examples, K passages, N = B * K, T wordpieces of a text behind [CLS], S states of a source, L positions
 
@@ -101,7 +101,7 @@ class CopyingTask(GenerationTask):
         return values
 
     def flags(self) -> tuple[Flag, ...]:
-        """A warning after the last step."""
+        """Return a warning after the last step if the decoder has not learned to copy."""
         if self.total_steps < JUDGED_STEPS or self._loss <= HIGH_LOSS:
             return ()
         text = f"the decoder did not learn to copy: {self._loss:.2f} nats per text, above {HIGH_LOSS}"

@@ -1,6 +1,6 @@
 """A reader that learns to select the passage and to read it, from one positive and several negatives of each question
-(Karpukhin et al. 2020, section 6.1), whatever found the passages; or with only one right occurrence of the answer (Min
-et al. 2019): hard EM, the first occurrence, or the sum."""
+(Karpukhin et al. 2020, section 6.1), whatever retriever finds the passages. HardEmTask (Min et al. 2019) chooses the
+occurrences of the answer that count: the most likely one, the first, or all."""
 
 # Shapes: B questions, C passages found, K passages read, N passages, L positions, W widths
 
