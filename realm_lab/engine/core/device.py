@@ -1,4 +1,4 @@
-"""Properties of this machine's device that can be measured: its name, its memory, the time that work takes."""
+"""Name and memory of a device, and the time that work takes on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of a device in plans; for a processor, with the number of used cores."""
+    """Return the name of a device for plans. A processor's name includes torch's number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -22,14 +22,14 @@ def device_name(device: torch.device) -> str:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """All memory of a device."""
+    """Return the whole memory of a device, used or free."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return int(psutil.virtual_memory().total)
 
 
 def processor() -> str:
-    """Return the name of the processor and its bfloat16 instructions."""
+    """Return the name of the processor and its AVX-512 and bfloat16 instruction sets."""
     name, flags = environment.processor()
     return f"{name} ({', '.join(unit for unit in ('avx512f', 'avx512_bf16', 'amx_bf16') if unit in flags)})"
 

@@ -7,7 +7,7 @@ UNITS = (("days", 86400.0, 2 * 86400.0), ("h", 3600.0, 100 * 60.0), ("min", 60.0
 
 
 def duration(seconds: float) -> str:
-    """`1.2 ms`, `36 s`, `3.0 min`, `4.2 h`, `12 days`: two digits, or all those before the point."""
+    """Return `1.2 ms`, `36 s`, `3.0 min`, `4.2 h` or `12 days`, with one decimal below 10."""
     for unit, size, least in UNITS:
         if seconds >= least:
             return f"{_digits(seconds / size)} {unit}"

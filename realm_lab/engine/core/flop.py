@@ -13,7 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 T = TypeVar("T")
 _ATEN = torch.ops.aten
-_FORMULAS = flop_registry | {  # the kernel of processors is not in PyTorch's own table
+_FORMULAS = flop_registry | {  # PyTorch's table lacks the attention of CPUs
     _ATEN._scaled_dot_product_flash_attention_for_cpu: flop_registry[_ATEN._scaled_dot_product_flash_attention],
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
         _ATEN._scaled_dot_product_flash_attention_backward
@@ -22,10 +22,10 @@ _FORMULAS = flop_registry | {  # the kernel of processors is not in PyTorch's ow
 
 
 class FlopCount(TorchDispatchMode):
-    """Counts the matrix products and attentions inside a `with`, forward and backward.
+    """Counts the operations of matrix products and attentions inside a `with`, forward and backward.
 
-    The counts are the same as those of `torch.utils.flop_counter.FlopCounterMode`, but operators run unchanged: that
-    class may substitute others, which round differently. Not counted: LSTMs on the CPU, NumPy, FAISS, and `uncounted`
+    The counts equal those of `torch.utils.flop_counter.FlopCounterMode`. That class may replace operators by others
+    that round differently; here operators run unchanged. Not counted: LSTMs on the CPU, NumPy, FAISS, and `uncounted`
     blocks."""
 
     flop = 0
@@ -40,7 +40,7 @@ class FlopCount(TorchDispatchMode):
 
 @contextmanager
 def counted(times: float) -> Iterator[None]:
-    """Count every operation `times`: other processes do as much of the same work."""
+    """Count every operation `times` times, since other processes do their parts of the same work."""
     before = FlopCount.times
     FlopCount.times = before * times
     try:
@@ -55,7 +55,7 @@ def uncounted() -> AbstractContextManager[None]:
 
 
 def computed_again(work: Callable[..., T], *given: Any) -> T:
-    """Return the result of `work` without holding its activations: the backward pass computes it again, with the same
-    dropout. It is counted once."""
+    """Return the result of `work` and keep none of its activations. The backward pass computes them again, with the
+    same dropout. `FlopCount` counts the work once."""
     found: T = checkpoint(work, *given, use_reentrant=False, context_fn=lambda: (nullcontext(), uncounted()))
     return found

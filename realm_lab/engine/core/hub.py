@@ -1,4 +1,4 @@
-"""Models and data sets of the Hugging Face Hub by name, in its cache (HF_HOME)."""
+"""Fetch models and data sets of the Hugging Face Hub by name into the Hub's cache (HF_HOME)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DATA_FILES = ("*.parquet", "*.json*", "*.tsv*", "*.csv*", "*.txt*", "*.nt*")  # 
 
 
 def is_dataset(name: Path | str) -> bool:
-    """True for hf-dataset://ORG/NAME, perhaps with @REVISION and a file or folder in it."""
+    """True for a name hf-dataset://ORG/NAME[@REVISION][/PATH]; only its start is checked."""
     return str(name).startswith(DATASET)
 
 
 def dataset(name: Path | str) -> Path:
-    """Return the local file or folder that hf-dataset://ORG/NAME[@REVISION][/PATH] names. UserError: there is none."""
+    """Fetch hf-dataset://ORG/NAME[@REVISION][/PATH] and return the local file or folder. UserError: there is none."""
     found = _NAME.fullmatch(str(name))
     if not found:
         raise UserError("no such name", "expected hf-dataset://ORG/NAME, @REVISION and /PATH are optional", path=name)
@@ -44,8 +44,8 @@ def fetched(
     kind: str = "model",
     needed: str = "",
 ) -> Path:
-    """Return the folder of a repository in the cache. The network is used only if it is incomplete, or if it lacks the
-    `needed` file or folder."""
+    """Return the folder of a repository in the cache. The network is used only if this folder is incomplete, or lacks
+    the `needed` file or folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -54,12 +54,12 @@ def fetched(
         folder = Path(snapshot_download(repository, local_files_only=True, **given))
         if (folder / needed).exists():
             return folder
-    except LocalEntryNotFoundError:  # or not all of it
+    except LocalEntryNotFoundError:  # the cache has nothing, or not everything
         pass
     except ValueError as error:
         raise UserError(error, path=name) from None
     print(f"fetching {name} from the Hub", file=sys.stderr)
     try:
         return Path(snapshot_download(repository, **given))
-    except Exception as error:  # also those of its HTTP library
+    except Exception as error:  # also errors of the HTTP library
         raise UserError(f"cannot be fetched ({error})", remedy, path=name) from None

@@ -1,8 +1,8 @@
-"""Questions that a rank asks the others at any time; a thread of each answers.
+"""Let a rank ask other ranks questions at any time; threads of the asked ranks answer.
 
-The exchanges of process.py are made by all ranks together. Here one rank may ask while the others compute, or wait for
-it in `on_first_rank`. Messages are tensors in the format of safetensors, never pickles, on connections that are made
-once, over IPv4 or IPv6, and need a key that the ranks share.
+An exchange of process.py needs all ranks at once. Here a rank may ask while other ranks compute, or wait for it in
+`on_first_rank`. Messages are tensors in the format of safetensors, never pickles. The connections, over IPv4 or IPv6,
+are made once and need a key that the ranks share.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ERROR = "error"  # name of a tensor with the bytes of a text
 
 
 class Peers:
-    """The other ranks. All ranks make it together; `answer` is called in threads, several at once."""
+    """Connections to the other ranks, made by all ranks together. `answer` is called in several threads at once."""
 
     def __init__(self, answer: Callable[[Message], Message]):
         self._answer, (self.rank, self.size) = answer, ranks()
@@ -55,7 +55,7 @@ class Peers:
                     self._others[rank] = connection
 
     def ask(self, questions: Mapping[int, Message]) -> list[Message]:
-        """Return the answers of ranks to their questions, in the order of `questions`. UserError: one failed."""
+        """Send each rank its question and return the answers, in the order of `questions`. UserError: a rank failed."""
         with exchange():
             for rank, question in questions.items():
                 if rank != self.rank:
@@ -74,13 +74,13 @@ class Peers:
         return load(self._others[rank].recv_bytes())
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:  # others than ranks may connect too, and say nothing
+        while True:  # other programs may connect too, and send nothing
             with suppress(OSError):
                 connection = _connection(listener.accept()[0])
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
-        with connection, suppress(AuthenticationError, EOFError, OSError):  # not a rank, or one that has ended
+        with connection, suppress(AuthenticationError, EOFError, OSError):  # the other side is no rank, or has ended
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             while True:
@@ -89,7 +89,7 @@ class Peers:
                     answer = self._answer(question)
                 except UserError as error:
                     answer = {ERROR: torch.tensor(list(str(error).encode()), dtype=torch.uint8)}
-                except BaseException as error:  # the connection ends, and the rank that asked finds the reason
+                except BaseException as error:  # closes the connection; the asking rank reports this error
                     announce_failure(error)
                     raise
                 connection.send_bytes(save({name: value.cpu().contiguous() for name, value in answer.items()}))
@@ -98,7 +98,7 @@ class Peers:
 def _connection(made: socket.socket) -> Connection:
     made.setblocking(True)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that goes down sends nothing
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices a machine that goes down and sends nothing
     return Connection(made.detach())
 
 
@@ -111,5 +111,5 @@ def _listener(size: int) -> tuple[str, socket.socket]:
     if own.startswith("127.") or own == "::1":
         address = group.address
         if address not in ("127.0.0.1", "::1", "localhost"):
-            bound = ""  # on the first rank's machine, its name may mean the loopback
+            bound = ""  # all interfaces: the first rank's machine may resolve its name to the loopback
     return address, socket.create_server((bound, 0), family=family, backlog=size)

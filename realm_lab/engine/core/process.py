@@ -2,8 +2,8 @@
 
 Data parallel in short: every rank draws the same global batch (a pure function of the step), computes only its
 contiguous `share` of it, and divides by the *global* count, so that the ranks' losses and gradients add up to the
-batch's. All ranks call the same functions in the same order. Work that must happen once (writing files) is for
-`ranks().rank == 0`, or `on_first_rank`. With one process everything here does nothing.
+batch's. All ranks call the same functions in the same order. Work that must happen once, such as writing files, is done
+if `ranks().rank == 0`, or in `on_first_rank`. With one process the exchanges do nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from torch.distributed.rendezvous import rendezvous
 from realm_lab.errors import UserError
 from realm_lab.records.launched import STOP_SIGNALS, cores, launched
 
-# Options of glibc's mallopt. By default it gives large freed blocks back to the kernel, so every step of training gets
-# new pages, one fault for each; with these the process keeps them for the next step.
-KEEPING = {"M_TRIM_THRESHOLD": (-1, 1 << 30), "M_MMAP_THRESHOLD": (-3, 1 << 25)}  # name -> number, bytes
+# Options of glibc's mallopt. By default glibc gives large freed blocks back to the kernel, so every training step pays
+# a fault per new page. With these options the process keeps freed memory for the next step.
+KEEPING = {"M_TRIM_THRESHOLD": (-1, 1 << 30), "M_MMAP_THRESHOLD": (-3, 1 << 25)}  # name -> number of the option, bytes
 TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
 POLL_SECONDS = 0.05
 
@@ -49,7 +49,7 @@ class Ranks(NamedTuple):
 
 
 class _Group:
-    """Result of `connect`: the store for messages between ranks."""
+    """Connection of this process to the other ranks. `connect` sets the store for messages."""
 
     store: Store | None = None
     messages = 0
@@ -58,18 +58,19 @@ class _Group:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in this process, where the C library is glibc and the user has set nothing else."""
+    """Keep freed memory in this process, if the C library is glibc. Options that the user has set stay."""
     change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     for name, (option, size) in KEEPING.items():
         if change is not None and f"{name.replace('M_', 'MALLOC_', 1)}_" not in os.environ:
             change(option, size)
 
 
-keep_freed_memory()  # on import: torch, which allocates, is loaded here
+keep_freed_memory()  # on import, since this module loads torch, which allocates
 
 
 def pick_device(name: str) -> torch.device:
-    """Return a device: `auto` is a GPU if there is one. Each of several ranks on a machine gets a separate device."""
+    """Return this process's device; `auto` is a GPU if there is one. Ranks on one machine get separate GPUs. UserError:
+    torch sees no such device, or too few."""
     device = device_named(name)
     found = int(torch.get_device_module(device).device_count())
     if not found:
@@ -84,7 +85,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def device_named(name: str) -> torch.device:
-    """Return a device that torch can compute on; this machine may have none. UserError: torch knows no such name."""
+    """Return the torch device of a name; this machine may have none. UserError: torch knows no such device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -125,14 +126,14 @@ def shared_casts(device: torch.device) -> AbstractContextManager[object]:
 
 
 def connect(device: torch.device) -> None:
-    """Connect to the other ranks, if there are any: gloo between CPUs, torch's backend of the device otherwise (NCCL
-    for CUDA). UserError: they did not come."""
+    """Connect to the other ranks, if there are any: by gloo for tensors on the CPU, by torch's backend of the device
+    for others (NCCL for CUDA). UserError: the ranks did not meet."""
     group = launched()
     if group.size == 1 or dist.is_initialized():
         return
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = group.address, str(group.port)
     if group.address in ("127.0.0.1", "localhost") and sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host name that no one can resolve is no obstacle
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # so that the host's name need not be resolved
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
     try:
@@ -147,9 +148,10 @@ def connect(device: torch.device) -> None:
 
 
 def disconnect(failed: bool = False) -> None:
-    """Leave the other ranks, also after one has `failed`: gloo's threads would abort a process that just exits."""
+    """Leave the process group, since gloo's threads would abort a process that just exits. `failed`: a rank has failed,
+    and no rank is waited for."""
     if failed and torch.cuda.is_initialized():
-        return  # NCCL would wait for the one that is gone
+        return  # NCCL would wait for the failed rank
     if dist.is_initialized():
         if not failed:
             sum_over_ranks_([torch.zeros(1)])  # wait for slower ranks, which may still ask this one (peers.py)
@@ -170,7 +172,7 @@ def share(count: int) -> slice:
 
 
 def share_of(count: int, rank: int, size: int) -> slice:
-    """Return the part of `count` items of one of `size` ranks."""
+    """Return the part of `count` items that belongs to number `rank` of `size` ranks."""
     return slice(rank * count // size, (rank + 1) * count // size)
 
 
@@ -184,7 +186,8 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     with exchange():
         if _Group.questions and not flat.is_cpu:
-            # A GPU computes answers after an exchange that runs: start it when all ranks are here, and none asks.
+            # A GPU would compute an answer only after the running exchange, which waits for the rank that asks.
+            # So wait on the CPU until all ranks are here, and none asks.
             dist.all_reduce(torch.zeros(1))
         dist.all_reduce(flat)
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
@@ -213,7 +216,7 @@ def gather_rows(tensor: Tensor) -> Tensor:
     sum_over_ranks_([counts])
     rows = counts.tolist()
     start = sum(rows[:rank])
-    own_rows = tensor.new_zeros(sum(rows), *tensor.shape[1:])  # zero where the rows of others go
+    own_rows = tensor.new_zeros(sum(rows), *tensor.shape[1:])  # zero in the rows of other ranks
     own_rows[start : start + len(tensor)] = tensor
     gathered: Tensor = _SumOverRanks.apply(own_rows)  # type: ignore[no-untyped-call]
     return gathered
@@ -239,9 +242,9 @@ def any_rank(flag: bool) -> bool:
 
 
 def on_first_rank(work: Callable[[], Any]) -> Any:
-    """Run `work` on rank 0 only; every rank returns its result (plain JSON), however long it took.
+    """Run `work` on rank 0 only, and return its result (plain JSON) on every rank, however long it takes.
 
-    Inside, `ranks()` reports one process. A failure there is a failure everywhere.
+    Inside `work`, `ranks()` reports one process. If `work` fails, every rank raises an error.
     """
     rank, size = ranks()
     if size == 1:
@@ -288,11 +291,11 @@ def expect_questions() -> None:
 
 
 def announce_failure(error: BaseException) -> None:
-    """Publish an error so that the other ranks can report it when their next exchange fails. The first one is kept:
-    those that follow are of ranks that this one has failed."""
+    """Publish an error so that the other ranks can report it when their next exchange fails. Only the first error is
+    kept, since it causes the later ones."""
     if isinstance(error, RankLost):
         return
-    with suppress(RuntimeError):  # the rank that kept the store is gone: there is no one left to tell
+    with suppress(RuntimeError):  # the rank with the store is gone, and no rank can read it
         if _Group.store is not None:
             _Group.store.compare_set("failure", "", f"rank {launched().rank}: {_line(error)}")
 
@@ -305,19 +308,19 @@ def exchange() -> Iterator[None]:
     except (RuntimeError, OSError, EOFError) as error:
         kind: type[UserError] = RankLost
         cause = f"killed, or out of reach ({_line(error)[:160]})"
-        with suppress(RuntimeError):  # the store went with the rank that kept it
+        with suppress(RuntimeError):  # the rank with the store is gone
             if _Group.store is not None and _Group.store.check(["failure"]):
                 kind, cause = UserError, _Group.store.get("failure").decode()
         raise kind(f"another process of this run has ended: {cause}; run again to resume") from None
 
 
 class StopRequest:
-    """The first of STOP_SIGNALS that came."""
+    """The first of STOP_SIGNALS that the process received; 0: none yet."""
 
     signal_number = 0
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Remember the first signal; a second SIGTERM ends the process at once, unless SLURM repeats itself."""
+        """Remember the first signal. A later SIGTERM ends the process at once, unless SLURM may have repeated it."""
         if not self.signal_number:
             self.signal_number = number
         elif number == signal.SIGTERM and "SLURM_JOB_ID" not in os.environ:
@@ -326,7 +329,7 @@ class StopRequest:
 
 @contextmanager
 def stop_signals_noted() -> Iterator[StopRequest]:
-    """Inside, a signal to stop is only noted, so that work can stop at a point from where it resumes."""
+    """Only note stop signals inside the block, so that work can stop at a point to resume from."""
     request = StopRequest()
     before = {number: signal.signal(number, request.note) for number in STOP_SIGNALS}
     try:

@@ -1,7 +1,7 @@
-"""Randomness is an argument: every random choice comes from a named, position-derived generator.
+"""Seeds and generators for every random choice, made from the run's seed, names and a position.
 
-A generator is a pure function of (seed, names, position), so a resumed run needs no saved
-generator state: step 170 draws the same numbers whether or not steps 0 to 169 ran in this process.
+A generator is a pure function of (seed, names, position), so a resumed run needs no saved generator state: step 170
+draws the same numbers whether or not steps 0 to 169 ran in this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def derive_seed(seed: int, *names: str | int) -> int:
 
 
 def stream_seed(seed: int, stream: str, number: int) -> int:
-    """Return the seed of one noise stream of a run: at number 0 the run's own, otherwise another for each number."""
+    """Return the seed of a noise stream (parameters `streams`): `seed` itself for number 0, others for other
+    numbers."""
     return derive_seed(seed, "stream", stream, number) if number else seed
 
 

@@ -1,4 +1,4 @@
-"""Work in shards that any number of processes share: each shard is written once, and all are published together."""
+"""Write a folder in shards, by any number of processes: each shard is written once, and all are published together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_once(path: Path, value: Any) -> None:
 def in_shards(folder: Path, count: int, write: Callable[[int], None]) -> None:
     """Write the shards of a folder, each by one of the processes that work on it at the same time. All return when all
     shards are written."""
-    for wait in (False, True):  # first the shards that nobody works on, then those that others work on
+    for wait in (False, True):  # first the shards that are free, then wait for the others
         for number in range(count):
             with exclusive(folder / f"shard-{number:05d}.lock", wait) as lock:
                 if lock is not None and not lock.read():
