@@ -7,7 +7,7 @@ options takes them as a third argument,
         share: float = 0.5
     def first_words(request: MaskRequest, generator: np.random.Generator, options: Share) -> np.ndarray:
         return np.arange(max(1, round(options.share * request.length)))
-and `pretrain.masking: {name: "my_masks:first_words", share: 0.3}` sets one (records/plugins.py).
+and `pretrain.masking: {name: "my_masks:first_words", share: 0.3}` sets an option (records/plugins.py).
 A sentence has no [CLS] and no [SEP] yet, so no scheme can mask one. Every chosen wordpiece is replaced by [MASK], one
 for one (as in the released code).
 """
@@ -27,8 +27,8 @@ from realm_lab.records.plugins import Choice, Kind, Plugin
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
 SPAN_MAX_LENGTH = 10
-# The first words of a question by the label of its answer. It is "what" for other labels, and if the vocabulary lacks
-# one of the words (Lewis et al. 2019).
+# The first words of a question by the label of its answer (Lewis et al. 2019). They are "what" for other labels, and if
+# the vocabulary lacks one of the words.
 ASKED_FOR = {"name": "who", "PER": "who", "ORG": "who", "LOC": "where", "date": "when", "number": "how many"}
 
 
@@ -44,8 +44,8 @@ class MaskRequest(NamedTuple):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Wordpieces that start a word (or are punctuation), ascending, int64. The first wordpiece is always
-        included."""
+        """Positions of wordpieces that start a word (or are punctuation), ascending, int64. The first position is
+        always included."""
         return np.flatnonzero(WordStarts(self.wordpieces)(np.arange(len(self.wordpieces))))
 
     @property
@@ -70,7 +70,7 @@ class MaskedSentence(NamedTuple):
     positions: np.ndarray  # masked positions, ascending, [M]
     targets: np.ndarray  # the wordpieces that were there, [M]
     text: str = ""  # the sentence as it is written, with its answer; "": not kept
-    question: np.ndarray | None = None  # wordpieces of a question form
+    question: np.ndarray | None = None  # wordpieces of the question form; None: the query is `tokens`
 
     @property
     def query(self) -> np.ndarray:
@@ -91,7 +91,7 @@ def masking_scheme(choice: Choice) -> Scheme:
 
 
 def check_masking(settings: Pretrain) -> None:
-    """Raise a UserError for an unknown scheme, or for a custom one that fails: it masks one sentence on trial."""
+    """Raise a UserError for an unknown scheme, or for a custom scheme that fails on a test sentence."""
     if not MASKING_SCHEMES.choose("pretrain.masking", settings.masking).is_own:
         return
     request = MaskRequest(
@@ -123,7 +123,7 @@ def asked_form(settings: Pretrain, vocabulary: Sequence[str]) -> AskedForm:
 
 
 class QuestionForm:
-    """Makes a question of a masked sentence: a word for its answer, the sentence without it, a question mark.
+    """Makes a question of a masked sentence: a question word, the sentence without its answer, a question mark.
 
     This is the noisy cloze of Lewis et al. 2019 (Unsupervised Question Answering by Cloze Translation), without noise.
     """
@@ -157,13 +157,13 @@ def salient_span(request: MaskRequest, generator: np.random.Generator) -> np.nda
 
 @register_masking("random_token")
 def random_token(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """A share `rate` of single wordpieces, uniformly, at least one (BERT; Devlin et al. 2018)."""
+    """Mask a share `rate` of single wordpieces, drawn uniformly, at least one (BERT; Devlin et al. 2018)."""
     return generator.choice(request.length, size=_count(request, generator), replace=False)
 
 
 @register_masking("random_span")
 def random_span(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """Spans of geometric length (p = 0.2, at most 10) until a share `rate` is masked (SpanBERT; Joshi et al. 2019)."""
+    """Mask spans of geometric length (p = 0.2, at most 10) up to a share `rate` (SpanBERT; Joshi et al. 2019)."""
     wanted = _count(request, generator)
     chosen: set[int] = set()
     while len(chosen) < wanted:

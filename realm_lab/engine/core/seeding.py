@@ -18,8 +18,7 @@ def derive_seed(seed: int, *names: str | int) -> int:
 
 
 def stream_seed(seed: int, stream: str, number: int) -> int:
-    """Return the seed of a noise stream (parameters `streams`): `seed` itself for number 0, others for other
-    numbers."""
+    """Return the seed of a noise stream (parameters `streams`): `seed` for number 0, another for each other number."""
     return derive_seed(seed, "stream", stream, number) if number else seed
 
 

@@ -36,13 +36,13 @@ def read_answers(
     rows_BK: np.ndarray,
     score_BK: Tensor,
 ) -> list[Answer]:
-    """Read the passages of each question; the answer is the span of largest p(z, s|x) = p(z|x) p(s|z,x), or, with
-    `finetune.answer_by: string`, the text of largest p(y|x) (`best_text`), at its span of largest p(z, s|x).
+    """Read the passages of each question, and return its answer: the span of largest p(z, s|x) = p(z|x) p(s|z,x). With
+    `finetune.answer_by: string` it is the text of largest p(y|x) (`best_text`), at its span of largest p(z, s|x).
 
-    The passages come from any retriever: rows (negative beyond the corpus) and scores, best first. p(z|x) is as in
-    fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest h(s, z) + f(x, z). With
-    `selected` it is the best span of the passage of largest p(z|x) (Karpukhin et al. 2020, section 6.1). Without any
-    passage it is empty.
+    Rows (negative beyond the corpus) and scores of the passages come from any retriever, best first. p(z|x) is as in
+    fine-tuning (models/spans.py). So with `finetune.softmax: joint` the answer is the span of largest h(s, z) + f(x,
+    z), and with `selected` the best span of the passage of largest p(z|x) (Karpukhin et al. 2020, section 6.1). The
+    answer to a question without passages is empty.
     """
     reader.eval()
     softmax, answers, by_text = params.finetune.softmax, list[Answer](), params.finetune.answer_by == "string"
@@ -54,7 +54,7 @@ def read_answers(
         best_N, place_N2, logit_N, all_N = _spans(params, reader, special, passages, queries[part], owners)
         bodies = {row: passages.text.row(row)["body"] for _, row in owners}
         encodings = dict(zip(bodies, encode_bodies(tokenizer, list(bodies.values())), strict=True))
-        # Missing passages of a small corpus come last, so that the scores of the passages come first.
+        # Rows beyond a small corpus come last, so the first scores belong to the passages that exist.
         first = 0
         for scores_K, own in zip(score_BK[part], rows, strict=True):
             pairs = slice(first, first + len(own))
@@ -107,9 +107,9 @@ def _spans(
     queries: Sequence[np.ndarray],
     owners: Sequence[tuple[int, int]],
 ) -> tuple[Tensor, Tensor, Tensor, list[np.ndarray]]:
-    """Return the best span of each pair (question, row): log p(s|z,x) [N], its first and last wordpiece + 1 in the body
-    [N, 2]; the reader's logit of the passage [N]; and log p(s|z,x) of all spans, [P, W] each, if `finetune.answer_by`
-    needs them."""
+    """Read each pair (question, row). Return log p(s|z,x) of its best span [N], the wordpieces [first, end) of this
+    span in the body [N, 2], and the reader's logit of the passage [N]. Return also log p(s|z,x) of all spans of each
+    pair, [P, W], if `finetune.answer_by` needs it."""
     device = next(reader.parameters()).device
     longest = params.corpus.sentence_length + params.corpus.passage_length
     firsts, bodies = [queries[number] for number, _ in owners], [passages.bodies[row] for _, row in owners]

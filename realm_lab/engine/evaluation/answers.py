@@ -10,7 +10,7 @@ class Candidate(NamedTuple):
     """One passage and its best span."""
 
     row: int  # of the knowledge corpus
-    log_prior: float  # log p(z|x): the retriever's, or z's share of the joint softmax
+    log_prior: float  # log p(z|x), as in fine-tuning (models/spans.py)
     log_span: float  # log p(s|z,x) of the best span
     span: tuple[int, int]  # characters of the body
     text: str
@@ -18,7 +18,7 @@ class Candidate(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer; `candidates[best]` is the passage that it was found in. A system without passages has none."""
+    """An answer, found in the passage `candidates[best]`. A system without passages has no candidates."""
 
     text: str
     best: int = 0

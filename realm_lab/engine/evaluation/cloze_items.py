@@ -1,12 +1,11 @@
 """Read sentences with a blank and a known answer (Table 4 of the paper) with retrieval, excluding the source document.
 
-The blank becomes as many [MASK] as the answer has wordpieces, as in pre-training, so the length is given away.
-A causal language model makes no filling. It measures the answer, and if its most likely words after the
-most likely passage are the answer.
+The blank becomes as many [MASK] as the answer has wordpieces, as in pre-training, so the length is given away. A causal
+language model fills no blank. It measures the answer's likelihood, and the answer counts as exact if it is the most
+likely text after the most likely passage.
 """
 
-# Shapes: B sentences, K candidates with the null document first, L candidates before sources are left out,
-# M masked positions, V words
+# Shapes: B sentences, K candidates with the null document first, M masked positions, V words
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ class ClozeItem(NamedTuple):
     source: str | None  # document it was made from, which is never retrieved
     shortened: bool
     text: str  # with the answer in the blank
-    span: tuple[int, int]  # the characters of the answer in it, [first, end)
+    span: tuple[int, int]  # the characters of the answer in the text, [first, end)
     evidence: tuple[str, ...] = ()  # documents that support the answer
 
 
@@ -55,23 +54,23 @@ class ClozeReading(NamedTuple):
     """Result of reading a sentence under its candidates."""
 
     id: str
-    prediction: str  # of a causal language model: the answer or nothing
+    prediction: str  # from a causal language model: the answer, or ""
     exact_match: bool
     log_likelihood: float  # log p(y|x) of the answer, nats
     null_log_likelihood: float  # log p(y|null, x)
     wordpieces: int
     answer_retrieved: bool  # whether a candidate holds the answer
     passages: list[str]  # ids of the candidates, most likely first
-    evidence_retrieved: bool | None = None  # whether one supports it; None: the item names no evidence
+    evidence_retrieved: bool | None = None  # whether a candidate supports the answer; None: no evidence is named
 
 
 def cloze_items(
     questions: Sequence[Question], tokenizer: Tokenizer, special: SpecialIds, longest: int
 ) -> tuple[list[ClozeItem], list[str]]:
-    """Return the items, and a sentence for each question that cannot be one.
+    """Return the items, and for each question that cannot be an item its id with the reason.
 
     `longest` counts the wordpieces of a query without its two specials. A longer text is cut to the sentence with the
-    blank; if that is too long as well, to the wordpieces around it.
+    blank. If that sentence is too long as well, it is cut to the wordpieces around the blank.
     """
     items, skipped = [], []
     for question in questions:
@@ -120,8 +119,8 @@ def read_cloze_items(
 ) -> list[ClozeReading]:
     """Read each item under its candidates, found and ranked as in pre-training.
 
-    No passage of an item's source document is a candidate. The null document is always read; if pre-training has
-    none it has no share in the marginal.
+    No passage of an item's source document is a candidate. The null document is always read, but has no share of p(z|x)
+    if pre-training has no null document.
     """
     reader.eval()
     retriever.embedder.eval()
@@ -188,10 +187,11 @@ def _reading(
 
 
 def best_filling(log_prior_K: Tensor, log_words_KMV: Tensor, beam: int = BEAM) -> tuple[list[int], Tensor]:
-    """Return the words of the largest marginal that a beam finds, and their log p(y|z,x) under each candidate [K].
+    """Return the words of the largest p(y|x) that a beam search finds, and their log p(y|z,x) under each candidate,
+    [K].
 
-    p(y|z,x) is a product over positions (section 3.2), so the best filling is searched among combinations of the words
-    that are likely under some passage.
+    p(y|z,x) is a product over positions (section 3.2). So a beam grows position by position, with the words that make
+    its p(y|x) largest.
     """
     beams: list[tuple[list[int], Tensor]] = [([], torch.zeros(len(log_prior_K), device=log_prior_K.device))]
     for position in range(log_words_KMV.shape[1]):

@@ -9,10 +9,10 @@ import numpy as np
 
 
 def question_summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares over questions whose answer changed, and exact match of the others with both corpora.
+    """Return shares of answers to changed questions (follows, stays, wrong), and exact match of unchanged questions.
 
-    Each row: `changed`, and for `old` and `new` (the corpus asked with) `matches_old` and `matches_new`. An answer
-    that matches both references follows. `known` are the changed questions that were right with the old corpus.
+    Each row has `changed`, and under `old` and `new`, the corpora asked with, `matches_old` and `matches_new`. A
+    changed question is `known` if it was right with the old corpus. An answer that matches both references follows.
     """
     changed = [row for row in rows if row["changed"]]
     unchanged = [row for row in rows if not row["changed"]]

@@ -1,4 +1,4 @@
-"""Worked examples for the explorer of the report and the paper's Table 3: the effect of each passage on an answer."""
+"""Worked examples for the report's explorer and its version of Table 3: the effect of each passage on an answer."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _show(tokenizer: Tokenizer, special: SpecialIds, tokens: np.ndarray) -> str:
 
 
 def _find(passages: Passages, row: int, tokenizer: Tokenizer, answer: np.ndarray) -> tuple[int, int] | None:
-    """Return the characters of a passage's body at which the answer's wordpieces are first."""
+    """Return the characters of a passage's body where the answer's wordpieces first occur; None if they do not."""
     found = find_answer(np.asarray(passages.bodies[row]), [answer], len(answer)) if row >= 0 else []
     if not found:
         return None

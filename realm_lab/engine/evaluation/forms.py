@@ -1,6 +1,6 @@
-"""Measure which passages a retriever prefers: by form, if Z has several, and by entity, if a sentence names two.
+"""Measure which passages a retriever prefers: by form, if Z has several forms, and by entity, if a sentence names two.
 
-Forms are defined by the prepared corpus, such as text and triple; an entity is known by the title of its passages.
+Forms, such as text and triple, are defined by the prepared corpus. An entity is known by the title of its passages.
 """
 
 # Shapes: B queries, K passages
@@ -20,14 +20,14 @@ DEPTH = 5
 
 
 def question_forms(rows_BK: np.ndarray, gold: Sequence[np.ndarray], passages: Passages) -> dict[str, float]:
-    """Return for each form: its share of the first passages, recall of gold passages in it, and how often it comes
-    first among the questions that have gold passages in several forms and find one of them."""
+    """Return each form's share of the first DEPTH passages, recall of its gold passages, and share of the first gold
+    passages found. The last counts only questions with gold passages in several forms, one of them found."""
     names, form_N = passages.forms
     values: dict[str, float] = {}
     if len(names) < 2 or not any(map(len, gold)):
         return values
     form_BK = np.where(rows_BK >= 0, form_N[rows_BK], -1)
-    # A question's gold passages, as many columns as one has at most; those that it lacks are no row.
+    # Gold passages of each question, in as many columns as any question has; -2 fills the rest.
     gold_BG = np.full((len(gold), max(map(len, gold))), -2)
     for number, rows in enumerate(gold):
         gold_BG[number, : len(rows)] = rows
@@ -48,12 +48,12 @@ def question_forms(rows_BK: np.ndarray, gold: Sequence[np.ndarray], passages: Pa
 
 
 def _main(result: ClozeResult) -> ClozeResult:
-    """Return sentences whose masked span a known passage states: if a word is masked, both names are visible."""
+    """Return the sentences with a masked span of MAIN_KIND, the object of a fact, and a known gold passage."""
     return result.only((result.gold_B >= 0) & (result.kind_B == MAIN_KIND))
 
 
 def cloze_forms(result: ClozeResult, passages: Passages) -> dict[str, float]:
-    """Return p(z|x) of the candidates of each form, if Z has several: means over sentences of MAIN_KIND."""
+    """Return p(z|x) summed over the candidates of each form, if Z has several: means over sentences of MAIN_KIND."""
     names, form_N = passages.forms
     main = _main(result)
     if len(names) < 2 or not main.masked:
@@ -65,8 +65,8 @@ def cloze_forms(result: ClozeResult, passages: Passages) -> dict[str, float]:
 
 
 def cloze_entities(result: ClozeResult, passages: Passages) -> dict[str, float]:
-    """Return, for the sentences of MAIN_KIND that name another entity besides the one of their gold passage, how often
-    the passage of largest p(z|x), the null document aside, is about the one, and about the other."""
+    """Return how often the passage of largest p(z|x), the null document aside, is about the entity of the gold passage,
+    and how often about another entity that the sentence names. Only sentences of MAIN_KIND that name both count."""
     result = _main(result)
     if not result.masked:
         return {}

@@ -1,7 +1,7 @@
-"""The gate: measure whether pre-training can learn on a corpus before any training.
+"""The gate: measure before any training whether pre-training can learn on a corpus.
 
-REALM rewards the retriever with the gain in log p(y|x) from a passage. It learns nothing if the reader gains as much
-from a passage without the answer as from one with it, and little if no candidate has the answer.
+REALM rewards the retriever with the gain in log p(y|x) from a passage. The retriever learns nothing if the reader gains
+as much from a passage without the answer as from one with it, and little if no candidate has the answer.
 """
 
 # Shapes: B sentences, L passages that are searched, K passages that are read
@@ -23,7 +23,7 @@ from realm_lab.engine.retrieval.rows import ABSENT, NULL
 
 SPANS = 200
 DEPTH = 64  # passages that are searched for one with the answer
-WITHOUT = 4  # passages without the answer; the best of them counts
+WITHOUT = 4  # passages without the answer; the best of them is compared
 LEAST_NATS, LEAST_SHARE = 3.0, 0.35
 AT_ONCE = 50  # sentences
 
@@ -36,13 +36,13 @@ class Mean(NamedTuple):
 
 
 class Support(NamedTuple):
-    """A passage that supports the answer compared with others, which hold its words only if it does. Nats per span."""
+    """Comparison of a supporting passage with others; all or none of them contain the answer's words. Nats per span."""
 
-    spans: int  # with such passages
-    with_words: int  # of these, the passage and the others hold the words
+    spans: int  # with both kinds of passages
+    with_words: int  # of these, spans whose passages all contain the answer's words
     over_best: Mean  # log p(y|z,x) of the passage that supports the answer, less that of the best of WITHOUT others
     preferred: Mean  # share of the others that have a lower log p(y|z,x); .5: the reader prefers neither
-    among_candidates: Mean  # share of the spans with one that supports the answer among the candidates of pre-training
+    among_candidates: Mean  # share of all spans with a supporting passage among pre-training's candidates
 
     @property
     def prefers_support(self) -> bool:
@@ -51,14 +51,14 @@ class Support(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """The measurements. Nats per span, over the spans that a passage among the first DEPTH answers."""
+    """The measurements, in nats per span; means over the spans with both a passage with the answer and one without."""
 
     spans: int
     with_answer: int
-    over_none: Mean  # log p(y|z,x) of a passage with the answer, less that of no passage
-    over_best: Mean  # the same, less that of the best of WITHOUT passages without the answer
+    over_none: Mean  # log p(y|z,x) of a passage with the answer, less log p(y|null,x)
+    over_best: Mean  # the same gain over the best of WITHOUT passages without the answer
     among_candidates: Mean  # share of all spans with the answer among the candidates of pre-training
-    candidates: int  # passages that pre-training reads
+    candidates: int  # passages that pre-training reads per query
     support: Support | None = None  # None: no passage is known that supports an answer and can be compared
 
     @property
@@ -102,10 +102,10 @@ def measure_gate(
     origins: np.ndarray,
     gold: np.ndarray,
 ) -> Gate:
-    """Read masked sentences with a passage that has the answer, with others, and with none.
+    """Read masked sentences with a passage that has the answer, with passages that lack it, and with none.
 
-    The passage with the answer is the gold one where that is known, else the first that the retriever finds with the
-    masked wordpieces; the passage of origin is never read. `origins` and `gold` are rows of the corpus, or negative.
+    The passage with the answer is the gold passage, if known, or the first that the retriever finds with the masked
+    wordpieces. The passage of origin is never read. `origins` and `gold` are rows of the corpus, or negative.
     """
     rows_BK = np.full((len(masked), 2 + WITHOUT), ABSENT, np.int64)
     rows_BK[:, 0] = NULL
@@ -125,7 +125,7 @@ def measure_gate(
             others = rows_L[~has_answer_L][:WITHOUT]
             rows_BK[number, 1 : 1 + len(having)] = having
             rows_BK[number, 2 : 2 + len(others)] = others
-    # Read those that can be compared.
+    # Read the spans with passages of both kinds.
     read = np.flatnonzero((rows_BK[:, 1] >= 0) & (rows_BK[:, 2] >= 0))
     for start in range(0, len(read), AT_ONCE):
         some = read[start : start + AT_ONCE]
@@ -147,9 +147,9 @@ def measure_support(
     origins: np.ndarray,
     supporting: Sequence[Sequence[int]],
 ) -> Support | None:
-    """Read masked sentences with a passage that supports the answer, one of `supporting`, and with others: the first
-    ones that the retriever finds of each. The others hold the masked wordpieces if the passage does, so that the words
-    never make the difference."""
+    """Read masked sentences with a passage that supports the answer, one of `supporting`, and with other passages, each
+    as the retriever finds them first. The others contain the masked wordpieces if and only if that passage does, so
+    that these words never make the difference."""
     rows_BK = np.full((len(masked), 1 + WITHOUT), ABSENT, np.int64)
     has_words_B, is_candidate_B = np.zeros((2, len(masked)), bool)
     bodies = retriever.passages.bodies

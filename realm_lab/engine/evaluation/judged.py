@@ -26,9 +26,9 @@ class Judged(NamedTuple):
 def find_documents(
     retrieve: Callable[[int], np.ndarray], passages: Passages, left_out: Sequence[str], depth: int = RECALL_DEPTH
 ) -> list[list[str]]:
-    """Return the first `depth` documents for each question, best passage first, without the one of `left_out`.
-    `retrieve(k)` returns the rows of the best k passages, [Q, K], negative beyond the corpus; it is asked for more
-    until they are of enough documents."""
+    """Return the first `depth` documents for each question, best passage first, without the question's document in
+    `left_out`. `retrieve(k)` returns the rows of the best k passages, [Q, K], negative beyond the corpus. k is doubled
+    until the passages are from enough documents."""
     k = min(depth, len(passages))
     while True:
         rows_QK = retrieve(k)
@@ -45,7 +45,7 @@ def find_documents(
 
 
 def document_grades(judged: Judged, passages: Passages) -> dict[str, int]:
-    """Return document -> grade; documents missing in the corpus count, under names that none has."""
+    """Return document -> grade. Documents missing in the corpus count too, under names that no document has."""
     grades: dict[str, int] = {}
     for position, (row, name) in enumerate(zip(judged.rows_J, _documents(passages, judged.rows_J), strict=True)):
         key = f"\0{position}" if row == NO_ROW else name
@@ -54,20 +54,20 @@ def document_grades(judged: Judged, passages: Passages) -> dict[str, int]:
 
 
 def own_document(question: str, grades: Mapping[str, int]) -> str:
-    """Return the document that is the question itself, of the same id: as in BEIR, it is left out of the
-    retrieved documents. "" if that document is relevant: then the ids are of two lists."""
+    """Return the id of the document that is the question itself, to be left out of the results as in BEIR. This is the
+    question's id, or "" if a document with this id is relevant: then the two kinds of ids are unrelated."""
     return "" if grades.get(question, 0) > 0 else question
 
 
 def is_question(passage: Mapping[str, Any], identity: str, text: str) -> bool:
-    """True for a passage that is the question itself, by the id of its document or by its text: no hard negative."""
+    """True if a passage is the question itself, by its document's id or its text, and so no hard negative."""
     return bool(passage["document"] == identity or passage["body"] == text)
 
 
 def graded_scores(found: Sequence[str], grades: Mapping[str, int]) -> dict[str, float]:
-    """Return the measures of found documents, best first; 0 if no document is relevant, that is of a grade above 0.
-    nDCG's gain is the grade, divided by log2(1 + rank) (trec_eval's ndcg_cut); `map` is the mean over the relevant
-    documents of the precision at their ranks, 0 for those that are not found."""
+    """Return the measures of found documents, best first. Relevant documents have a grade above 0; without any, all
+    measures are 0. nDCG's gain is the grade, divided by log2(1 + rank) (trec_eval's ndcg_cut). `map` is the mean over
+    the relevant documents of the precision at their ranks, 0 for a document not found."""
     gain = {name: max(grade, 0) for name, grade in grades.items()}  # TREC has grades below 0
     gains = np.array([gain.get(name, 0) for name in found], np.float64)
     ideal = np.array(sorted(gain.values(), reverse=True), np.float64)
@@ -87,5 +87,5 @@ def _dcg(gains: np.ndarray) -> float:
 
 
 def _documents(passages: Passages, rows: np.ndarray) -> list[str]:
-    """Return the documents of rows, any for a negative one."""
+    """Return the document of each row; for a negative row any document."""
     return passages.text.taken("document", np.maximum(rows, 0))

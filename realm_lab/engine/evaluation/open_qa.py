@@ -14,24 +14,24 @@ class Scores(NamedTuple):
     """Scores of one answer: official exact match, the released code's span-level exact match (equal wordpieces), F1."""
 
     exact_match: float
-    exact_match_span: float | None  # None: the answer is no span; as F1 where references are regular expressions
+    exact_match_span: float | None  # None if the answer is no span, and, as F1, for regular expressions
     f1: float | None
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> bool:
-    """Return exact match: equal to any reference after normalisation (released code, section 4.1), or as it is written
-    if nothing is left of it."""
+    """True if a prediction equals any reference after normalisation (released code, section 4.1). A text that
+    normalisation leaves empty is compared as it is written, in lower case."""
     return any(_compared(prediction) == _compared(answer) for answer in answers)
 
 
 def _compared(text: str) -> str:
     """Return the normal form of an answer, or the text itself if nothing is left of it ("A", "~.~"): in the released
-    code all of these are equal."""
+    code all such texts are equal."""
     return normalise_answer(text) or text.strip().lower()
 
 
 def matches(prediction: str, answers: Sequence[str], kind: str, patterns: Patterns, question: str) -> bool:
-    """Return exact match, or for `kind` regex whether one matches from the prediction's start (released code)."""
+    """Return exact match; for `kind` regex, true if a pattern matches from the prediction's start (released code)."""
     return patterns.matches(prediction, answers, question) if kind == "regex" else exact_match(prediction, answers)
 
 

@@ -10,7 +10,7 @@ from realm_lab.engine.corpus.store import Questions
 
 
 class Overlap(NamedTuple):
-    """Overlap of a test question with training: the question itself, and one of its answers (to any question)."""
+    """Overlap of a test question with training: the same question, and one of its answers, to any training question."""
 
     question: bool
     answer: bool
@@ -25,8 +25,8 @@ GROUPS: dict[str, Callable[[Overlap], bool]] = {
 
 
 def find_overlaps(trained: Questions, texts: Sequence[str], answers: Sequence[Sequence[str]]) -> list[Overlap]:
-    """Return the overlap of each tested question. Only a question of the same normalised words counts as the same, a
-    lower bound of the overlap that people found for Lewis et al."""
+    """Return the overlap of each test question. Questions are the same if their normalised words are, a lower bound of
+    the overlap that annotators found for Lewis et al."""
     questions = set(map(normalise_answer, trained.texts))
     known_answers = {normalise_answer(answer) for known in trained.answers for answer in known} - {""}
     return [

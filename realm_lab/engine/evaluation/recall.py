@@ -1,5 +1,5 @@
-"""Recall@k: how often an answer, the gold passage, one that supports the answer, or the path to it is among the first k
-passages (section 4.5)."""
+"""Recall@k: how often the first k passages contain an answer, the gold passage, a passage that supports the answer, or
+the whole path to it (section 4.5)."""
 
 # Shapes: B questions, K passages
 
@@ -22,9 +22,9 @@ QUESTIONS_AT_ONCE = 256
 
 
 class Ranks(NamedTuple):
-    """1-based rank of the first passage with an answer, of the first gold passage, of the last of the path, and of the
-    first that supports the answer; 0 beyond the depth, -1 if a question has no answers, needs no path, or none that
-    supports its answer is known."""
+    """1-based ranks, per question, of the first passage with an answer, the first gold passage, the last passage of the
+    path, and the first passage that supports the answer. 0: beyond the depth. -1: the question has no answers, needs no
+    path, or no passage is known that supports its answer."""
 
     answer: np.ndarray
     gold: np.ndarray
@@ -60,8 +60,8 @@ def rank_answers(
     paths: Sequence[Sequence[int]] = (),
     supporting: Sequence[Sequence[int]] = (),
 ) -> Ranks:
-    """Return ranks of the answers (`passage_holds`), the gold passages, the paths and the passages that support the
-    answers in retrieved rows, negative beyond the corpus."""
+    """Return ranks of the answers (`passage_holds`), gold passages, paths and supporting passages among retrieved rows.
+    Rows are negative beyond the corpus."""
     bodies = {row: str(passages.text.row(row)["body"]) for row in np.unique(rows_BK).tolist() if row >= 0}
     answer_rank, gold_rank = np.zeros(len(rows_BK), np.int64), np.zeros(len(rows_BK), np.int64)
     path_rank, evidence_rank = np.full((2, len(rows_BK)), -1)
@@ -86,9 +86,9 @@ def _first(rows: Sequence[int], wanted: Sequence[int]) -> int:
 
 
 def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:
-    """Return recall_at_k by answer string of the questions with answers, gold_recall_at_k if gold passages are known,
-    evidence_at_k of the questions with a known passage that supports the answer, path_recall_at_k of every passage of a
-    path if an answer needs several."""
+    """Return recall_at_k of an answer string, gold_recall_at_k of a gold passage, evidence_at_k of a passage that
+    supports the answer, and path_recall_at_k of every passage of a path. Each is a mean over the questions that have
+    such answers or passages."""
     values: dict[str, float] = {}
     if len(answers := ranks.answer[ranks.answer >= 0]):
         values |= {f"recall_at_{k}{suffix}": _share(answers, k) for k in DEPTHS}

@@ -21,7 +21,7 @@ from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import NULL
 
 SENTENCES_AT_ONCE = 128  # read
-MAIN_KIND = "object"  # of the sentences that the headline measures are of, where gold passages are known
+MAIN_KIND = "object"  # kind of the masked spans that headline measures count if gold passages are known
 
 
 class ClozeResult(NamedTuple):
@@ -29,17 +29,17 @@ class ClozeResult(NamedTuple):
 
     masked: list[MaskedSentence]
     rows_BK: np.ndarray
-    log_prior_BK: Tensor  # log p(z|x); about -1e4 for a null document that is only diagnostic
+    log_prior_BK: Tensor  # log p(z|x); about -1e4 for a null document that is read only to compare
     log_reader_BK: Tensor  # log p(y|z,x), nats per span
     utility_BK: Tensor  # RU(z|x)
     top1_correct_B: Tensor  # all masked wordpieces right, read with the top passage
-    gold_B: np.ndarray  # -1: unknown, and the fields below are meaningless
+    gold_B: np.ndarray  # -1: unknown, and the next two fields are meaningless
     log_gold_B: Tensor  # log p(y|gold,x), whether retrieved or not
-    gold_rank_B: np.ndarray  # among all passages but the one that the sentence was taken from, from 1
+    gold_rank_B: np.ndarray  # from 1, among all passages except trivial candidates
     kind_B: np.ndarray  # the label of the masked span
 
     def only(self, chosen_B: np.ndarray) -> ClozeResult:
-        """Some of the sentences."""
+        """Select some of the sentences."""
         masked = [one for one, is_chosen in zip(self.masked, chosen_B, strict=True) if is_chosen]
         return self._replace(masked=masked, **{name: getattr(self, name)[chosen_B] for name in self._fields[1:]})
 
@@ -56,8 +56,8 @@ def run_cloze(
 ) -> ClozeResult:
     """Read held-out sentences (`chosen_sentences`), each with its one span masked, under every candidate.
 
-    Candidates are found and ranked as in pre-training, and p(z|x) is over the same ones, but the null document is
-    always read and the passage a sentence was taken from never is, so that utility is comparable between runs.
+    Candidates are found and ranked as in pre-training, and p(z|x) is over these candidates. But the null document is
+    always read, and the passage that a sentence was taken from never is, so that utility is comparable between runs.
     """
     reader.eval()
     retriever.embedder.eval()
@@ -68,19 +68,19 @@ def run_cloze(
     origins, gold_B = (np.asarray(rows[numbers], np.int64) for rows in (sentences.origins, sentences.gold))
     tokens = [sentence.query for sentence in masked]
     exclude = policy.exclusion(retriever, origins, always=True)
-    found = policy.retrieve(retriever, tokens, exclude, compare_null=True)  # embeds each candidate once for all
+    found = policy.retrieve(retriever, tokens, exclude, compare_null=True)  # each candidate is embedded once
     readers, right = [], []
     for start in range(0, len(masked), SENTENCES_AT_ONCE):
         here = slice(start, start + SENTENCES_AT_ONCE)
         readers.append(candidate_reader.read(masked[here], found.rows_BK[here]).log_probs_BK.cpu())
         right.append(candidate_reader.restores(masked[here], found.rows_BK[here, 1]))
     log_reader_BK = torch.cat(readers)
-    is_gold_BK = found.rows_BK == gold_B[:, None]  # of an unknown one the null document, and that is not used
+    is_gold_BK = found.rows_BK == gold_B[:, None]  # an unknown one (-1) equals NULL; this is not used
     log_gold_B = log_reader_BK[np.arange(len(masked)), is_gold_BK.argmax(1)]
     if len(missed := np.flatnonzero(~is_gold_BK.any(1))):
         read = candidate_reader.read([masked[number] for number in missed], gold_B[missed, None])
         log_gold_B[missed] = read.log_probs_BK[:, 0].cpu()
-    known_or_first_B = gold_B.clip(min=0)  # an unknown passage has no rank, and none is used
+    known_or_first_B = gold_B.clip(min=0)  # the rank of an unknown passage is not used
     return ClozeResult(
         masked,
         found.rows_BK,
@@ -96,7 +96,7 @@ def run_cloze(
 
 
 def mask_first_span(sentences: Sentences, number: int, mask_id: int, asked: AskedForm | None = None) -> MaskedSentence:
-    """Return a held-out sentence with its (only) span masked, in the form in which it is asked."""
+    """Return a sentence with its first span masked (a held-out sentence has only one), in the query form `asked`."""
     first, end = sentences.salient_spans(number)[0]
     masked = mask(sentences.tokens[number], np.arange(first, end), mask_id, sentences.text(number))
     return masked if asked is None else asked(masked, sentences.kind(number, masked.positions))
@@ -117,12 +117,13 @@ def evenly_spaced(total: int, count: int) -> np.ndarray:
 
 
 def cloze_metrics(result: ClozeResult) -> dict[str, float]:
-    """Return means over the sentences; utilities in nats per span, except the one per token, a mean over masked tokens.
+    """Return means over the sentences; utilities and likelihoods in nats per span.
 
-    `passage_utility` weighs only the passages, by p(z|x) / (1 - p(null|x)). `retrieval_utility` has the null document
-    among them, with a utility of 0, so that it also moves with p(null|x).
-    If gold passages are known, only sentences that have one and MAIN_KIND masked count. Also returned: p(null), and, if
-    there are several kinds, the coverage of gold passages, likelihood and exact match by kind.
+    `passage_utility` weighs only the passages, by p(z|x) / (1 - p(null|x)). `retrieval_utility` includes the null
+    document, with a utility of 0, so that it also moves with p(null|x). If any sentence has a known gold passage and a
+    masked span of MAIN_KIND, only such sentences count. Also returned are measures of gold passages and p(null). If
+    there are several kinds of spans, p(null), coverage of gold passages, likelihood and exact match are also returned
+    by kind.
     """
     is_main_B = (result.gold_B >= 0) & (result.kind_B == MAIN_KIND)
     main = result.only(is_main_B) if is_main_B.any() else result
