@@ -25,7 +25,7 @@ from realm_lab.engine.params.parameters import Params
 
 HEAD_ROWS = 2048  # masked positions that are scored at once: 240 MiB of float32 logits for 30,522 words
 NO_TOKENS = np.empty(0, np.int64)
-ABSENT_NATS = -20.0  # if it is the same for all candidates, nothing is learned
+ABSENT_NATS = -20.0  # log p(y|z,x) of a passage without a reward
 
 
 class Reading(NamedTuple):
@@ -47,7 +47,7 @@ class PassageReader(Protocol):
         """Return log p(y|z,x) of each sentence under its candidates."""
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words under one passage each are the masked ones, bool [B]."""
+        """True if the most likely words under a sentence's one passage are the masked words, bool [B]."""
 
 
 class FrozenReader(nn.Module):
@@ -60,25 +60,25 @@ class FrozenReader(nn.Module):
         raise NotImplementedError
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words under one passage each are the masked ones, bool [B]."""
+        """True if the most likely words under a sentence's one passage are the masked words, bool [B]."""
         raise NotImplementedError
 
     def read_text(self, text: str, span: tuple[int, int], rows_K: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return log p of some characters of a text under each passage, nats [K], and whether they are the most likely
-        ones, bool [K]."""
+        """Return log p of the characters `span` of a text under each passage, nats [K], and whether they are the most
+        likely text there, bool [K]."""
         raise NotImplementedError
 
 
 class RewardReader(FrozenReader):
     """A control without a language model: log p(y|z,x) is 0 for a passage that the reward function rewards, and
-    ABSENT_NATS for any other and for none."""
+    ABSENT_NATS for other passages and the null document."""
 
     def __init__(self, reward: Reward, passages: Passages, special: SpecialIds, device: torch.device):
         super().__init__()
         self.passages, self._reward, self._special, self._device = passages, reward, special, device
 
     def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
-        """Read as CandidateReader does, with one number for all masked words together."""
+        """Return log p(y|z,x) by the reward, one number for all masked words together."""
         rewarded_BK = np.zeros(rows_BK.shape, bool)
         for sentence, rows_K, rewarded_K in zip(sentences, rows_BK, rewarded_BK, strict=True):
             real_K = rows_K >= 0
@@ -88,7 +88,7 @@ class RewardReader(FrozenReader):
         return Reading(log_probs_BK[:, :, None], is_read_B1)
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if one passage each is rewarded, bool [B]."""
+        """True if a sentence's one passage is rewarded, bool [B]."""
         return self.read(sentences, rows_B[:, None]).log_probs_BK[:, 0] == 0.0
 
 
@@ -96,7 +96,7 @@ class CandidateReader:
     """A reader with the passages it reads; a negative row reads no passage (the null document).
 
     The joined input is [CLS] x [SEP] z_body [SEP], without the title (section 3.2). With `launch.recompute` no
-    activation is held while a gradient is wanted: the backward pass reads each group once more, with the same dropout.
+    activation is kept for the gradient: the backward pass reads each group once more, with the same dropout.
     """
 
     def __init__(self, params: Params, reader: Reader, passages: Passages, special: SpecialIds):
@@ -126,8 +126,8 @@ class CandidateReader:
         order = self._there(np.argsort(np.concatenate(groups)))
         hidden_NMD = torch.cat(parts)[order]
 
-        # Words: the vocabulary is wide and a group has few masks, so the head takes the masks of all groups together.
-        # Which they are is worked out here: a device that were asked would make the host wait.
+        # Words: the vocabulary is large and a group has few masks, so the head takes the masks of all groups together.
+        # Their indices are computed on the CPU, which would have to wait for indices from the device.
         real_NM = is_masked_BM.repeat_interleave(candidates, 0)
         at_P = self._there(real_NM.flatten().nonzero()[:, 0])
         targets_P = self._there(targets_BM.repeat_interleave(candidates, 0)[real_NM])
@@ -146,8 +146,8 @@ class CandidateReader:
 
     @torch.no_grad()
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words under one passage each are exactly the masked ones, bool [B]. An unknown
-        word is never restored."""
+        """True if the most likely words under a sentence's one passage are exactly the masked words, bool [B]. An
+        unknown word is never restored."""
         joined = self._join([sentence.tokens for sentence in sentences], [self._body(row) for row in rows_B])
         at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in sentences])
         targets_BM, _ = pad_positions([sentence.targets for sentence in sentences])
@@ -177,7 +177,7 @@ class CandidateReader:
             return self.reader.target_log_probs(hidden_PD, targets_P)
 
     def _held(self, work: Callable[..., Tensor], *given: object) -> Tensor:
-        """Return the result of `work`; its activations are held for the backward pass, or computed once more there."""
+        """Return the result of `work`. Its activations are kept for the backward pass, or computed once more there."""
         if self._recompute and torch.is_grad_enabled():
             return computed_again(work, *given)
         return work(*given)
@@ -187,7 +187,7 @@ AnyReader = Reader | FrozenReader
 
 
 def passage_reader(params: Params, reader: AnyReader, passages: Passages, special: SpecialIds) -> PassageReader:
-    """Wrap a reader with the passages; a frozen one, which has them, is returned as it is."""
+    """Wrap a reader with the passages; a frozen reader, which already has them, is returned as it is."""
     if isinstance(reader, Reader):
         return CandidateReader(params, reader, passages, special)
     assert reader.passages is passages, "it reads the passages that it was made with"

@@ -15,7 +15,7 @@ from realm_lab.engine.models.encoder import EncoderShape
 from realm_lab.engine.models.hub import AnyEncoder, new_encoder
 from realm_lab.engine.models.inputs import Batch
 
-PROJECTION_STD = 0.05  # scores of an untrained projection spread by a few nats, neither flat nor one-hot
+PROJECTION_STD = 0.05  # scores spread by a few nats at first: p(z|x) is neither flat nor one-hot
 PARTS = ("encoder", "pooler", "projection", "norm")  # of a tower, each an attribute query_* and document_*
 
 
@@ -38,8 +38,8 @@ class EmbedderShape(NamedTuple):
 class Embedder(nn.Module):
     """Two towers W pool(BERT(join(...))), from one Transformer or two, or an encoder of another family.
 
-    BERT's pooler, if there is one, belongs to the Transformer and is shared with it; the LayerNorm belongs to the
-    projection.
+    The towers share BERT's pooler, if there is one, if they share the Transformer. They share the LayerNorm if they
+    share the projection.
     """
 
     null_vector: nn.Parameter | None  # [D]
@@ -91,8 +91,8 @@ class Embedder(nn.Module):
         return self._embed("document", batch)
 
     def scale_scores(self, factor: float) -> None:
-        """Multiply f(x, z) by a factor through the last layer of the query tower; both towers get its root if they
-        share that layer. Cosine scores stay."""
+        """Multiply f(x, z) by a factor through the last layer of the query tower. If the towers share that layer, it is
+        multiplied by the root of the factor. Cosine scores stay."""
         last = self.query_projection if self.query_norm is None else self.query_norm
         for parameter in last.parameters():
             parameter.data.mul_(factor**0.5 if self.head.share_projection else factor)
@@ -138,7 +138,8 @@ class Embedder(nn.Module):
 
     @torch.no_grad()
     def draw_projection(self, generator: torch.Generator) -> None:
-        """Draw the weights of both projections, on the CPU: equal on every device; or make both the identity."""
+        """Draw one weight for both projections, or make both the identity. The CPU draws it, so that it is equal on
+        every device."""
         weight = self.query_projection.weight
         if self._head.initial_projection == "identity":
             nn.init.eye_(weight)
@@ -159,8 +160,8 @@ class Embedder(nn.Module):
     def set_learned_null(self, learned: bool) -> None:
         """Give the null document a vector of zeros, or remove its vector.
 
-        Zeros mean "not initialised": if passages score far above 0 they rule the null document out, and then it
-        learns nothing. Pre-training starts by placing it among the passages (`initialise_null`).
+        Zeros are no start for training: if passages score far above 0, p(null|x) is near 0 and the vector learns
+        nothing. Pre-training starts by moving it among the passages (`initialise_null`).
         """
         if learned and self.null_vector is None:
             self.null_vector = nn.Parameter(torch.zeros_like(self.query_projection.weight[:, 0]))

@@ -1,9 +1,9 @@
 """A BERT encoder whose parameters map one to one onto transformers' BertModel.
 
-It is a separate module because two exact savings need it: the last block is computed only at the positions that are
-used ([CLS], or the masked tokens), and attention is computed step by step if a gradient is needed on a CPU (the fused
-kernel's backward is several times slower there) and fused elsewhere. `tests/engine/models/test_encoder.py` compares it
-with the numbers of BertModel; `benchmarks/` measures the savings.
+It is a separate module for two exact savings. The last block is computed only at the positions that are used ([CLS], or
+the masked tokens). Attention is computed step by step if a gradient is needed on a CPU, since the fused kernel's
+backward is several times slower there. `tests/engine/models/test_encoder.py` compares it with the numbers of BertModel;
+`benchmarks/` measures the savings.
 """
 
 # Shapes: B sequences, L positions, M selected positions, D hidden size, H heads, E head size
@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from realm_lab.errors import UserError
 
-BLANK_VARIANCE = 0.01  # of the pixels of a patch (0 to 1) in which little more than noise is seen
+BLANK_VARIANCE = 0.01  # variance of the pixels (0 to 1) of a patch that shows little more than noise
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
 
 
@@ -37,8 +37,8 @@ class EncoderShape(NamedTuple):
     dropout: float = 0.0
     activation: str = "gelu"  # or "gelu_new", the tanh approximation
     layer_norm_epsilon: float = 1e-12  # BERT's
-    patch_values: int = 0  # pixel values of a patch, where pictures are read too
-    config: str = ""  # of another family than BERT (hub.py): its config.json, sorted
+    patch_values: int = 0  # pixel values of a patch; 0: no pictures are read
+    config: str = ""  # config.json, sorted, of a family other than BERT (hub.py)
 
 
 def activate(states: Tensor, activation: str) -> Tensor:
@@ -110,12 +110,12 @@ class Encoder(nn.Module):
         if shape.patch_values:
             self.patch_projection = nn.Linear(shape.patch_values, shape.hidden_size)
             self.patch_places = nn.Embedding(shape.positions, shape.hidden_size)
-        self.patches: Tensor | None  # uint8 [patches, patch values]: the ids from the vocabulary's size on
+        self.patches: Tensor | None  # uint8 [patches, patch values]; the first has the id vocabulary_size
         self.register_buffer("patches", None, persistent=False)
 
     def embed(self, tokens_BL: Tensor) -> Tensor:
-        """Embed a document's parts, [B, L, D]: the embedding of a wordpiece, or, for a patch of a
-        picture, a projection of its standardised pixels plus its position in the picture (Dosovitskiy et al. 2021)."""
+        """Embed token ids, [B, L, D]. A wordpiece has its embedding. A patch of a picture has a projection of its
+        standardised pixels plus an embedding of its position in the picture (Dosovitskiy et al. 2021)."""
         if self.patch_projection is None or self.patches is None:
             words_BLD: Tensor = self.word_embeddings(tokens_BL)
             return words_BLD
@@ -124,8 +124,8 @@ class Encoder(nn.Module):
         at_P = is_patch_BL.flatten().nonzero()[:, 0]
         place_P = is_patch_BL.cumsum(1).flatten()[at_P] - 1
         pixels_PC = self.patches[tokens_N[at_P] - words].float() / 255
-        # Of length 1, as the choice of a word is: unscaled, the optimiser throws the patches about; of length .2,
-        # they are learned late.
+        # Scaled to length 1, like the one-hot vector of a word. Unscaled patches train unstably, and patches of length
+        # .2 are learned late.
         standard_PC = functional.layer_norm(pixels_PC, pixels_PC.shape[1:], eps=BLANK_VARIANCE)
         patch_PD = self.patch_projection(standard_PC * pixels_PC.shape[1] ** -0.5) + self.patch_places(place_P)
         embedded_ND: Tensor = self.word_embeddings(tokens_N.clamp(max=words - 1))
@@ -166,8 +166,8 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
 def initialise(encoder: Encoder, generator: torch.Generator) -> None:
     """Initialise weights for training from scratch.
 
-    Matrices ~ N(0, 1/fan_in), the two that write into the residual stream scaled by 1/sqrt(2 layers), and positions
-    start as sinusoids: a narrow encoder learns to copy several times sooner than from BERT's N(0, 0.02).
+    Matrices ~ N(0, 1/fan_in). The two that write into the residual stream are scaled by 1/sqrt(2 layers). Positions
+    start as sinusoids. So a narrow encoder learns to copy several times sooner than from BERT's N(0, 0.02).
     """
     size = encoder.shape.hidden_size
     initialise_blocks(encoder.blocks, ("attention_output", "output"), generator)

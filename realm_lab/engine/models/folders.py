@@ -1,7 +1,7 @@
 """Models as Hugging Face folders: config.json and safetensors, under transformers' names. A pickle is never loaded.
 
-A plain folder is read as it is. `AutoModel.from_pretrained` opens the encoders that a stage writes, those of another
-family than BERT (hub.py) with that family's classes:
+A plain Hugging Face folder is read as it is. A stage writes these folders, whose encoders `AutoModel.from_pretrained`
+opens. Encoders of families other than BERT (hub.py) have their family's classes instead.
 reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetensors (with the passage-selection head
            if the reader has one)
 embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler if it has one),
@@ -51,7 +51,7 @@ SELECTION_NAMES = {"selection.weight": "selection.weight"}
 
 
 def bert_names(layers: int) -> Names:
-    """Map an encoder's names to BertModel's."""
+    """Map the names of an encoder's parameters to BertModel's."""
     names: dict[str, str | tuple[str, ...]] = {
         "word_embeddings.weight": "embeddings.word_embeddings.weight",
         "position_embeddings.weight": "embeddings.position_embeddings.weight",
@@ -109,7 +109,7 @@ def to_bert(encoder: Encoder) -> dict[str, Tensor]:
 
 
 def from_bert(encoder: Encoder, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Copy BertModel weights into the encoder; a missing projection of pixels is drawn, always the same way."""
+    """Copy BertModel weights into the encoder; a missing projection of pixels is drawn from a fixed seed."""
     load_named(encoder, weights, bert_names(encoder.shape.layers), source)
     if PATCHES["patch_projection.weight"] in weights and encoder.patch_projection is not None:
         load_named(encoder, weights, PATCHES, source)
@@ -136,7 +136,8 @@ def head_names(shape: EncoderShape) -> dict[str, str]:
 
 
 def modern_name(name: str) -> str:
-    """Return BertModel's name for a tensor of BertModel or a model around it; the oldest files use gamma and beta."""
+    """Return BertModel's name for a tensor of BertModel or of a model around it. The oldest files have gamma and beta
+    for LayerNorm's weight and bias."""
     bare = name.removeprefix("bert.")
     return bare.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
@@ -216,8 +217,8 @@ def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
 
 
 def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
-    """Read the tensors of a model's folder, in one file or several; one that is not finite is a UserError. `keep` picks
-    by name."""
+    """Read the tensors of a model's folder, from one file or several; `keep` picks by name. UserError: a value is NaN
+    or infinite."""
     weights: dict[str, Tensor] = {}
     for path in weight_files(folder):
         for name, value in read_tensors(path, keep).items():
@@ -248,7 +249,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
-    """Save a reader as a masked-language model's folder, with the span head if there is one to keep."""
+    """Save a reader as a masked-language model's folder, with its span head if `span_head`."""
     shape, own = reader.encoder.shape, {name for name, _ in reader.named_parameters()}
     prefix = (family_of(shape) or BERT).encoder
     weights = {f"{prefix}.{name}": value for name, value in encoder_tensors(reader.encoder).items()}

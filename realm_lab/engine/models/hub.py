@@ -1,8 +1,8 @@
 """Encoders of other families than BERT, run by transformers' own code behind the interface of `Encoder`.
 
-RoBERTa, XLM-R, DistilBERT, ELECTRA and ModernBERT. Positions, rotary or absolute, and segments are the model's affair;
-its masked-word head has BERT's form everywhere (a linear layer, GELU, LayerNorm, the tied embeddings), so that `Reader`
-holds it under this package's names. Every position is computed in every layer, unlike in `Encoder`.
+The families are RoBERTa, XLM-R, DistilBERT, ELECTRA and ModernBERT. Their code handles positions, rotary or absolute,
+and segments. Their masked-word heads have BERT's form (a linear layer, GELU, LayerNorm, the tied embeddings), so that
+`Reader` holds them under this package's names. Every layer computes all positions, unlike in `Encoder`.
 """
 
 # Shapes: B sequences, L positions, M selected positions, D hidden size
@@ -60,7 +60,7 @@ def hub_config(shape: EncoderShape, masked_words: bool) -> dict[str, Any]:
     name = family.architecture if masked_words else family.architecture.replace("ForMaskedLM", "Model")
     config: dict[str, Any] = json.loads(shape.config) | {"architectures": [name]}
     config |= {part: shape.dropout for part in DROPOUTS if part in config}
-    return config | ({"decoder_bias": True} if "decoder_bias" in config else {})  # Reader has one
+    return config | ({"decoder_bias": True} if "decoder_bias" in config else {})  # Reader has this bias
 
 
 def _transformers_config(config: Mapping[str, Any], path: Path | str = "config.json") -> Any:
@@ -69,7 +69,7 @@ def _transformers_config(config: Mapping[str, Any], path: Path | str = "config.j
     given = {name: value for name, value in config.items() if name != "model_type"}
     try:
         return AutoConfig.for_model(config["model_type"], **given)
-    except Exception as error:  # of many kinds
+    except Exception as error:  # transformers raises many kinds of errors
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"not readable by transformers ({reason})", path=Path(path), remedy="copy it again") from None
 
@@ -92,7 +92,7 @@ class HubEncoder(nn.Module):
         given = {"dtype": torch.float32, **has_pooler}
         try:
             self.model = AutoModel.from_config(config, attn_implementation="sdpa", **given)
-        except ValueError:  # transformers 4.56 has none for ELECTRA
+        except ValueError:  # transformers 4.56 has no sdpa for ELECTRA
             self.model = AutoModel.from_config(config, attn_implementation="eager", **given)
 
     @property
@@ -130,7 +130,7 @@ def new_encoder(shape: EncoderShape) -> AnyEncoder:
 
 
 def draw(encoder: AnyEncoder, generator: torch.Generator) -> None:
-    """Draw weights for training from scratch; those of another family as transformers does."""
+    """Draw weights for training from scratch; transformers draws those of families other than BERT."""
     if isinstance(encoder, Encoder):
         initialise(encoder, generator)
         return

@@ -135,9 +135,9 @@ def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed
 def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Embedder, float]:
     """Build an embedder with the weights of a folder, and its null document's score offset (0 if it has none).
 
-    A plain BERT gives only the Transformer and its pooler; projections are drawn from the seed. Towers that have
-    diverged stay separate whatever model.share_towers is; shared ones are split if it asks for that. UserError:
-    its sizes or its head differ from the parameters', or tensors are missing.
+    A plain BERT gives only the Transformer and its pooler; projections are drawn from the seed. Separate towers stay
+    separate whatever model.share_towers is, and shared ones are split if it is false. UserError: the folder's sizes or
+    head differ from the parameters', or tensors are missing.
     """
     if is_released(folder):
         return _adapted(read_released_embedder(folder), 0.0, params, vocabulary_size, folder)
@@ -157,12 +157,13 @@ def fit_null(embedder: Embedder, null_offset: float, settings: Pretrain) -> floa
 
 
 def starting_from(params: Params, checkpoint: str | None) -> Params:
-    """Return the same sizes, from another checkpoint, or from none."""
+    """Return the parameters with another `model.checkpoint`, or with none."""
     return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": checkpoint})})
 
 
 def frozen_names(module: nn.Module, params: Params) -> set[str]:
-    """Return parameters that are never trained: embeddings of words, positions and segments, if so configured."""
+    """Return the names of parameters that are never trained: embeddings of words, positions and segments, if so
+    configured."""
     if params.model.train_word_embeddings:
         return set()
     parts = ("word_embeddings", "tok_embeddings", "position_embeddings", "type_embeddings")
@@ -170,7 +171,8 @@ def frozen_names(module: nn.Module, params: Params) -> set[str]:
 
 
 def tower_names(embedder: Embedder, query: bool, document: bool) -> set[str]:
-    """Return names not to train if only those towers are trained; the learned null vector is trained with either.
+    """Return the names of parameters not to train if only the named towers are trained. The learned null vector is
+    trained with either tower.
 
     Shared weights count as the query tower's: call split_towers() first to train one without the other.
     """
@@ -193,7 +195,7 @@ def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: P
     asked = _asked_shape(params, vocabulary_size)
     check_positions(folder, params.corpus.passage_length, params.corpus.sentence_length)
     padded = {-(-vocabulary_size // multiple) * multiple for multiple in PADDED_TO}
-    if found.vocabulary_size in padded and not asked.patch_values:  # rows that no word has stay, for the softmax
+    if found.vocabulary_size in padded and not asked.patch_values:  # the softmax includes the padding rows
         asked = asked._replace(vocabulary_size=found.vocabulary_size)
     if found.config:
         if asked.patch_values:
@@ -287,7 +289,7 @@ def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
 def read_released_embedder(folder: Path) -> Embedder:
     """Read the embedder of a RealmEmbedder, RealmScorer or RealmForOpenQA folder.
 
-    A RealmScorer with two equal embedders, or with only one, has one tower.
+    A RealmScorer with two equal embedders, or with only one, gives one shared tower.
     """
     weights = read_weights(folder, lambda name: name != "block_emb" and not name.startswith("reader."))
     documents, queries = _below(weights, "embedder."), _below(weights, "query_embedder.")

@@ -1,4 +1,4 @@
-"""Join wordpieces into padded batches: [CLS] x [SEP] z [SEP] (section 3.2), sorted into groups of equal length."""
+"""Join wordpieces into padded batches, [CLS] x [SEP] z [SEP] (section 3.2), in groups of similar length."""
 
 # Shapes: B sequences, L positions
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from realm_lab.engine.core.process import to_device
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 
-PADDING = 256  # wordpieces of padding in a group: more cost more than another group
+PADDING = 256  # wordpieces of padding in a group; more padding would cost more than another group
 
 
 class Batch(NamedTuple):

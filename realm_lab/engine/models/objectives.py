@@ -1,8 +1,8 @@
-"""Training objectives: one function each of log p(z|x) and log p(y|z,x), which defines the retriever's training signal.
+"""Training objectives: functions of log p(z|x) and log p(y|z,x) that define the retriever's training signal.
 
-An objective is a pure function (log_prior_BK, log_reader_BK) -> [B], per example, in nats; one with options takes them
-as a third argument (records/plugins.py), and a random one draws from torch's generator, which every step seeds. It is
-registered here under a name, or `pretrain.objective` or `finetune.objective` names custom code,
+An objective is a function (log_prior_BK, log_reader_BK) -> [B], per example, in nats. Its options, if it has any, are a
+third argument (records/plugins.py). A random objective draws from torch's generator, which every step seeds. An
+objective is registered here under a name, or `pretrain.objective` or `finetune.objective` names custom code,
 `package.module:function`,
     def best_passage(log_prior_BK, log_reader_BK):
         return (log_prior_BK + log_reader_BK).amax(1)
@@ -33,9 +33,9 @@ Objective = Callable[["Tensor", "Tensor"], "Tensor"]
 OBJECTIVES: Kind[Callable[..., Tensor]] = Kind("objective", "function", "log_prior_BK, log_reader_BK")
 register_objective = OBJECTIVES.register  # makes one selectable as `pretrain.objective` and `finetune.objective: NAME`
 
-LEAST_LOG_PRIOR = -5.0e3  # below it is no candidate: between any that is and NO_SCORE (retrieval/rows.py)
-COMPARES_NULL = frozenset({"gated"})  # these read the null document first even if it is no candidate
-NOWHERE = -1.0e20  # log-likelihood of no candidate: below NO_ANSWER (spans.py) at any temperature, and no NaN
+LEAST_LOG_PRIOR = -5.0e3  # of a candidate; a column without one has about NO_SCORE (retrieval/rows.py)
+COMPARES_NULL = frozenset({"gated"})  # objectives that read the null document first even if it is no candidate
+NOWHERE = -1.0e20  # log-likelihood in a column without a candidate: below NO_ANSWER (spans.py), and finite
 
 
 class Gate(Section):

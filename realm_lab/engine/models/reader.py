@@ -28,7 +28,7 @@ class Reader(nn.Module):
         self.span_norm = nn.LayerNorm(span_hidden_size, eps=SPAN_NORM_EPSILON)
         self.span_score = nn.Linear(span_hidden_size, 1)
         self.selection: nn.Linear | None = None
-        self.has_span_head = False  # that was trained or read, not only drawn
+        self.has_span_head = False  # true: it was trained or loaded, not only drawn
 
     def add_selection(self, generator: torch.Generator) -> None:
         """Add a passage-selection head over [CLS] (Karpukhin et al. 2020, section 6.1), unless there is one."""
@@ -45,7 +45,8 @@ class Reader(nn.Module):
     def word_log_probs(self, hidden_MD: Tensor) -> Tensor:
         """Return log p(w|z,x) for every word w at each hidden state, float32 [..., V].
 
-        The last product is float32 under bfloat16 as well, whose 8 bits would move a logit near 10 by up to .03 nats.
+        The last product is float32 even under bfloat16. The 8 bits of bfloat16 would move a logit near 10 by up to .03
+        nats.
         """
         features = self.transform_norm(activate(self.transform(hidden_MD), self.encoder.shape.activation))
         with torch.autocast(features.device.type, enabled=False):
@@ -65,7 +66,7 @@ class Reader(nn.Module):
         return self._span_logits(self.encoder(*batch), batch, max_width)
 
     def selecting_logits(self, batch: Batch, max_width: int) -> tuple[Tensor, Tensor]:
-        """Return the same, with the passage-selection head's logit of each passage, float32 [N]."""
+        """Return `span_logits`, and the passage-selection head's logit of each passage, float32 [N]."""
         assert self.selection is not None
         hidden_NLD = self.encoder(*batch)
         return self._span_logits(hidden_NLD, batch, max_width), self.selection(hidden_NLD[:, 0])[:, 0].float()
@@ -88,7 +89,7 @@ class Reader(nn.Module):
 
 
 def initialise_heads(reader: Reader, generator: torch.Generator, words_too: bool) -> None:
-    """Initialise the span head, and the masked-word head if no checkpoint gives one."""
+    """Initialise the span head, and with `words_too` the masked-word head."""
     size = reader.encoder.shape.hidden_size
     linears = [reader.span_projection, reader.span_score] + ([reader.transform] if words_too else [])
     for linear in linears:
@@ -98,5 +99,5 @@ def initialise_heads(reader: Reader, generator: torch.Generator, words_too: bool
 
 
 def _draw(linear: nn.Linear, size: int, generator: torch.Generator) -> None:
-    """Initialise as BERT does, wider in a narrow model."""
+    """Draw weights as BERT does, with a larger spread in a narrower model."""
     nn.init.normal_(linear.weight, 0.0, min(0.02 * (768 / size), linear.in_features**-0.5), generator=generator)

@@ -1,9 +1,9 @@
 """Rewards: p(y|z,x) in pre-training without a reader.
 
 A reward is a pure function (request) -> bool [K], true for the passages that it rewards: p(y|z,x) is 1 for these, and
-near 0 for the others and for the null document. Nothing is read, so a reward is a control for reading: `containment`
-needs only the words. It is registered here under a name, or `pretrain.reward` names custom code,
-`package.module:function`, with its options; experiments/evidence.py is one.
+near 0 for other passages and the null document. Nothing is read, so a reward is a control for reading: `containment`
+needs only the words. A reward is registered here under a name, or `pretrain.reward` names custom code,
+`package.module:function`, with its options, such as experiments/evidence.py.
 """
 
 # Shapes: K passages
@@ -39,7 +39,7 @@ class RewardRequest(NamedTuple):
 
 Reward = Callable[[RewardRequest], np.ndarray]
 REWARDS: Kind[Callable[..., np.ndarray]] = Kind("reward", "function", "request")
-# It reads; a stage never calls this name.
+# The default is the reader, not a reward: its name is declared for checks, and never called.
 REWARDS.declare(READER, "realm_lab.engine.models.candidate_reader:CandidateReader")
 register_reward = REWARDS.register  # makes a reward selectable as `pretrain.reward: NAME`
 
@@ -63,7 +63,7 @@ def training_reward(choice: Choice) -> Reward:
 
 @register_reward("containment")
 def containment(request: RewardRequest) -> np.ndarray:
-    """Passages that hold the masked wordpieces in sequence, each run of them if there are several (Ram et al. 2022)."""
+    """Reward passages that contain each sequence of masked wordpieces, one or several (Ram et al. 2022)."""
     from realm_lab.engine.models.spans import holds_answer  # imports torch
 
     sentence, bodies = request.sentence, request.passages.bodies

@@ -1,8 +1,8 @@
-"""The files that make an embedder's folder one of sentence-transformers.
+"""Write the files that make an embedder's folder a model of sentence-transformers.
 
 `SentenceTransformer(FOLDER)` then embeds queries with `encode_query` and passages, as pairs (title, body), with
-`encode_document`. If the towers are separate, FOLDER has the query tower and FOLDER/document the other. Scores of
-queries are not divided by a temperature, which changes no order.
+`encode_document`. If the towers are separate, FOLDER has the query tower and FOLDER/document the document tower. Cosine
+scores are not divided by their temperature, which changes no order.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _write_layer(folder: Path, config: dict[str, Any], weights: dict[str, Tensor
 
 
 def _head(embedder: Embedder, tower: str) -> Layers:
-    """Return the projection of a tower, with its LayerNorm and the scaling of cosine scores."""
+    """Return the projection of a tower, with its LayerNorm and, for cosine scores, the scaling to length 1."""
     layers = [_dense(getattr(embedder, f"{tower}_projection"), "linear.Identity")]
     if (norm := getattr(embedder, f"{tower}_norm")) is not None:
         weights = {f"norm.{name}": value for name, value in norm.state_dict().items()}

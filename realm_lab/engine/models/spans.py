@@ -2,7 +2,7 @@
 Lee et al. 2019).
 
 With T(z) = log sum_s exp h(s, z) over all spans of a passage and G(z) the same over the spans of the answer, the
-ways to combine retriever and reader differ only in p(z|x); in all
+ways to combine retriever and reader (`passage_log_probs`) differ only in p(z|x). All have
     log p(y|x) = logsumexp_z [log p(z|x) + log p(y|z,x)],   log p(y|z,x) = G(z) - T(z).
 """
 
@@ -55,7 +55,7 @@ class SpanModel(Protocol):
         ...
 
     def eval(self) -> Any:
-        """Without dropout."""
+        """Switch dropout off."""
         ...
 
 
@@ -110,7 +110,7 @@ def holds_answer(bodies: Ragged, rows_C: np.ndarray, answers: Sequence[np.ndarra
     """
     real = np.flatnonzero(rows_C >= 0)
     first_R = np.asarray(bodies.offsets[rows_C[real]])
-    end_R = np.cumsum(np.asarray(bodies.offsets[rows_C[real] + 1]) - first_R)  # of each passage, laid end to end
+    end_R = np.cumsum(np.asarray(bodies.offsets[rows_C[real] + 1]) - first_R)  # ends of the concatenated passages
     start_R = np.concatenate([np.zeros(min(1, len(end_R)), np.int64), end_R[:-1]])
     total = int(end_R[-1]) if len(end_R) else 0
     tokens = bodies.values[np.repeat(first_R - start_R, end_R - start_R) + np.arange(total)]
