@@ -23,7 +23,7 @@ def normalise_answer(text: str) -> str:
 
 
 def can_be_scored(answer: str, kind: AnswerKind) -> bool:
-    """If something is left of an answer once it is normalised. If not, it would equal every other one of its kind."""
+    """True if normalisation leaves something of an answer. An empty answer would equal every other empty answer."""
     return bool(answer.strip() if kind == "regex" else normalise_answer(answer))
 
 
@@ -35,7 +35,7 @@ def holds_answer(normalised_text: str, answers: Sequence[str]) -> bool:
 
 def passage_holds(body: str, answers: Sequence[str], kind: AnswerKind, patterns: Patterns, question: str) -> bool:
     """True if a passage contains an answer: as whole words, both normalised, or, for regular expressions, a match
-    anywhere in it. `patterns` remembers faulty ones by the question's id."""
+    anywhere in it. `patterns` records faulty expressions under the question's id."""
     if kind == "regex":
         return patterns.found_in(body, answers, question)
     return holds_answer(normalise_answer(body), answers)

@@ -1,7 +1,7 @@
-"""One assembly of a prepared corpus from its source; `store.py` describes the layout.
+"""Assemble a prepared corpus from its source; `store.py` describes the layout.
 
-Memory does not grow with the text, except for 64-bit hashes of things to be recognised: 17 to 35
-bytes for each document, article and passage. Questions are held, and the words if a vocabulary is learned.
+Memory grows with the text only by 64-bit hashes of documents, articles and passages, 17 to 35 bytes each, which
+recognise copies. Questions are held, and the words if a vocabulary is learned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from realm_lab.engine.corpus.vocabulary import encode_batch_plain
 DUPLICATE_PASSAGE = "passage: same title and text as an earlier one"
 DUPLICATE_SENTENCE = "sentence of a duplicate passage"
 
-Progress = Callable[[str, int], None]  # (part, records of it that are written)
+Progress = Callable[[str, int], None]  # (part, number of its records written so far)
 
 
 class Assembly:
@@ -43,12 +43,12 @@ class Assembly:
     def __init__(self, source: Source, folder: Path, progress: Progress):
         self._source, self._folder, self._progress = source, folder, progress
         self._dtype = token_dtype(source.tokenizer.get_vocab_size(), source.patches is not None)
-        self._patches = 0  # that are written
+        self._patches = 0  # written so far
         self.counts: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
 
     def write(self) -> Passages:
-        """Write every part; the passages of the first version."""
+        """Write every part, and return the passages of the first version."""
         source = self._source
         self._write_patches(source.patches)
         parts = {part: PartWriter(self._folder / part, Sentences.COLUMNS, self._dtype) for part in PARTS}
@@ -78,11 +78,11 @@ class Assembly:
         self.counts[name] = writer.rows
 
     def _write_passages(self, name: str, version: int, parts: dict[str, PartWriter]) -> dict[str, list[int]]:
-        """Assemble one version, and its sentences if there are `parts` for them; return rows of questioned
-        documents."""
+        """Write the passages of one version, and its sentences if there are `parts` for them. Return the rows of each
+        document that questions name."""
         writer = PartWriter(self._folder / name, Passages.COLUMNS, self._dtype)
         rows_of_documents: dict[str, list[int]] = {document: [] for document in self._source.asked_documents()}
-        articles = HashNumbers()  # hash -> number
+        articles = HashNumbers()  # hash of an article's name -> number
         contents = HashNumbers()  # hash of title and text -> row
         dropped: Counter[str] = Counter()
         for cut in self._source.cuts(version):
@@ -120,7 +120,7 @@ class Assembly:
             self._patches += len(patches)
 
     def _with_patches(self, cut: Cut) -> pa.RecordBatch:
-        """The passages of a cut, once its patches are written behind those of the cuts before."""
+        """Return the passages of a cut. Its patches are written after those of earlier cuts, and their ids shifted."""
         bodies, before = cut.passages["bodies"], self._patches
         if cut.patches is None:
             return cut.passages
@@ -131,7 +131,8 @@ class Assembly:
         return cut.passages.set_column(cut.passages.schema.get_field_index("bodies"), "bodies", moved)
 
     def _write_sentences(self, cut: Cut, parts: dict[str, PartWriter], rows: Sequence[tuple[int, bool]] = ()) -> None:
-        """Write sentences; `rows` maps the passages that they come from, if there are any."""
+        """Write sentences. `rows`: (row, true if new) of each passage of the cut; empty if sentences have no
+        passage."""
         for part, writer in parts.items():
             batch = cut.sentences[part]
             if rows:

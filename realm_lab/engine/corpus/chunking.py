@@ -1,9 +1,9 @@
 """Split texts into sentences, and pack sentences into passages.
 
 Sentences come from sentencex (Wikimedia; rules, no model, no download). Measured on 400 SQuAD paragraphs
-(304 k characters): sentencex 46 M characters/s, blingfire 4.7 M, syntok 1.2 M, pysbd 0.2 M; wrong or missing
-boundaries among those on which they disagree: fewest in sentencex. Two of its faults are corrected here: it takes
-Wikipedia's "[citation needed]" for the start of a sentence, and the text after a list for its last item.
+(304 k characters): sentencex 46 M characters/s, blingfire 4.7 M, syntok 1.2 M, pysbd 0.2 M. If they disagree on a
+boundary, sentencex is wrong least often. Two of its faults are corrected here: it takes Wikipedia's
+"[citation needed]" for the start of a sentence, and the text after a list for part of the last item.
 
 Passages are packed as ORQA's preprocessing does it (official code: orqa/preprocessing): whole sentences,
 greedily, without overlap, so that 3 special tokens + title + body fit.
@@ -27,13 +27,13 @@ NOTHING_TO_ENCODE = "passage: no wordpieces (invisible characters only)"
 # Wiki marks that follow a full stop without a blank: "in 2009.[citation needed][note 1] The ..."
 _MARKS = re.compile(r"(?:\[[^\[\]\n]{1,60}\])+")
 
-# The item of a list, as far as its lines go on in lower case.
+# An item of a list, with its further lines that start in lower case.
 _ITEM = re.compile(r"^[ \t]*(?P<mark>[-*•·‣▪◦–—]|\(?\w{1,3}[.)]).*(?:\n[ \t]*[a-z].*)*", re.MULTILINE)
 
-# Blanks for BERT's tokenizer, out of all that Python strips; the others join two words.
+# A character that separates words for BERT's tokenizer, which deletes the listed blanks and so joins words.
 _BLANK = re.compile(r"[^\x0b\x0c\x1c-\x1f\x85]")
 
-# The splitter cuts these inside a character and panics; a line feed has the same length in characters.
+# The splitter panics at these line ends. A line feed replaces them, which has the same length in characters.
 _LINE_ENDS = "\u2028", "\u2029", "\x85"
 LANGUAGE = "en"  # whose rules cut the sentences of any language
 
@@ -70,7 +70,7 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
 
 
 def _boundaries(text: str) -> Iterator[tuple[int, int]]:
-    """The library's sentences, where an item of a list ends with its line."""
+    """Yield the library's sentences, except that an item of a list ends with its lines."""
     for found in sentencex.get_sentence_boundaries(LANGUAGE, text):
         start, end = found["start_index"], found["end_index"]
         chunk = text[start:end]
@@ -144,5 +144,5 @@ def _strip(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_ideographic(character: str) -> bool:
-    """Chinese, Japanese, Hangul and the full-width forms: writings that need no blank after a full stop."""
+    """True for Chinese, Japanese, Hangul and the full-width forms: writings that need no blank after a full stop."""
     return "\u2e80" <= character <= "\u9fff" or "\uac00" <= character <= "\ud7af" or character >= "\uf900"

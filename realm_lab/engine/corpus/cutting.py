@@ -26,7 +26,7 @@ HELD_OUT_SHARE = 0.02  # of the sentences of file corpora: half for development,
 MIN_SENTENCE_WORDPIECES = 6
 MISALIGNED_SPAN = "salient span that no wordpiece matches"
 PARTS = ("sentences", "cloze_dev", "cloze_test")
-OF_UPDATE = " (second version)"  # of reasons to drop
+OF_UPDATE = " (second version)"  # ends the reasons to drop in a corpus update
 
 Article = list[Document]  # neighbouring documents of one article
 Asked = tuple[Question, Sequence[str], list[int]]  # with its answers after the corpus update and its gold rows
@@ -35,12 +35,12 @@ PASSAGE_COLUMNS = pa.schema([field for field in Passages.COLUMNS if field.name !
 
 
 class Cut(NamedTuple):
-    """Some articles, cut: rows as they are stored, except the `articles` of the passages."""
+    """Passages and sentences cut from some articles: rows as they are stored, except the `articles` of the passages."""
 
-    passages: pa.RecordBatch  # PASSAGE_COLUMNS; empty where only sentences were asked for
+    passages: pa.RecordBatch  # PASSAGE_COLUMNS; empty if only sentences were asked for
     sentences: dict[str, pa.RecordBatch]  # of each of PARTS; `origins` are rows of `passages`, or NO_ROW
     dropped: Counter[str]
-    patches: np.ndarray | None = None  # of the pictures among the passages, which count from the vocabulary's size on
+    patches: np.ndarray | None = None  # of the pictures; their ids here start at the vocabulary's size
 
 
 class PlacedSpans(NamedTuple):
@@ -62,7 +62,7 @@ class _RawSentence(NamedTuple):
     origin: int  # row of its passage, or NO_ROW
     identity: str  # decides whether it is held out
     context: str  # its article
-    given: tuple[Span, ...] | None  # its salient spans, where the document names them
+    given: tuple[Span, ...] | None  # its salient spans, if the document names them
 
 
 class Cutter:
@@ -79,7 +79,7 @@ class Cutter:
         return self._make_tagger()
 
     def cut(self, articles: Sequence[Article], kind: Kind) -> Cut:
-        """The passages of the articles, their sentences, or both, in order."""
+        """Cut articles into passages, sentences, or both, in order."""
         dropped: Counter[str] = Counter()
         documents = [document for article in articles for document in article]
         contexts = ["\n".join(document.text for document in article) for article in articles for _ in article]
@@ -96,7 +96,7 @@ class Cutter:
             if document.picture is not None:
                 passages.append(self._picture(document, title, patches))
                 continue
-            if kind == "sentences":  # the text decides, so that the same sentence is always in the same part
+            if kind == "sentences":  # the identity is the text, so that equal sentences are in the same part
                 raw_sentences += [
                     _RawSentence(text, ids, NO_ROW, text, context, spans)
                     for (text, ids), spans in zip(own, given, strict=True)
@@ -131,7 +131,7 @@ class Cutter:
         return [next(found) if each.given is None else each.given for each in raw_sentences]
 
     def _picture(self, document: Document, title: list[int], patches: list[np.ndarray]) -> dict[str, object]:
-        """The passage of a picture, whose patches are appended to those of the pictures before it."""
+        """Return the passage of a picture, and append its patches to `patches`."""
         assert document.picture is not None
         columns = PICTURE_SIZE // SIDE
         if len(title) + columns**2 + SPECIAL_TOKENS > self._passage_length:
@@ -148,7 +148,7 @@ class Cutter:
     def _part(
         self, ids: list[int], placed: PlacedSpans, identity: str, dropped: Counter[str]
     ) -> tuple[str, PlacedSpans] | None:
-        """The part that a sentence belongs to, and its spans there; None where it cannot be a query."""
+        """Return the part that a sentence belongs to, and its spans there; None if it cannot be a query."""
         share = derive_seed(0, "held-out", identity) / 2**63
         held_out = share < HELD_OUT_SHARE
         if not is_fit(ids, placed.spans, self._sentence_length, dropped, needs_span=held_out):
@@ -181,7 +181,7 @@ def passage_row(passage: Passage, title: list[int], sentences: Sequence[list[int
 def is_fit(
     tokens: Sequence[int], spans: Sequence[int], sentence_length: int, dropped: Counter[str], *, needs_span: bool
 ) -> bool:
-    """True if a sentence can be a query; one that cannot is counted."""
+    """True if a sentence can be a query; otherwise `dropped` counts the reason."""
     if len(tokens) > sentence_length - 2:  # [CLS] and [SEP]
         dropped["sentence longer than corpus.sentence_length"] += 1
     elif len(tokens) < MIN_SENTENCE_WORDPIECES:
@@ -194,8 +194,8 @@ def is_fit(
 
 
 def encode_bodies(tokenizer: Tokenizer, bodies: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-    """The ids and the characters of the wordpieces of passages: sentence by sentence, as they were cut, if a sentence
-    that no blank comes before (Chinese, Japanese) would differ."""
+    """Return the ids and the character offsets of the wordpieces of passages. A tokenizer that marks blanks gets each
+    sentence separately, as in cutting, since a sentence without a blank before it (Chinese, Japanese) would differ."""
     if blank_kind(tokenizer) is None:
         return [(encoding.ids, encoding.offsets) for encoding in encode_batch_plain(tokenizer, bodies)]
     found = []

@@ -65,8 +65,8 @@ _DATE = Expression(rf"(?:{'|'.join(_ALTERNATIVES)})(?![\p{{L}}\p{{N}}]|[.,]\d)")
 
 
 def _beginning(words: str) -> Expression:
-    """Match the positions where a date may start, some with one of the words: not inside a word or a longer number, and
-    not an amount of money."""
+    """Return an expression for the characters that a date may start with: a digit, an apostrophe, or one of the words.
+    It matches neither inside a word or a longer number, nor in an amount of money."""
     first, rest = "".join({word[0] for word in words.split("|")}), "|".join(word[1:] for word in words.split("|"))
     return Expression(rf"[\d'’{first}](?<![\p{{L}}\p{{N}}$€£¥#].)(?<!\d[.,].)(?:(?<=[\d'’])|{rest})")
 

@@ -1,4 +1,4 @@
-"""Regular expressions with classes of Unicode, for `regex`; for plain ASCII text `re` finds the same, faster.
+"""Regular expressions with classes of Unicode, for `regex`; in plain ASCII text `re` finds the same matches, faster.
 
 `re` searches several times as fast for an expression that starts with a class of characters as for any other. So
 optional prefixes are matched last, and long expressions are tried only at positions found by a short one.
@@ -16,8 +16,8 @@ _ASCII = {r"\p{Lu}": "A-Z", r"\p{Ll}": "a-z", r"\p{L}": "A-Za-z", r"\p{M}": "", 
 
 
 class Expression:
-    """One expression, compiled for any text and for plain ASCII. Its classes of Unicode stand within brackets, and what
-    it looks back at has one width, as `re` wants it."""
+    """One expression, compiled for any text and for plain ASCII. Classes of Unicode may be used only inside brackets,
+    and look-behinds need a fixed width, as in `re`."""
 
     def __init__(self, pattern: str):
         self._any, plain = regex.compile(pattern), pattern
@@ -31,8 +31,8 @@ class Expression:
 
 
 def matches_from(beginning: Expression, whole: Expression, text: str) -> Iterator[Any]:
-    """Return the matches of `whole` in order, not overlapping, that start at a match of `beginning`, or before it by
-    as many characters as the number of its last group."""
+    """Return the matches of `whole` in order, not overlapping. A match starts n characters before a match of
+    `beginning`, n being the number of the last group in that match (0: no group)."""
     match, position = whole.of(text).match, 0
     for start_of in beginning.of(text).finditer(text):
         start = start_of.start() - (start_of.lastindex or 0)

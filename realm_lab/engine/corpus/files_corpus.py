@@ -33,24 +33,24 @@ from realm_lab.engine.params.sections import identity_values
 from realm_lab.errors import UserError
 from realm_lab.records.files import digest_file
 
-FILE_ROLES: dict[str, Split | None] = {  # and the split that is read of each
+FILE_ROLES: dict[str, Split | None] = {  # role -> the split that is read of its files
     **dict.fromkeys(("knowledge", "knowledge_updated", "pretrain")),
     **{f"questions_{split}": split for split in SPLITS},
 }
 
 
 class FilesCorpus(TextSource):
-    """The files named in `corpus.files` as a source. Everything streams and repeats exactly.
+    """The files named in `corpus.files` as a source. Everything streams, and is the same each time it is read.
 
-    `max_articles` counts articles over the files of `knowledge` that no test question comes from. The files that
-    test questions come from are kept whole, so that those stay answerable; so are files that only the later version
-    (`knowledge_updated`) names.
+    `max_articles` counts articles over the files of `knowledge` that `questions_test` does not name. Files that
+    `questions_test` names are kept whole, so that their questions stay answerable. Files that only the later version
+    (`knowledge_updated`) names are kept whole too.
     """
 
     def __init__(self, request: SourceRequest):
         super().__init__(request)
         self._files = request.corpus.files
-        self._left_out: set[str] = set()  # documents that questions name and the parameters or the format leave out
+        self._left_out: set[str] = set()  # documents that questions name, but the parameters or the format leave out
         self.versions = 2 if self._files.knowledge_updated else 1
         named = input_files(*self._files.knowledge, *self._files.knowledge_updated)
         has_pictures = any(is_picture(file.path) for file in named)
@@ -112,8 +112,8 @@ class FilesCorpus(TextSource):
         return read_documents(input_files(*self._files.pretrain), dropped, wanted)
 
     def asked_documents(self) -> frozenset[str]:
-        """The documents that questions of any split name, in the corpus or not. UserError: a file has no question
-        that is of use."""
+        """The documents that questions of any split name, in the corpus or not. UserError: a file has no usable
+        question."""
         return self._asked
 
     @cached_property
@@ -130,12 +130,12 @@ class FilesCorpus(TextSource):
         return frozenset(documents)
 
     def known_questions(self, split: Split, known: Set[str]) -> list[Question]:
-        """Questions of a split, an even sample of them where a maximum is given.
+        """Questions of a split, an even sample of them if a maximum is given.
 
-        `known` are the documents that are in the corpus, of those asked for. `document` is kept where the corpus holds
-        it. A question from a knowledge file whose documents are not in the corpus is left out (`max_articles`,
-        `drop_pages`); one from another file stays, its gold document unknown. UserError: files are named, and none of
-        their questions is left; or a file of judgements names a document that no file has.
+        `known` are the documents of `asked_documents` that are in the corpus. A question loses its `document` if this
+        is not known. A question from a knowledge file is left out if none of its documents is in the corpus
+        (`max_articles`, `drop_pages`). One from another file stays, without a gold document. UserError: files are
+        named, and none of their questions is left, or a file of judgements names a document that no file has.
         """
         names: list[str] = getattr(self._files, f"questions_{split}")
         maximum = {"train": self._files.max_train_questions, "test": self._files.max_test_questions}.get(split)
@@ -185,7 +185,7 @@ def _judgements(files: Files) -> Iterator[tuple[str, list[str]]]:
 
 
 def nothing_kept(dropped: Dropped) -> str:
-    """Why a file gives no questions, and what to do."""
+    """Explain why a file gives no questions, and what to do."""
     reasons = "; ".join(f"{count} × {reason}" for reason, count in dropped.items())
     why = f"dropped: {reasons}" if reasons else "there is none"
     return f"no question is kept ({why}); name a file of questions with answers"

@@ -1,4 +1,4 @@
-"""A dictionary from 64-bit hashes to numbers, in a fraction of the memory, to recognise things in prepare."""
+"""A dictionary from 64-bit hashes to numbers, in a fraction of the memory of a dict, to recognise copies in prepare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MOST_USED = 0.7  # of the slots; above that, their number doubles
 
 
 class HashNumbers:
-    """Open addressing with linear probing: 17 to 35 bytes a hash, where a dictionary takes over 100."""
+    """Open addressing with linear probing: 17 to 35 bytes per hash, while a dict takes over 100."""
 
     def __init__(self) -> None:
         self._used = 0
@@ -19,7 +19,7 @@ class HashNumbers:
         self._mask, self._most = slots - 1, int(MOST_USED * slots)
 
     def setdefault(self, found: int, number: int) -> int:
-        """The number of a hash, which is `number` (below 2^31) if it was not there."""
+        """Return the number of a hash; a new hash gets `number` (below 2^31)."""
         found = found or 1  # 0 is an empty slot
         hashes, mask = self._hashes, self._mask
         slot = found & mask

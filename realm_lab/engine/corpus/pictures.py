@@ -1,7 +1,7 @@
-"""Pictures as passages: cut into square patches, one id each after the wordpieces.
+"""Pictures as passages: cut into square patches, whose ids follow those of the wordpieces.
 
 A passage that is a picture has no text. Its wordpieces are the ids V, V+1, ... of patches (V words in the vocabulary),
-row by row, and `sentence_starts` has the start of each row. A prepared corpus has the pixels of all patches together.
+row by row, and `sentence_starts` has the start of each row. One file of a prepared corpus has the pixels of all.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_picture(path: Path, size: int) -> np.ndarray:
 
 
 def data_uri(patches: np.ndarray, columns: int) -> str:
-    """A picture for the inside of a page; as a PNG the noise of a photograph would make it four times as long."""
+    """Return a picture as a data URI: a JPEG, since a PNG of a noisy photograph would be four times as long."""
     file = BytesIO()
     Image.fromarray(join_patches(patches, columns)).save(file, "JPEG", quality=85, subsampling=0)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()

@@ -1,7 +1,7 @@
-"""Runs of articles cut by several processes and handed out in order: the same rows for any number of processes.
+"""Cut runs of neighbouring articles in several processes. Rows and order do not depend on the number of processes.
 
-The cuts so far are kept on disk until the corpus is written: a stopped preparation resumes from there. A file
-holds one run of articles as streams of Arrow, with the reasons to drop in the first one's metadata.
+Each cut is kept on disk until the corpus is written, so that a stopped preparation resumes from there. A file has the
+cut of one run as Arrow streams. The metadata of the first stream has the reasons to drop.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from realm_lab.errors import UserError
 from realm_lab.records.files import atomic_write
 
 RUN_CHARACTERS = 400_000  # of text that a process is given at once
-PICTURE_CHARACTERS = 8000  # that a picture stands for: the pixels of a run are held in memory
+PICTURE_CHARACTERS = 8000  # that a picture counts as, since the pixels of a run are held in memory
 AHEAD = 2  # runs that wait beyond those that are being cut
-DROPPED, PATCHES = b"dropped", "patches"  # in a file of cuts
+DROPPED, PATCHES = b"dropped", "patches"  # names in the file of a cut
 
 
 def cut_all(
     make_cutter: Callable[[], Cutter], articles: Iterable[Article], kind: Kind, workers: int, kept: Path
 ) -> Iterator[Cut]:
     """Yield the cut articles in their order, with a cutter for each worker (`make_cutter` is pickled). At most
-    `workers` + AHEAD runs are in memory. Each is written into the folder `kept`, and read from there if it exists."""
+    `workers` + AHEAD runs are in memory. Each cut is written into the folder `kept`, and read from there if it
+    exists."""
     runs = runs_of(articles)
     begun = list(itertools.islice(runs, 2))
     runs = itertools.chain(begun, runs)
@@ -66,7 +67,7 @@ def cut_all(
 
 
 def cut_once(cutter: Cutter, run: list[Article], kind: Kind, path: Path) -> Cut:
-    """The articles, cut; read from `path` where that is, else written there."""
+    """Return the cut of some articles. It is read from `path` if that exists, else made and written there."""
     if path.exists():
         return read_cut(path)
     made = cutter.cut(run, kind)
@@ -79,7 +80,7 @@ def _made(run: Future[Cut] | Path) -> Cut:
 
 
 def runs_of(articles: Iterable[Article]) -> Iterator[list[Article]]:
-    """Neighbouring articles, about RUN_CHARACTERS together."""
+    """Yield runs of neighbouring articles, each of about RUN_CHARACTERS."""
     run: list[Article] = []
     size = 0
     for article in articles:
@@ -109,7 +110,7 @@ def _start(make_cutter: Callable[[], Cutter]) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for ever."""
+    """End this worker when its parent is killed; it would wait for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "the pool started us"
     parent.join()

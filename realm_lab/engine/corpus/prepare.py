@@ -23,8 +23,8 @@ from realm_lab.errors import UserError
 from realm_lab.records.digests import write_last
 from realm_lab.records.files import DiskFull, atomic_directory, digest, digest_file
 
-FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
-PASSAGE_WORDPIECES = "wordpieces of passages"  # counted of texts
+FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is reused
+PASSAGE_WORDPIECES = "wordpieces of passages"  # a count that only sources of texts have
 
 
 def corpus_inputs(params: Params, seed: int) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def prepare(
 ) -> Manifest:
     """Prepare the corpus into `folder`, which appears only when everything is written.
 
-    Texts are cut by `workers` processes, each with a separate tagger; the bytes are the same for any number.
-    Cuts are kept in a hidden neighbour until then: after a stop, the next call resumes from there.
+    Texts are cut by `workers` processes, each with a separate tagger; the bytes are the same for any number. Cuts are
+    kept in a hidden folder next to `folder` until then, so that after a stop the next call resumes from them.
     """
     inputs = corpus_inputs(params, seed)
     key = digest(inputs)
@@ -107,7 +107,7 @@ def prepare(
 
 @contextmanager
 def _kept_while_it_can_go_on(kept: Path) -> Iterator[None]:
-    """Delete what is kept at the end, and where the input is at fault: another one has another key."""
+    """Delete the kept cuts at the end, and if the input is at fault, since a corrected input has another key."""
     try:
         yield
     except (DiskFull, ProcessLost):
@@ -120,7 +120,7 @@ def _kept_while_it_can_go_on(kept: Path) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=8)
 def _check_tokenizer(folder: str, *digests: str) -> None:
-    """UserError: a folder's tokenizer cannot be read. Done once for files with these digests."""
+    """Raise a UserError if a folder's tokenizer cannot be read. Files with the same digests are checked once."""
     load_tokenizer(folder)
 
 

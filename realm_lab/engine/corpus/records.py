@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 AnswerKind = Literal["text", "regex"]
 Split = Literal["train", "dev", "test"]
-UPDATED = " updated"  # follows the digest of a corpus where its second version is meant
-PICTURE = "picture"  # the form of a passage that is one
+UPDATED = " updated"  # follows the digest of a corpus if its second version is meant
+PICTURE = "picture"  # the form of passages that are pictures
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
@@ -29,7 +29,7 @@ class Document(NamedTuple):
     article: str  # shared by documents of one article; SQuAD: the title as in the file
     form: str = "text"  # or another form such as "triple": passages of each form are counted separately
     picture: str | None = None  # an image file, in place of text
-    spans: tuple[Span, ...] | None = None  # its salient spans, where the file names them; None: the tagger finds them
+    spans: tuple[Span, ...] | None = None  # its salient spans, if the file names them; None: the tagger finds them
 
 
 class Passage(NamedTuple):
@@ -56,15 +56,15 @@ class Question(NamedTuple):
     id: str
     question: str  # without outer blanks
     answers: tuple[str, ...]  # at least one, unless documents are `judged`
-    document: str | None  # id of the gold document; None where unknown
+    document: str | None  # id of the gold document; None if unknown
     answer_kind: AnswerKind = "text"  # "regex": each answer is a regular expression (CuratedTREC)
     answers_updated: tuple[str, ...] = ()  # in the later version of the corpus, if the file has them; else empty
     groups: tuple[str, ...] = ()  # question groups with separate scores, such as "relation_held_out"
-    path: tuple[int, ...] = ()  # rows of the passages that lead to the answer, in order, where it takes several
+    path: tuple[int, ...] = ()  # rows of the passages that lead to the answer, in order, if it takes several
     judged: tuple[tuple[str, int], ...] = ()  # documents or passages (ID/N), and their relevance; 0: a hard negative
-    relevance: tuple[tuple[int, int], ...] = ()  # the same as rows of the corpus; row -1: not in the corpus
+    relevance: tuple[tuple[int, int], ...] = ()  # `judged`, as rows of the corpus; row -1: not in the corpus
     evidence: tuple[str, ...] = ()  # ids of documents that support the answer; others may hold its words by chance
-    supporting: tuple[int, ...] = ()  # rows of the passages of these documents: those that hold an answer, else all
+    supporting: tuple[int, ...] = ()  # rows of the passages of `evidence` that hold an answer, or of all if none does
 
     @property
     def gold_documents(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Question(NamedTuple):
 
     @property
     def named_documents(self) -> tuple[str, ...]:
-        """Return the documents that it names, relevant or not, and the document of each passage that it names."""
+        """The documents that the question names, relevant or not, and the document of each passage that it names."""
         named = [*self.gold_documents, *self.evidence, *(document for document, _ in self.judged)]
         return *named, *filter(None, map(document_of, named))
 

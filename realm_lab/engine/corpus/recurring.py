@@ -15,10 +15,10 @@ Span = bytes | tuple[int, int]
 
 
 def only_recurring(sentences: Sentences, corpus: Iterable[Sentences], least: int, most: int, unknown: int) -> Sentences:
-    """`sentences` with those of their salient spans that are salient in `least` to `most` other passages.
+    """Return a view of `sentences` with only the salient spans that are salient in `least` to `most` other passages.
 
-    `corpus` has the sentences of all passages; a span is the same if its wordpieces are, and none of
-    them is the `unknown` one. Sentences may keep no span.
+    `corpus` has the sentences of all passages. Spans are the same if their wordpieces are, and none of these is the
+    `unknown` one. Sentences may keep no span.
     """
     passages: dict[Span, set[int]] = {}
     for part in corpus:
@@ -43,7 +43,7 @@ def _spans(sentences: Sentences, unknown: int) -> Iterable[tuple[int, Span]]:
 
 
 def _with_spans(sentences: Sentences, kept: np.ndarray) -> Sentences:
-    """A view with some of the salient spans, numbered through the corpus."""
+    """Return a view with some of the salient spans. `kept`: true for a span to keep, of all spans in order."""
     bounds = np.asarray(sentences.spans.offsets) // 2  # of each sentence's spans
     before = np.concatenate([[0], kept.cumsum()])  # spans kept before each span
     pairs = np.asarray(sentences.spans.values).reshape(-1, 2)[kept]

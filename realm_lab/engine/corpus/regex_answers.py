@@ -1,8 +1,8 @@
 """Regular expressions as answers (CuratedTREC): no pattern can hang the program, and none fails silently.
 
-The released code compiles patterns with Python's `re`: case-insensitive, Unicode, `^` and `$` at every line. So does
-this, to see whether they are valid; then the package `regex`, whose matching can be given a time limit, matches them.
-Patterns that it would read in another way (`[[:alpha:]]`, `(?:a){e<=1}`) count as invalid, and are named.
+The released code compiles patterns with Python's `re`: case-insensitive, Unicode, `^` and `$` at every line. Here `re`
+only checks that a pattern is valid. The package `regex` matches it, since `regex` has a time limit. A pattern that
+`regex` would read in another way (`[[:alpha:]]`, `(?:a){e<=1}`) counts as invalid, and is named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def compile_pattern(pattern: str) -> Any:
     """Compile a pattern for the package `regex`; a ValueError explains why it is invalid."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # of sets that another version of `re` may read as nested
+            warnings.simplefilter("error", FutureWarning)  # of sets that a later version of `re` may read as nested
             re.compile(pattern, re.IGNORECASE | re.UNICODE | re.MULTILINE)
         if _FUZZY.search(pattern):
             raise ValueError("'{e' and the like mean another thing here than in Python's re; escape the '{'")
@@ -35,7 +35,7 @@ def compile_pattern(pattern: str) -> Any:
 
 
 class Problem(NamedTuple):
-    """A pattern that could not be used as it is, or is `empty`: it matches nothing at all, and so every text."""
+    """A pattern that cannot be used as it is, or is `empty`: it matches the empty text, and so every text."""
 
     question: str  # id
     pattern: str
@@ -46,9 +46,9 @@ class Problem(NamedTuple):
 class Patterns:
     """Compiles each pattern once and remembers the problems.
 
-    An invalid pattern matches nothing (released code). So does one that has run out of time, from then on: a question
-    costs at most one time limit for each of its patterns, whatever the number of passages. An empty one, such as
-    `.*` or `Paris|`, counts as the released code counts it, and is named.
+    An invalid pattern matches nothing (released code). A pattern that ran out of time matches nothing from then on: a
+    question costs at most one time limit for each of its patterns, whatever the number of passages. An `empty` one,
+    such as `.*` or `Paris|`, matches everything, as in the released code, and is named.
     """
 
     def __init__(self, time_limit_seconds: float = TIME_LIMIT_SECONDS):
@@ -64,14 +64,14 @@ class Patterns:
         return list(self._problems.values())
 
     def counts(self) -> dict[str, int]:
-        """Patterns with a problem, by its kind."""
+        """Count the problems by kind."""
         kinds = [problem.kind for problem in self.problems]
         return {kind: kinds.count(kind) for kind in KINDS}
 
     def matches(self, text: str, patterns: Sequence[str], question: str) -> bool:
         """True if a pattern matches from the start of an answer, with anything after it (released code: `re.match`).
 
-        `question` is the id that names a problem."""
+        `question`: the id that is recorded with a problem."""
         matched = [self._try("match", text, pattern, question) for pattern in patterns]  # all, for their problems
         return any(matched)
 

@@ -10,17 +10,17 @@ Dates are found first, names in the rest, then numbers; within a kind the longes
 
 The first word of a sentence is capitalised whatever it is. Function words ("The", "However") are never part of
 a name there. Any other first word is part of a name if it is spelled unlike an ordinary word ("NASA", "McDonald"),
-or if the surrounding text has it capitalised inside a sentence; otherwise a single one is skipped, and before
-further capitalised words it counts unless the surrounding text has it in lower case. Inside a sentence a
-capitalised function word belongs to the name it precedes ("The Who", "One Nation").
+or if the surrounding text has it capitalised inside a sentence. Otherwise it is skipped if no capitalised word
+follows, or if the surrounding text has it in lower case. Inside a sentence a capitalised function word belongs to
+the name it precedes ("The Who", "One Nation").
 
 On WikiGold's training part (109 Wikipedia documents; "name" against PER, LOC, ORG and MISC, exact boundaries):
 precision 0.78, recall 0.86, F1 0.82 (0.81 without context). Most errors are titles of persons and works.
 
 It misses names in lower case ("van Gogh" loses its "van" at the front), single-word names at the start of a
-sentence that do not recur, spelled numbers ("three"). It fails on names joined by "of" that are two
-("Duke of York of England"), a possessive splits a name ("Jehovah's | Witnesses"), headlines in title case become one
-span, adjectives of countries ("American") count as names, "Windows 2000" yields a date.
+sentence that do not recur, and spelled numbers ("three"). It joins two names with "of" between them
+("Duke of York of England"), and splits a name with a possessive ("Jehovah's | Witnesses"). Headlines in title case
+become one span, adjectives of countries ("American") count as names, and "Windows 2000" yields a date.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Tagger(Protocol):
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
         """Return the spans of each text: sorted, not overlapping, exact offsets. `contexts` are the texts around them.
 
-        A function of the whole list: a model's result for a text may depend, in the last bits, on its neighbours.
+        The result depends on the whole list: a model's scores may depend, in the last bits, on the other texts.
         """
 
 
@@ -76,7 +76,7 @@ def tagger_digest(name: Path | str) -> str:
 
 
 def rule_tagger(text: str, context: str = "") -> tuple[Span, ...]:
-    """The tagger described above."""
+    """Return the salient spans of a text by the rules described above."""
     spans = [Span(start, end, "date") for start, end in find_dates(text)]
     rest = _without(text, spans)
     spans += [Span(start, end, "name") for start, end in _find_names(rest, context)]
@@ -121,7 +121,7 @@ _NAME = Expression(
     rf"(?:{_BLANK}{_PART}|(?:{_BLANK}{_JOINER}){{1,3}}{_BLANK}{_PART}|{_SUFFIX})*"
     rf"(?:{_BLANK}\d{{1,3}}(?![\p{{L}}\p{{N}}%]|[.,:]\d|{_BLANK}?(?:per|million|billion)))?"
 )
-# The first capital of a name, in a word that starts here or, by the number of the group, with small letters ("iPhone").
+# The first capital of a name. The number of the last group is the number of small letters before it ("iPhone": 1).
 _NO_WORD = r"(?<![\p{L}\p{M}\p{N}_])"
 _CAPITAL = Expression(
     rf"[\p{{Lu}}](?:(?<={_NO_WORD}.)|(?<={_NO_WORD}[\p{{Ll}}].)()|(?<={_NO_WORD}[\p{{Ll}}][\p{{Ll}}].)())"
@@ -161,7 +161,8 @@ FUNCTION_WORDS = frozenset(
 
 @lru_cache(maxsize=16)
 def seen_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Words capitalised where only a name is (after a word in lower case or a comma), and words in lower case."""
+    """Return the words capitalised inside a sentence (after a word in lower case, a number or a comma), which are names
+    there, and the words in lower case."""
     capitalised, lower = _found_in_parts(_MID_SENTENCE, text.split(". ")), _found_in_parts(_LOWER, set(text.split()))
     return frozenset(capitalised), frozenset(lower)
 
@@ -181,7 +182,7 @@ def _find_names(text: str, context: str) -> list[tuple[int, int]]:
     search_start = _AT_START.of(text).search
     for found in matches_from(_CAPITAL, _NAME, text):
         start = found.start()
-        is_within = text[start - 1 : start] == " " and text[start - 2 : start - 1].isalpha()  # as most are
+        is_within = text[start - 1 : start] == " " and text[start - 2 : start - 1].isalpha()  # the usual case
         if is_within or (start and not search_start(text, max(0, start - 8), start)):
             kept = _name_within(found[0])
         else:
@@ -216,7 +217,7 @@ def _name_in(found: str, at_start: bool, capitalised: frozenset[str], lower: fro
         joiners = _JOINERS.of(found).match(found, start)  # words to drop at the front ("Because of the Alps")
         start = joiners.end() if joiners else start
         at_start = False
-    if found[start:end].endswith(".") and not _KEEPS_DOT.of(found).search(found, start):  # that of the sentence
+    if found[start:end].endswith(".") and not _KEEPS_DOT.of(found).search(found, start):  # the sentence's full stop
         end -= 1
     return (start, end) if sum(map(str.isalnum, found[start:end])) > 1 else None
 

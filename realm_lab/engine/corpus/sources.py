@@ -1,8 +1,8 @@
 """Corpus sources: the origin of passages, sentences and questions. `corpus.source` names one.
 
-A source is a class that is called with a SourceRequest. One of texts is a subclass of TextSource (text_source.py),
-which cuts, tags and tokenises them; any other yields the rows of a prepared corpus itself, as the toy world does.
-`corpus.tagger` names who finds salient spans: a class that is made in each process that cuts texts, with its options.
+A source is a class that is called with a SourceRequest. A source of texts is a subclass of TextSource (text_source.py),
+which cuts, tags and tokenises them. Another source yields the rows of a prepared corpus itself, as the toy world does.
+`corpus.tagger` names the class that finds salient spans. Each process that cuts texts makes one, with its options.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class SourceRequest:
 
 
 class Source(Protocol):
-    """The inputs of a prepared corpus. Everything streams and repeats exactly."""
+    """The inputs of a prepared corpus. Everything streams, and is the same each time it is read."""
 
     versions: int  # of Z: 2 with a corpus update
     drops_duplicates: bool  # keep only the first of the passages with the same title and text
-    patches: np.ndarray | None  # the first pixels of pictures; None: Z has no pictures
+    patches: np.ndarray | None  # patches to write before those of the cuts; None: Z has no pictures
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -69,11 +69,11 @@ class Source(Protocol):
     @classmethod
     def identity(cls, corpus: Corpus, options: Any, seed: int) -> dict[str, Any]:
         """Return the inputs of the texts besides the name of the source, the cutting and the tokenizer. They are part
-        of the key of the prepared corpus; with `seed` among them each seed has a separate corpus, and `corpus` adds to
-        the parameters of the corpus. UserError: there are no such texts."""
+        of the key of the prepared corpus. With an entry `seed` each seed has a separate corpus. The required entry
+        `corpus` is added to the parameters of the corpus. UserError: there are no such texts."""
 
     def cuts(self, version: int) -> Iterator[Cut]:
-        """A version of Z, in row order; if X is Z, the first with its sentences."""
+        """Yield a version of Z, in row order; if X is Z, the first version comes with its sentences."""
 
     def pretrain_cuts(self) -> Iterator[Cut]:
         """The sentences of X, if it is another corpus than Z."""
@@ -82,10 +82,11 @@ class Source(Protocol):
         """The documents whose rows `asked` needs to know."""
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
-        """Yield the questions of a split. `rows` are the rows of the passages of questioned documents."""
+        """Yield the questions of a split. `rows`: document -> rows of its passages, for each of `asked_documents`."""
 
     def article_batches(self) -> Iterator[pa.RecordBatch] | None:
-        """Return filler articles for the reader's warm start, with the columns of store.Articles; None: it reads Z."""
+        """Return filler articles for the reader's warm start (columns: store.Articles); None if the warm start reads
+        Z."""
 
 
 CORPUS_SOURCES: Kind[Callable[..., Source]] = Kind("corpus source", "Class", "request")
@@ -102,7 +103,7 @@ def corpus_source(corpus: Corpus) -> Plugin[Callable[..., Source]]:
 
 
 def source_options(corpus: Corpus) -> Any:
-    """The options of the source, as its model, with their defaults; None: it has none."""
+    """The options of the source, with their defaults, as its Section; None: it has none."""
     return corpus_source(corpus).options
 
 

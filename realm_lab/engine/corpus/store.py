@@ -74,7 +74,7 @@ class Ragged:
 
     @classmethod
     def of(cls, offsets: np.ndarray, values: np.ndarray) -> Ragged:
-        """Make lists that are in memory."""
+        """Make a Ragged of arrays in memory."""
         made = cls.__new__(cls)
         made.offsets, made.values = offsets, values
         return made
@@ -87,7 +87,7 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [rows]"""
+        """Length of each row, int64 [rows]."""
         return np.diff(self.offsets)
 
 
@@ -104,7 +104,7 @@ class TextTable:
         return dict(row)
 
     def rows(self, first: int, count: int | None = None) -> TextTable:
-        """Return this many rows from one on, or all that are left."""
+        """Return `count` rows from row `first` on, or all that are left."""
         return TextTable(self._table.slice(first, count))
 
     def column(self, name: str, default: Any = None) -> list[Any]:
@@ -122,7 +122,8 @@ class TextTable:
         return TextTable(other.append_column(name, pa.array(values, pa.string())))
 
     def codes(self, name: str, default: str) -> tuple[list[str], np.ndarray]:
-        """Return the sorted values of a column, and the number of each row's; all are the default if it is missing."""
+        """Return the sorted distinct values of a column, and the index of each row's value among them; a missing column
+        has the default in every row."""
         if name not in self._table.column_names:
             return [default], np.zeros(self._table.num_rows, np.int32)
         found = self._table.column(name).combine_chunks().dictionary_encode()
@@ -132,7 +133,7 @@ class TextTable:
 
 
 INT = pa.int32()
-TOKENS, PLACES = pa.list_(pa.uint32()), pa.list_(pa.int32())  # wordpieces, and whatever else is a list of numbers
+TOKENS, PLACES = pa.list_(pa.uint32()), pa.list_(pa.int32())  # lists of wordpieces, and of any other numbers
 
 
 class PartWriter:
@@ -197,11 +198,11 @@ class Passages:
 
     @cached_property
     def forms(self) -> tuple[list[str], np.ndarray]:
-        """The forms that there are, and the number of each passage's, int32 [rows]."""
+        """The sorted forms of the passages, and the index of each passage's form among them, int32 [rows]."""
         return self.text.codes("form", "text")
 
     def picture(self, row: int) -> str | None:
-        """A passage that is a picture as a data URI, else None."""
+        """Return a passage that is a picture as a data URI; None for a passage of text."""
         if self._pictures is None or self.text.row(row)["form"] != PICTURE:
             return None
         patches, first_id = self._pictures
@@ -210,7 +211,8 @@ class Passages:
         return data_uri(patches[np.asarray(self.bodies[row], np.int64) - first_id], columns)
 
     def id_of(self, row: int) -> str:
-        """The id of a passage outside this corpus: its document's, unless that was cut into several."""
+        """Return the id of a passage for use outside this corpus: its document's id, unless that document has several
+        passages."""
         row = int(row)
         near = self.text.rows(max(0, row - 1), 3 if row else 2).column("document")  # a document's rows are neighbours
         text = self.text.row(row)
@@ -223,8 +225,8 @@ class Passages:
 class Sentences:
     """Sentences and their salient spans, which may be none.
 
-    `spans[i]` is a flat list of (first wordpiece, end wordpiece) pairs; `origins` and `gold` are rows of the
-    knowledge corpus, or NO_ROW; the tagger's label of each span is in text.arrow, and the sentence as it is written.
+    `spans[i]` is a flat list of (first wordpiece, end wordpiece) pairs. `origins` and `gold` are rows of the knowledge
+    corpus, or NO_ROW. text.arrow has the tagger's label of each span, and the sentence as it is written.
     """
 
     COLUMNS = pa.schema(
@@ -243,7 +245,7 @@ class Sentences:
         return len(self.tokens)
 
     def set_labels(self, labels: Sequence[str]) -> None:
-        """The labels of a view with other spans, joined as they are stored."""
+        """Set the labels of a view with other spans, joined as they are stored."""
         self._text = self._text.replaced("labels", labels)
 
     def text(self, row: int) -> str:
@@ -275,7 +277,7 @@ class Sentences:
 
 
 class Articles:
-    """Filler pairs for the reader's warm start: `restated` helps with `sentences`, `other` does not."""
+    """Filler pairs for the reader's warm start: `restated` helps to predict words of `sentences`, `other` does not."""
 
     COLUMNS = pa.schema([("sentences", TOKENS), ("spans", PLACES), ("restated", TOKENS), ("other", TOKENS)])
 
@@ -302,9 +304,8 @@ class Questions:
             ("answers_updated", pa.list_(pa.string())),
         ]
     )
-    # further columns, where not all answers are plain text, where questions are in groups, where an answer takes
-    # several passages, where the relevance of documents is judged: of the rows of each, or of NO_ROW, and where
-    # passages are known that support the answer
+    # Further columns, written only if needed: kinds of answers that are not all plain text, groups of questions,
+    # passages of a path, judged passages (rows, or NO_ROW), their relevance, and passages that support the answer.
     KIND, GROUPS = pa.field("answer_kind", pa.string()), pa.field("groups", pa.list_(pa.string()))
     PATH, JUDGED, RELEVANCE, SUPPORTING = (
         pa.field(name, PLACES) for name in ("path", "judged", "relevance", "supporting")
@@ -374,7 +375,7 @@ class PreparedCorpus:
         return (self.folder / "passages_updated").exists()
 
     def sentences(self, name: str = "sentences") -> Sentences:
-        """`sentences` (X), `cloze_dev` or `cloze_test`."""
+        """Open `sentences` (X), `cloze_dev` or `cloze_test`."""
         return Sentences(self._existing(name), self._token_dtype)
 
     def articles(self) -> Articles | None:
@@ -395,5 +396,5 @@ class PreparedCorpus:
 
 
 def token_dtype(vocabulary_size: int, has_pictures: bool) -> type:
-    """The smallest unsigned type that holds every wordpiece id, and, in a second range, those of patches."""
+    """Return uint16 if it holds every wordpiece id and no passage is a picture, else uint32."""
     return np.uint16 if vocabulary_size <= 1 << 16 and not has_pictures else np.uint32

@@ -33,8 +33,8 @@ MAX_LINE_MB = 64  # of one line, one member of a JSON array or one field of a ta
 MAX_EXPANSION = 200  # times the compressed size; text of any language stays under 30
 MEGABYTE = 1 << 20
 PARQUET = "PAR1"  # the head of a Parquet file
-TFRECORD = ".tfrecord"  # in the name of such a file; its first bytes show nothing
-_SKIPPABLE = {bytes([first]) + b"\x2a\x4d\x18": ".zst" for first in range(0x50, 0x60)}  # frames of zstd, as pzstd's
+TFRECORD = ".tfrecord"  # in the name of such a file, since its first bytes do not show the format
+_SKIPPABLE = {bytes([first]) + b"\x2a\x4d\x18": ".zst" for first in range(0x50, 0x60)}  # skippable frames, as pzstd's
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"} | _SKIPPABLE
 _PACKED = {b"PK\x03\x04": "a zip archive", b"\xfd7zX": "an xz file", b"7z\xbc\xaf": "a 7z archive"}
 _TAR = b"ustar"  # at byte 257
@@ -78,8 +78,8 @@ def plain_name(path: Path) -> str:
 
 
 def read_head(path: Path) -> str:
-    """About the first 65,000 characters, or a first JSON record of up to MAX_LINE_MB; a file without any text is a
-    UserError. PARQUET of a Parquet file, and TFRECORD of one that is named so."""
+    """Return about the first 65,000 characters, or the first JSON record, up to MAX_LINE_MB, if it is longer. Return
+    PARQUET for a Parquet file, and TFRECORD for a file with this name. UserError: the file has no text."""
     with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
     if head.startswith(PARQUET.encode()):
@@ -128,7 +128,8 @@ def _decode(data: bytes, path: Path, line: int) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, decompressed; recognised by its first bytes, so that a wrong suffix is noticed."""
+    """Open the bytes of a file, decompressed. The first bytes show the compression; a suffix that disagrees is a
+    UserError."""
     try:
         with open(path, "rb") as file:
             start = file.read(4)
@@ -158,7 +159,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 class _Measured(io.RawIOBase):
-    """A decompressed stream that stops when it grows beyond what its compressed size makes believable."""
+    """A decompressed stream. UserError: it exceeds EXPANSION_GRACE and MAX_EXPANSION times its compressed size."""
 
     def __init__(self, plain: Any, packed: IO[bytes], path: Path):
         self._plain, self._packed, self._path = plain, packed, path

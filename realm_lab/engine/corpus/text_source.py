@@ -26,11 +26,11 @@ from realm_lab.engine.params.corpus import Corpus
 from realm_lab.engine.params.sections import identity_values
 
 CUTTING_VERSION = 2  # raised when the same texts yield other passages, sentences or spans
-MOST_CHARACTERS = 8_000_000  # per article: a longer one with one name is not held in memory as a whole
+MOST_CHARACTERS = 8_000_000  # per article: a longer article is cut in parts, and not held in memory as a whole
 
 
 class TextSource(ABC):
-    """A source that overrides `documents`, and, if it has them, `pretrain_documents` and `questions`.
+    """Base class of sources of texts; override `documents`, and if needed `pretrain_documents` and `questions`.
 
     Attributes:
         versions: 2 if `documents(1)` are those after a corpus update.
@@ -55,7 +55,7 @@ class TextSource(ABC):
 
     @abstractmethod
     def documents(self, version: int = 0) -> Iterator[Document]:
-        """The documents of Z, those of an article together; their ids differ."""
+        """Yield the documents of Z, with distinct ids, the documents of an article one after the other."""
 
     def pretrain_documents(self) -> Iterator[Document]:
         """The documents of X, if `corpus.pretrain_corpus` is separate."""
@@ -79,7 +79,7 @@ class TextSource(ABC):
         return train_wordpiece((document.text for document in self.documents()), settings.vocabulary_size)
 
     def cuts(self, version: int) -> Iterator[Cut]:
-        """A version of Z; if X is Z, the first with its sentences."""
+        """Yield a version of Z; if X is Z, the first version comes with its sentences."""
         same = self.request.corpus.pretrain_corpus == "same" and not version
         kind: Kind = "passages and sentences" if same else "passages"
         return self._cut(self.documents(version), kind, f"passages-{version}")
@@ -101,8 +101,9 @@ class TextSource(ABC):
         return frozenset(name for split in SPLITS for q in self.questions(split) for name in q.named_documents)
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
-        """The questions of a split. Gold are the passages of the documents (`rows`) that hold an answer, or, if none of
-        those that are judged relevant does, all of them; and likewise those that support the answer."""
+        """The questions of a split. Gold are the passages of gold documents (`rows`) that hold an answer, or all of
+        them if none does and documents are judged. Supporting are the passages of `evidence` that hold an answer, or
+        all if none does."""
         patterns = Patterns()
 
         def passages_of(name: str) -> list[int]:
@@ -124,7 +125,7 @@ class TextSource(ABC):
             yield question, question.answers_updated or question.answers, gold
 
     def known_questions(self, split: Split, known: Set[str]) -> Iterable[Question]:
-        """The questions of a split; a document that is not among the `known` ones of the corpus is none."""
+        """The questions of a split, without a gold document that is not among the `known` documents of the corpus."""
         for question in self.questions(split):
             yield question if question.document in known else question._replace(document=None)
 
@@ -134,7 +135,7 @@ class TextSource(ABC):
 
 
 def neighbours(documents: Iterable[Document]) -> Iterator[Article]:
-    """Neighbouring documents of one article together; an article of more than MOST_CHARACTERS in parts."""
+    """Group neighbouring documents of one article; an article of more than MOST_CHARACTERS is split."""
     article: Article = []
     size = 0
     for document in documents:

@@ -1,9 +1,9 @@
-"""The vocabulary: BERT's WordPiece, learned, given, loaded or saved; or that of another encoder, loaded.
+"""The tokenizer: BERT's WordPiece, with a vocabulary that is learned, given or loaded, or another encoder's, loaded.
 
 Byte-level BPE (RoBERTa, ModernBERT) and Unigram (XLM-R) write the blank before a word into its first piece. Here they
 read each word by itself, as after a blank, so that a text has the pieces of its words, as with WordPiece.
 A tokenizer is a `tokenizers.Tokenizer`. Corpus text is encoded with `encode_batch_plain`, which adds no special
-tokens and reads a literal "[MASK]" in a text as the four characters and brackets that it is.
+tokens and reads a literal "[MASK]" in a text as plain characters.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of its tokenizer
-NEVER = -1.0e4  # log-probability of a piece of a Unigram model that no text has
-BLANK_MARKS = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # pre-tokeniser -> how a piece is marked that follows a blank
+NEVER = -1.0e4  # log-probability of a special token in a Unigram model: no text gets it
+BLANK_MARKS = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # pre-tokeniser -> mark of a piece that follows a blank
 USE_KNOWN = "name the folder of an encoder with BERT's WordPiece, a byte-level BPE or a Unigram tokenizer"
 # Classes whose vocab.txt is read alike; others cut words in another way first (BertJapaneseTokenizer).
 SAME_AS_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "RealmTokenizer", "PreTrainedTokenizer")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MAX_CHARACTERS = 1000  # characters with separate wordpieces, as in the trainer's default
-LONGEST_WORD = 100  # characters: BERT makes [UNK] of a longer word; to learn from one takes the square of its length
-# Settings of tokenizer_config.json -> of BertNormalizer. If strip_accents is null, accents go where capitals do.
+LONGEST_WORD = 100  # characters: BERT makes [UNK] of a longer word; learning takes the square of a word's length
+# Settings of tokenizer_config.json -> of BertNormalizer. If strip_accents is null, only lower-casing strips accents.
 NORMALISER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-NEUTRAL = {"strip_accents": None, "tokenize_chinese_chars": True}  # as if they were not there
+NEUTRAL = {"strip_accents": None, "tokenize_chinese_chars": True}  # values with the effect of no setting
 _CHUNK = 1000  # occurrences of a word handed to the trainer in one text
 _REMEMBERED_WORDS = 200_000  # of WordEncoder; some 80 MB
 
@@ -98,7 +98,7 @@ def wordpieces_by_id(tokenizer: Tokenizer) -> list[str]:
 
 
 def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
-    """Learn a WordPiece vocabulary of at most `size` entries (fewer where the text has no more to offer).
+    """Learn a WordPiece vocabulary of at most `size` entries (fewer if the text has no more to offer).
 
     Special tokens have the ids 0 to 4. The same texts give the same vocabulary in every process: the trainer's
     own order of characters follows a random hash, so they are given to it sorted.
@@ -157,7 +157,7 @@ def normaliser_settings(folder: Path | str) -> dict[str, bool | None]:
 def load_tokenizer(folder: Path | str) -> Tokenizer:
     """The tokenizer of a Hugging Face folder: tokenizer.json, else vocab.txt.
 
-    As in transformers, the normaliser follows tokenizer_config.json where that has a setting. Truncation and padding
+    As in transformers, the normaliser follows tokenizer_config.json if that has a setting. Truncation and padding
     that a checkpoint's tokenizer.json may carry are switched off.
     """
     folder = Path(folder)
@@ -175,7 +175,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         try:
             if is_bert:
                 state["normalizer"] |= settings
-                known = {*state["model"]["vocab"], *SPECIAL_TOKENS}  # the model need not know others; no text has them
+                known = {*state["model"]["vocab"], *SPECIAL_TOKENS}  # others may have no embedding; no text has them
                 state["added_tokens"] = [one for one in state.get("added_tokens", []) if one["content"] in known]
             added = [token["id"] for token in state.get("added_tokens", [])]
             if isinstance(state["model"]["vocab"], dict):  # Unigram has a list
@@ -221,13 +221,13 @@ def _reads_words(state: dict[str, Any]) -> bool:
         return False
     parts[0] |= {"add_prefix_space": True} if parts[0]["type"] == "ByteLevel" else {"prepend_scheme": "always"}
     state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, *parts]}
-    state["added_tokens"] = [token | {"special": True} for token in state.get("added_tokens", [])]  # never in a text
+    state["added_tokens"] = [token | {"special": True} for token in state.get("added_tokens", [])]  # no text has any
     if state["model"]["type"] == "Unigram":  # else "</s>" in a text would win over its characters
         special = {token["content"] for token in state["added_tokens"]}
         state["model"]["vocab"] = [
             [word, NEVER if word in special else score] for word, score in state["model"]["vocab"]
         ]
-    state["post_processor"] = None  # RoBERTa's takes the first character of a word for its blank
+    state["post_processor"] = None  # RoBERTa's takes a word's first character for a blank
     return True
 
 
@@ -240,17 +240,17 @@ def _joined(tokenizer: Tokenizer) -> TemplateProcessing:
 
 
 def _without_holes(vocabulary: dict[str, int], others: Iterable[int] = ()) -> dict[str, int]:
-    """A vocabulary with something that is no word at each id that nothing has, so that ids go up to its size.
+    """Fill each unused id of a vocabulary with an entry that is no word, so that ids go up to its size.
 
-    Of a word that vocab.txt has twice the last line counts, as in transformers, and nothing has the id of the first.
+    If vocab.txt has a word twice, the last line counts, as in transformers, and the id of the first line is unused.
     """
     taken = {*vocabulary.values(), *others}
     return vocabulary | {f"[no word {n}]": n for n in range(max(taken, default=0)) if n not in taken}
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 512, segments: bool = True) -> None:
-    """Write tokenizer.json and tokenizer_config.json, so that `AutoTokenizer.from_pretrained` reads them, and BERT's
-    vocab.txt. `segments`: if the encoder is to be given the segment of each wordpiece."""
+    """Write tokenizer.json and tokenizer_config.json, so that `AutoTokenizer.from_pretrained` reads them, and for
+    WordPiece vocab.txt. `segments`: true if the encoder takes the segment of each wordpiece."""
     folder = Path(folder)
     names: dict[str, Any] = dict(zip(ROLES, special_tokens(tokenizer), strict=True))
     names |= {} if segments else {"model_input_names": ["input_ids", "attention_mask"]}
@@ -288,8 +288,8 @@ def encode_batch_plain(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encod
 
 
 def encode_inside(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[list[int]]]:
-    """The ids that each text may have within another: after a blank, and, if pieces show it, after a bracket or quote
-    as well."""
+    """Return the ids that each text may have inside another text: after a blank, and, if the tokenizer marks blanks,
+    directly after a bracket or quote."""
     found = [[encoding.ids] for encoding in encode_batch_plain(tokenizer, texts)]
     kind, before = blank_kind(tokenizer), tokenizer.pre_tokenizer
     if kind is None:
@@ -308,15 +308,15 @@ def encode_inside(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[list[
 def answer_wordpieces(
     tokenizer: Tokenizer, special: SpecialIds, answers: Sequence[Sequence[str]]
 ) -> list[list[np.ndarray]]:
-    """The wordpieces of each answer of each question, without answers with an unknown word, which would match any other
-    unknown word."""
+    """Return the wordpieces of each answer of each question. An answer with an unknown word is left out, since it would
+    match any other unknown word."""
     pieces = (chain.from_iterable(encode_inside(tokenizer, texts)) for texts in answers)
     return [[np.array(ids, np.int64) for ids in found if special.unk not in ids] for found in pieces]
 
 
 def encode_around_blanks(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
-    """The ids of the parts of a text between its blanks; a part that follows one directly (". It") has no blank before
-    its first word."""
+    """Return the ids of the parts of a text around its [MASK]s. A part that follows a [MASK] directly ("[MASK].") has
+    no blank before its first word."""
     forms = encode_inside(tokenizer, parts)
     return [
         own[-1 if number and part[:1].strip() else 0]
@@ -325,7 +325,8 @@ def encode_around_blanks(tokenizer: Tokenizer, parts: Sequence[str]) -> list[lis
 
 
 class WordEncoder:
-    """Return the ids of `encode_batch_plain`, several times as fast: text between two blanks is looked up once.
+    """Encodes as `encode_batch_plain`, several times as fast: each word between two blanks is encoded once and looked
+    up.
 
     A tokenizer reads such a word by itself, so its pieces do not depend on its neighbours.
     """
@@ -347,9 +348,9 @@ class WordEncoder:
         return [list(chain.from_iterable(map(self._ids.__getitem__, found))) for found in words]
 
     def place_spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int] | None]:
-        """Character spans of a text that was just encoded as wordpiece spans [start, end).
+        """Return character spans of a text that was just encoded as wordpiece spans [start, end).
 
-        None for a span whose first or last character is in no wordpiece.
+        A span is None if its first or last character is in no wordpiece.
         """
         words = text.split(" ")
         firsts = list(accumulate(map(len, map(self._ids.__getitem__, words)), initial=0))
@@ -358,7 +359,7 @@ class WordEncoder:
             word = text.count(" ", 0, position)
             inside = position - text.rfind(" ", 0, position) - 1  # character of the word
             offsets = enumerate(self._offsets[words[word]], firsts[word])
-            return [number for number, (start, end) in offsets if start <= inside < end]  # several bytes
+            return [number for number, (start, end) in offsets if start <= inside < end]  # bytes of one character
 
         pairs = [(pieces_at(start), pieces_at(end - 1)) for start, end in spans]
         return [(first[0], last[-1] + 1) if first and last else None for first, last in pairs]
@@ -382,7 +383,7 @@ def _build(vocabulary: dict[str, int], **settings: bool | None) -> Tokenizer:
 
 
 def _character_pieces(words: Counter[str]) -> list[str]:
-    """The most frequent characters as wordpieces ("a", and "##a" where it continues a word), in code point order."""
+    """The most frequent characters as wordpieces ("a", and "##a" if it continues a word), in code point order."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:

@@ -20,8 +20,8 @@ def is_punctuation(piece: str) -> bool:
 
 
 class WordStarts:
-    """Finds the wordpieces of a vocabulary that start a word. After punctuation all do, if a tokenizer other than
-    BERT's cannot tell."""
+    """Finds the wordpieces that start a word. After punctuation every wordpiece does, since tokenizers other than
+    BERT's do not mark this start."""
 
     def __init__(self, wordpieces: Sequence[str]):
         self._continues_V = np.array([piece.startswith("##") for piece in wordpieces], bool)
@@ -31,7 +31,7 @@ class WordStarts:
         return len(self._continues_V)
 
     def __call__(self, tokens_L: np.ndarray) -> np.ndarray:
-        """Return them for a text by its ids, bool [L]; the first wordpiece is always one."""
+        """True for ids that start a word, bool [L]; the first id of a text always does."""
         starts_L: np.ndarray = ~self._continues_V[tokens_L]
         starts_L[1:] |= self._ends_V[tokens_L[:-1]]
         starts_L[:1] = True

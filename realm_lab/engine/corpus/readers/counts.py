@@ -18,7 +18,7 @@ class FileCounts(NamedTuple):
     format: str
     counts: dict[str, int]
     dropped: dict[str, int]
-    first_dropped: dict[str, str]  # the id of the first, by reason, if it is known
+    first_dropped: dict[str, str]  # reason -> the id of the first dropped record, if known
 
     @property
     def is_empty(self) -> bool:
@@ -37,9 +37,9 @@ class FileCounts(NamedTuple):
 
 
 def count_inputs(names: Sequence[str]) -> Iterator[FileCounts | UserError]:
-    """Read all of the files and folders and count; the error of one that cannot be read.
+    """Yield the counts of each file or folder, or the error if it cannot be read.
 
-    Ids are made as if all of them were inputs of one parameter.
+    Ids are made as if all files and folders were inputs of one parameter.
     """
     files: dict[str, list[InputFile]] = {}
     faults: dict[str, UserError] = {}

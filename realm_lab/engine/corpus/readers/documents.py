@@ -24,9 +24,9 @@ LONGEST_PARAGRAPH = 100_000  # characters: a text without blank lines is cut at 
 
 
 def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    """Read paragraphs separated by blank lines; those of one file are one article, without a title.
+    """Read paragraphs separated by blank lines. Those of one file are one article, without a title.
 
-    UserError: it is a table, such as CoNLL's words with their tags.
+    UserError: the file is a table, such as CoNLL's words with their tags.
     """
     if what := _table(read_head(file.path)):
         raise UserError(f"{what}, not text", "convert it to paragraphs with blank lines between them", path=file.path)
@@ -48,7 +48,7 @@ def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
 
 def _table(head: str) -> str:
     """Describe the head of a file if each of its lines has the same columns; "" for text."""
-    is_cut = len(head.encode()) > HEAD_BYTES - 4  # up to 3 of them may have been part of a character
+    is_cut = len(head.encode()) > HEAD_BYTES - 4  # a character cut at the end leaves out up to 3 bytes
     lines = head.split("\n")[: -1 if is_cut else None]
     lines = [line.strip("\r") for line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
     words = map(str.split, lines)

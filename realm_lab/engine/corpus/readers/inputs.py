@@ -1,5 +1,5 @@
-"""Names of inputs into files: a file, or a folder of WikiExtractor (AA/wiki_00, AB/wiki_17.bz2, ...), of Parquet, of
-pictures, or of BEIR (corpus.jsonl, queries.jsonl, qrels/test.tsv); or a data set of the Hub, hf-dataset://ORG/NAME/...
+"""Find the files of an input: a file, a data set of the Hub (hf-dataset://ORG/NAME/...), or a folder of WikiExtractor
+(AA/wiki_00, AB/wiki_17.bz2, ...), Parquet, TFRecord, pictures or BEIR (corpus.jsonl, queries.jsonl, qrels/test.tsv).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _distinct(files: dict[str, Path]) -> dict[str, str]:
 
 
 def _name(path: Path, length: int) -> str:
-    """A name of a file, the longer the larger `length`: with a folder more for every two, and in every second with the
-    suffix of its compression and capital letters. A picture always has its folder."""
+    """Return a name of a file, the longer the larger `length`: every second length adds a folder, and odd lengths keep
+    the suffix of the compression and capital letters. A picture's name always has both, and one folder more."""
     folders = length // 2 + is_picture(path)
     is_plain = length % 2 == 0 and not is_picture(path)
     above = path.parts[:-1][-folders:] if folders else ()
@@ -68,8 +68,8 @@ def _name(path: Path, length: int) -> str:
 
 
 def files_of(name: Path | str, split: Split | None = None) -> list[Path]:
-    """The files that an input names, in their order; of Parquet with several splits those of `split`, or of `train`. A
-    BEIR folder is its documents, or its judgements of a split of questions."""
+    """Return the files that an input names, in order. Parquet files of several splits are reduced to `split`, or to
+    `train`. A BEIR folder gives its documents, or with `split` the judgements of this split."""
     folder = dataset(name) if is_dataset(name) else Path(name)
     if not folder.is_dir():
         return [folder]
@@ -109,9 +109,9 @@ def _beir(folder: Path, name: str) -> Path:
 
 
 def find_queries(qrels: Path) -> tuple[Path | None, Path]:
-    """Return the file with the texts of judged queries, if there is one, and where it should be: queries.jsonl in the
-    folder above or the same one (BEIR), a table with `queries` in place of `qrels` (MS MARCO), or the only one in the
-    folder with `queries` in its name (NIST's)."""
+    """Return the file with the texts of judged queries, if there is one, and where it should be. The file is
+    queries.jsonl in the folder above or in the same folder (BEIR), a table with `queries` in its name instead of
+    `qrels` (MS MARCO), or the only file in the folder with `queries` in its name (NIST)."""
     named = qrels.with_name(re.sub("qrels", "queries", qrels.name, flags=re.IGNORECASE))
     tables = [named.with_name(named.name.removesuffix(".gz")), named.with_name(f"{named.name}.gz")]
     lists = [
@@ -126,7 +126,7 @@ def find_queries(qrels: Path) -> tuple[Path | None, Path]:
 
 
 def queries_of(qrels: Path) -> Path:
-    """Return that file. UserError: there is none."""
+    """Return the file with the texts of judged queries. UserError: there is none."""
     found, expected = find_queries(qrels)
     if found is None:
         raise UserError("its queries are missing", f"put them at {expected}", path=qrels)
@@ -139,8 +139,8 @@ def is_picture(path: Path) -> bool:
 
 
 def digest_input(name: Path | str, *splits: Split | None) -> str:
-    """Return SHA-256 of an input's bytes, wherever they are, and of the names of pictures, which are their titles: of
-    the `splits` that are read of it, or as without any. The judgements of a BEIR folder are not among them."""
+    """Return SHA-256 of an input's bytes, wherever they are, and of the names of pictures, which are their titles. Only
+    the files of `splits` count, or, without any, those of `files_of(name)`. Judgements of a BEIR folder never count."""
     folder = dataset(name) if is_dataset(name) else Path(name)
     read = splits if splits and not (folder / QRELS).is_dir() else (None,)
     digests = [

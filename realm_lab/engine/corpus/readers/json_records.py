@@ -1,6 +1,6 @@
-"""Records, whatever holds them (JSON lines, a JSON array or Parquet), and their shapes.
+"""Records of JSON lines, a JSON array or Parquet, and their shapes.
 
-A shape is known by the keys of a record. Lines and Parquet are streamed; the text of an array is held, not its records.
+A shape is known by the keys of a record. Lines and Parquet are streamed. The text of an array is held, not its records.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Record(NamedTuple):
     """One record of a file: its fields, and its position for error messages."""
 
     file: InputFile  # its name is the first part of generated ids
-    number: int  # from 1; of JSON lines the line
-    fields: Any  # a dictionary, once `field` has been asked
+    number: int  # from 1; in JSON lines the line
+    fields: Any  # any JSON value; `field` requires a dictionary
     remedy: str  # the expected form
-    dropped: Dropped  # counts an id that is not read
+    dropped: Dropped  # counts ids that are not read
     line: int | None = None
     part: str = ""  # of the line or the file, such as "record 3, spans 1"
 
@@ -58,7 +58,7 @@ class Record(NamedTuple):
         return self._replace(part=", ".join(filter(None, (self.part, part))), fields=fields)
 
     def field(self, key: str, kind: type) -> Any:
-        """A field that must be there, of the right type and with proper Unicode."""
+        """Return a field. UserError: it is missing, of another type than `kind`, or has half of a surrogate pair."""
         if not isinstance(self.fields, dict):
             raise self.error(f"must be an object, got {in_words(type(self.fields))}")
         if key not in self.fields:
@@ -83,13 +83,14 @@ class Record(NamedTuple):
         return tuple(named.field(name, str) for name in named.fields)
 
     def optional_texts(self, key: str) -> tuple[str, ...]:
-        """The same of a field that a record may lack."""
+        """Return `texts` of a field; empty if it is missing or empty."""
         return self.texts(key) if self.fields.get(key) else ()
 
     def identity(self, *keys: str) -> str:
-        """The record's id as text, under the first of `keys` (DOCUMENT_IDS) that it has; file and number without one.
+        """Return the record's id as text: the first of `keys` (default: DOCUMENT_IDS) that it has, else its file and
+        number.
 
-        A second id, or one under another key, is counted.
+        A further id, or an id under a key that is not read, is counted.
         """
         given = self.given_id(*(keys or DOCUMENT_IDS))
         if given is not None:
@@ -101,7 +102,7 @@ class Record(NamedTuple):
         return made
 
     def given_id(self, *keys: str) -> str | None:
-        """The record's id as text, under the first of `keys` that it has."""
+        """Return the record's id as text, under the first of `keys` that it has; None if it has none."""
         fields = self.fields if isinstance(self.fields, dict) else {}
         found = [key for key in keys if fields.get(key) not in (None, "")]
         if not found:
@@ -135,8 +136,8 @@ def register_shape(
 ) -> None:
     """Add a shape of records, in JSON lines, a JSON array or Parquet alike.
 
-    A file has it where its first record has all `keys` and `matches(path, fields)` holds. `expected` is the remedy of
-    error messages.
+    A file has the shape if its first record has all `keys` and `matches(path, fields)` is true. `expected` describes a
+    record in the remedy of errors.
     """
 
     def is_it(path: Path, head: str) -> bool:
@@ -254,7 +255,7 @@ def parse(text: str, path: Path, line: int | None = None) -> Any:
 
 
 def passage_id(title: str, text: str) -> str:
-    """An id made of the content, so that the passage of two questions is one document."""
+    """Return an id made of the content, so that a passage of several questions is one document."""
     return f"{title}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

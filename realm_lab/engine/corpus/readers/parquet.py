@@ -1,4 +1,4 @@
-"""Parquet files, row by row. Only columns of plain values are read; nothing in such a file is ever run."""
+"""Parquet files, row by row, without columns of dates and times. Nothing in such a file is ever run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
                 "fetch it again, or write it without compression",
                 path=path,
             )
-        plain = [field.name for field in file.schema_arrow if not pa.types.is_temporal(field.type)]  # beyond Python's?
+        plain = [field.name for field in file.schema_arrow if not pa.types.is_temporal(field.type)]  # dates overflow
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=plain):
             yield from batch.to_pylist()
 

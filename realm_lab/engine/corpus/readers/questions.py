@@ -10,8 +10,8 @@ from realm_lab.engine.corpus.records import Question
 
 
 def _cloze(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """The sentence with its [MASK] as the question; it was made from the document `source_id`, and the documents
-    `evidence_ids` support the answer."""
+    """Read a cloze item as a question: the sentence with its [MASK]. Its document is `source_id`, the source of the
+    sentence, and the documents `evidence_ids` support the answer."""
     yield Question(
         record.identity(*QUESTION_IDS),
         record.field("cloze", str),

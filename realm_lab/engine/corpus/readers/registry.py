@@ -23,8 +23,8 @@ NUMBERED = "~"  # between an id that several records have and the number of one 
 
 
 class Dropped(Counter[str]):
-    """Counts of dropped records by reason; `first` has the id of the first of each, `<file>:<line>` if it has
-    none."""
+    """Counts of dropped records by reason. `first` has, for each reason, the id of the first record, `<file>:<line>` if
+    it has none."""
 
     def __init__(self, watched: Set[str] = frozenset()) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Dropped(Counter[str]):
         self.seen: set[str] = set()  # of the watched ids, those that were left out
 
     def leave_out(self, reason: str, identity: str) -> None:
-        """Count one."""
+        """Count a record that is left out."""
         self[reason] += 1
         self.first.setdefault(reason, identity)
         if identity in self._watched:
@@ -51,10 +51,10 @@ class Reader(NamedTuple):
     matches: Callable[[Path, str], bool]  # (path, first characters of the text) -> is it this format?
     read_documents: DocumentReader | None = None  # None: this format holds no documents
     read_questions: QuestionReader | None = None  # None: this format holds no questions
-    judged_at: Callable[[Path, str], int] | None = None  # the line of a document, in files that name only known ones
+    judged_at: Callable[[Path, str], int] | None = None  # of judgements: (path, document) -> its line
 
     def modules(self, *, custom: bool) -> list[str]:
-        """The modules of custom code, or of realm_lab, that read it."""
+        """Return the modules that read the format: those of custom code, or those of realm_lab."""
         names = {part.__module__ for part in (self.matches, self.read_documents, self.read_questions) if part}
         return sorted(name for name in names if name.startswith(f"{OURS}.") is not custom)
 
@@ -102,12 +102,12 @@ def read_documents(
     dropped: Dropped | None = None,
     wanted: Callable[[Document, InputFile], bool] = lambda document, file: True,
 ) -> Iterator[Document]:
-    """Read the documents of the files of a parameter, in order: those with text that are `wanted`, each with a unique
-    id.
+    """Read the documents of the files of a parameter, in order: those with text or a picture that are `wanted`, each
+    with a unique id.
 
-    The first of exact copies (the same id and content) is kept. Another document with a used id gets the next
-    free one of ID~2, ID~3, ... Dropped ones are counted in `dropped`, unwanted ones by `wanted` itself. A file that
-    cannot be read is a UserError.
+    The first of exact copies (the same id and content) is kept. Another document with a used id gets the next free one
+    of ID~2, ID~3, ... Dropped documents are counted in `dropped`, unwanted documents by `wanted` itself. UserError: a
+    file cannot be read.
     """
     dropped = Dropped() if dropped is None else dropped
     ids = _OwnIds()
@@ -134,7 +134,7 @@ class _OwnIds:
 
     def __init__(self) -> None:
         self._contents = HashNumbers()  # hash of an id -> 31 bits of the hash of its document's content
-        self._others: dict[str, set[int]] = {}  # of an id that several have: contents of all but the first
+        self._others: dict[str, set[int]] = {}  # id of several documents -> all their contents except the first
 
     def of(self, document: Document) -> str | None:
         """The document's id, or the next free one; None for a copy of an earlier document."""
@@ -150,7 +150,7 @@ class _OwnIds:
         return next(identity for identity in numbered if self._add(identity, content) is None)
 
     def _add(self, identity: str, content: int) -> int | None:
-        """The content that the id has already, or None."""
+        """Return the content that the id already has; None if the id is new."""
         before = len(self._contents)
         found = self._contents.setdefault(text_hash(identity), content)
         return found if len(self._contents) == before else None
@@ -201,7 +201,7 @@ def read_questions(
 def with_own_ids(questions: Sequence[Question], dropped: Dropped) -> list[Question]:
     """Rename questions that share an id to ID~1, ID~2, ...
 
-    None of them keeps ID, so that a prediction for ID is not scored as one for a question that it may not be for.
+    None of them keeps ID, since a prediction for ID may be for any of them.
     """
     shared = Counter(question.id for question in questions)
     taken, last = set(shared), Counter[str]()

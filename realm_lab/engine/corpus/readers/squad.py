@@ -70,7 +70,7 @@ def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
 
 
 def _is_squad(path: Path, head: str) -> bool:
-    """One JSON object with `data`, also over several lines; never a file of JSON lines."""
+    """True for one JSON object with `data` or `paragraphs`, on any number of lines; false for JSON lines."""
     start = head.lstrip()
     if not start.startswith("{") or plain_name(path).endswith(LINE_SUFFIXES):
         return False
