@@ -13,7 +13,7 @@ from realm_lab.engine.params.sections import Section
 from realm_lab.records.validation import Contradiction, validation_line
 
 Settings = TypeVar("Settings", bound=Section)  # those of pre-training
-# Parameters of pre-training with one value for all steps: its length, the position in the data, and the shapes.
+# Parameters of pre-training that have one value for all steps.
 ALL_STEPS = (
     "steps",
     "batch_size",
@@ -30,8 +30,8 @@ ALL_STEPS = (
 
 
 def checked_changes(section: type[Section], changes: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Sort changes by their steps, and write nested names out with dots. ValueError: a parameter that cannot change; it
-    names those that can."""
+    """Sort changes by their steps, and write nested names out with dots. ValueError: a parameter cannot change; the
+    error names those that can."""
     found = {step: dict(_dotted(section, changes[step])) for step in sorted(changes)}
     known = [name for name in sorted(_names(section)) if name.partition(".")[0] not in ALL_STEPS]
     for step, change in found.items():
@@ -42,8 +42,8 @@ def checked_changes(section: type[Section], changes: Mapping[int, Mapping[str, A
 
 
 def phases(settings: Settings) -> dict[int, Settings]:
-    """Return the settings from each step on at which one changes, and from step 0. Changes at the last step or
-    later are left out. Contradiction: the settings of a step do not fit each other."""
+    """Return step -> the settings from that step on, for step 0 and each step at which one changes. Changes at the last
+    step or later are left out. Contradiction: the settings of a step do not fit each other."""
     given: Any = settings
     found = {0: settings.model_copy(update={"changes": {}})}
     values = found[0].model_dump(mode="json")
@@ -76,7 +76,7 @@ def _names(section: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _dotted(section: Any, given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted names of values, also of those that are nested in sections."""
+    """Yield (dotted name, value), also for values that are nested in sections."""
     for name, value in given.items():
         inner = _section(section, name)
         if inner and isinstance(value, dict):

@@ -39,7 +39,7 @@ GELUS = ("gelu", "gelu_new")
 # model_type -> field of config.json -> its values that are supported, the first by default
 SUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
     "bert": {"hidden_act": GELUS, "position_embedding_type": ("absolute",), "type_vocab_size": (2,)},
-    "distilbert": {"activation": GELUS},  # of the masked-word head; RoBERTa's and ELECTRA's know no other
+    "distilbert": {"activation": GELUS},  # of the masked-word head; RoBERTa's and ELECTRA's have only GELU
     "modernbert": {"classifier_activation": GELUS},
 }
 CONVERT = (
@@ -207,7 +207,8 @@ def sizes_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def positions_of(config: Mapping[str, Any]) -> int:
-    """Return how many wordpieces an encoder reads at most, by config.json; RoBERTa counts from its padding id on."""
+    """Return how many wordpieces an encoder reads at most, by config.json; RoBERTa's positions start after its padding
+    id."""
     before = config.get("pad_token_id", 1) + 1 if config.get("model_type") in OF_ROBERTA else 0
     return int(config["max_position_embeddings"]) - before
 
@@ -222,7 +223,7 @@ def check_positions(folder: Path, passage_length: int, sentence_length: int) -> 
 
 def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -> str:
     """Return the digest of the models in a folder: all its .safetensors and .json files, by their paths in it.
-    UserError: no such folder, no models in it, or others than BERT's; `names` are other values of the parameter."""
+    UserError: no such folder, no model in it, or one that is not supported. `names`: other values of the parameter."""
     if names and not folder.is_dir():
         choices = f"choose {', '.join(names)}, or give a local folder with config.json and safetensors"
         raise UserError(f"parameter '{parameter}': no folder '{folder}'; {choices}", parameter=parameter)

@@ -67,7 +67,7 @@ class Corpus(Section):
 
     @property
     def has_dev_questions(self) -> bool:
-        """True if there are development questions for a choice."""
+        """True if there are development questions to choose variants by."""
         return self.source.name != "files" or bool(self.files.questions_dev) or self.files.holds_out_dev
 
     def contradictions(self) -> Iterator[Contradiction]:

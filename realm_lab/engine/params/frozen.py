@@ -1,4 +1,4 @@
-"""Language models that a plug-in brings, and that pre-training reads with and never trains. No torch."""
+"""Frozen language models, which a plug-in provides and pre-training reads with. No torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARAMETER, CAUSAL = "pretrain.causal_checkpoint", "causal"
 
 
 class FrozenModel:
-    """Functions that a plug-in writes for a kind of language model on the disk."""
+    """Functions that a plug-in provides for one kind of language model on disk."""
 
     @staticmethod
     def check(path: Path) -> None:
@@ -20,17 +20,17 @@ class FrozenModel:
 
     @staticmethod
     def check_positions(path: Path, passage_length: int, sentence_length: int) -> None:
-        """Raise a UserError if it was made for fewer tokens than a prompt has wordpieces."""
+        """Raise a UserError if the model was made for fewer tokens than a prompt has wordpieces."""
         raise NotImplementedError
 
     @staticmethod
     def digest(path: Path) -> str:
-        """Return the digest of its files. UserError: there is no such model."""
+        """Return the digest of the model's files. UserError: there is no such model."""
         raise NotImplementedError
 
     @staticmethod
     def reader(context: Any, passages: Any) -> Any:
-        """Return it as a `FrozenReader` (models/candidate_reader.py) of passages, in a Context."""
+        """Return the model as a `FrozenReader` (models/candidate_reader.py) of passages, in a Context."""
         raise NotImplementedError
 
 

@@ -44,16 +44,16 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
 def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Merge `path` with its preset and `overrides` (dotted key -> value); one of them may be the preset.
 
-    Returns flat values (dotted key -> value), not validated yet. All but those of built-in presets know where they were
-    written. A missing file counts as empty if the preset is among the overrides. Empty lines of the file are left to
-    the preset.
+    Returns flat values (dotted key -> value), not validated yet. Each value has the file or flag and the line where it
+    was written, except for built-in presets. A missing file counts as empty if the preset is among the overrides. Empty
+    lines of the file are left to the preset.
     """
     path, flags = Path(path), from_flags(overrides or {})
     document = written({}, path) if flags.get("preset") and not path.exists() else read_yaml(path)
     _check_names(document)
     given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, flags)
     given.setdefault("preset", written("toy", path))
-    name = like(str(given["preset"]), reach(given, "preset"))  # true and false have no line, their name has
+    name = like(str(given["preset"]), reach(given, "preset"))  # true and false carry no line, but their name does
     values = laid_over(preset_values(name), given)
     with parameter_errors(values):
         listed = values.get("plugins")
@@ -63,8 +63,8 @@ def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
 
 
 def from_flags(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return overrides (dotted key -> value) as flat values of --set, if they do not know where they were written.
-    UserError: an unknown parameter."""
+    """Return overrides (dotted key -> value) as flat values. Overrides that come from no file or flag count as flags
+    --set. UserError: an unknown parameter."""
     found = {}
     for key, value in flatten(overrides).items():
         flag = "--preset" if key == "preset" else f"{FLAG} {cut(key)}"
@@ -76,8 +76,8 @@ def from_flags(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def setting(values: Mapping[str, Any], *names: str) -> str | None:
-    """Return the dotted key that was set last of those that are one of `names`, or else contain or are in one; None if
-    a built-in preset has chosen all."""
+    """Return the dotted key that was set last of those in `names`, else of those that contain or are in one of `names`;
+    None if a built-in preset has chosen all."""
     keys = [key for key in values if isinstance(key, Written)]
     near = [key for key in keys if any(name and is_same_or_inside(name, key) for name in names)]
     return next(reversed([key for key in near if key in names] or near), None)
@@ -85,9 +85,9 @@ def setting(values: Mapping[str, Any], *names: str) -> str | None:
 
 @contextmanager
 def parameter_errors(values: Mapping[str, Any], source: Any = None, prefix: str = "") -> Iterator[None]:
-    """Attach to an error raised inside the line where its parameter was set in flat `values`, else that of the written
-    value `source` (default: the preset). A contradiction also shows the values that a preset chose. `prefix` is for
-    errors in the file of `source`."""
+    """Give an error raised inside the block the line where its parameter was set in flat `values`, else the line of the
+    written value `source` (default: the preset). A contradiction also shows the values that a preset chose. `prefix` is
+    for errors in the file of `source`."""
     try:
         yield
         return
@@ -117,7 +117,7 @@ def _chosen(values: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def part_of(key: str) -> str | None:
-    """Return the parameter of the dotted key PARAMETER.OPTION, if it names a plug-in, which checks its options."""
+    """Return PARAMETER of the key PARAMETER.OPTION if it names a plug-in, which checks its options; else None."""
     above = key.rpartition(".")[0]
     return above if is_part(above) else None
 
@@ -138,7 +138,8 @@ def is_known(key: str) -> bool:
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat values with others on top, which come last. A plug-in that is named on top has none of the options below."""
+    """Merge two sets of flat values; those `above` win and come last. A plug-in that `above` names loses its options
+    `below`."""
     return {key: value for key, value in below.items() if not {key, part_of(key)} & above.keys()} | dict(above)
 
 
@@ -192,7 +193,7 @@ def preset_values(name: Any) -> dict[str, Any]:
 
 @functools.cache  # the files belong to installed packages
 def _preset_values(name: str) -> dict[str, Any]:
-    values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # plain: it has no errors
+    values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # without lines, since it has no errors
     base = values.get("preset")  # the preset that this one changes
     found = dict(_preset_values(base)) if base else {}
     for path in files_of_plugins(f"presets/{name}.yaml"):
@@ -226,7 +227,7 @@ def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str
 
 
 def dotted(prefix: str, key: str) -> str:
-    """Return a dotted key that knows the line of its last part."""
+    """Return a dotted key with the file and line of its last part."""
     name: str = like(f"{prefix}{key}", key)
     return name
 
@@ -244,7 +245,7 @@ def parse_override(text: str, flag: str = "--set", example: str = "pretrain.step
     if not equals or not key.strip():
         raise UserError(f"write it as KEY=VALUE, for example {example}", path=f"{flag} {cut(text)}")
     name = key.strip()
-    return name, copy.deepcopy(parse_yaml(value, f"{flag} {cut(text)}", name))  # plain
+    return name, copy.deepcopy(parse_yaml(value, f"{flag} {cut(text)}", name))  # without lines
 
 
 def chosen(flag: str, text: str) -> Choice:
@@ -307,7 +308,7 @@ def unknown_parameter(key: str) -> UserError:
 
 
 def suggest_parameter(key: str) -> str:
-    """Return the remedy for an unknown dotted key: the closest parameter, or those of its section."""
+    """Return the remedy for an unknown dotted key: the closest parameter, or the parameters of its section."""
     known, (section, _, last) = list(parameter_fields()), key.rpartition(".")
     if section and not is_section(section):
         return suggestion(key, known if nearest(key, known) else [name for name in known if "." not in name])

@@ -3,7 +3,7 @@
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
 fine-tuning), "code" is the code released with REALM, for questions that the papers leave open. If paper and code
 differ, both are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file
-and corpus.py (the corpus) and sections.py (Search, Refresh, Watch, Optimiser and Streams).
+and corpus.py (the corpus) and sections.py (IndexSearch, Refresh, Watch, Optimiser and Streams).
 """
 
 from __future__ import annotations
@@ -433,7 +433,7 @@ class Params(Section):
     launch: Launch = Launch()
 
     def phases(self) -> dict[int, Params]:
-        """Return the parameters from each step of pre-training on at which one changes, and from step 0."""
+        """Return step of pre-training -> parameters from that step on, for step 0 and each step with a change."""
         return {step: self.model_copy(update={"pretrain": one}) for step, one in phases(self.pretrain).items()}
 
     def at_end(self) -> Params:

@@ -1,4 +1,4 @@
-"""The text of params.yaml, from the types: `make pages` writes it, and `realm-lab init`."""
+"""Make the text of params.yaml from the types, for `make pages` and `realm-lab init`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _comment(key: str) -> str:
 
 
 def _spread(key: str) -> str:
-    """The value of each preset, or the one of all."""
+    """Return the value of each preset, or one value if all are the same."""
     shown = [cut(value, LONGEST_VALUE) for value in values_of_presets()[key].values()]
     return shown[0] if len(set(shown)) == 1 else " · ".join(shown)
 

@@ -1,6 +1,6 @@
-"""Base classes of the parameter sections, and the sections about the index and its health, optimisers and noise.
+"""Base class of the parameter sections, and the sections for the index, warnings of a collapse, optimisers and noise.
 
-The other sections, and the sources named here, are in parameters.py.
+The other sections, and the sources that docstrings cite ("Guu", "code"), are in parameters.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NO = ("off", "none", "never", "no", "false")  # words that switch something off
 
 
 def off(value: str) -> Any:
-    """Mark a parameter that names a plug-in: with `value` it does nothing."""
+    """Mark a parameter that names a plug-in; the value `value` switches it off."""
     return Field(json_schema_extra={"off": value})
 
 
@@ -82,7 +82,7 @@ class Section(BaseModel):
 
     def view(self, keeps: Callable[[str], bool], stage: str, section: str = "") -> Self:
         """Return the parameters that a stage may read: those whose dotted name `keeps` accepts, and those that only
-        observe. To read another raises a UserError."""
+        observe. Reading another parameter raises a UserError."""
         found = self.model_copy()
         found._reader = (stage, section)
         for name, field in type(self).model_fields.items():
@@ -98,8 +98,8 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse booleans as numbers; pydantic would take `true` for 1. If one choice is off, none or never, false
-        means it, and the other words for it do."""
+        """Refuse booleans as numbers; pydantic would take `true` for 1. If one choice is in NO, such as off, then false
+        and the other words of NO mean this choice."""
         assert info.field_name
         field = cls.model_fields[info.field_name]
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
@@ -111,7 +111,7 @@ class Section(BaseModel):
         return value
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield what its values contradict in each other."""
+        """Yield the contradictions between its values."""
         yield from ()
 
     @model_validator(mode="after")
@@ -125,10 +125,10 @@ class Section(BaseModel):
 def identity_values(
     params: BaseModel, name: str = "", described: Callable[[str, Choice], Any] = lambda _, choice: choice.plain()
 ) -> dict[str, Any]:
-    """Return the values that distinguish two runs, as plain JSON types, without parameters that only observe, files and
-    folders by their content.
+    """Return the values that distinguish two runs, as plain JSON types. Parameters that only observe are left out;
+    files and folders count by their content.
 
-    `name`: the parameters' own, for errors; `described(parameter, choice)` returns the identity of a plug-in.
+    `name`: the dotted name of `params`, for errors; `described(parameter, choice)` returns the identity of a plug-in.
     """
     values: dict[str, Any] = {}
     plain = params.model_dump(mode="json")
