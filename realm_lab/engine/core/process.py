@@ -42,7 +42,7 @@ class RankLost(UserError):
 
 
 class Ranks(NamedTuple):
-    """This process among those that share the run."""
+    """Number of this process, and of all processes that share the run."""
 
     rank: int
     size: int

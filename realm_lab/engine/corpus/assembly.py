@@ -87,7 +87,7 @@ class Assembly:
         dropped: Counter[str] = Counter()
         for cut in self._source.cuts(version):
             batch, next_row = self._with_patches(cut), writer.rows
-            rows = []  # row of each passage (a duplicate has the first one's), and a flag for new ones
+            rows = []  # (row, true if new) of each passage; a duplicate has the row of the first
             for title, body, document in zip(
                 *(batch[n].to_pylist() for n in ("title", "body", "document")), strict=True
             ):

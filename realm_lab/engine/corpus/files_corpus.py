@@ -216,6 +216,6 @@ def page_kind(title: str) -> str | None:
 
 
 def _same(names: Iterable[str], others: Iterable[str]) -> set[str]:
-    """Return the names of files that are also among the others, even if another path leads there."""
+    """Return the names of files that `others` also names, even by another path."""
     files = {Path(name).resolve() for name in others}
     return {name for name in names if Path(name).resolve() in files}

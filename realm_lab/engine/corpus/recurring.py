@@ -17,8 +17,8 @@ Span = bytes | tuple[int, int]
 def only_recurring(sentences: Sentences, corpus: Iterable[Sentences], least: int, most: int, unknown: int) -> Sentences:
     """Return a view of `sentences` with only the salient spans that are salient in `least` to `most` other passages.
 
-    `corpus` has the sentences of all passages. Spans are the same if their wordpieces are, and none of these is the
-    `unknown` one. Sentences may keep no span.
+    `corpus` has the sentences of all passages. Two spans are the same if they have the same wordpieces, none of them
+    `unknown`. Sentences may keep no span.
     """
     passages: dict[Span, set[int]] = {}
     for part in corpus:

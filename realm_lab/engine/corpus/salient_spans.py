@@ -47,11 +47,12 @@ class Tagger(Protocol):
         """
 
 
-MakeTagger = Callable[[], Tagger]  # can be pickled, so that each process of several makes its own
+MakeTagger = Callable[[], Tagger]  # can be pickled, so that each process makes its own tagger
 
 
 def merge_spans(*groups: Iterable[Span]) -> tuple[Span, ...]:
-    """Merge several lists of spans; among overlapping ones the longest stays, then the one of the earlier group.
+    """Merge several lists of spans. Among overlapping spans the longest stays, among equally long ones the earlier
+    group's.
 
     So "1969 Mets" of a tagger wins over the date "1969", and the date "July 20, 1969" over a tagger's "July".
     """

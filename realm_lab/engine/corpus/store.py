@@ -261,8 +261,8 @@ class Sentences:
         return tuple(filter(None, self._text.row(row)["labels"].split(LABEL_SEPARATOR)))
 
     def kind(self, row: int, positions: np.ndarray) -> str:
-        """Return the kind of a query with these wordpieces masked: the label of the first salient span that one of them
-        is in, or NO_KIND."""
+        """Return the kind of a query: the label of the first salient span with a wordpiece among the masked
+        `positions`, or NO_KIND."""
         labels = self.labels(row)
         inside = ((first <= positions) & (positions < end) for first, end in self.salient_spans(row))
         return next((label for label, masked in zip(labels, inside, strict=False) if masked.any()), NO_KIND)

@@ -30,7 +30,7 @@ BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of its t
 NEVER = -1.0e4  # log-probability of a special token in a Unigram model: no text gets it
 BLANK_MARKS = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # pre-tokeniser -> mark of a piece that follows a blank
 USE_KNOWN = "name the folder of an encoder with BERT's WordPiece, a byte-level BPE or a Unigram tokenizer"
-# Classes whose vocab.txt is read alike; others cut words in another way first (BertJapaneseTokenizer).
+# Classes that read vocab.txt as BERT's does; other classes first cut words in another way (BertJapaneseTokenizer).
 SAME_AS_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "RealmTokenizer", "PreTrainedTokenizer")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MAX_CHARACTERS = 1000  # characters with separate wordpieces, as in the trainer's default

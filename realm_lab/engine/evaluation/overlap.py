@@ -25,8 +25,8 @@ GROUPS: dict[str, Callable[[Overlap], bool]] = {
 
 
 def find_overlaps(trained: Questions, texts: Sequence[str], answers: Sequence[Sequence[str]]) -> list[Overlap]:
-    """Return the overlap of each test question. Questions are the same if their normalised words are, a lower bound of
-    the overlap that annotators found for Lewis et al."""
+    """Return the overlap of each test question. Questions with equal normalised words count as the same, so this is a
+    lower bound of the overlap that annotators found for Lewis et al."""
     questions = set(map(normalise_answer, trained.texts))
     known_answers = {normalise_answer(answer) for known in trained.answers for answer in known} - {""}
     return [

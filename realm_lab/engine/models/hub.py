@@ -36,7 +36,7 @@ def hub_shape(config: dict[str, Any], path: Path) -> EncoderShape:
     """Return the shape of an encoder by its config.json at `path`. UserError: transformers cannot read it."""
     known = _transformers_config(config, path)
     sizes = sizes_of(known.to_dict())
-    activation = "gelu"  # RoBERTa's and ELECTRA's heads know no other
+    activation = "gelu"  # RoBERTa's and ELECTRA's heads have no other
     if known.model_type in ("distilbert", "modernbert"):
         activation = known.activation if known.model_type == "distilbert" else known.classifier_activation
     return EncoderShape(

@@ -42,7 +42,7 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
 
 
 def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Merge `path` with its preset and `overrides` (dotted key -> value); one of them may be the preset.
+    """Merge `path` with its preset and `overrides` (dotted key -> value), which may name the preset.
 
     Returns flat values (dotted key -> value), not validated yet. Each value has the file or flag and the line where it
     was written, except for built-in presets. A missing file counts as empty if the preset is among the overrides. Empty
@@ -212,7 +212,8 @@ def beyond_preset(params: Params) -> dict[str, Any]:
 
 
 def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Parameters as one flat dictionary with dotted keys; each option of a system or of a plug-in has its own."""
+    """Return parameters as one flat dictionary with dotted keys; each option of a system or of a plug-in has a separate
+    key."""
     values = params.model_dump(mode="json") if isinstance(params, BaseModel) else params
     flat: dict[str, Any] = {}
     for key, value in values.items():

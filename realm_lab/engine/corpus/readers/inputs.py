@@ -30,7 +30,7 @@ class InputFile(NamedTuple):
 
     @property
     def is_renamed(self) -> bool:
-        """True if it was renamed because another file has the same name."""
+        """True if `name` is longer than the file's name, because another file has the same."""
         return self.name != _name(self.path, 0)
 
 

@@ -19,7 +19,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.code import OURS, outside_digest
 from realm_lab.records.plugins import import_plugins
 
-NUMBERED = "~"  # between an id that several records have and the number of one of them
+NUMBERED = "~"  # separates an id that several records share from the number of a record
 
 
 class Dropped(Counter[str]):
@@ -105,7 +105,7 @@ def read_documents(
     """Read the documents of the files of a parameter, in order: those with text or a picture that are `wanted`, each
     with a unique id.
 
-    The first of exact copies (the same id and content) is kept. Another document with a used id gets the next free one
+    The first of exact copies (the same id and content) is kept. Another document with a used id gets the next free id
     of ID~2, ID~3, ... Dropped documents are counted in `dropped`, unwanted documents by `wanted` itself. UserError: a
     file cannot be read.
     """
