@@ -95,7 +95,7 @@ class SlurmOptions(Part):
     constraint: str | None = None
     """Features that a node must have, as sbatch spells them."""
     nodes: Annotated[int, Field(ge=1)] = 1
-    """Machines of a job; launch.ranks processes are shared out between them."""
+    """Machines of a job; its launch.ranks processes are divided among them."""
     gpus_per_node: Annotated[int, Field(ge=0)] = 0
     """GPUs per node, one per process there."""
     cpus_per_task: Annotated[int, Field(ge=1)] = 1

@@ -72,11 +72,11 @@ class CellEntry(Part):
     paper: Annotated[str, AfterValidator(_published)] | None = None
     """The published number that it corresponds to, such as `table2.realm`."""
     space: Annotated[Space, Field(min_length=1)] | None = None
-    """The space that `tune` tries for this variant; empty: that of `tune`."""
+    """The space of this variant in tuning; empty: `tune.space`."""
 
 
 class StudyFile(Part):
-    """Common part of a study and a search: their keys, and errors that name file and line."""
+    """The keys that a study and a search share, and errors that name file and line."""
 
     PARTS: ClassVar[dict[str, type[BaseModel]]] = {
         "launcher": LauncherSettings,

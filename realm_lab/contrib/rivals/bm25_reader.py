@@ -19,7 +19,7 @@ class Bm25ReaderOptions(Bm25Options):
     """`system_options.bm25_reader`."""
 
     temperature: Annotated[float, Field(gt=0.0)] = 1.0
-    """p(z|x) is the softmax of BM25's scores divided by it."""
+    """p(z|x) is the softmax of BM25's scores divided by the temperature."""
 
 
 class Bm25Passages(SpanReader):

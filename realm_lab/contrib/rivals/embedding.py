@@ -49,7 +49,7 @@ class EmbeddingOptions(Section):
     normalise: bool = True
     """Scale vectors to length 1: the cosine, not the inner product. Default: the folder's setting."""
     temperature: Annotated[float, Field(gt=0.0)] = 0.05
-    """p(z|x) is the softmax of the scores divided by it (Sentence-BERT trains with 0.05)."""
+    """p(z|x) is the softmax of the scores divided by the temperature (Sentence-BERT trains with 0.05)."""
 
     @model_validator(mode="before")
     @classmethod

@@ -37,7 +37,7 @@ class FidOptions(WriterOptions, Bm25Options):
     batch_size: Positive = 64
     """Questions per step (the paper's)."""
     learning_rate: Fraction = 1e-4
-    """Peak learning rate of these (the paper's, constant); a query tower uses finetune.retriever's."""
+    """Peak learning rate on questions (the paper's, constant); a query tower uses finetune.retriever's."""
     passages: Candidates = 100
     """Passages read for each question (the paper's)."""
     retriever: Literal["bm25", "warm_start", "distilled"] = "bm25"

@@ -32,9 +32,9 @@ class WriterOptions(Section):
     denoise_steps: NonNegative = 1_000_000
     """Steps in which the decoder learns to write; the papers have the pre-training of T5 or BART."""
     denoise_batch_size: Positive = 128
-    """Texts per step of these."""
+    """Texts per step of denoising."""
     denoise_learning_rate: Fraction = 1e-3
-    """Peak learning rate of these."""
+    """Peak learning rate of denoising."""
 
 
 DENOISE = Stage(

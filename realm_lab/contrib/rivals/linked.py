@@ -46,7 +46,7 @@ class LinkedOptions(Bm25Options):
     """Options of the systems that follow links."""
 
     steps: NonNegative = 29_700
-    """Optimiser steps of the retriever (3 epochs of 79,168 questions)."""
+    """Optimiser steps of the retriever (3 epochs of NQ-open's 79,168 training questions)."""
     batch_size: Positive = 8
     """Questions per step (PathRetriever's released code)."""
 

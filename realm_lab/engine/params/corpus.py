@@ -30,7 +30,7 @@ class Files(Section):
     questions_test: list[str] = []
     """Questions of the final evaluation."""
     dev_split: Literal["none", "orqa"] = "orqa"
-    """Development questions where questions_dev names none. `orqa`: those of questions_train whose text has hash 0
+    """Development questions if questions_dev names no file. `orqa`: those of questions_train whose text has hash 0
     modulo 10, which are not trained on (code). `none`: there are none."""
     max_articles: Positive | None = None
     """Maximum number of articles to read; empty: all."""
@@ -54,7 +54,7 @@ class Corpus(Section):
     source: ChoiceField = Choice("files")
     """Text files (`files`: corpus.files), or the embedded toy world (`toy`)."""
     pretrain_corpus: Literal["separate", "same"] = "same"
-    """X is another corpus than Z (`separate`; Guu, section 4.3: CC-News) or the same (Wikipedia)."""
+    """X is another corpus than Z (`separate`; Guu, section 4.3: CC-News), or Z itself (`same`: Wikipedia)."""
     passage_length: Annotated[int, Field(ge=8, le=512)] = 288
     """Wordpieces of a passage (Guu, section 4.3), its title and three specials included (code)."""
     sentence_length: Annotated[int, Field(ge=8, le=512)] = 64

@@ -39,7 +39,7 @@ from realm_lab.records.validation import Contradiction
 
 
 class Tokenizer(Section):
-    """Tokens: of a checkpoint folder, or WordPiece learned from the corpus (the toy world brings its own)."""
+    """The tokenizer: of a checkpoint folder, or WordPiece learned from the corpus (the toy world has a vocabulary)."""
 
     checkpoint: str | None = None
     """Hugging Face folder, or hf://ORG/NAME, whose tokenizer is used (Guu: BERT's uncased WordPiece)."""
@@ -75,8 +75,8 @@ class Model(Section):
     share_towers: bool = True
     """One Transformer for queries and passages (code), or two (Lee's text)."""
     score_scale: Literal["none", "inverse_sqrt", "cosine"] = "none"
-    """f(x,z) is the plain inner product (Guu, section 3.2; code), the same divided by the root of projection_size, or
-    the cosine divided by 0.05 (Sentence-BERT, so that f(x,z) is within 20)."""
+    """f(x,z) is the inner product (Guu, section 3.2; code), this divided by the root of projection_size, or the cosine
+    divided by 0.05 (Sentence-BERT, so that f(x,z) is within 20)."""
     pictures: bool = False
     """Allow passages that are pictures: a patch of 16 x 16 pixels is projected to a vector in place of a wordpiece's,
     with its position (Guu, section 6; Dosovitskiy et al. 2021)."""
@@ -108,7 +108,7 @@ class MaskedLanguageModel(Section):
     steps: NonNegative = 0
     """Optimiser steps (Guu starts from finished BERT weights)."""
     batch_size: Positive = 256
-    """Pairs a step (BERT)."""
+    """Pairs of segments per step (BERT)."""
     optimiser: Optimiser = Optimiser(learning_rate=1e-4)
     related_fraction: Fraction = 0.5
     """Share of pairs whose second segment belongs to the first (BERT: half)."""
@@ -193,7 +193,7 @@ class Pretrain(Section):
     train_reader: bool = True
     """Train the reader (Guu: everything is trained)."""
     train_query_tower: bool = True
-    """Train Embed_input; separate from a shared document tower if only one of them is trained."""
+    """Train Embed_input. Shared towers become separate if only one of them is trained."""
     train_document_tower: bool = True
     """Train Embed_doc; if false, the index never ages."""
     initial_reader: Annotated[str, content("weights", "warm_start", "scratch")] = "warm_start"

@@ -181,9 +181,9 @@ class IndexSearch(Section):
     inverted lists (`{name: ivf_flat, nlist: 64, nprobe: 4}`), these with product quantisation (`ivf_pq`: `nlist`,
     `nprobe`, `M`, `nbits`), a graph (`hnsw`: `M`, `efConstruction`, `efSearch`), or 8-bit numbers (`sq8`). Each FAISS
     index has the option `overfetch`, the number of passages taken from it per requested one. Defaults: nlist 4
-    sqrt(passages), nprobe a sixteenth of it. The index is built again whenever
-    a vector has changed, and the passages that it finds are scored by the true inner products. Its recall@8 against
-    exact search (search_recall_at_8) is of 256 passages, moved by half the spread of all."""
+    sqrt(passages), nprobe a sixteenth of nlist. The index is built again whenever a vector has changed, and the
+    passages that it finds are scored by the true inner products. Its recall@8 against exact search
+    (search_recall_at_8) is measured with 256 vectors of passages, plus noise of half their spread."""
 
 
 class Refresh(Section):
@@ -222,8 +222,7 @@ class Optimiser(Section):
 
 
 class Streams(Section):
-    """Noise apart from the seed, for studies of it: a number other than 0 is another draw of weights or order, in the
-    same world."""
+    """Noise in runs of one seed: a number other than 0 is another draw of weights or order, in the same world."""
 
     initialisation: NonNegative = 0
     """Draw of all new weights: encoders from scratch, projections, and heads that a folder lacks."""

@@ -105,7 +105,7 @@ class Intervals(Section):
     """Options of policy schedule."""
 
     intervals: list[Annotated[list[NonNegative], Field(min_length=2, max_length=2)]]
-    """Pairs [from_step, interval_steps], the first from step 0; the interval 0 asks for none."""
+    """Pairs [from_step, interval_steps], the first from step 0; the interval 0 means no refresh."""
 
     @field_validator("intervals")
     @classmethod

@@ -16,6 +16,6 @@ class Bm25Options(Section):
     k1: Annotated[float, Field(ge=0.0)] = 0.9
     """Count of a term at which BM25 gives half of the weight that it can have, in a passage of mean length."""
     b: Annotated[float, Field(ge=0.0, le=1.0)] = 0.4
-    """Share of a passage's length in that count: 0 none, 1 all of it."""
+    """Growth of the count k1 with a passage's length: 0 none, 1 in proportion."""
     title_weight: Annotated[float, Field(ge=0.0)] = 1.0
     """Weight of a count in the title, that of the body being 1; 0: titles are not searched."""

@@ -23,14 +23,14 @@ class WorldOptions(Section):
     """The embedded world of entities and facts, which docs/world.md describes."""
 
     world: Annotated[Literal["sharp", "easy"], OBSERVES] = "sharp"
-    """`easy`: the knobs from entities_per_name to question_sentences that are not named are off, for smoke tests."""
+    """`easy`: the options from entities_per_name to question_sentences are off unless they are set, for smoke tests."""
     entities: Annotated[int, Field(ge=40, le=4_000_000, multiple_of=4)] = 256
     """Entities of four types; each has an article of several passages."""
     entities_per_name: Annotated[int, Field(ge=1, le=4)] = 3
     """Number of entities, of as many types, that share one name."""
     unanswerable_fraction: Annotated[float, Field(ge=0.0, le=0.9)] = 0.3
     """Share of the sentences of X, if it is not Z, whose masked value no passage states: half are about names that Z
-    lacks, half about nobody who is named ("this town")."""
+    lacks, half name no entity ("this town")."""
     syntax_fraction: Annotated[float, Field(ge=0.0, le=0.9)] = 0.1
     """Share of the other sentences of X in which an ordinary word is the salient span, predictable without
     retrieval."""

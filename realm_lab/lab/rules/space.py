@@ -74,7 +74,7 @@ Space = dict[str, Dimension]
 
 
 class Tuning(Part):
-    """The keys of `tune` in a study: as many trials for each variant, before the study's own seeds."""
+    """The keys of `tune` in a study: the same number of trials for each variant, before the study's own seeds."""
 
     trials: Annotated[int, Field(ge=2)]
     """Number of trials of every variant. The first one has its parameters as they are."""
