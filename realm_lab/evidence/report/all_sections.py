@@ -1,4 +1,4 @@
-"""The sections of a report in its order, and the data that they take from the runs."""
+"""The sections of a report, in their order, and the data that they read from the runs."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def collect(
     commands: Sequence[str] = (),
     plan: dict[str, Any] | None = None,
 ) -> Report:
-    """Return all data of a study's runs that its report needs; `figures` are the entries of custom ones.
+    """Read the report of a study from its runs; `figures` are the entries of custom figures in summary.json.
 
-    `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep).
+    `title` is the heading (default: the study's name), `commands` reproduce the report (default: the study's sweep).
     """
     record, results = study.record, read_results(results_text(study.results))
     metrics = metrics_of(record, study.results)
     design = STUDY_RECORD.dump_python(record, mode="json") | {"metrics": list(metrics)}
-    del design["runs"]  # they are in the data, with more fields
+    del design["runs"]  # data["runs"] has them, with more fields
     intervals = question_intervals(record, results, (*metrics, *record.exploratory), study.runs)
     shown = {key: OverQuestions(*(one and Interval(*plain(one)) for one in found)) for key, found in intervals.items()}
     data = {"design": design, "title": title or f"Study: {record.name}", "own_figures": list(figures), "plan": plan}
@@ -73,8 +73,8 @@ def collect(
 
 
 def sections_of(report: Report) -> dict[str, ReportSection]:
-    """Return the sections of a report by name. Each computes what it has once. One of the study that fails is a warning
-    of the report."""
+    """Return the sections of a report by name. A section computes its data once. A custom section that fails becomes a
+    warning of the report."""
     found = {section.name: section(report) for section in FIRST}
     taken = {*KEYS, *FIELDS, *(section.name for section in LAST)}
     for choice in report.record.sections:
@@ -104,7 +104,7 @@ def _custom(choice: Choice, report: Report) -> ReportSection:
         raise UserError(f"section '{choice.name}': not a subclass of realm_lab.ReportSection")
     if not getattr(found, "name", ""):
         raise UserError(f"section '{choice.name}': it has no name; give its class one")
-    with chosen.running():  # all that a report asks for, so that an error names the line of the custom code
+    with chosen.running():  # compute all that a report needs, so that an error names the custom code
         found.data(), found.figures(), found.tables, found.text
     return found
 

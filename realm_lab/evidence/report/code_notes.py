@@ -1,5 +1,5 @@
-"""Notes of a report on the code that computed its runs: other code, accepted changes, a mixture of codes; and the
-commits that computed the sides of a comparison."""
+"""Notes of a report on the code that computed its runs: code other than today's, accepted changes, and mixed versions;
+and the commits that computed the sides of a comparison."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PATCH = "code.patch"
 
 
 def code_notes(study: StudyFrames) -> tuple[list[str], list[str]]:
-    """Return a confound if different versions of modules computed different runs, an accepted change aside, and notes
-    on other code and accepted changes; none if the code of today computed everything."""
+    """Return (confounds, notes). A confound: different versions of a module computed the runs, accepted changes aside.
+    Notes: code other than today's computed runs, or changes were accepted."""
     used = {run.name: CodeStates(run.runs).of_run(run.folders(run.runs)) for run in study.runs}
     versions: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))  # module -> digest -> cells
     for run in study.runs:

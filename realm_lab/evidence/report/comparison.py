@@ -27,14 +27,14 @@ from realm_lab.records.study import StudyCell, StudyRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-Cluster = Hashable  # questions that are alike: those of one article
+Cluster = Hashable  # the key of a group of similar questions, such as those about one article
 
 
 class Gap(StrEnum):
     """The reason why a cell has no finding."""
 
-    NO_DATA = "no data"  # no run of it is complete
-    NOT_MEASURED = "not measured"  # its system cannot be measured in this
+    NO_DATA = "no data"  # no run of the cell has numbers
+    NOT_MEASURED = "not measured"  # runs of the cell have numbers, but not in this metric
     BASELINE = "the baseline has no value"
     NO_SHARED_SEED = "no seed of the baseline"
 
@@ -47,11 +47,11 @@ class CellResult(NamedTuple):
     finding: Finding | None
     paper: Published | None
     gap: Gap | None = None
-    reason: str = ""  # why it is not measured
+    reason: str = ""  # why the metric is not measured
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds that its difference is about; without a difference, over all that have a value."""
+        """The mean over the seeds that the cell shares with the baseline; without a finding, over all its seeds."""
         if self.finding:
             return self.finding.comparison.means[0]
         return sum(self.values.values()) / len(self.values) if self.values else None
@@ -75,7 +75,7 @@ class MetricResult(NamedTuple):
 
     @property
     def is_cost(self) -> bool:
-        """True for a cost, which is not a measure of quality."""
+        """True for a value of the run itself, such as its time, which is no measure of quality."""
         return self.metric.source == "run"
 
     @property
@@ -92,8 +92,8 @@ class MetricResult(NamedTuple):
 class OverQuestions(NamedTuple):
     """95 % intervals of one comparison; None: too few questions, or too few seeds."""
 
-    same_models: Interval | None  # other questions
-    new_seeds: Interval | None = None  # other seeds and other questions
+    same_models: Interval | None  # for other questions
+    new_seeds: Interval | None = None  # for other seeds and other questions
 
 
 Intervals = Mapping[tuple[str, str], OverQuestions]  # (metric, cell) -> its intervals
@@ -102,7 +102,7 @@ Intervals = Mapping[tuple[str, str], OverQuestions]  # (metric, cell) -> its int
 def question_intervals(
     study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], runs: Sequence[Run]
 ) -> Intervals:
-    """The intervals over questions of every comparison whose runs left scores of single questions."""
+    """Return the intervals over questions of each comparison whose runs have the scores of single questions."""
     of_cells = {(run.cell, run.seed): run for run in runs}
 
     @functools.cache
@@ -142,11 +142,11 @@ def compare_cells(
     over_questions: Intervals | None = None,
     not_measured: NotMeasured | None = None,
 ) -> list[MetricResult]:
-    """Return all declared metrics, measured or not, and the measured exploratory ones; empty before the first run has
-    numbers.
+    """Compare the cells in all declared metrics, measured or not, and in the measured exploratory ones; empty before
+    the first run has numbers.
 
-    The declared `metrics` times the cells are one family of tests. Costs are left out of it, unless one is the
-    first metric or has a difference that does not matter. These and the exploratory ones are a separate family each.
+    The declared `metrics` times the cells are one family of tests. It leaves out a cost, unless the cost is the first
+    metric or is in `study.delta`. Each cost left out and each exploratory metric is a separate family.
     """
     known = results.dropna(how="all", subset=metric_columns(results))["cell"]
     measured = [name for name in (*metrics, *study.exploratory) if name in results and results[name].notna().any()]
@@ -198,8 +198,8 @@ def compare_cells(
 
 
 def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str]) -> Decisions[tuple[str, str]]:
-    """Return every decision of a study that takes seeds until it is decided, as far as complete runs allow. Its cells
-    are decided by the first metric."""
+    """Replay the looks of a study that takes seeds until its cells are decided, as far as complete runs allow. The
+    first metric decides about a cell."""
     assert study.until is not None
     complete = results[results["status"] == "COMPLETE"]
     done = {name: set(mine["seed"]) for name, mine in complete.groupby("cell")}
@@ -223,7 +223,7 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
                 continue
             both = done.get(cell, set()) & done.get(study.baseline, set())
             seeds = list(itertools.takewhile(both.__contains__, sorted(study.seeds)))
-            # a seed whose runs lack this metric is no evidence
+            # NaN for a seed whose runs lack this metric
             tests[name, cell] = [values[s] - base[s] if s in values and s in base else math.nan for s in seeds]
     bounds = {key: study.delta[key[0]] for key in tests if key[0] in study.delta}
     groups = {key: key[1] for key in tests}
@@ -232,8 +232,8 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
 
 
 def is_tested(name: str, first: str, delta: Mapping[str, float]) -> bool:
-    """True if a declared metric belongs to the question of the study, and is not a mere cost. `delta`: metrics with a
-    difference that does not matter."""
+    """True if a declared metric is in the family of the study: any that is no cost, the `first` metric, and those in
+    `delta`, metric -> the largest difference that does not matter."""
     return metric_of(name).source != "run" or name == first or name in delta
 
 
@@ -246,7 +246,7 @@ def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
 
 
 def family_of(results: Sequence[MetricResult]) -> list[tuple[Metric, StudyCell, Finding]]:
-    """The findings that are one family of tests: all but the exploratory ones."""
+    """Return the findings that are one family of tests: all except the exploratory ones."""
     return [
         (result.metric, cell.cell, cell.finding)
         for result in results

@@ -14,11 +14,11 @@ from realm_lab.records.run import Run
 from realm_lab.records.yaml_file import parse_yaml
 
 NO_METHOD = ("preset", "seeds", "seed", "plugins")  # parameters that are no property of the method
-MACHINE = {"Python": "python", "processor": "cpu", "vector instructions": "vectors"}  # for people: field of env.json
+MACHINE = {"Python": "python", "processor": "cpu", "vector instructions": "vectors"}  # words -> field of env.json
 
 
 def confounds(study: StudyFrames) -> Iterator[str]:
-    """Yield a sentence for each, some twice; none if cells differ only in their declared changes."""
+    """Yield a sentence for each confound, some more than once; none if cells differ only in their declared changes."""
     record = study.record
     engines = sorted({run.engine_version for run in study.runs})
     if len(engines) > 1:
@@ -45,13 +45,13 @@ def confounds(study: StudyFrames) -> Iterator[str]:
 
 
 def curve_notes(study: StudyFrames) -> list[str]:
-    """A sentence for each pre-training whose curves and flags were measured otherwise than the study asks for."""
+    """Return sentences about pre-trainings whose curves and flags were measured with other settings than asked for."""
     found: dict[str, list[str]] = defaultdict(list)
     for run in study.runs:
         path = run.folder("pretrain").path / "config.yaml" if "pretrain" in run.stages else None
         if path is None or not path.is_file():
             continue
-        try:  # alike for all seeds of a cell, and then parsed once
+        try:  # a text that is equal for all seeds of a cell is parsed once
             params = parse_yaml(path.read_text(encoding="utf-8").partition("\nparams:\n")[2], path)
         except (UserError, OSError, UnicodeDecodeError) as error:
             study.problems.append(relative(error, path.parents[2]))
@@ -68,8 +68,8 @@ def curve_notes(study: StudyFrames) -> list[str]:
 
 
 def rounding_notes(study: StudyFrames) -> Iterator[str]:
-    """Yield a sentence for each difference between runs that moves last digits only: launch settings of a stage that
-    trains, the machine and the libraries."""
+    """Yield a sentence for each difference between runs that changes only rounding: launch settings of a training
+    stage, the machine, and the versions of libraries."""
     environments = [(stage, env) for run in study.runs for stage, env in run.environments.items()]
     for name in ROUNDING:
         seen: dict[str, set[str]] = defaultdict(set)
@@ -91,8 +91,8 @@ def rounding_notes(study: StudyFrames) -> Iterator[str]:
 
 
 def parameters_of(run: Run) -> dict[str, Any]:
-    """Return a run's parameters by dotted name: those of the method, with the defaults of those that came later, and
-    none of other systems, which older records have."""
+    """Return the parameters of a run's method by dotted name. Parameters newer than the run have their defaults.
+    Options of other systems, which older records have, are left out."""
 
     def is_own(name: str) -> bool:
         system = name.partition(".")[2].rpartition(".")[0]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HEADLINE = {"exact_match": "EM", "recall_at_5": "R@5", "retrieval_utility": "utility"}
-SHARED = ("corpus_update", "bm25")  # groups of results with separate names: `bm25.recall_at_5`
+SHARED = ("corpus_update", "bm25")  # groups of results that are listed once, next to the cells: `bm25.recall_at_5`
 
 
 def write_default_outputs(study: StudyFrames, reports: Path) -> None:
@@ -42,7 +42,7 @@ def write_default_outputs(study: StudyFrames, reports: Path) -> None:
 
 
 def metrics_of(record: StudyRecord, results: pd.DataFrame, presets: Sequence[str]) -> dict[str, Any]:
-    """{cell: {metric: mean over its seeds, "seeds": {seed: {metric: value}}}}, and the same of the shared groups."""
+    """Return {cell or group: {metric: mean over its seeds, "seeds": {seed: {metric: value}}}}; groups are SHARED."""
     found: dict[str, Any] = {
         "preset": ", ".join(presets),
         "seeds": list(record.seeds),
@@ -61,7 +61,7 @@ def metrics_of(record: StudyRecord, results: pd.DataFrame, presets: Sequence[str
 
 
 def headline(found: dict[str, Any]) -> dict[str, Any]:
-    """The few of the metrics whose table fits 120 columns of a terminal: {group: {metric: mean over the seeds}}."""
+    """Return {group: {metric: mean over the seeds}} of a few metrics, whose table fits 120 columns of a terminal."""
     groups = {name: found[name] for name in ("realm", "warm_start", "bm25") if found.get(name)}
     table: dict[str, Any] = {
         group: {short: round(values[name], 4) for name, short in HEADLINE.items() if name in values}
@@ -74,7 +74,7 @@ def headline(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _means(rows: pd.DataFrame, columns: dict[str, str]) -> dict[str, Any]:
-    """The mean of each column over the seeds that have it, then each seed's own; `columns`: name -> column."""
+    """Return the mean of each column over the seeds with a value, and each seed's values; `columns`: name -> column."""
     table = frame({name: rows[columns[name]] for name in sorted(columns)}).set_index(rows["seed"].astype(str))
     means: dict[str, Any] = {str(name): float(mean) for name, mean in table.mean().dropna().items()}
     seeds = {seed: {name: float(value) for name, value in row.dropna().items()} for seed, row in table.iterrows()}

@@ -1,4 +1,4 @@
-"""Results of a report that were edited after they were written."""
+"""A check that the results of a report were not edited after they were written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def results_digest(results: pd.DataFrame) -> str:
-    """Return `digest_text` of the results.csv with these results."""
+    """Return the digest of a results.csv with these results, as `digest_text` computes it from the file."""
     return hashlib.sha256(results_text(results).encode()).hexdigest()
 
 

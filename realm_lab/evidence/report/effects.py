@@ -15,11 +15,12 @@ from realm_lab.records.study import StudyRecord
 
 
 class AxisEffect(NamedTuple):
-    """One point of an axis against the baseline's, averaged over the points of the other axes that have both."""
+    """A point of an axis compared with the baseline's point, averaged over the points of the other axes with runs of
+    both."""
 
     axis: str
     point: str
-    finding: Finding  # among all points of all axes
+    finding: Finding  # judged among all points of all axes
 
     def as_json(self) -> dict[str, Any]:
         """The effect for summary.json."""
@@ -27,8 +28,8 @@ class AxisEffect(NamedTuple):
 
 
 def axis_effects(study: StudyRecord, result: MetricResult) -> list[AxisEffect]:
-    """Every point of every axis but the baseline's. Empty without several axes, and for seeds until decided: p would
-    have to be corrected for the looks."""
+    """Return the effect of every point of every axis except the baseline's points. Empty without several axes, and in a
+    study of seeds until decided, since p would have to be corrected for its looks."""
     base = study.cell(study.baseline).points
     if len(study.axes) < 2 or not base or study.until:
         return []
@@ -56,9 +57,9 @@ class Interaction(NamedTuple):
     metric: Metric
     first: str  # points
     second: str
-    here: float  # mean of what `first` changes at `second`
-    at_base: float  # the same at the baseline's point
-    finding: Finding  # among all interactions of the study, separate from the family of its cells
+    here: float  # mean effect of `first` at `second`
+    at_base: float  # mean effect of `first` at the baseline's point of the second axis
+    finding: Finding  # judged among all interactions of the study, a separate family from its cells
 
     def as_json(self) -> dict[str, Any]:
         """The interaction for summary.json."""
@@ -67,8 +68,8 @@ class Interaction(NamedTuple):
 
 
 def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[Interaction]:
-    """Return the interactions of each declared measure of quality and each pair of points besides the baseline's;
-    empty without two axes, and for seeds until decided."""
+    """Return the interactions in each declared measure of quality, for each pair of points other than the baseline's;
+    empty without two axes, and in a study of seeds until decided."""
     base = study.cell(study.baseline).points
     if len(study.axes) != 2 or not base or study.until:
         return []

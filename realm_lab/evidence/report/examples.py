@@ -15,11 +15,11 @@ from realm_lab.records.run import Run
 
 Example = dict[str, Any]
 MOMENTS = {"start": "before pre-training", "end": "after pre-training"}
-MOST_SEEDS = 2  # of a cell whose examples are read
+MOST_SEEDS = 2  # seeds of a cell whose examples are read
 PER_GROUP = 10  # sentences or questions of one run and moment in the explorer
-CANDIDATES = 8  # of an example, by p(z|x); the null document and the passage with the fact are shown besides
+CANDIDATES = 8  # most probable candidates of an example; the null document and the gold passage are kept as well
 PASSAGE_CHARACTERS = 300
-SHOWN = ("cell", "seed", "text", "answer", "null", "marginal")  # of an example, in a report
+SHOWN = ("cell", "seed", "text", "answer", "null", "marginal")  # fields of an example that a report has
 CANDIDATE = ("title", "before", "span", "after", "picture", "probability", "reader", "is_null", "is_gold")
 
 
@@ -32,7 +32,7 @@ def load_examples(study: StudyFrames) -> list[Example]:
 
 
 def explorer_data(study: StudyFrames) -> dict[str, Any]:
-    """Data of the explorer: a few sentences and questions of each run, the same ones of several systems together."""
+    """Return the data of the explorer: a few sentences and questions of each run, equal texts one after the other."""
     groups: dict[tuple[Any, ...], list[Example]] = defaultdict(list)
     for example in load_examples(study):
         groups[tuple(example[key] for key in ("cell", "seed", "kind", "when"))].append(example)
@@ -72,7 +72,7 @@ def _read(study: StudyFrames, run: Run) -> list[Example]:
     if path is None or not path.exists():
         return []
     try:
-        # without pre-training the start is the end
+        # without pre-training, start and end are the same
         return [_example(item, run) for item in read_json(path) if item["when"] == "end" or "pretrain" in run.stages]
     except (UserError, TypeError, KeyError, AttributeError) as error:
         study.problems.append(relative(f"{path}: {error}", path.parents[3]))
@@ -118,7 +118,7 @@ def _candidate(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _picture(uri: str | None) -> str | None:
-    """A picture inside of the page; nothing that a page would fetch from elsewhere."""
+    """Return `uri` if it holds a JPEG itself; None for anything that a page would have to fetch."""
     return uri if uri and uri.startswith("data:image/jpeg;base64,") else None
 
 

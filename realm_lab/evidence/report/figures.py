@@ -1,6 +1,6 @@
-"""Every drawing of a report: generic figures by their role, and the tools for custom figures.
+"""Draws the figures of a report: generic figures by their role, and the tools for custom figures.
 
-A report has PNG, a paper also PDF and SVG with text as text, as wide as its column or its text. The only file that
+A report has PNG, a paper also PDF and SVG with text as text, as wide as a column or the whole text. Only this file
 imports matplotlib. The same numbers give the same bytes. Colours are taken from Okabe and Ito (2008), safe for
 colour-blind readers; beyond seven cells they are repeated with another dash.
 """
@@ -41,15 +41,15 @@ COLOURS = (INK, BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 DASHES = ("-", "--", ":", "-.")
 WIDTH_INCHES = 7.6
 PAPER_INCHES = (3.25, 6.75)  # one column, and the whole text, of the usual two-column styles
-BEHIND = {"facecolor": PAPER, "alpha": 0.75, "pad": 0.4, "edgecolor": "none"}  # names over dots
-MOST_TOGETHER, MOST_IN_ROW = 6, 4  # cells whose curves share a panel, and metrics of a row of small multiples
-TITLE_CHARACTERS = 64  # of all panels in a row
+BEHIND = {"facecolor": PAPER, "alpha": 0.75, "pad": 0.4, "edgecolor": "none"}  # box behind a name over dots
+MOST_TOGETHER, MOST_IN_ROW = 6, 4  # cells that share a panel; metrics of a row of small multiples
+TITLE_CHARACTERS = 64  # of the titles of all panels in a row together
 DOTS_PER_INCH = 150
-PALETTE_COLOURS = 96  # of the PNG, which makes it a third as large; lines and letters have few
+PALETTE_COLOURS = 96  # colours of a PNG, whose file is then a third as large; lines and letters need few
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "figure.figsize": (WIDTH_INCHES, 3.0),
-    "figure.dpi": DOTS_PER_INCH,  # text is measured as it is drawn
+    "figure.dpi": DOTS_PER_INCH,  # so that text is measured at the size in which it is drawn
     "pdf.fonttype": 42,  # TrueType, which publishers ask for
     "svg.fonttype": "none",  # text as text
     "svg.hashsalt": "realm_lab",
@@ -71,17 +71,17 @@ Cells = Sequence[tuple[str, str]]  # (name, title), in the order of the legend
 
 
 Styles = Mapping[str, tuple[int, int]]
-"""Cell -> its colour and its dash; default: by the order of the cells."""
+"""Cell -> the numbers of its colour and its dash; by default they follow the order of the cells."""
 
 
 class Sketch(NamedTuple):
-    """A figure that is not drawn yet. `alt` is read to those who do not see it."""
+    """A figure that is not drawn yet. `alt` describes it to readers who cannot see it."""
 
     name: str
     caption: str
     alt: str
     make: Callable[[], Figure | None]
-    columns: int = 2  # of a paper that it spans
+    columns: int = 2  # of a paper that the figure spans
 
     @classmethod
     def of(cls, name: str, caption: str, alt: str, make: Callable[[], Figure | None], columns: int = 2) -> Sketch:
@@ -102,7 +102,7 @@ class Drawing(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One set of axes over the steps of training; empty title and unit come from the registry."""
+    """One set of axes over the steps of training; an empty title or unit is taken from the registry of metrics."""
 
     metric: str
     title: str = ""
@@ -113,7 +113,7 @@ class Panel(NamedTuple):
 
 
 def draw(sketch: Sketch, *, is_paper: bool = False) -> Drawing | None:
-    """The figure as PNG, for a paper as PDF and SVG too, in the style of the reports. None: nothing to draw."""
+    """Draw a figure as PNG, and for a paper also as PDF and SVG, in the style of the reports. None: nothing to draw."""
     with rc_context(STYLE):
         if (figure := _made(sketch)) is None:
             return None
@@ -138,7 +138,7 @@ def draw(sketch: Sketch, *, is_paper: bool = False) -> Drawing | None:
 
 
 def _made(sketch: Sketch) -> Figure | None:
-    """The figure with codes for characters that the font lacks."""
+    """Make the figure, with codes for characters that the font lacks."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure = sketch.make()
@@ -146,7 +146,7 @@ def _made(sketch: Sketch) -> Figure | None:
         if isinstance(text, Text):
             text.set_text(drawable(text.get_text()))
     for axis in (axis for place in (figure.axes if figure else ()) for axis in (place.xaxis, place.yaxis)):
-        if isinstance(axis.get_major_locator(), FixedLocator):  # ticks that were named
+        if isinstance(axis.get_major_locator(), FixedLocator):  # ticks with given names
             labels = [label.get_text() for label in axis.get_ticklabels()]
             if (shown := [*map(drawable, labels)]) != labels:
                 axis.set_ticklabels(shown)
@@ -160,7 +160,7 @@ def drawable(text: str) -> str:
 
 @functools.cache
 def _is_in_font(character: str) -> bool:
-    font = get_font(findfont(FontProperties()))  # comes with matplotlib
+    font = get_font(findfont(FontProperties()))  # the default font, which comes with matplotlib
     return character == "\n" or font.get_char_index(ord(character)) != 0
 
 
@@ -182,8 +182,8 @@ def curves_figure(
 
 
 def bands(points: pd.DataFrame) -> pd.DataFrame:
-    """Mean and range over the seeds of a cell at each step that all of them have: cell, metric, step, seeds, mean, low,
-    high."""
+    """Return the mean and range over the seeds of a cell at each step that all its seeds have. Columns: cell, metric,
+    step, seeds, mean, low, high."""
     seeds = points.groupby(["cell", "metric"])["seed"].nunique().rename("all")
     found = points.groupby(["cell", "metric", "step"])["value"].agg(["count", "mean", "min", "max"]).reset_index()
     found = found.merge(seeds.reset_index(), on=["cell", "metric"])
@@ -252,7 +252,7 @@ def _multiples(
             place.margins(x=0.02)
         places[0].set_title(title, fontweight="normal", fontsize=7.5, pad=2)
     for place, panel in zip(grid[0], panels, strict=True):
-        place.set_ylim(panel.low, panel.high)  # of the column, once all of it is drawn
+        place.set_ylim(panel.low, panel.high)  # for the whole column, once everything in it is drawn
         known = curve(panel.metric)
         heading = f"{panel.title or known.title}{', ' * bool(known.unit)}{panel.unit or known.unit}"
         heading = textwrap.fill(heading, TITLE_CHARACTERS // len(panels))
@@ -276,8 +276,8 @@ def plane_figure(
 ) -> Figure | None:
     """A trade-off: a light dot for each run and a heavy one for each cell's mean, with its title.
 
-    `spots` has the columns cell, x and y. `lines`: title -> the cells of a colour, joined if x rises with them, with
-    their names. `metric` bounds y.
+    `spots` has the columns cell, x and y. `lines`: title of a line -> {cell: its name}; these cells have one colour,
+    and are joined if x rises from each to the next. `metric`: the metric of y, whose bounds limit the axis.
     """
     spots = spots.dropna(subset=["x", "y"])
     present = _present(cells, spots)
@@ -286,9 +286,9 @@ def plane_figure(
     means = {name: (float(x), float(y)) for name, x, y in spots.groupby("cell")[["x", "y"]].mean().itertuples()}
     figure = canvas(max(2.9, min(4.4, 2.2 + 0.16 * len(present))))
     place = figure.subplots()
-    if is_log and spots["x"].max() > 5 * spots["x"].min():  # else a linear scale has more numbers
+    if is_log and spots["x"].max() > 5 * spots["x"].min():  # a log scale of a small range has few numbers
         place.set_xscale("log" if spots["x"].min() > 0 else "symlog")
-        place.xaxis.set_major_formatter("{x:g}")  # the scale's own writes powers as formulas
+        place.xaxis.set_major_formatter("{x:g}")  # the default formatter writes powers as formulas
         place.xaxis.set_minor_formatter("")
         if place.get_xscale() == "log":
             place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -298,10 +298,10 @@ def plane_figure(
         if not path:
             continue
         how: dict[str, Any] = {"color": COLOURS[order % 7], "linestyle": DASHES[order % len(DASHES)]}
-        if path == sorted(path):  # else it would go to and fro
+        if path == sorted(path):  # else the line would go back and forth
             place.plot(*zip(*path, strict=True), linewidth=1.4, **how)
         colours |= dict.fromkeys(joined, COLOURS[order % 7])
-        names |= dict.fromkeys(joined, "") if is_log else joined  # if x has few values, which name the points
+        names |= dict.fromkeys(joined, "") if is_log else joined  # there x has few values, which identify points
         ends[title] = max(path)
     for _, name, _ in reversed(present):  # the baseline on top
         mine, colour = spots[spots["cell"] == name], colours.get(name, BLUE)
@@ -328,8 +328,8 @@ def axes_figure(
 ) -> Figure | None:
     """The interaction of two axes: a line for each of `others` over `points`, with a light dot for each run.
 
-    `values`: (point, other) -> values over the seeds; `names`: of the first axis, the second, and the values; `metric`
-    bounds them.
+    `values`: (point, other) -> values over the seeds. `names`: the names of the first axis, of the second axis and of
+    the values. `metric`: the metric of the values, whose bounds limit the axis.
     """
     if len(values) < 4:
         return None
@@ -355,7 +355,7 @@ def axes_figure(
 
 
 def _bound(place: Axes, metric: Metric | None) -> None:
-    """Draw nothing beyond the values that a metric can have."""
+    """Limit the y axis to the values that a metric can have."""
     low, high = place.get_ylim()
     if metric is not None and metric.low is not None:
         place.set_ylim(bottom=max(low, metric.low - 0.02 * metric.span))
@@ -364,7 +364,7 @@ def _bound(place: Axes, metric: Metric | None) -> None:
 
 
 def label_ends(figure: Figure, place: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
-    """Write the name of each line to the right of its end, one below the other where ends are close."""
+    """Write the name of each line to the right of its end; names of ends that are close are stacked."""
     height = 1.25 * rcParams["font.size"]
     figure.draw_without_rendering()
     below = -math.inf
@@ -384,7 +384,7 @@ def _label_points(
     means: Sequence[tuple[float, float]],
     runs: Sequence[tuple[float, float]],
 ) -> None:
-    """Write each name next to its mean, where it hides the least of all runs and other names, and no other mean."""
+    """Write each name next to its mean, at the position that hides least of the runs, other names and other means."""
     figure.draw_without_rendering()
     scale, inside = figure.dpi / 72, np.array([place.get_window_extent().extents])
 
@@ -420,13 +420,13 @@ def _label_points(
 
 
 def _hidden(box: np.ndarray, others: np.ndarray) -> float:
-    """The area of others that a box covers; each as left, bottom, right, top."""
+    """Return the area of `others` that a box covers; a box is left, bottom, right, top."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     return float(np.maximum(sides, 0).prod(axis=1).sum())
 
 
 def shares_figure(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[str], label: str) -> Figure | None:
-    """One stacked bar a row; `parts` names its shares, which add up to one."""
+    """A stacked bar for each row; `parts` names the shares of a bar, which add up to one."""
     if not rows:
         return None
     figure = canvas(0.95 + 0.36 * len(rows))
@@ -445,7 +445,7 @@ def shares_figure(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[s
 
 
 def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str) -> Figure | None:
-    """The complete trials of a search in their order, with the best so far; columns number and value."""
+    """The complete trials of a search in their order, with the best so far; `trials` has the columns number, value."""
     if len(trials) < 2:
         return None
     figure = canvas(2.8)
@@ -461,9 +461,9 @@ def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str) ->
 
 
 def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
-    """The names of the cells, each once, outside the drawing, row by row in as many of `columns` as fit into its width.
+    """Draw the names of the cells outside the axes, row by row, in at most `columns` columns, as many as fit the width.
 
-    Names that differ in numbers only are sorted by these. Returns its height in inches.
+    Names that differ only in numbers are sorted by these numbers. Returns the height of the legend in inches.
     """
     named: dict[str, Any] = {}
     for place in figure.axes:
@@ -481,7 +481,7 @@ def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
 
 
 def by_value(names: list[str]) -> list[str]:
-    """Names that differ in their numbers only, sorted by these; others as they are."""
+    """Sort names that differ only in their numbers by these numbers; other names stay as they are."""
     if len({re.sub(r"\d[\d.]*", "#", name) for name in names}) > 1:
         return names
     return sorted(names, key=lambda name: [float(number.rstrip(".")) for number in re.findall(r"\d[\d.]*", name)])
@@ -493,7 +493,7 @@ def wrapped(title: str, width: int = 36) -> str:
 
 
 def _present(cells: Cells, frame: pd.DataFrame) -> list[tuple[int, str, str]]:
-    """The cells with a row in `frame`, as (number, name, title): by its number a cell has one colour in all figures."""
+    """Return (number, name, title) of the cells with a row in `frame`; the number decides a cell's colour."""
     return [(order, *cell) for order, cell in enumerate(cells) if (frame["cell"] == cell[0]).any()]
 
 

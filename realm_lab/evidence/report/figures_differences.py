@@ -10,12 +10,12 @@ from realm_lab.evidence.report.comparison import CellResult, MetricResult
 from realm_lab.evidence.report.figures import BLUE, INK, MUTED, TITLE_CHARACTERS, canvas, wrapped
 from realm_lab.evidence.statistics.family import Finding
 
-FEWEST_FOR_MEAN = 5  # seeds; of fewer only ticks are drawn
+FEWEST_FOR_MEAN = 5  # seeds; with fewer, only ticks are drawn
 
 
 def differences_figure(results: Sequence[MetricResult], *, has_values: bool = False) -> Any:
-    """A panel of differences for each metric, a row for each cell. `has_values`: before them the values of the first,
-    with a row for the baseline."""
+    """A panel of differences for each metric, with a row for each cell. `has_values`: before these panels one has the
+    values of the first metric, with a row for the baseline."""
     drawn = [one for one in results if any(cell.finding for cell in one.cells)]
     if not drawn:
         return None
@@ -42,7 +42,7 @@ def differences_figure(results: Sequence[MetricResult], *, has_values: bool = Fa
 
 
 def _values(place: Any, result: MetricResult, cells: Sequence[CellResult]) -> None:
-    """A dot for each seed and a line at the mean, on the whole scale of the metric if it has ends."""
+    """A dot for each seed and a line at the mean, on the whole scale of the metric if it has two bounds."""
     for row, cell in enumerate(cells):
         values = [*cell.values.values()]
         place.plot(values, [row] * len(values), "o", color=BLUE, alpha=0.45, markersize=4, markeredgewidth=0)
@@ -57,7 +57,7 @@ def _values(place: Any, result: MetricResult, cells: Sequence[CellResult]) -> No
 
 
 def _forest(place: Any, rows: Sequence[tuple[int, Finding]]) -> None:
-    """A tick for each seed; from five seeds on the mean and its interval, with an arrow if it is cut off."""
+    """A tick for each seed; from five seeds on also the mean and its interval, with an arrow at an end that is cut."""
     place.axvline(0.0, color=MUTED, zorder=1)
     reach = 3 * max(abs(delta) for _, finding in rows for delta in finding.comparison.deltas)
     for y, finding in rows:

@@ -119,7 +119,7 @@ def quality_over_refreshing(study: StudyFrames) -> Any:
 
 
 def _quality_over(study: StudyFrames, x: pd.Series[float], title: str, *, is_log: bool = False) -> Any:
-    """The first metric of a study over a value of each run, by (cell, seed)."""
+    """Draw the first metric of a study over `x`, which has a value for each run by (cell, seed)."""
     quality = metric(next(iter(study.record.metrics), "exact_match"))
     if x.empty or quality.name not in study.results:
         return None

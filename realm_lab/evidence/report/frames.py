@@ -1,6 +1,6 @@
-"""The one loader of results: the run folders of a study -> pandas frames, or a committed results.csv -> the same frame.
+"""Loads results as pandas frames, from the run folders of a study or from a committed results.csv.
 
-Nothing that is broken or missing stops the reading: it is listed in `StudyFrames.problems`.
+A run folder that is broken or missing does not stop the loading: it is listed in `StudyFrames.problems`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AGE = "index_staleness_steps"
 UPDATES = "corpus_updates"  # folder of a run, and first part of its columns
 SIDES = ("old", "new")
 WHOLE: dict[str, Any] = {"seed": int, "step": int, "seeds": int, "collapsed": int, "engine_version": "Int64"}
-NotMeasured = Mapping[str, Mapping[str, str]]  # cell -> part of the evaluation, or metric -> why
+NotMeasured = Mapping[str, Mapping[str, str]]  # cell -> {part of the evaluation, or metric: why it has no value}
 CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
 
 
@@ -43,8 +43,8 @@ class StudyFrames:
     """A study with everything that was read of it."""
 
     record: StudyRecord
-    runs: list[Run]  # whose record could be read
-    results: pd.DataFrame  # of results.csv: a row for each run, `status` as in records/state.py, a column a metric
+    runs: list[Run]  # those whose record could be read
+    results: pd.DataFrame  # as in results.csv: a row for each run, `status` as in records/state.py, metrics as columns
     problems: list[str]  # a sentence for each file that could not be read
 
     @property
@@ -54,8 +54,8 @@ class StudyFrames:
 
     @property
     def not_measured(self) -> NotMeasured:
-        """Cell -> part of the evaluation, or metric -> why no run of it is measured in it; cells without one are left
-        out."""
+        """Cell -> {part of the evaluation, or metric: why no run of the cell has a value}; cells without such a reason
+        are left out."""
         found = {}
         for name, _ in self.cells:
             known = {metric for run in self.of(name) for metric in run.values}
@@ -90,7 +90,7 @@ class StudyFrames:
         return pd.concat([points[points["metric"] != AGE], _mean_ages(points)], ignore_index=True)
 
     def curves_of(self, stage: str) -> pd.DataFrame:
-        """Return the curves of another stage."""
+        """Return every finite point of the curves of a stage, in the same columns as `curves`."""
         parts = [_points(run, stage, self.problems) for run in self.runs if stage in run.stages]
         return frame([point for part in parts for point in part], CURVE_COLUMNS)
 
@@ -126,7 +126,7 @@ def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
     """seed -> value of one metric of one cell, finite values only."""
     if metric not in results:
         return {}
-    rows = (results["cell"] == cell) & results[metric].notna()  # two columns of them: whole rows are slow to copy
+    rows = (results["cell"] == cell) & results[metric].notna()  # of two columns only: whole rows are slow to copy
     return dict(zip(results["seed"][rows].tolist(), results[metric][rows].astype(float).tolist(), strict=True))
 
 
@@ -136,7 +136,7 @@ def load_study(runs: Path, name: str) -> StudyFrames:
 
 
 def load_runs(runs: Path, record: StudyRecord) -> StudyFrames:
-    """The runs of a design, which need not be recorded as a study."""
+    """Read the runs of a design, which need not be recorded as a study."""
     runs = Path(runs)
     problems: list[str] = []
     found = [_read_run(runs, record, member, problems) for member in record.runs]
@@ -172,7 +172,7 @@ def results_text(results: pd.DataFrame) -> str:
 
 
 def read_results(source: Path | str) -> pd.DataFrame:
-    """A results.csv or curves.csv, by its path or its text: names stay text, whatever they look like."""
+    """Read a results.csv or curves.csv from its path or its text; names stay text, even if they look like numbers."""
     import pandas as pd
 
     table = pd.read_csv(StringIO(source) if isinstance(source, str) else source, dtype=str, keep_default_na=False)
@@ -186,7 +186,7 @@ def metric_columns(results: pd.DataFrame) -> list[str]:
 
 
 def _read_run(runs: Path, study: StudyRecord, member: Run, problems: list[str]) -> Run | None:
-    """One run; None where its state is not known."""
+    """Read one run; None if its state cannot be read."""
     run = None
     try:
         found = replace(study.read(runs, member), runs=runs)
@@ -220,7 +220,7 @@ def _out_of_bounds(values: Mapping[str, float]) -> Iterator[str]:
 
 
 def _updates(run: Path) -> dict[str, float]:
-    """Return the means of the run's corpus updates by `corpus_updates.UPDATE.GROUP.SIDE.MEASURE`; a group is one of
+    """Return the means of the run's corpus updates by `corpus_updates.UPDATE.GROUP.SIDE.MEASURE`; GROUP is a group of
     blanks, or `questions`."""
     found: dict[str, float] = {}
     for path in sorted((run / UPDATES).glob("*/result.json")):
@@ -234,7 +234,7 @@ def _updates(run: Path) -> dict[str, float]:
 
 
 def _points(run: Run, stage: str, problems: list[str]) -> list[tuple[Any, ...]]:
-    """The curves of one stage of a run, a row a point as CURVE_COLUMNS."""
+    """Return the curves of one stage of a run, with a row of CURVE_COLUMNS for each point."""
     try:
         rows = run.folder(stage).metrics.rows()
     except UserError as error:
@@ -249,7 +249,7 @@ def _points(run: Run, stage: str, problems: list[str]) -> list[tuple[Any, ...]]:
 
 
 def _mean_ages(points: pd.DataFrame) -> pd.DataFrame:
-    """Mean age of the index between points, from its mean over all steps so far."""
+    """Return the mean age of the index between logged points, from the logged means over all steps so far."""
     known = points[points["metric"] == f"{AGE}_mean"].sort_values(["cell", "seed", "step"])
     sums = known["value"] * known["step"]
     by_run = [known["cell"], known["seed"]]
@@ -268,7 +268,7 @@ def _row(study: str, member: Run, run: Run | None) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Order columns: identity, the headline metrics even if not measured, every other number of a run, the rest."""
+    """Return the rows as a table. Columns: IDENTITY, headline metrics even if not measured, other numbers, MORE."""
     fixed = [m.name for m in METRICS.values() if m.headline] + ["device_hours"]
     measured = {name for row in rows for name in row} - {*IDENTITY, *MORE, *fixed}
     known = [name for name in METRICS if name in measured]
@@ -278,5 +278,5 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def relative(error: Exception | str, runs: Path) -> str:
-    """The message with the run folder's own path shortened: reports must read the same on every machine."""
+    """Return a message in which the path of the folder `runs` is "runs", so that reports are equal on every machine."""
     return str(error).replace(f"{runs}/", "runs/")

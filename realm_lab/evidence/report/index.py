@@ -1,8 +1,8 @@
 """reports/index.html: a table of all studies on one self-contained page, made from the files under reports/.
 
-It shows your own results, and those of reports/reference/, which are committed, if you have none of that name. The
-numbers of a study come from its results.csv, its date and figure from its folder. A report without a summary of a study
-(made by hand, or of a search) is linked.
+It shows the reports in reports/, and a committed one in reports/reference/ if reports/ has none of its name with a
+complete run. The numbers of a study come from its results.csv, its date and figure from its folder. A report without a
+results.csv (made by hand, or of a search) is only linked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from realm_lab.evidence.statistics.wording import signed
 from realm_lab.records.files import write_text
 from realm_lab.records.study import DEFAULT
 
-MOST_OF_FIGURES = 600_000  # bytes of figures on the page; figures of later studies are only in their report
+MOST_OF_FIGURES = 600_000  # bytes of all figures on the page; studies after these are listed without their figure
 
 
 def write_index(reports: Path) -> Path:
@@ -33,8 +33,8 @@ def write_index(reports: Path) -> Path:
     problems: list[str] = []
     studies, others, room = [], [], MOST_OF_FIGURES
     found = [path.parent for pattern in ("reference/*/report.md", "*/report.md") for path in reports.glob(pattern)]
-    # The last report of a name is shown: in reports/ if it has a complete run, else in reference/.
-    # An unreadable one, which gets a note below, counts as complete.
+    # The last report of each name is shown: the one in reports/ if it has a complete run, else the one in reference/.
+    # A report that cannot be read counts as complete, and gets a note below.
     found.sort(
         key=lambda folder: (
             bool(read_summary(folder).get("coverage", {}).get("complete", True)),
@@ -93,7 +93,8 @@ def _study(folder: Path) -> dict[str, Any]:
 
 
 def _strongest(report: Report) -> dict[str, Any] | None:
-    """The finding with the smallest p in the first metric: the interactions of a study of two axes, else its cells."""
+    """Return the finding with the smallest p in the first metric, among the interactions if there are any, else among
+    the cells."""
     first = report.compared[:1]
     findings = [one.finding for one in report.interactions if one.metric == first[0].metric]
     findings = findings or [cell.finding for one in first for cell in one.cells if cell.finding]

@@ -26,7 +26,7 @@ SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 """Start of a part that is scaled down to the width of the line if it is wider."""
 WRAPPED = 60
-"""Characters of the longest text of a column above which its lines are broken."""
+"""Longest text of a column, in characters; a column with a longer text breaks its lines."""
 UNICODE = "% has characters that pdfLaTeX lacks: use LuaLaTeX or XeLaTeX, with \\setmainfont of a font that has them"
 NOTE = (
     r"Mean and standard deviation over $n$ seeds. Difference: mean paired difference from the first row, from three "
@@ -41,7 +41,7 @@ def latex(text: str) -> str:
 
 
 def needs_unicode(text: str) -> bool:
-    """True if pdfLaTeX lacks characters of it."""
+    """True if the text has characters that pdfLaTeX lacks."""
     return re.search(r"[^\x00-\x7e\u00a1-\u017e]", text) is not None
 
 
@@ -69,8 +69,8 @@ def table(rows: Rows, caption: str, label: str, note: str = "") -> str:
 def write_tables(
     folder: Path, report: Report, sections: Mapping[str, ReportSection], figures: Sequence[Mapping[str, str]]
 ) -> None:
-    """tables/NAME.tex for each metric, NAME_details.tex, each of the other tables, and all.tex: the report in
-    its order."""
+    """Write tables/NAME.tex and NAME_details.tex for each metric, a file for each other table, and all.tex, a document
+    with the verdict, all tables and all figures."""
     name, results, made = folder.name, report.results, dict[str, str]()
     for result in report.compared:
         key, title = result.metric.name, f"{result.metric.title}, study {name}"
@@ -104,7 +104,7 @@ def write_tables(
 
 
 def _figure(one: Mapping[str, str]) -> str:
-    """A floating figure in the size that it was drawn in."""
+    """A floating figure at the size at which it was drawn."""
     return (
         r"\begin{figure}[!ht]\centering\includegraphics{../figures/" + one["name"] + ".pdf}"
         rf"\caption{{{latex(one['caption'])}}}\end{{figure}}"

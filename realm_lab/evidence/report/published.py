@@ -11,8 +11,8 @@ from realm_lab.records.files import read_json
 
 
 class Published(NamedTuple):
-    """One published system. `values` are shares (0 to 1), by names of metrics here; the `baseline` is the first of its
-    table. `later`: values printed in later papers."""
+    """One published system. `values` are shares (0 to 1) by the names of realm_lab's metrics. `baseline`: values of the
+    baseline in the same table. `later`: values printed in later papers."""
 
     source: str
     values: dict[str, float]
@@ -23,7 +23,7 @@ class Published(NamedTuple):
 
 @functools.cache
 def published(name: str) -> Published:
-    """The system `TABLE.SYSTEM`. UserError: not in the registry; the message lists what is."""
+    """Return the system `TABLE.SYSTEM`. UserError: it is not in published.json; the message lists all names."""
     tables = read_json(Path(__file__).with_name("published.json"))
     known = {
         f"{table}.{system}": (entry, system)

@@ -1,4 +1,4 @@
-"""From the data of a report to its files: summary.json, report.md, and the figures that are drawn from the data.
+"""Writes the files of a report from its data: summary.json, report.md, and the figures that are drawn from the data.
 
 The same data gives the same bytes, so a committed report can be compared with a fresh rendering.
 """
@@ -25,11 +25,11 @@ from realm_lab.evidence.report.section import Group, ReportSection
 from realm_lab.records.files import atomic_write, json_text, write_text
 from realm_lab.records.study import DEFAULT
 
-MOST_DIFFERENCES = 5  # of a file, in what `stale` returns
+MOST_DIFFERENCES = 5  # of a file, that `stale` lists
 
 
 def write_rendered(folder: Path, report: Report, own: Sequence[Drawing] = (), *, paper: bool = False) -> dict[str, Any]:
-    """Write all that is made of the data, with the drawings `own` of the study; returns the content of summary.json."""
+    """Write the files of a report, with the custom figures `own`; returns the content of summary.json."""
     sections = sections_of(report)
     summary = summary_of(report, sections)
     sketches = (sketch for section in sections.values() for sketch in section.sketches)
@@ -43,7 +43,7 @@ def write_rendered(folder: Path, report: Report, own: Sequence[Drawing] = (), *,
 
 
 def render_again(folder: Path) -> None:
-    """Write a report again from its data. UserError: it is broken."""
+    """Write a report again from its data. UserError: the report is broken."""
     report = load_report(folder)
     write_rendered(folder, report, paper=(folder / "tables" / "all.tex").is_file())
     for name, text in _of_default(folder, report).items():
@@ -51,7 +51,7 @@ def render_again(folder: Path) -> None:
 
 
 def stale(folder: Path) -> list[str]:
-    """Lines of a report's files that today's code writes otherwise, a sentence each. UserError: it is broken."""
+    """Return the lines of a report's files that today's code writes differently. UserError: the report is broken."""
     report = load_report(folder)
     sections = sections_of(report)
     fresh = texts(sections, summary_of(report, sections)) | _of_default(folder, report)
@@ -59,7 +59,7 @@ def stale(folder: Path) -> list[str]:
 
 
 def _of_default(folder: Path, report: Report) -> dict[str, str]:
-    """metrics.json next to the report of the default run."""
+    """Return the text of metrics.json for the report of the default run; empty for any other report."""
     if folder.name != DEFAULT or not folder.with_name("metrics.json").is_file():
         return {}
     return {"../metrics.json": json_text(metrics_of(report.record, report.results, report.data["presets"]))}
@@ -76,7 +76,7 @@ def _differences(path: Path, fresh: str) -> list[str]:
 
 
 def texts(sections: dict[str, ReportSection], summary: dict[str, Any]) -> dict[str, str]:
-    """The text of each file."""
+    """Return the texts of summary.json and report.md by their names."""
     return {"summary.json": json_text(summary), "report.md": markdown(sections)}
 
 
@@ -115,7 +115,7 @@ def tidy(parts: Sequence[str]) -> str:
 
 
 def write_figures(folder: Path, drawn: Sequence[Drawing], kept: set[str]) -> None:
-    """The files of each drawing, figures/NAME.SUFFIX. Figures of our earlier report go if not `kept`."""
+    """Write each drawing as figures/NAME.SUFFIX, and delete figures of the earlier report that are not in `kept`."""
     before = read_summary(folder)
     for drawing in drawn:
         for suffix, data in drawing.files.items():

@@ -1,7 +1,7 @@
-"""Render templates to Markdown, HTML and plain text, and format numbers. The prose of all reports is in templates/.
+"""Render templates to Markdown, HTML and plain text, and format numbers. Templates are in templates/ and in sections.
 
-Every text of the data is escaped when it is put into a template: in the pieces of a report.md for Markdown and HTML, in
-*.html.j2 for HTML; *.j2 are plain text. A page is the Markdown of a report, converted, with its pictures inside.
+Data is escaped when it is put into a template: for Markdown and HTML in the pieces of a report.md, for HTML in
+*.html.j2. Other *.j2 are plain text. A page of a report is its Markdown, converted, with its pictures inside.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from markupsafe import Markup, escape
 from realm_lab.evidence.statistics.wording import MINUS, NOTHING, number, p_value
 
 FOLDER = Path(__file__).parent / "templates"
-MOST_COLUMNS = 6  # of a table, after the first
+MOST_COLUMNS = 6  # of a table, after those that identify its rows
 NUMBER = re.compile(r"([<>] )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( [(\[].*[)\]])?")
-# The only HTML in a report: folded parts on GitHub and the site. Text of the data has no "<", so it is never confused.
+# The only HTML in a report.md: its folded parts. Data is escaped and has no "<", so none of it looks like such a part.
 DETAILS = re.compile(r'<details markdown="1">\n<summary>(?P<summary>[^<]*)</summary>|</details>')
 # An underscore inside a word is no markup, and names are easier to read without backslashes.
 SPECIAL = re.compile(r"([\\`*\[\]|#~]|(?<!\w)_|_(?!\w))")
 
 
 def render(template: str, **values: Any) -> str:
-    """One of the templates, by its file's name."""
+    """Render the template in the file of this name."""
     return _environment(template.partition(".")[2]).get_template(template).render(**values)
 
 
 def render_piece(template: str, **values: Any) -> Markup:
-    """A piece of a report.md, from the text of its template."""
+    """Render a piece of a report.md from the text of its template."""
     return Markup(_environment("md.j2").from_string(template).render(**values))
 
 
@@ -66,9 +66,9 @@ def escape_markdown(value: Any) -> Markup:
 
 
 def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    """A Markdown table of rows with the same keys (what a row lacks is a dash), columns of numbers flush right.
+    """A Markdown table of rows, with a dash for a key that a row lacks, and columns of numbers flush right.
 
-    One wider than a page becomes several, each with the first columns that make its rows distinct.
+    A table that is too wide becomes several, each with the first columns, as many as identify the rows.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = [[str(row.get(name, NOTHING)) for name in names] for row in rows]
@@ -104,7 +104,7 @@ def is_number(text: str) -> bool:
 
 
 def markdown_figure(figure: Mapping[str, str]) -> Markup:
-    """A picture next to the report, with its caption."""
+    """A figure in the report's folder as Markdown, with its caption."""
     alt, caption = escape_markdown(figure["alt"]), escape_markdown(figure["caption"])
     return Markup(f"![{alt}](figures/{figure['name']}.png)\n\n*{caption}*")
 
@@ -128,7 +128,7 @@ def title_of(markdown: str, default: str = "report") -> str:
 
 
 def page(template: str, script: str = "page.js", **values: Any) -> str:
-    """A page with its style and its script; the browser runs no other."""
+    """Render a page with its style and its script; the digest keeps the browser from running any other script."""
     style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", script))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return render(template, style=Markup(style), script=Markup(script), script_digest=Markup(digest), **values)
@@ -153,7 +153,7 @@ def html(markdown: str, folder: Path) -> Markup:
 
 
 def picture(path: Path) -> str:
-    """A PNG as an address that holds it."""
+    """A PNG as a data URI."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 
 

@@ -1,12 +1,12 @@
-"""Everything under reports/NAME of a study. The same runs give the same bytes.
+"""Writes reports/NAME, the report of a study. The same runs give the same bytes.
 
-    results.csv     a row for each run            summary.json    what was found, and data that only runs know
+    results.csv     a row for each run            summary.json    the findings, and data that is only in the runs
     curves.csv      curves of the figure          examples.json   single questions, for the pages
     report.md       the report, rendered from these files (rendered.py), as are most of figures/*.png
     report.html     report.md with the examples, one page: of the default run, and with `--html`
     tables/*.tex    LaTeX tables, with figures/*.pdf and *.svg only with `--paper`
 
-A report is never replaced by one of fewer complete runs (they may have been run elsewhere), unless that is asked for.
+A report is not replaced by one of fewer complete runs, unless `force` is given: the others may have run elsewhere.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def report(
     paper: bool = False,
     studies: Studies | None = None,
 ) -> Path:
-    """`realm-lab report [STUDY]`: one study or all; returns the path that a person wants to open.
+    """`realm-lab report [STUDY]`: report one study or all; returns the path of the file to open.
 
-    A report without runs here (a reference result, or one run elsewhere) is rendered again from its data.
+    A report without runs here (a reference result, or one of runs elsewhere) is rendered again from its data.
     """
     studies = studies or Studies(Path(root) / "runs")
     if study is None:
@@ -85,8 +85,8 @@ def write_study_report(
 ) -> Path:
     """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
-    `force` replaces a report that counts more complete runs, too;
-    `paper` also writes LaTeX tables and PDF figures, `explorer` examples.json; both are then kept as new as the report.
+    `force`: replace even a report of more complete runs. `paper`: also write LaTeX tables, PDF and SVG. `explorer`:
+    also write examples.json. Both are always written again if they exist already.
     UserError: no such study here, or the existing report has more complete runs.
     """
     root, folder = Path(root), Path(root) / "reports" / name
@@ -134,13 +134,13 @@ def write_all(root: Path, *, force: bool = False, studies: Studies | None = None
 
 
 def write_page(folder: Path) -> Path:
-    """report.html of the report.md and the examples.json that are there; returns its path."""
+    """Write report.html from the report.md and the examples.json of a folder; returns its path."""
     write_text(folder / "report.html", page_of(folder / "report.md"))
     return folder / "report.html"
 
 
 def page_of(report: Path) -> str:
-    """A report.md as one self-contained page."""
+    """Convert a report.md into one self-contained page."""
     text, path = report.read_text(encoding="utf-8"), report.with_name("examples.json")
     examples = read_json(path) if path.is_file() else None
     return page("page.html.j2", title=title_of(text), body=html(text, report.parent), examples=examples)
@@ -156,10 +156,10 @@ def write_report(
     explorer: bool = False,
     plan: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything of one study into `folder`; returns the content of summary.json.
+    """Write the report of one study into `folder`; returns the content of summary.json.
 
-    `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep), `plan` is
-    what the ledger has of it.
+    `title` is the heading (default: the study's name), `commands` reproduce the report (default: the study's sweep),
+    `plan` has the ledger's fields about its plan.
     """
     own = own_figures(study, is_paper=paper)
     report = collect(study, [entry for entry, _ in own], title, commands, plan)

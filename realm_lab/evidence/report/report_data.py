@@ -56,7 +56,7 @@ class Report:
 
     @functools.cached_property
     def effects(self) -> list[AxisEffect]:
-        """Every point of every axis by the first metric."""
+        """The effects of the points of all axes in the first metric."""
         return axis_effects(self.record, self.compared[0]) if self.compared else []
 
     @functools.cached_property
@@ -80,14 +80,14 @@ class Report:
 
 
 def metrics_of(record: StudyRecord, results: pd.DataFrame) -> Sequence[str]:
-    """The declared metrics of a study; those of the usual ones that its runs measured if it declares none."""
+    """Return the metrics that a study declares. If it declares none: those of DEFAULT_METRICS that its runs measured,
+    or all of DEFAULT_METRICS."""
     known = [name for name in DEFAULT_METRICS if name in results and results[name].notna().any()]
     return record.metrics or known or DEFAULT_METRICS
 
 
 def load_report(folder: Path) -> Report:
-    """Return the same from committed files. UserError: a file is missing or broken, or of another version of
-    realm_lab."""
+    """Read a report from its files. UserError: a file is missing or broken, or from another version of realm_lab."""
     summary, results = load_committed(folder)
     try:
         intervals = {
@@ -112,7 +112,7 @@ def load_report(folder: Path) -> Report:
 
 
 def report_of(data: dict[str, Any], results: pd.DataFrame, intervals: Intervals, curves: pd.DataFrame) -> Report:
-    """Return a report of its data, whose `design` lists no runs: they are in `runs`, with more fields."""
+    """Return a report from its data. The runs of its study are in the field `runs`, not in `design`."""
     keys = {
         (cell, seed): key for cell, seed, key in zip(results["cell"], results["seed"], results["run_key"], strict=True)
     }

@@ -22,25 +22,25 @@ Group = Literal["", "More results", "How certain", "Per run", "How to reproduce"
 
 
 class ReportSection:
-    """A part of a report that its data decides about. A section overrides what it has.
+    """A part of a report, left out if it is empty. A subclass overrides the attributes that it has.
 
     `name` names its table in LaTeX; `heading` is its title there and in a folded part. Its piece of report.md has its
-    figures, the table of its rows with a `note` below, or instead of both what `template` makes of `section`, `report`
-    and `rows`. A report leaves an empty one out.
+    figures, and then the table of its rows with a `note` below. A `template` replaces table and note; it can use
+    `section`, `report` and `rows`.
     """
 
     name: ClassVar[str]
     group: ClassVar[Group] = "More results"
     note: ClassVar[str] = ""
     template: ClassVar[str] = ""
-    sketches: Sequence[Sketch] = ()  # `figures` as they are drawn: all_sections.py names their cells
+    sketches: Sequence[Sketch] = ()  # `figures` without titles that the font cannot write (set by all_sections.py)
 
     def __init__(self, report: Report) -> None:
         self.report = report
 
     @staticmethod
     def of_runs(study: StudyFrames) -> dict[str, Any]:
-        """Read its data from the runs of a study: fields of summary.json. Those of a section of realm_lab only."""
+        """Read fields of summary.json from the runs of a study. It is called only for sections of realm_lab."""
         return {}
 
     @property

@@ -1,4 +1,4 @@
-"""The frames of `realm_lab.results` and `predictions`, whose rows name what cells change."""
+"""The frames of `realm_lab.results` and `realm_lab.predictions`, with the parameters that cells change as columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def changed(record: StudyRecord, study: StudyFrames | None = None) -> pd.DataFra
     """Return a row for each cell: its name, its system, the points of the axes, and every parameter that a cell
     changes.
 
-    Values that no cell changes come from the runs; without runs (`study` is None) only the axes have the baseline's.
+    A value that a cell does not change comes from its runs; without runs (`study` is None) only axes have such values.
     """
     names = list(dict.fromkeys(name for cell in record.cells for name in cell.changes))
     known = {run.cell: flat(run.params) for run in (study.runs if study else ())}
@@ -30,7 +30,7 @@ def changed(record: StudyRecord, study: StudyFrames | None = None) -> pd.DataFra
         points: dict[str, Any] = dict(cell.points)
         points |= {
             axis: copy.deepcopy(parse_yaml(point, axis)) for axis, point in points.items() if axis in names
-        }  # plain
+        }  # without path and line
         values = known.get(cell.name, {}) | cell.changes
         row: dict[str, Any] = {"cell": cell.name, "system": cell.system} | points
         rows.append(row | {name: values.get(name, points.get(name)) for name in names})
@@ -38,12 +38,12 @@ def changed(record: StudyRecord, study: StudyFrames | None = None) -> pd.DataFra
 
 
 def with_changes(results: pd.DataFrame, changes: pd.DataFrame) -> pd.DataFrame:
-    """Results with the columns of `changed` after those that name the run."""
+    """Return the results with the columns of `changed` after the columns that identify a run."""
     joined = results.merge(changes, on="cell", how="left", validate="many_to_one")
     columns = list(results.columns)
     first = columns[: columns.index("status") + 1]
     ordered = [*first, *changes.columns.drop("cell"), *results.columns.drop(first)]
-    return joined[ordered].copy()  # in one piece: pandas warns of a frame in many, whatever is added to it
+    return joined[ordered].copy()  # in one block: pandas warns if columns are added to a frame of many blocks
 
 
 def all_predictions(study: StudyFrames) -> pd.DataFrame:

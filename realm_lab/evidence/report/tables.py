@@ -19,5 +19,5 @@ def coverage(results: pd.DataFrame, cell: str | None = None) -> dict[str, Any]:
 
 
 def mean_of(values: Mapping[int, float], scale: float, digits: int) -> str:
-    """The mean of the seeds in another unit; a dash for none."""
+    """Return the mean over the seeds, divided by `scale`, as text; a dash for no value."""
     return number(sum(values.values()) / len(values) / scale, digits) if values else NOTHING

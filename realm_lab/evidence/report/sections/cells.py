@@ -12,7 +12,7 @@ from realm_lab.records.parameters import show
 
 
 class Cells(ReportSection):
-    """Each cell's changes of the baseline."""
+    """The changes of each cell, compared with the baseline."""
 
     name = "cells"
     heading = "Variants and their changes"
@@ -31,7 +31,7 @@ class Cells(ReportSection):
         return rows
 
     def data(self) -> dict[str, Any]:
-        """Return title, coverage and, of each compared metric, n, mean, sd (ddof = 1), min and max over the seeds."""
+        """Return title, coverage and collapses of each cell, and n, mean, sd (ddof = 1), min and max of each metric."""
         results, record, cells = self.report.results, self.report.record, {}
         names = [name for name in (*record.metrics, *record.exploratory) if name in results]
         for cell in record.cells:

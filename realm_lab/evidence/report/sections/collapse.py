@@ -1,4 +1,4 @@
-"""Collapsed runs: how often, and the first metric where neither a cell nor the baseline collapsed."""
+"""Collapsed runs: their number, and the first metric over the seeds where neither cell nor baseline collapsed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from realm_lab.evidence.statistics.wording import interval, number, signed
 
 
 class CollapsedRuns(ReportSection):
-    """Each cell with the baseline, if any run collapsed."""
+    """The collapses of each cell, compared with the baseline; empty if no run collapsed."""
 
     name = "collapse"
     heading = "Collapsed runs"
@@ -25,7 +25,8 @@ where neither collapsed. That difference is for runs that do not collapse, and n
 
     @functools.cached_property
     def found(self) -> dict[str, Collapse]:
-        """Every cell with the baseline, if any run of the study collapsed; by the first metric where neither did."""
+        """Cell -> its collapses compared with the baseline, and the first metric where neither collapsed; empty if no
+        run of the study collapsed."""
         known = self.report.results[self.report.results["status"] == "COMPLETE"]
         if not self.report.compared or not known["collapsed"].any():
             return {}

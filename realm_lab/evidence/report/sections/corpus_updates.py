@@ -29,7 +29,7 @@ UPDATED = {  # measure of a corpus update: its title and digits
 
 
 class CorpusUpdates(ReportSection):
-    """Each measure with both corpora."""
+    """Each measure with the old and the new corpus."""
 
     name = "corpus_updates"
     heading = "Finished runs with another corpus, without training"

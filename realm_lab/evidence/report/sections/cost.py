@@ -47,7 +47,7 @@ that retrieve and answer. The time and operations of refreshing are part of pre-
 
     @functools.cached_property
     def rows(self) -> Rows:
-        """Mean minutes of a complete run by stage, device hours, and the share of refreshing in pre-training."""
+        """A row for each cell: mean minutes of a complete run by stage, the means of COSTS and of OF_PRETRAINING."""
         cost, results = self.report.data["cost"], self.report.results
         minutes = [cost[name]["minutes"] for name, _ in self.report.cells]
         stages = dict.fromkeys(stage for stages in sorted(minutes, key=len, reverse=True) for stage in stages)
@@ -62,7 +62,7 @@ that retrieve and answer. The time and operations of refreshing are part of pre-
             for metric, heading, scale, digits in OF_PRETRAINING:
                 row[heading] = number(cost[name][metric] / scale, digits) if metric in cost[name] else NOTHING
             rows.append(row)
-        unknown = {heading for _, heading, *_ in COSTS if all(row[heading] == NOTHING for row in rows)}  # of older runs
+        unknown = {heading for _, heading, *_ in COSTS if all(row[heading] == NOTHING for row in rows)}  # in older runs
         return [{heading: value for heading, value in row.items() if heading not in unknown} for row in rows]
 
     @staticmethod
@@ -97,7 +97,7 @@ that retrieve and answer. The time and operations of refreshing are part of pre-
 def _trade_off(
     report: Report, name: str, quality: Metric, price: pd.Series, title: str, *, is_log: bool = False, fewest: int = 2
 ) -> Sketch | None:
-    """A measure of quality against what it takes; None for less than `fewest` cells."""
+    """Sketch a measure of quality against `price`, a cost of each run; None for fewer than `fewest` cells."""
     spots = report.results[["cell"]].assign(x=price, y=report.results[quality.name])
     if spots.dropna()["cell"].nunique() < fewest:
         return None

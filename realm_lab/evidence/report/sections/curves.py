@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 EVALUATED = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood")
 OVER_TIME = (*EVALUATED, AGE)
 SOURCE = "pretrain.candidate_source"
-WITHOUT_INDEX = ("batch", "random", "oracle", "empty")  # sources that do not search it
+WITHOUT_INDEX = ("batch", "random", "oracle", "empty")  # candidate sources that do not search the index
 
 
 class Curves(ReportSection):
-    """Means and ranges over the seeds."""
+    """Curves as means and ranges over the seeds."""
 
     name = "curves"
     heading = "Curves over pre-training"
@@ -88,8 +88,8 @@ def panel_of(name: str, **given: Any) -> Panel:
 
 
 def even_ages(found: pd.DataFrame) -> pd.DataFrame:
-    """`bands` with the mean age of the index between evaluations, for cells that refresh it within two logged points:
-    between those the mean depends on the number of refreshes that happen to lie there."""
+    """Average the age of the index between evaluations, in a table of `bands`, for cells that refresh the index more
+    often than points are logged: between two points the mean depends on how many refreshes happen to be there."""
     import pandas as pd
 
     parts = [found[found["metric"] != AGE]]

@@ -1,4 +1,4 @@
-"""The criterion that a study declares for its cells, judged."""
+"""The criterion that a study declares for its cells, and the cells that meet it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 from realm_lab.evidence.report.comparison import CellResult, MetricResult
 from realm_lab.evidence.report.section import ReportSection
 
-MOST_NAMED = 3  # variants that meet it
+MOST_NAMED = 3  # variants that meet the criterion; if there are more, none is named
 CRITERIA = {
     "same sign": "the same sign on all seeds",
     "significant": "a significant difference",
@@ -16,7 +16,7 @@ CRITERIA = {
 
 
 class Declared(ReportSection):
-    """The number of cells that meet it, in each declared measure of quality."""
+    """The number of cells that meet the criterion, in each declared measure of quality."""
 
     name = "declared"
 

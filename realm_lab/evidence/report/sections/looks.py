@@ -1,4 +1,4 @@
-"""Seeds until decided: the looks of a study that took its seeds by results."""
+"""The looks of a study of seeds until decided, which takes a cell's seeds until its result is clear."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Looks(ReportSection):
 
     @functools.cached_property
     def found(self) -> dict[str, Any]:
-        """Fewest and most seeds, those at the last look, and the decided cells; empty for other studies."""
+        """The fewest and the most seeds, the seeds at the last look, and the decided cells; empty for other studies."""
         record = self.report.record
         if not record.until:
             return {}

@@ -65,7 +65,7 @@ No numbers yet: no run of the baseline has results.
 
     @property
     def state(self) -> str:
-        """The seeds, the number of complete runs and of flags, and the parameters of all cells."""
+        """The seeds, the numbers of complete runs and of flags, the preset, and parameters set in all cells."""
         report, record, states = self.report, self.report.record, self.report.results["status"]
         seeds, flags = seeds_text(record.seeds), len(report.flags)
         parts = [report.data["title"]] if record.question else []
@@ -94,7 +94,7 @@ No numbers yet: no run of the baseline has results.
 
 
 class OtherMetrics(ReportSection):
-    """The same of the other metrics."""
+    """The differences from the baseline in the other metrics, drawn and in numbers."""
 
     name = "other_metrics"
     template = """{% for result, table_rows in section.results %}
@@ -132,7 +132,7 @@ class Details(ReportSection):
 
 
 class Reading(ReportSection):
-    """The terms of these tables, and the false alarms of the study."""
+    """The terms of the tables of metrics, and the false alarms of the study."""
 
     name = "reading"
     heading = "How to read these tables"
@@ -199,7 +199,7 @@ def _compared(report: Report) -> list[MetricResult]:
 
 
 def differences(report: Report, shown: list[MetricResult], name: str) -> list[Sketch]:
-    """Return the differences from the baseline in some metrics, and for `deltas` the values as well."""
+    """Return the figure of the differences from the baseline in some metrics; `deltas` has the values as well."""
     if not shown:
         return []
     findings = [cell.finding for result in shown for cell in result.cells if cell.finding]
@@ -216,8 +216,8 @@ def differences(report: Report, shown: list[MetricResult], name: str) -> list[Sk
 
 
 def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
-    """One metric: a row for each cell, the baseline first, BM25 on the same passages if it was measured. Mean, n and
-    collapsed runs (a column if there is any) are about the seeds of the difference."""
+    """Return the table of a metric: a row for each cell, the baseline first, and for BM25 if it was measured. Mean, n
+    and collapsed runs (no column if there are none) count the seeds of the difference; without one, all seeds."""
     digits, rows = result.metric.digits, []
     has_interval = " [95 % interval]" * any(cell.finding and cell.finding.interval for cell in result.cells)
     for cell in result.cells:
@@ -242,7 +242,7 @@ def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
 
 
 def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
-    """Details of the same cells: range, power, other questions, and published numbers."""
+    """Return the details of a metric for each cell: range, power, intervals over questions, and published numbers."""
     rows = []
     for cell in result.cells:
         digits, finding, name = result.metric.digits, cell.finding, result.metric.name

@@ -1,7 +1,7 @@
 """The figures that a study names: `figures: [package.module:function]` in its file.
 
 Such a function is called with the StudyFrames and returns a matplotlib figure, or None if there is nothing to draw. The
-first paragraph of its docstring is the caption, its name that of the file.
+first paragraph of its docstring is the caption, and the file has the name of the function.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class MoreFigures(ReportSection):
     heading = "More figures"
 
     def figures(self) -> list[Sketch]:
-        """Return their entries, which are not drawn again."""
+        """Return the stored captions as sketches that draw nothing, since the files are written with the runs."""
         return [Sketch(**entry, make=lambda: None) for entry in self.report.data["own_figures"]]
 
 
 def own_figures(study: StudyFrames, *, is_paper: bool = False) -> list[tuple[dict[str, str], Drawing]]:
-    """The figures that a study names, drawn from its runs, each with its entry in summary.json; those without data are
-    left out, and one that fails is a problem of the study."""
+    """Draw the figures that a study names, from its runs; returns each with its entry in summary.json. A figure without
+    data is left out, and one that fails is a problem of the study."""
     found = []
     record = labelled(study.record)
     shown, note = (study, "") if record == study.record else (replace(study, record=record), NAMES)
@@ -45,13 +45,13 @@ def own_figures(study: StudyFrames, *, is_paper: bool = False) -> list[tuple[dic
                 found.append((sketch.entry, drawing))
         except UserError as error:
             study.problems.append(str(error))
-        except Exception as error:  # of the user's code, which must not take the report away
+        except Exception as error:  # an error of the user's code must not prevent the report
             study.problems.append(f"figure '{choice.name}' failed: {type(error).__name__}: {error}")
     return found
 
 
 def own_sketch(choice: Choice, study: StudyFrames) -> Sketch:
-    """A figure that a study names by its code; its options are in its name."""
+    """Return the sketch of a custom figure; its name contains its options."""
     chosen = FIGURES.choose("figures", choice)
     function = chosen.load()
     caption = " ".join((inspect.getdoc(function) or choice.name).split("\n\n")[0].split())
@@ -60,6 +60,6 @@ def own_sketch(choice: Choice, study: StudyFrames) -> Sketch:
 
 
 def labelled(record: StudyRecord) -> StudyRecord:
-    """The record with names for titles that the font cannot write."""
+    """Return the record with the name of a cell in place of a title that the font cannot write."""
     cells = (cell if drawable(cell.title) == cell.title else replace(cell, title=cell.name) for cell in record.cells)
     return replace(record, cells=tuple(cells))

@@ -15,7 +15,7 @@ from realm_lab.evidence.statistics.wording import MINUS, number, percent
 from realm_lab.records.metrics import Metric
 
 SEED, REST = "world", "rest"
-FEWEST = 2  # seeds, and axes
+FEWEST = 2  # seeds, axes, and points of an axis
 
 
 class Sources(NamedTuple):
@@ -50,7 +50,8 @@ Casella and McCulloch 1992, chapter 4); a variance estimated below zero counts a
 
     @functools.cached_property
     def found(self) -> list[Sources]:
-        """The sources of each metric that varies; empty for any other study, and without two seeds of all cells."""
+        """The sources of each metric that varies; empty if cells change more than noise streams, or if fewer than two
+        seeds have runs of all cells."""
         study = self.report.record
         changed = [name for cell in study.cells for name in cell.changes]
         is_of_noise = len(study.axes) >= FEWEST and all(name.startswith("streams.") for name in changed)
@@ -80,7 +81,7 @@ Casella and McCulloch 1992, chapter 4); a variance estimated below zero counts a
 
     @property
     def of_seed(self) -> list[str]:
-        """The shares of the sources of each metric, a sentence each."""
+        """A sentence for each metric, with the share of each source in its variance."""
         texts = []
         for one in self.found:
             (seed, share), *others = [(words(name), f"{100 * c.share:.0f} %") for name, c in one.components.items()]

@@ -10,7 +10,7 @@ from realm_lab.evidence.report.section import ReportSection, Rows
 
 
 class NotRun(ReportSection):
-    """Missing cells and runs, and why."""
+    """Variants that were not run and parts that were not measured, with the reasons."""
 
     name = "not_run"
     heading = "Not run, not measured"

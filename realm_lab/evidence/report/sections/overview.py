@@ -20,7 +20,7 @@ from realm_lab.evidence.report.tables import coverage
 from realm_lab.evidence.statistics.family import Finding, Kind
 from realm_lab.evidence.statistics.wording import bound, number, percent, signed
 
-FEW = {2: "two", 3: "three", 4: "four", 5: "five"}  # seeds that are too few
+FEW = {2: "two", 3: "three", 4: "four", 5: "five"}  # numbers of seeds that are too few for a finding
 
 
 class Verdict(NamedTuple):
@@ -40,7 +40,7 @@ class Member(NamedTuple):
 
     title: str
     value: str
-    amount: float  # what `value` shows
+    amount: float  # the number that `value` shows
 
 
 class Side(NamedTuple):
@@ -49,7 +49,7 @@ class Side(NamedTuple):
     kind: Kind
     direction: Kind | None  # that all seeds agree on
     members: list[Member]  # the strongest first
-    seeds: int  # the most that one has
+    seeds: int  # the most seeds of a finding
     bound: str  # the difference that does not matter
 
     @property
@@ -88,8 +88,8 @@ class Overview(ReportSection):
 
 
 def standing(runs: Path, name: str) -> str:
-    """The verdict of a study by its runs as they are, in a sentence, and one about metrics that no run measured.
-    UserError: it has no runs here."""
+    """Return the verdict on the runs that a study has now, in one sentence, and a sentence about metrics that no run
+    measured. UserError: the study has no runs here."""
     study = load_study(runs, name)
     record = replace(study.record, metrics=tuple(metrics_of(study.record, study.results)))
     report = Report(record, study.results, {"not_measured": study.not_measured}, {}, study.results)
@@ -148,7 +148,7 @@ def _verdict(report: Report) -> Verdict:
 
 
 def _value(cell: CellResult, result: MetricResult) -> str:
-    """The mean of a cell; also the baseline's, if it is another one over the seeds that both have."""
+    """Return the mean of a cell, with the baseline's mean over the shared seeds if that is not its mean over all."""
     digits = result.metric.digits
     shown, base = number(cell.mean, digits), number(result.baseline.mean, digits)
     theirs = number(cell.finding.comparison.means[1], digits) if cell.finding else base
@@ -156,7 +156,7 @@ def _value(cell: CellResult, result: MetricResult) -> str:
 
 
 def _sentences(**values: Any) -> Verdict:
-    """templates/verdict.j2, which has a sentence a line."""
+    """Render templates/verdict.j2, which has one sentence on each line."""
     lines = [" ".join(line.split()) for line in render("verdict.j2", **values).splitlines()]
     lead, *rest = [line[0].upper() + line[1:] for line in lines if line]
     return Verdict(lead, " ".join(rest))

@@ -9,7 +9,7 @@ from realm_lab.evidence.report.section import ReportSection
 
 
 class Plan(ReportSection):
-    """The time at which the design was noted, and changes since. Reports of runs from before the ledger have none."""
+    """The time at which the design was noted, and changes since; empty for reports from before the ledger."""
 
     name = "plan"
 

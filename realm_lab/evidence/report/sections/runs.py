@@ -51,7 +51,7 @@ class Runs(ReportSection):
 
     @staticmethod
     def of_runs(study: StudyFrames) -> dict[str, Any]:
-        """Return each run with its origin and flags, and of one that is not complete its stage and the reason."""
+        """Return each run with its commits, corpus and flags; for an incomplete run also its stage and the reason."""
         found = {(run.cell, run.seed): run for run in study.runs}
         rows = []
         for member in study.record.runs:
@@ -115,7 +115,7 @@ Made on: {{ report.data.machines | join("; ") }}.
 
     @staticmethod
     def of_runs(study: StudyFrames) -> dict[str, Any]:
-        """Return presets, commands, machines, and the day on which the last run ended; "" before the first one has."""
+        """Return presets, commands, machines, and the day on which the last run ended; "" if none has ended."""
         ended = [status.status.finished_at for run in study.runs for status in run.states.values()]
         known = [one for one in ended if one]
         return {
@@ -127,7 +127,7 @@ Made on: {{ report.data.machines | join("; ") }}.
 
 
 def _commands(study: StudyFrames) -> tuple[str, ...]:
-    """Commands that make the results of a study again. One without a file is the default pipeline, its commands with
+    """Return the commands that reproduce a study. A study without a file is the default pipeline, `realm-lab run` with
     other parameters, or a DVC experiment."""
     record = study.record
     if record.source:

@@ -1,4 +1,4 @@
-"""Quality against the step of a change during pre-training, and how tightly changes are paired."""
+"""Quality against the step of a change during pre-training, and the spread of paired differences by this step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FEWEST = 3  # pairs, for a spread; steps, for a curve
 
 
 def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
-    """Return change -> the cells with it, by its step of pre-training; 0 is a run with it from the start. Only changes
-    that a cell makes at a later step."""
+    """Return change -> {step of pre-training: the cell that makes the change there}; step 0: from the start. Changes
+    that are only made from the start are left out."""
     found: dict[str, dict[int, StudyCell]] = {}
     late = set()
     for cell in record.cells:
@@ -70,8 +70,8 @@ def step_figure(record: StudyRecord, results: pd.DataFrame) -> Any:
 
 
 def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
-    """Return, by a title for each point of the second axis, the cells with their points of the first; in a study of
-    changes during pre-training, by change, the cells with its step."""
+    """Return the lines of a figure, title -> {cell: its name}. With two axes, a line is a point of the second axis, and
+    a cell's name its point of the first. Otherwise a line is a change during pre-training, and a name its step."""
     if len(record.axes) != 2:
         return {
             title: {cell.name: f"step {step}" if step else "start" for step, cell in cells.items()}
@@ -86,8 +86,8 @@ def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
 
 
 def changes_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
-    """Return, for each change during pre-training, the standard deviation over the seeds of the paired difference in
-    the first metric, by its step, and a sentence about them; empty if there is none."""
+    """Return change -> step -> the standard deviation over the seeds of the paired difference in the first metric, and
+    a sentence about these numbers; empty if no cell changes during pre-training."""
     if not record.metrics or record.metrics[0] not in results:
         return {}
     name, spread = record.metrics[0], dict[str, dict[int, float]]()
@@ -112,7 +112,7 @@ def changes_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
 
 
 class StepChanges(ReportSection):
-    """The figure that leads a study of changes, and the pairing of runs by the step at which they change."""
+    """The first figure of a study of changes, and the spread of paired differences by the step of a change."""
 
     name = "step_changes"
     group = ""

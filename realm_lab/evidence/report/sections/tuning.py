@@ -31,12 +31,12 @@ class TunedCell:
     title: str
     trials: int
     failed: int
-    as_it_is: float | None  # value of the first trial
+    as_it_is: float | None  # value of the first trial, whose parameters are the cell's
     best: float
     chosen: dict[str, Any]
     at_edge: list[str]
     expected: list[float]
-    teraflop: float | None  # of a run of a trial, mean over the trials
+    teraflop: float | None  # of one run, mean over the trials
 
 
 def tuning_metric(record: StudyRecord) -> Metric:

@@ -46,5 +46,5 @@ one.reader | likelihood }} |
 
     @staticmethod
     def of_runs(study: StudyFrames) -> dict[str, Any]:
-        """Return the examples."""
+        """Return the examples as the field `worked`."""
         return {"worked": table_3(study, load_examples(study))}

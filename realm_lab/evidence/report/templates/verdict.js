@@ -663,7 +663,7 @@ function compare(cell, baseline) {
   return { deltas, means, bySeed: new Map(seeds.map((pair, place) => [pair, deltas[place]])) };
 }
 
-// By cluster: a cluster's value is the sum over its pairs, in units that make the mean over clusters that over pairs.
+// By cluster: a cluster's value is the sum over its pairs, scaled so that the mean over clusters is the mean over pairs.
 function compareClusters(cell, baseline, clusters) {
   const shared = [...cell.keys()].filter((pair) => baseline.has(pair)), members = new Map();
   for (const pair of shared) members.set(clusters.get(pair), [...(members.get(clusters.get(pair)) ?? []), pair]);
@@ -710,7 +710,7 @@ function kindOf(found) {
 }
 const isSignificant = (found) => ["higher", "lower"].includes(kindOf(found));
 
-// ---- The verdict on a table: other_runs/answer.py
+// ---- The verdict on a table: verdict/answer.py
 
 // choices: { metrics: [name], baseline, cell, pair, delta: Map(metric -> size), cluster, control, state }
 function verdict(table, choices) {
@@ -764,7 +764,7 @@ function verdict(table, choices) {
   return { cell, pair, cluster, control, answers, leftOut, otherStatus: state ? new Map() : unusedStates(table), tests: family.length, calibration };
 }
 
-// What a page computes in seconds, and has Python's simulated power for.
+// Refuse a family that a page cannot judge in seconds, or that Python has simulated no power for.
 function checkSize(family) {
   const differences = family.length * unionOf(family.map((one) => one.comparison.bySeed)).length;
   const command = "the command has no limit: realm-lab verdict";
@@ -835,7 +835,7 @@ function exponentOf(value) {
   return above + missing === above ? above : above - 1;
 }
 
-// ---- Words: statistics/wording.py, other_runs/answer.py
+// ---- Words: statistics/wording.py, verdict/answer.py
 
 const NOTHING = "–", MINUS = "−";
 
