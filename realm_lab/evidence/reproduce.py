@@ -1,8 +1,8 @@
 """Compare the numbers of a report with those of runs that are here (docs/reproduce.md).
 
-The mean deviation d of a cell's new runs over the m seeds that both have is compared with the deviation of two such
-sets of runs: t = d / (sd · √(2/m)), sd over the report's n seeds, n - 1 degrees of freedom. Holm's correction over all
-comparisons keeps the chance of any false "off" at 5 %.
+d, the mean of new minus reported values over the m seeds that both have, is tested by t = d / (sd · √(2/m)) with n - 1
+degrees of freedom. n: the report's seeds; sd: the larger standard deviation of reported and new values. Holm's
+correction over all comparisons keeps the chance of any false "off" at 5 %.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ State = Literal["OK", "within noise", "off", "unknown"]
 
 
 class Check(NamedTuple):
-    """A metric of a cell in the report, and in runs that are here, over the seeds that both have."""
+    """A metric of a cell: `expected` over all seeds of the report, `found` over the `seeds` that runs here share."""
 
     cell: str
     metric: str
     expected: Summary
     found: Summary
     seeds: int
-    p: float | None  # of such a deviation, after Holm's correction; None: too few seeds for their spread
+    p: float | None  # of the deviation, after Holm's correction; None: too few seeds to know the spread
     state: State
 
 
@@ -52,8 +52,8 @@ def expected_folder(root: Path, study: str) -> Path:
 
 
 def tolerance(found: Summary | None, span: float = math.inf) -> float | None:
-    """By how much the mean of as many new runs deviates in at most 5 % of the cases; None for fewer than three seeds,
-    and if it is no less than `span`, the range of the metric."""
+    """Return the deviation that the mean of as many new runs exceeds in at most 5 % of cases; None for fewer than three
+    seeds, and if it is not below `span`, the range of the metric."""
     if found is None or found.sd is None or found.n < FEWEST_FOR_SPREAD:
         return None
     far = float(stats.t.ppf((1 + LEVEL) / 2, found.n - 1)) * found.sd * math.sqrt(2 / found.n)
@@ -61,7 +61,8 @@ def tolerance(found: Summary | None, span: float = math.inf) -> float | None:
 
 
 def expected_rows(record: StudyRecord, results: pd.DataFrame) -> Rows:
-    """A row a cell: the command that runs it again, what to expect of each metric, and how far off is still noise."""
+    """A row for each cell: the command that runs it again, and each metric's mean ± the deviation that is still
+    noise."""
     rows = []
     for cell in record.cells:
         row = {"command": f"realm-lab reproduce {record.name}/{cell.name}"}
@@ -75,7 +76,7 @@ def expected_rows(record: StudyRecord, results: pd.DataFrame) -> Rows:
 
 
 def compare_runs(expected: pd.DataFrame, found: pd.DataFrame, cells: Iterable[str]) -> list[Check]:
-    """Every number of results (time aside) in each of the cells that both have, and what to think of the difference."""
+    """Check every metric of the results, except costs such as time, in each of `cells`, over the shared seeds."""
     if found.empty:
         return []
     names = [name for name in metric_columns(expected) if metric_of(name).source != "run"]
@@ -103,7 +104,7 @@ def compare_runs(expected: pd.DataFrame, found: pd.DataFrame, cells: Iterable[st
 
 
 def in_words(check: Check, study: str) -> str:
-    """One check on one line."""
+    """Describe a check on one line."""
     digits, sd = metric_of(check.metric).digits, _larger_sd(check.expected, check.found)
     far = tolerance(check.expected._replace(sd=sd), metric_of(check.metric).span)
     allowed = f" (± {number(far, digits)})" if far is not None else ""
@@ -114,7 +115,7 @@ def in_words(check: Check, study: str) -> str:
 
 
 def _larger_sd(expected: Summary, found: Summary) -> float | None:
-    """The larger spread of the two: that of a few seeds may be 0 by chance. None for one seed."""
+    """Return the larger standard deviation, since that of a few seeds may be 0 by chance; None for one seed."""
     return None if expected.sd is None else max(expected.sd, found.sd or 0.0)
 
 

@@ -1,11 +1,11 @@
-"""The rate of false alarms of the whole procedure, for differences with the skew and spread that a study really has.
+"""The rate of false alarms of the whole procedure, for differences with the skewness and correlations of a real study.
 
-The sign-flip test is exact if differences are symmetric around zero without an effect. Runs that collapse make
+The sign-flip test is exact if differences without an effect are symmetric around zero. Runs that collapse make
 them skewed. Therefore studies without any effect are simulated, with the skewness of each comparison and with their
-correlations; whatever such a study finds is a false alarm. The spread does not matter: the statistic is free of scale.
+correlations; any finding in such a study is a false alarm. The spread does not matter: the statistic is free of scale.
 
-Drawing the seeds themselves again, with replacement, is not used: of eight seeds it gives any false alarm in 12 % of
-studies of 12 normal comparisons, where the truth is below 5 % (a test shows it).
+Drawing seeds again with replacement is not used: with eight seeds and 12 normal comparisons it estimates that 12 % of
+studies have a false alarm, but the true rate is below 5 % (a test shows it).
 
 References: Joanes & Gill (1998), Comparing measures of sample skewness and kurtosis, section 2 (G1); Pearson (1895),
 type III; Cario & Nelson (1997), Modeling and generating random vectors with arbitrary marginal distributions, for
@@ -26,9 +26,9 @@ from realm_lab.evidence.statistics.intervals import LEVEL, SEED
 from realm_lab.evidence.statistics.paired import BLOCK, EXACT_SEEDS, FEWEST_SEEDS, RESAMPLES, TIED, sign_blocks, signs
 
 STUDIES = 2000  # that are simulated: a rate of 5 % is known to half a point
-SUSPECT = 0.075  # a comparison with a higher rate is named
-WIDEST, GRID = 5.0, 501  # of normal scores, in standard deviations
-MOST_SIGNS = 512  # for many seeds a part of the signs is enough to know a rate
+SUSPECT = 0.075  # a comparison with a higher rate of false alarms is called skewed
+WIDEST, GRID = 5.0, 501  # the largest normal score of the table of quantiles, and its number of scores
+MOST_SIGNS = 512  # sign vectors; for many seeds these are enough to estimate a rate
 
 
 class Rate(NamedTuple):
@@ -53,7 +53,7 @@ class Calibration(NamedTuple):
 
 
 def calibrate(tests: Sequence[Mapping[int, float]]) -> Calibration | None:
-    """The rates of a family (seed -> difference, for each test); None if the seeds are too few."""
+    """Return the false alarms of a family; None if the seeds are too few. `tests`: seed -> difference of each test."""
     seeds = sorted({seed for test in tests for seed in test})
     if max(map(len, tests), default=0) < FEWEST_SEEDS:
         return None
@@ -84,7 +84,7 @@ class FalseAlarms(NamedTuple):
 
 
 def false_alarms(studies: np.ndarray) -> FalseAlarms:
-    """The tests of `step_down_max_t` on many studies at once: [studies, seeds, tests]; 0: a seed that a test lacks."""
+    """Apply `step_down_max_t` to many studies at once, [studies, seeds, tests]; 0 marks a seed that a test lacks."""
     count, seeds, tests = studies.shape
     flips = some_signs(seeds)
     alone, corrected = np.empty((2, count, tests), bool)
@@ -105,9 +105,9 @@ def false_alarms(studies: np.ndarray) -> FalseAlarms:
 
 @functools.cache
 def some_signs(seeds: int) -> np.ndarray:
-    """[signs, seeds], the observed ones first; without mirrors, which have the same statistics.
+    """Return sign vectors [signs, seeds], the observed one first, without mirrors, which have the same statistics.
 
-    At most `MOST_SIGNS`: one of each block of signs that start alike, so that all signs of the first seeds are there.
+    If there are more than `MOST_SIGNS`, one is drawn from each block of vectors with equal first signs.
     """
     count = 2 ** (seeds - 1) if seeds <= EXACT_SEEDS else RESAMPLES
     if count <= MOST_SIGNS:
@@ -124,8 +124,8 @@ def some_signs(seeds: int) -> np.ndarray:
 def skewed(
     deltas: np.ndarray, studies: int, generator: np.random.Generator, new_seeds: int | None = None
 ) -> np.ndarray:
-    """[studies, seeds, tests] without an effect, with the skew of each test and the correlations between them.
-    `new_seeds`: their number (default: as many as `deltas` has, and none where a test lacks one).
+    """Simulate differences [studies, seeds, tests] without an effect, with the skewness of each test and the
+    correlations between tests. `new_seeds`: number of seeds (default: those of `deltas`; 0 for a seed a test lacks).
 
     Normal scores with the correlations of the centred differences [seeds, tests] become quantiles of Pearson's type III
     distribution (a shifted gamma, mean 0, variance 1) with each test's skewness.
@@ -145,7 +145,7 @@ def skewed(
     # a test whose differences are all equal finds nothing without an effect
     scores[..., lengths <= TIED * np.nanmax(np.abs(deltas), axis=0)] = 0.0
     if new_seeds is None:
-        scores[:, np.isnan(deltas)] = 0.0  # as `step_down_max_t` counts what a test lacks
+        scores[:, np.isnan(deltas)] = 0.0  # as `step_down_max_t` counts a seed that a test lacks
     return scores
 
 

@@ -1,7 +1,7 @@
 """Components of variance: how much of the variance between runs is due to the seed, and how much to each noise stream.
 
-Runs are a balanced table: S seeds, and for each every combination of the levels of some factors, one run each. All
-effects are random, and a factor's levels are other draws for each seed:
+The runs are a balanced table: S seeds, and for each seed one run of every combination of the levels of some factors.
+All effects are random, and the levels of a factor are different draws for each seed:
 
     y = mean + seed + first factor within seed + second factor within seed + ... + rest
 
@@ -37,7 +37,7 @@ class Component(NamedTuple):
 def components(values: np.ndarray) -> list[Component]:
     """Estimate the components of the seed (first axis of `values`), of each factor (further axes) and of the rest.
 
-    Two seeds, two factors and two levels of each are the least.
+    At least two seeds, and two factors with two levels each, are needed.
     """
     assert values.ndim >= 3, "nothing would be left for the rest"
     square_C, freedom_C = _mean_squares(values)
@@ -83,7 +83,7 @@ def _estimates(square_C: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _shares(raw_C: np.ndarray) -> np.ndarray:
-    """Return the shares [..., C] of the components that are not negative."""
+    """Return the share of each component in the sum, [..., C]; a negative component counts as 0."""
     variance_C = np.maximum(raw_C, 0.0)
     total = variance_C.sum(-1, keepdims=True)
     share_C: np.ndarray = np.divide(variance_C, total, out=np.full_like(variance_C, np.nan), where=total > 0)

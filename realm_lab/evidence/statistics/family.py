@@ -1,4 +1,4 @@
-"""Everything that a study compares is one family of tests, and each is judged among the others.
+"""Findings: the comparisons of a study are one family of tests, and each is judged among the others.
 
 Differences are corrected over the family by step-down max-T, and separately equivalences by Holm's method: the chance
 of any false difference is at most 5 %, and so is the chance of any false equivalence.
@@ -85,8 +85,8 @@ class Finding(NamedTuple):
 
     @property
     def detectable_difference(self) -> float | None:
-        """Smallest true difference that these seeds show with 80 % power; None: no possible one, or fewer than three
-        seeds."""
+        """Smallest true difference that these seeds show with 80 % power; None: it would exceed the range of the
+        metric, or the seeds are too few."""
         if self.seeds < FEWEST_FOR_SPREAD:
             return None
         found = detectable_difference(self.comparison.deltas, self.tests)
@@ -105,12 +105,12 @@ class Finding(NamedTuple):
 
     @property
     def equivalence_interval(self) -> Interval | None:
-        """90 %: two one-sided tests at 5 % are significant if it lies within the bound."""
+        """90 % interval of the difference; both one-sided tests at 5 % are significant if it is within the bound."""
         return t_interval(self.comparison.deltas, EQUIVALENCE_LEVEL).within(self.span)
 
     @property
     def kind(self) -> Kind:
-        """NOT_SIGNIFICANT and INCONCLUSIVE only if this many seeds could have been significant."""
+        """The kind of result; NOT_SIGNIFICANT and INCONCLUSIVE need enough seeds for a significant difference."""
         if self.seeds == 1 and self.per_example and self.per_example.excludes_zero:
             return Kind.ONE_PAIR
         if self.corrected_p <= ALPHA:
@@ -131,7 +131,7 @@ class Finding(NamedTuple):
 
     @property
     def is_significant(self) -> bool:
-        """True for a difference that is larger than chance."""
+        """True for a significant difference, lower or higher."""
         return self.kind in (Kind.LOWER, Kind.HIGHER)
 
     @property
@@ -186,8 +186,8 @@ def judge(
     spans: int = 1,
     absent: int = 0,
 ) -> dict[Key, Finding]:
-    """A family of comparisons; `largest`: metric -> the largest difference that does not matter. A difference of
-    differences can be two `spans` of its metric. `absent`: further comparisons that were declared and not measured."""
+    """Judge a family of comparisons. `largest`: metric -> the largest difference that does not matter. `spans`: 2 for
+    differences of differences, which reach twice the metric's range. `absent`: comparisons declared, not measured."""
     deltas = [comparison.by_seed for _, comparison in found.values()]
     corrected = dict(zip(found, step_down_max_t(deltas), strict=True))
     calibrated = calibrate(deltas)

@@ -23,7 +23,7 @@ SEED = 20200210  # of the resampling, so that a report can be written again byte
 
 
 class Interval(NamedTuple):
-    """A confidence interval; infinite where the data say nothing."""
+    """A confidence interval; infinite if the data are too few."""
 
     low: float
     high: float
@@ -61,7 +61,7 @@ def summarise(values: Iterable[float]) -> Summary | None:
 
 
 def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval:
-    """Student's interval of the mean of normal values; infinite for fewer than three."""
+    """Student's interval of the mean of normal values; infinite for fewer than three values."""
     values = np.asarray(values, float)
     if len(values) < FEWEST_FOR_SPREAD:
         return Interval(-math.inf, math.inf)
@@ -79,7 +79,7 @@ def per_example_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> Interval
     if not blocks or min(map(len, blocks)) < FEWEST_CLUSTERS:
         return Interval(-math.inf, math.inf)
     sums, sizes = _by_cluster(blocks)
-    # [different clusters, 2 seeds]: many clusters have the same sums and sizes, so draw how often each kind comes
+    # kinds: [kinds, 2 seeds]. Many clusters have the same sums and sizes, so the count of each kind is drawn.
     kinds, counts = np.unique(np.hstack([sums, sizes]), axis=0, return_counts=True)
     drawn = np.random.default_rng(SEED).multinomial(len(sums), counts / len(sums), size=BOOTSTRAPS) @ kinds
     means = drawn[:, : len(blocks)] / np.maximum(drawn[:, len(blocks) :], 1)

@@ -1,7 +1,7 @@
 """Statistics for comparing two cells of a study: their difference, its certainty, and the limits of few seeds.
 
-The unit is the seed: a cell and the baseline share it (data, initial weights, order of batches), so the paired delta of
-each seed is compared. A handful of seeds is little evidence, and each function here shows how little.
+The unit is the seed. Runs of a cell and of the baseline with one seed share data, initial weights and order of batches,
+so their values are subtracted seed by seed. Few seeds are little evidence, and the functions here measure how much.
 
 References: Fisher (1935), The design of experiments, section 21, for the sign-flip test; Westfall & Young (1993),
 Resampling-based multiple testing, for several of them (step-down max-T); Holm (1979), A simple sequentially rejective
@@ -62,16 +62,16 @@ def compare(cell: Mapping[int, float], baseline: Mapping[int, float]) -> Compari
 
 
 def sign_flip_p(deltas: Sequence[float] | np.ndarray) -> float:
-    """Two-sided p of "cell and baseline are exchangeable": the share of all signs that give as large a mean."""
+    """Two-sided p of "cell and baseline are exchangeable": the share of all sign vectors with as large a mean."""
     return step_down_max_t([dict(enumerate(deltas))])[0]
 
 
 def step_down_max_t(tests: Sequence[Mapping[int, float]]) -> list[float]:
     """Sign-flip p of each of several tests (seed -> delta): any false alarm among all is as rare as in one test.
 
-    A seed's deltas change sign together in all tests. p is the share of signs whose largest statistic over the
-    test and all smaller ones reaches the observed one of the test, or the p of a larger test if that is more. The
-    statistic, |sum of the deltas| / root of the sum of their squares, grows with |t|.
+    A seed's deltas change sign together in all tests. The statistic, |sum of the deltas| / root of the sum of their
+    squares, grows with |t|. p is the share of sign vectors whose largest statistic, over the test and all tests with a
+    smaller observed one, reaches the observed one of the test; it is at least the p of any test with a larger one.
     """
     seeds = sorted({seed for test in tests for seed in test})
     deltas = np.array([[test.get(seed, 0.0) for test in tests] for seed in seeds]).reshape(len(seeds), len(tests))
@@ -88,14 +88,14 @@ def step_down_max_t(tests: Sequence[Mapping[int, float]]) -> list[float]:
 
 @functools.cache
 def signs(seeds: int) -> np.ndarray:
-    """[signs, seeds], the observed ones first: all 2^n up to 16 seeds, above that random ones."""
+    """Return sign vectors [signs, seeds], the observed one first: all 2^n up to 16 seeds, above that random ones."""
     if seeds <= EXACT_SEEDS:
         return np.array(list(itertools.product((1.0, -1.0), repeat=seeds)))
     return np.concatenate([*_drawn(seeds)])
 
 
 def sign_blocks(seeds: int) -> Iterator[np.ndarray]:
-    """The rows of `signs` in order, for thousands of questions a part at a time."""
+    """Yield the rows of `signs` in order, in several parts if thousands of questions are paired instead of seeds."""
     if seeds <= max(EXACT_SEEDS, BLOCK // RESAMPLES):
         yield signs(seeds)
     else:

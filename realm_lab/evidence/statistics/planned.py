@@ -57,7 +57,7 @@ def detectable_differences(
 
 
 def _without_effect(pilot: np.ndarray, seeds: int, studies: int) -> np.ndarray:
-    """[studies, seeds, tests] of variance 1."""
+    """Simulate differences without an effect, [studies, seeds, tests], of variance 1."""
     generator = np.random.default_rng(SEED)
     made = generator.standard_normal((studies, seeds, pilot.shape[1]))
     has_skew = np.isfinite(pilot).sum(0) >= FEWEST_FOR_SPREAD
@@ -67,7 +67,7 @@ def _without_effect(pilot: np.ndarray, seeds: int, studies: int) -> np.ndarray:
 
 
 def _detectable(family: _Family, test: int, spread: Spread) -> Detectable | None:
-    """By bisection over one set of simulated studies."""
+    """Find the difference that a test detects, by Brent's method over one set of simulated studies."""
     if not spread.sd:
         return Detectable(0.0, FEWEST_SEEDS)
     count, most = len(family.studies), family.rule.at_most
@@ -94,7 +94,7 @@ class _Family:
         """`studies`: [studies, seeds, tests]."""
         self.studies, self.rule = studies, rule
         flips = some_signs(rule.at_most).astype(np.float32)
-        self._looks = []  # seeds, signs, and of all tests the two largest statistics with the test of the largest
+        self._looks = []  # of a look: seeds, signs, the two largest statistics of all tests, the test of the largest
         for seeds in range(rule.at_least, rule.at_most + 1):
             width = min(len(flips), 2 ** (seeds - 1))
             mine = flips[:: len(flips) // width, :seeds]  # signs that start alike are neighbours
@@ -102,7 +102,8 @@ class _Family:
                 self._looks.append((seeds, mine, *self._largest(seeds, mine)))
 
     def found_at(self, test: int, moves: np.ndarray) -> np.ndarray:
-        """[studies]: the number of seeds at which the test is significant if it moves by so much; 0: it never is."""
+        """Return the number of seeds at which the test is significant in each study, [studies], if its differences move
+        by `moves`; 0: it never is."""
         moved = self.studies[..., test] + moves[:, None]
         at = np.zeros(len(moved), int)
         crossed = np.zeros((len(moved), 1), bool)  # the steps of sequential.py, in all studies at once
@@ -121,7 +122,7 @@ class _Family:
         return at
 
     def _room(self, seeds: int, width: int) -> int:
-        """The number of signs that may have crossed by that look."""
+        """The number of sign vectors that may have crossed a threshold by the look at that many seeds."""
         return int(ALPHA * self.rule.share(seeds) * width + TIED)
 
     def _largest(self, seeds: int, flips: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

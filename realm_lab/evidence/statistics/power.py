@@ -1,12 +1,12 @@
 """Power of a handful of seeds: the minimum detectable difference, the number of seeds needed, equivalence.
 
-Power is computed for the corrected sign-flip test of one normal difference; the other tests of the family have none
-and are independent of each other and of it: tests that share a baseline agree, and lose less to the correction. Up to
+Power is computed for the corrected sign-flip test of one normal difference. The other tests of the family have no
+difference and are independent; tests that share a baseline are correlated, and lose less power to the correction. Up to
 10 seeds the procedure itself is simulated (a study in which a test without a difference has a larger statistic
-counts as finding nothing). Above, it is Student's t at the level 1 - .95^(1 / tests) of the largest of as many
-independent tests: 1 % off from nine seeds on, but 4 % at seven and 20 % at six, where few signs are significant. The
-spread is estimated from only as many seeds, so power is averaged over its uncertainty: with the estimate in place of
-the true one, .80 at 8 seeds would be .74 for one test and .69 for 18.
+counts as finding nothing). Above, power comes from Student's t at the level 1 - .95^(1 / tests), which is 1 % off from
+nine seeds on, but 4 % at seven and 20 % at six, where few signs are significant. The spread is estimated from these few
+seeds, so power is averaged over its uncertainty: if the estimate were taken as true, a power of .80 at 8 seeds would in
+fact be .74 for one test and .69 for 18.
 
 References: Lehmann & Romano (2005), Testing statistical hypotheses, section 5.9; Schuirmann (1987), two one-sided tests
 procedure, for equivalence.
@@ -29,9 +29,9 @@ from realm_lab.records.files import read_json
 
 POWER = 0.8
 SIMULATED_SEEDS = 10  # up to here power is simulated
-STUDIES = 2000  # that are simulated: power to 2 standard errors of .9 points
-MOST_SEEDS = 100  # more are not looked for
-FEWEST_FOR_PROJECTION = 5  # seeds; the spread of fewer is nearly no information about how many are needed
+STUDIES = 2000  # that are simulated: a power of .8 has a standard error of .9 points
+MOST_SEEDS = 100  # a larger number of needed seeds is not computed
+FEWEST_FOR_PROJECTION = 5  # seeds; fewer give hardly any information about how many are needed
 EQUIVALENCE_LEVEL = 0.9  # of the interval that goes with two one-sided tests at 5 %
 
 
@@ -43,8 +43,8 @@ def detectable_difference(deltas: Sequence[float], tests: int) -> float | None:
 
 
 def needed_seeds(deltas: Sequence[float] | np.ndarray, tests: int) -> int | None:
-    """The fewest seeds that show a difference as large as the observed one with 80 % power; None: over 100, or none was
-    observed."""
+    """The fewest seeds that show a difference as large as the observed one with 80 % power; None: over 100, or the
+    observed difference is 0."""
     mean, sd = abs(float(np.mean(deltas))), float(np.std(deltas, ddof=1))
     if mean == 0:
         return None
@@ -60,8 +60,8 @@ def needed_seeds(deltas: Sequence[float] | np.ndarray, tests: int) -> int | None
 
 def equivalence_p(deltas: Sequence[float] | np.ndarray, largest: float) -> float:
     """p of "the true difference is `largest` or more, in one direction or the other": two one-sided paired t-tests.
-    1 for fewer than three seeds: two shares of questions are often equal by chance, without any spread. NaN is no
-    seed."""
+    1 for fewer than three seeds, since two differences are often equal by chance, without any spread. NaN: a seed
+    without a value."""
     known = np.asarray(deltas)[~np.isnan(deltas)]
     if len(known) < FEWEST_FOR_SPREAD:
         return 1.0
@@ -88,7 +88,7 @@ def detectable_effect(seeds: int, tests: int) -> float | None:
 
 
 def spreads(seeds: int, count: int) -> np.ndarray:
-    """Standard deviations of normal samples of a true one of 1, at evenly spaced quantiles."""
+    """Return `count` evenly spaced quantiles of the standard deviation of `seeds` normal values of variance 1."""
     variances: np.ndarray = stats.chi2.ppf((np.arange(count) + 0.5) / count, seeds - 1) / (seeds - 1)
     found: np.ndarray = np.sqrt(variances)
     return found
@@ -96,17 +96,17 @@ def spreads(seeds: int, count: int) -> np.ndarray:
 
 @functools.cache
 def simulated_effects() -> dict[str, list[float]]:
-    """Return seeds -> `simulated_effect` for 1, 2, ... tests, which takes seconds to compute."""
+    """Read seeds -> `simulated_effect` for 1, 2, ... tests, which would take seconds to compute."""
     return dict(read_json(Path(__file__).with_name("simulated_effects.json")))
 
 
 def simulated_effect(seeds: int, tests: int) -> float:
-    """The detectable effect, by bisection over one set of simulated studies: one test moves by the effect times a
-    spread."""
+    """Compute the detectable effect by Brent's method over one set of simulated studies. In each study one test moves
+    by the effect times one of `spreads`."""
     half = signs(seeds)[: 2 ** (seeds - 1)].T.astype(np.float32)  # without mirrors
     generator = np.random.default_rng(SEED)
     mine, *others = (generator.standard_normal((STUDIES, seeds), np.float32) for _ in range(tests))
-    largest = np.zeros((STUDIES, half.shape[1]), np.float32)  # statistic of the others
+    largest = np.zeros((STUDIES, half.shape[1]), np.float32)  # statistic of the other tests
     for deltas in others:
         np.maximum(largest, _statistics(deltas, half), out=largest)
     moves = spreads(seeds, STUDIES).astype(np.float32)[:, None]  # for an effect of 1
@@ -116,7 +116,7 @@ def simulated_effect(seeds: int, tests: int) -> float:
         p = (np.maximum(moved, largest) >= moved[:, :1]).mean(1)  # the observed signs are the first
         return float((p <= 1 - LEVEL).mean()) - POWER
 
-    return round(float(optimize.brentq(excess, 0, 50, xtol=0.005)), 2)  # as exact as it is, and the same everywhere
+    return round(float(optimize.brentq(excess, 0, 50, xtol=0.005)), 2)  # only exact digits, so that all machines agree
 
 
 def _statistics(deltas: np.ndarray, signs: np.ndarray) -> np.ndarray:

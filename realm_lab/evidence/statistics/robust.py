@@ -19,7 +19,7 @@ from scipy import stats
 from realm_lab.evidence.statistics.intervals import LEVEL, Interval
 from realm_lab.evidence.statistics.paired import Comparison, compare
 
-TRIMMED = 0.25  # of the differences at each end, as many as that is in whole numbers
+TRIMMED = 0.25  # share of the differences that is left out at each end, rounded down to whole differences
 FEWEST_FOR_TRIM = 4  # with fewer nothing can be trimmed
 
 
@@ -30,7 +30,7 @@ class Estimate(NamedTuple):
     interval: Interval
 
     def within(self, span: float) -> Estimate:
-        """Its interval cut to -span and span."""
+        """Return the estimate with its interval cut to -span and span."""
         return self._replace(interval=Interval(max(self.interval.low, -span), min(self.interval.high, span)))
 
 

@@ -1,15 +1,15 @@
 """Tests that are looked at after every seed, and cells that take no more seeds once they are decided.
 
-Joint sign flips, as in `paired.step_down_max_t`, with a level that is spent over the looks: of all signs of the seeds
-so far, at most .05 n / N may have crossed a threshold by the look at n of at most N seeds (the linear spending function
-of Lan & DeMets). A sign vector keeps its first signs, so the thresholds of all looks come from one set of sign vectors,
-and without any effect the observed signs are one of them, drawn at random. So the chance of any false difference at any
-look is at most 5 %, whenever the study stops. Found differences leave the family (step-down). A cell that stops because
-it is equivalent keeps its statistic in the family; for such cells the 5 % are checked by simulation
-(benchmarks/false_alarms.py), not proved.
+Joint sign flips, as in `paired.step_down_max_t`, with a level that is spent over the looks: by the look at n of at most
+N seeds, at most a share of .05 n / N of all sign vectors of these seeds may have crossed a threshold (the linear
+spending function of Lan & DeMets). A sign vector keeps its first signs, so the thresholds of all looks come from one
+set of sign vectors, and without any effect the observed one is drawn at random from this set. So the chance of any
+false difference at any look is at most 5 %, whenever the study stops. Found differences leave the family (step-down). A
+cell that stops because it is equivalent keeps its statistic in the family; for such cells the 5 % are checked by
+simulation (benchmarks/false_alarms.py), not proved.
 
-Equivalence has its own 5 %, divided over the looks in the same way (Bonferroni) and over the comparisons by Holm's
-method for sequential tests.
+Equivalences have a separate level of 5 %, divided over the looks in the same way (Bonferroni) and over the comparisons
+by Holm's method for sequential tests.
 
 References: Lan & DeMets (1983), Discrete sequential boundaries for clinical trials; Westfall & Young (1993),
 Resampling-based multiple testing, section 2.8; Bartroff & Song (2014), Sequential tests of multiple hypotheses.
@@ -46,11 +46,11 @@ class Rule(NamedTuple):
 
 
 class Decisions(NamedTuple, Generic[Key]):
-    """The state after the last look. A p of at most .05 is a find."""
+    """The state after the last look. A p of at most .05 decides a comparison."""
 
     seeds: int  # of the last look; 0: none yet
     differences: dict[Key, float]  # p, corrected for the family and for the looks
-    equivalences: dict[Key, float]  # the same
+    equivalences: dict[Key, float]  # p of equivalence, corrected for the comparisons and for the looks
     stopped: dict[Hashable, int]  # group -> seeds at which it was decided
     wanted: dict[Hashable, int]  # group -> seeds that it needs now
 
@@ -65,15 +65,14 @@ def decide(
 ) -> Decisions[Key]:
     """Replay every look that the data allow.
 
-    `tests`: the differences of each comparison in the order of the seeds, as many as are known; NaN: a seed whose runs
-    lack the metric. `bounds`: comparison
-    -> the largest difference that does not matter. `groups`: comparison -> its cell; a cell stops when its
-    comparisons in `deciding` are decided. `is_at_floor`: true if nothing was learned in a comparison by as many seeds;
-    then equivalence decides nothing. The same data give the same decisions, however they came about.
+    `tests`: the known differences of each comparison in the order of the seeds; NaN: a seed whose runs lack the metric.
+    `bounds`: comparison -> the largest difference that does not matter. `groups`: comparison -> its cell; a cell stops
+    when its comparisons in `deciding` are decided. `is_at_floor`: true if nothing was learned in a comparison by that
+    many seeds; its equivalence then decides nothing. The same data always give the same decisions.
     """
     family = _Family(tests, rule)
     found: dict[Key, float] = {}
-    alike = dict.fromkeys(bounds, 1.0)  # the smallest p of each so far, for all looks
+    alike = dict.fromkeys(bounds, 1.0)  # the smallest p of equivalence so far, corrected for the looks
     equal = dict.fromkeys(bounds, 1.0)
     stopped: dict[Hashable, int] = {}
     names = dict.fromkeys(groups.values())
@@ -121,7 +120,7 @@ class _Family(Generic[Key]):
         self._looks.append((seeds, added))
 
     def shares(self, found: Collection[Key]) -> dict[Key, float]:
-        """Return p of every comparison that is not in `found`, corrected for the others of these and for the looks."""
+        """Return p of every comparison that is not in `found`, corrected for all of these and for the looks."""
         left = [key for key in self._tests if key not in found]
         result = dict.fromkeys(left, 1.0)
         crossed = np.zeros(1, bool)

@@ -39,13 +39,13 @@ def percent(share: float | None) -> str:
 
 
 def signed(value: float | None, digits: int = 3) -> str:
-    """With its sign, a true minus; zero has none."""
+    """Format a number with its sign and a true minus; zero has no sign."""
     text = number(value, digits)
     return text if text[0] in (MINUS, NOTHING) or not text.strip("0.") else f"+{text}"
 
 
 def mean_sd(found: Summary | None, digits: int = 3, fewest: int = FEWEST_FOR_SPREAD) -> str:
-    """ "0.961 ± 0.014", without the second part for fewer than three values, or `fewest`; a dash for none."""
+    """ "0.961 ± 0.014"; only the mean for fewer values than `fewest`; a dash for no value."""
     if found is None:
         return NOTHING
     has_spread = found.sd is not None and found.n >= fewest
@@ -85,7 +85,7 @@ def in_short(finding: Finding) -> str:
 
 
 def bound(finding: Finding) -> str:
-    """The largest difference that does not matter, with its unit; "" where the study declares none."""
+    """The largest difference that does not matter, with its unit; "" if the study declares none."""
     return "" if finding.bound is None else f"{finding.bound:g} {finding.metric.unit}".strip()
 
 
@@ -117,7 +117,7 @@ def needed(finding: Finding) -> str:
 
 
 def details(finding: Finding | None, digits: int, paired: str) -> dict[str, str]:
-    """Power, equivalence and robust estimates by their headings. `paired`: seeds, or other pairs."""
+    """Power, equivalence and robust estimates by their headings. `paired`: the word for the pairs, such as seeds."""
     return {
         "minimum detectable difference": detectable(finding) if finding else NOTHING,
         f"{paired} needed": needed(finding) if finding else NOTHING,
