@@ -1,7 +1,7 @@
-"""Queries of claims.yaml, answered from committed studies: numbers and findings, and the numbers of a named source.
+"""Answers queries of claims.yaml from the reports of studies, and looks numbers up in a named source.
 
 A query is `[STUDY/]VARIANT METRIC [FIELD]`, `VARIANT - VARIANT METRIC [difference|size]`, `VARIANT FIELD`, or for a
-verdict `VARIANT METRIC above|below VARIANT METRIC`. VARIANT may be `A|B`, or `*` for all but the baseline.
+verdict `VARIANT METRIC above|below VARIANT METRIC`. VARIANT may name several as `A|B`; `*` is all except the baseline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORDS_OF_NUMBERS = "zero one two three four five six seven eight nine ten eleven
 OPEN = {
     Kind.NOT_SIGNIFICANT, Kind.INCONCLUSIVE, Kind.EQUIVALENT, Kind.TOO_FEW_SEEDS, Kind.NOTHING_LEARNED,
 }  # fmt: skip
-# Every word of a verdict is one of these, or its meaning is not known; `a little` counts as one.
+# A verdict with any other word has no known meaning; `a little` counts as one word.
 KNOWN = frozenset(
     "a-little an a the is are was were be do does did can could no not neither nor significant significantly far much "
     "also and or any possible difference loss gain retrieval established equal equivalent ruled out better best worse "
@@ -44,13 +44,13 @@ NEGATION = (
     r"(?:\b(?:no|not|never|neither|nor|none|nothing|nobody|nowhere|cannot|without|hardly|scarcely|barely|rarely|seldom"
     r"|little|few|far from|fails?|failed|(?:anything|nothing|everything|all) but)|n['’]t)\b"
 )
-BETWEEN = (  # words between a negation and the verdict that it turns
+BETWEEN = (  # words that may be between a verdict and the negation that reverses it
     r"(?:(?:\w+ly|is|are|was|were|be|been|being|do|does|did|has|have|had|can|could|will|would|a|an|the|to|at|all|any|in"
     r"|if|by|way|means|case|longer|more|near|ever|even|once|yet|so|as|much|found|seen|shown)\s+){0,5}"
 )
 BEFORE = re.compile(rf"{NEGATION}\s+{BETWEEN}\W*$", re.IGNORECASE)
 AFTER = re.compile(r"^\W*\s(?:(?:in|on|for|at|by|with|of)\s+(?:no|none|neither|nobody)|nowhere|never)\b", re.IGNORECASE)
-# The first that is in a verdict decides what it asserts.
+# Pattern -> the findings that a verdict with it asserts; the first pattern found in a verdict counts.
 MEANINGS = {
     r"\bno\b|\bnot\b|\bneither\b|\bnor\b": OPEN,
     r"\bequal\b|equivalent|ruled out": {Kind.EQUIVALENT},
@@ -74,13 +74,13 @@ def to_number(text: str) -> tuple[float, int]:
 
 
 def agrees(text: str, value: float) -> bool:
-    """True if the value rounds to the number as it is written; either neighbour of a tie is right."""
+    """True if the value, rounded to the decimals of the text, is its number; a tie may be rounded up or down."""
     number, decimals = to_number(text)
     return abs(number - value) <= 0.5 * 10.0**-decimals + 1e-9
 
 
 class Study(NamedTuple):
-    """A report, and its findings, computed from results.csv: (metric, cell) -> finding."""
+    """A report, and its findings by (metric, cell), computed from results.csv."""
 
     report: Report
     findings: dict[tuple[str, str], Finding]
@@ -98,7 +98,7 @@ class BoundResults:
         return (expected_folder(self._root, name) / "results.csv").is_file()
 
     def study(self, name: str) -> Study:
-        """Return the results of a report. UserError: no such report, or its files were edited."""
+        """Return a study with its report and findings. UserError: no such report, or its files were edited."""
         if name not in self._read:
             folder = expected_folder(self._root, name)
             if not self.has(name):
@@ -111,7 +111,7 @@ class BoundResults:
         return self._read[name]
 
     def cells(self, text: str, study: str) -> tuple[str, list[str]]:
-        """Return (study, cells) of the first word of a query."""
+        """Return the (study, cells) that `text`, the first word of a query, names. `study`: used if it names none."""
         head, slash, rest = text.partition("/")
         name, cells = (head, rest) if slash else (study, text)
         if not name:
@@ -144,7 +144,7 @@ class BoundResults:
         return [(self._of_metric(name, cell, words[1], field), f"{name}/{cell} {words[1]} {field}") for cell in cells]
 
     def by_seed(self, study: str, cell: str, metric: str) -> dict[int, float]:
-        """seed -> value. UserError: the study has no such metric, or the cell no value of it."""
+        """Return seed -> value of a metric. UserError: the study has no such metric, or the cell no value of it."""
         results = self.study(study).report.results
         if metric not in results:
             raise UserError(f"study {study} has no metric '{metric}'", remedy=suggestion(metric, map(str, results)))
@@ -153,7 +153,7 @@ class BoundResults:
         raise UserError(f"{study}/{cell} has no {metric}")
 
     def finding(self, study: str, cell: str, metric: str) -> Finding:
-        """The finding of a cell, compared with its baseline. UserError: it is not compared."""
+        """Return the finding of a cell against the baseline. UserError: the study does not compare the two."""
         if found := self.study(study).findings.get((metric, cell)):
             return found
         raise UserError(f"{study} does not compare {cell} with its baseline in {metric}")
@@ -184,8 +184,8 @@ class BoundResults:
         return abs(float(found)) if field == "size" else float(found)
 
     def check_source(self, where: str, numbers: list[str]) -> None:
-        """If `where` is `FILE` or `FILE, HEADING`: UserError if one of the numbers, or one that rounds to it, is not
-        there."""
+        """Look numbers up in `where`, `FILE` or `FILE, HEADING`; any other source is not checked. UserError: the file
+        has neither one of the numbers nor one that rounds to it."""
         name, _, heading = where.partition(", ")
         if not (self._root / name).is_file():
             return
@@ -193,7 +193,7 @@ class BoundResults:
         if missing := [number for number in numbers if not any(agrees(number, one) for one in found)]:
             raise UserError(f"{where} has no {', '.join(missing)}")
 
-    @functools.cache  # noqa: B019  # as long as the results
+    @functools.cache  # noqa: B019  # the cache may live as long as the results
     def _numbers_of(self, name: str, heading: str) -> frozenset[float]:
         text = (self._root / name).read_text(encoding="utf-8")
         if heading:
@@ -201,14 +201,14 @@ class BoundResults:
             if not match:
                 raise UserError(f"{name} has no heading '{heading}'", remedy="name the start of a heading")
             text = match[0]
-        number = r"(?<![\w.])-?(?:\d[\d,]*\.?\d*|\.\d+)(?: ?%)?(?:e-?\d+)?"  # 12.7e12 is also in the text as 12.7
+        number = r"(?<![\w.])-?(?:\d[\d,]*\.?\d*|\.\d+)(?: ?%)?(?:e-?\d+)?"  # 12.7e12 counts as 12.7, too
         words = re.findall(rf"{number}|\b[a-z]+\b", text.replace("−", "-"), re.IGNORECASE)
         known = [word for word in words if not word.isalpha() or word.casefold() in WORDS_OF_NUMBERS]
         known += [word.casefold().partition("e")[0] for word in known if not word.isalpha()]
         return frozenset(sign * to_number(word.rstrip(","))[0] for word in known for sign in (1, -1))
 
     def likely(self, text: str, studies: list[str]) -> list[str]:
-        """Three queries, at most, of these studies whose value rounds to a number that is not bound."""
+        """Return at most three queries of these studies whose value rounds to the number `text`."""
         found = (query for study in studies for query, value in self._reported(study) if agrees(text, value))
         return [*itertools.islice(found, 3)]
 
@@ -231,8 +231,8 @@ class BoundResults:
 
 
 def fits(results: BoundResults, query: str, study: str, verdict: str, before: str = "", after: str = "") -> str:
-    """Compare a verdict with the results; returns the difference, "" if there is none. before, after: the text around
-    it. UserError: no such finding, or words without a known meaning, or turned by a negation next to them."""
+    """Compare a verdict with the results; returns the contradiction, "" if there is none. before, after: the text
+    around the verdict. UserError: no such finding, a verdict without a known meaning, or a negation next to it."""
     words = query.split()
     if turned := BEFORE.search(before) or AFTER.search(after):
         said = " ".join(turned[0].split())
@@ -275,7 +275,8 @@ def fits(results: BoundResults, query: str, study: str, verdict: str, before: st
 
 
 def _extreme(results: BoundResults, study: str, cells: list[str], metric: str, verdict: str) -> str:
-    """`best` and `worst`: the extreme mean, and significantly apart from the baseline, or all others from it."""
+    """Check `best` and `worst`: the cell has the extreme mean and differs significantly from the baseline, or it is the
+    baseline and all others differ from it. Returns the contradiction, "" if there is none."""
     report, findings = results.study(study)
     means = {cell.name: summarise(column(report.results, cell.name, metric).values()) for cell in report.record.cells}
     known = {one: found.mean for one, found in means.items() if found}

@@ -15,7 +15,7 @@ from realm_lab.records.files import print_json
 
 
 def show_calibration(root: Path, study: str, *, as_json: bool = False) -> None:
-    """Print the rates of a study's report. UserError: there is none, or it has too few seeds for any finding."""
+    """Print the false alarms of a study. UserError: the study has no report, or too few seeds for any finding."""
     folder = report_folder(root, study)
     if folder is None:
         raise UserError(f"no study '{study}' has a report here", remedy="see `realm-lab status`")

@@ -1,7 +1,7 @@
-"""`realm-lab claims`: numbers and words of a verdict in a text, bound to the results of studies (docs/claims.md).
+"""`realm-lab claims`: checks numbers and verdicts in a text against the results of studies (docs/claims.md).
 
-claims.yaml has, for each Markdown file, claims: pieces of its text with a query in braces where the text has a number
-or a verdict. LaTeX has `\\claim{QUERY}{TEXT}`. Nothing here changes a text or a result.
+claims.yaml lists claims for each Markdown file. A claim is a piece of the file's text, with `{QUERY}` for a number and
+`{WORDS = QUERY}` for a verdict. LaTeX has `\\claim{QUERY}{TEXT}`. Texts and results are only read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from realm_lab.evidence.bound_results import SOURCES, WORDS_OF_NUMBERS, BoundRes
 from realm_lab.records.yaml_file import reach, read_yaml
 
 CLAIMS = "claims.yaml"
-PART = ", "  # between a file and the heading of a section, if only this section is checked
+PART = ", "  # between a file and a heading in `FILE, HEADING`, if only the section of this heading is checked
 COUNTS = WORDS_OF_NUMBERS[2:]
 NUMBER = r"(?:(?<![\w.])[−+-])?(?<![\w@.])(?>(?>\d+(?:,\d+)*(?:\.\d+)?|\.\d+)(?:e[−+-]?\d+)?)(?:x\b|(?![\w@]))(?: ?%)?"
 COUNT = rf"\b(?:{'|'.join(['one', *COUNTS])})\b"
@@ -29,10 +29,10 @@ VERDICTS = (
     r"|rises?|falls?)\b"
 )
 TOKEN = re.compile(rf"(?P<number>{NUMBER}|{COUNTED})|(?P<verdict>{VERDICTS})", re.IGNORECASE)
-AROUND = 80  # characters in which a negation of a verdict is looked for
+AROUND = 80  # characters before and after a verdict in which a negation is looked for
 SLOT = re.compile(r"\{([^{}]*)\}")
-# A sentence with one of these is an outcome to a reader: a verdict, what was planned, how far it holds, the answer to a
-# question. It is quoted whole, and so is emphasised text, so that nobody changes it in passing, by a negation either.
+# A sentence with one of these words states an outcome: a verdict, a plan, the scope of a result, or the answer to a
+# question. A claim must quote such a sentence whole, and emphasised text as well, so that no edit of it goes unnoticed.
 OUTCOME = re.compile(
     rf"{VERDICTS}|\b(?:declar\w+|criteri(?:on|a)|met|missed|confirm\w*|toys?|synthetic|real|scale|GPUs?|papers?|open"
     r"|shown?|shows|prove\w*|established|above|below|more|less|fewer|gains?|loss|loses?|costs?|harms?|helps?"
@@ -65,7 +65,7 @@ TEX_REST = (
 
 
 class Slot(NamedTuple):
-    """A part of a text that a query is bound to. `words`: the verdict there; None for a number."""
+    """A part of a text that is bound to a query. `words`: the verdict in this part; None for a number."""
 
     start: int
     end: int
@@ -92,7 +92,7 @@ class Checked(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An entry of claims.yaml. `study`: of its queries without one; `source`: of a text whose numbers no study has."""
+    """An entry of claims.yaml. `study`: the study of queries that name none; `source`: the origin of other numbers."""
 
     template: str
     line: int
@@ -101,8 +101,8 @@ class Claim(NamedTuple):
 
 
 def check(root: Path, files: list[str], results: BoundResults | None = None, source: Path | None = None) -> Checked:
-    """Check these files, by default all of `source` (ROOT/claims.yaml); names are relative to its folder. Files that
-    LaTeX includes are checked too. UserError: `source` is malformed or has no such file."""
+    """Check `files`, by default all that `source` (ROOT/claims.yaml) lists; names are relative to the folder of
+    `source`. Files that LaTeX includes are checked too. UserError: `source` is malformed or does not list a file."""
     is_needed = source is not None or not files
     source = source or root / CLAIMS
     bound_to = read_claims(source) if is_needed or source.exists() else {}
@@ -133,7 +133,8 @@ def check(root: Path, files: list[str], results: BoundResults | None = None, sou
 
 
 def _unlisted(bound_to: Iterable[str], source: Path, results: BoundResults) -> Iterator[Problem]:
-    """Name other pages of the folders that have a section with a number of three decimals and a link to a report."""
+    """Yield a problem for each unlisted section, in the folders of listed pages, with a number of three decimals and a
+    link to a report."""
     for folder in sorted({source.parent / Path(name.partition(PART)[0]).parent for name in bound_to}):
         for path in sorted(folder.glob("*.md")):
             name = path.relative_to(source.parent).as_posix()
@@ -149,13 +150,13 @@ def _unlisted(bound_to: Iterable[str], source: Path, results: BoundResults) -> I
 
 def _sections(text: str) -> list[tuple[str, int, int]]:
     """Heading, start and end of each section, up to the next heading of any level."""
-    headings = [*re.finditer(r"^#+ +(.*)$", _blanked(text, MARKDOWN_REST[:1]), re.MULTILINE)]  # none in code
+    headings = [*re.finditer(r"^#+ +(.*)$", _blanked(text, MARKDOWN_REST[:1]), re.MULTILINE)]  # not in code
     ends = [*(one.start() for one in headings[1:]), len(text)]
     return [(one[1].strip(), one.start(), end) for one, end in zip(headings, ends, strict=True)]
 
 
 def _part(text: str, heading: str, source: Path, name: str) -> str:
-    """The text with blanks outside of the section of this heading. UserError: there is none."""
+    """Return the text with blanks for everything outside the section of this heading. UserError: no such heading."""
     found = {title: (start, end) for title, start, end in _sections(text)}
     if heading not in found:
         raise UserError(f"{name} has no heading '{heading}'", path=source, remedy=suggestion(heading, found))
@@ -175,7 +176,7 @@ def _read(folder: Path, name: str, source: Path) -> str:
 
 
 def read_claims(path: Path) -> dict[str, list[Claim]]:
-    """File -> its claims. UserError: a key or a value that claims.yaml does not have, with its line."""
+    """Read file -> its claims. UserError: an unknown key or a wrong value, with its line."""
     if not path.is_file():
         raise UserError("no such file", path=path, remedy="docs/claims.md has an example")
     document = read_yaml(path)
@@ -211,7 +212,7 @@ def _claims_of(group: Any, place: Any) -> Iterator[Claim]:
 
 
 class _Text:
-    """A text while its claims are checked."""
+    """A text, and the problems that the check of its claims finds."""
 
     def __init__(self, name: str, text: str, claims: str, results: BoundResults) -> None:
         self.name, self._claims, self._results = name, claims, results
@@ -220,7 +221,7 @@ class _Text:
         self.problems: list[Problem] = []
         self._spans: list[tuple[int, int]] = []
         self._quoted = bytearray(len(text))  # 1: a character that a claim quotes
-        self._verdicts: list[int] = []  # starts of those that claims bind
+        self._verdicts: list[int] = []  # starts of the verdicts that claims bind
         self.bound = 0
 
     @functools.cached_property
@@ -229,7 +230,7 @@ class _Text:
         return _blanked(self.text, TEX_REST if self.is_latex else MARKDOWN_REST)
 
     def bind(self, claim: Claim) -> None:
-        """Find the claim in the text, and check what it binds."""
+        """Find a claim in the text, and check the numbers and verdicts that it binds."""
         matches = [*_pattern(claim.template, "").finditer(self.text)]
         if not matches and (near := _pattern(claim.template, r"[^\n|]{1,60}?").search(self.text)):
             self._differs(claim, near)
@@ -249,7 +250,7 @@ class _Text:
                 self.check(slot, claim.study)
 
     def _differs(self, claim: Claim, near: re.Match[str]) -> None:
-        """The text around is there, with another number or verdict than the claim can take."""
+        """Report each slot of a claim with another verdict, or no number, in a text with the claim's other words."""
         for number, (query, words) in enumerate(map(_parts, SLOT.findall(claim.template))):
             start, end = near.span(f"s{number}")
             self._spans.append((start, end))
@@ -270,8 +271,8 @@ class _Text:
             self.check(Slot(*said, self.text[slice(*query)].strip(), None if is_number else text), "", text)
 
     def included(self, folder: Path, main: Path) -> list[str]:
-        """Return the files that LaTeX reads here, relative to `folder`: by their names from the folder of the main text
-        or from this one. One that is not there is a problem."""
+        """Return the files that this text includes, relative to `folder`. Each is looked for from `main`, the folder of
+        the main text, and from the folder of this text. A missing file is a problem."""
         found = []
         for match in INCLUDED.finditer(self.text):
             name = match["file"] or match["word"] or f"{match['folder']}/{match['name']}"
@@ -284,7 +285,7 @@ class _Text:
         return found
 
     def check(self, slot: Slot, study: str, said: str = "") -> None:
-        """Compare the number or verdict there with the result."""
+        """Compare the number or verdict of a slot with the result. `said`: the text of the slot, if it is LaTeX."""
         said = said or self.text[slot.start : slot.end]
         self._spans.append((slot.start, slot.end))
         kind, _, where = slot.query.partition(": ")
@@ -307,7 +308,7 @@ class _Text:
             self._add(slot.start, said, error.fault, error.remedy or "correct the claim")
 
     def find_unbound(self) -> None:
-        """Report every number and verdict that no claim covers."""
+        """Report every number and verdict that no claim covers, wrong links to reports, and unquoted outcomes."""
         spans = sorted(self._spans)
         for match in TOKEN.finditer(self.prose):
             if any(start < match.end() and match.start() < end for start, end in spans):
@@ -328,7 +329,7 @@ class _Text:
         self._quoted[start:end] = b"\1" * (end - start)
 
     def _find_unquoted(self) -> None:
-        """Report every sentence of an outcome, and header of a table, that claims do not quote whole."""
+        """Report each sentence with an outcome, emphasised text and table header that claims do not quote whole."""
         ends = [0, *(end.end() for end in SENTENCE_END.finditer(self.prose)), len(self.prose)]
         words = [word.end() - 1 for word in OUTCOME.finditer(self.prose)] + self._verdicts
         places = {bisect_right(ends, place) for place in words if place < ends[-1]}
@@ -342,7 +343,7 @@ class _Text:
                 self._add(first, says, "not quoted by a claim", remedy)
 
     def _studies_near(self, position: int) -> list[str]:
-        """The studies whose reports the section of the text links."""
+        """Return the studies whose reports are linked in the section around a position of the text."""
         start = max(self.text.rfind("\n## ", 0, position), self.text.rfind("\n### ", 0, position), 0)
         section = re.split(r"^###? ", self.text[start + 5 :], maxsplit=1, flags=re.MULTILINE)[0]
         return [*dict.fromkeys(re.findall(r"/(\w+)/report\.md", section))]
@@ -360,7 +361,7 @@ def _blanked(text: str, patterns: Iterable[str]) -> str:
 
 
 def _in_braces(text: str, start: int) -> tuple[int, int]:
-    """Start and end of the text in the braces that open at `start`; no text without braces."""
+    """Return start and end of the text in the braces that open at `start`; an empty range without braces."""
     depth = 0
     for brace in re.compile(r"(?<!\\)[{}]").finditer(text, start) if text[start : start + 1] == "{" else ():
         depth += 1 if brace[0] == "{" else -1
@@ -388,7 +389,8 @@ def _parts(content: str) -> tuple[str, str | None]:
 
 @functools.cache
 def _pattern(template: str, other: str) -> re.Pattern[str]:
-    """Return the pattern that finds a claim in the text. `other`: a pattern for all slots. `...` skips some words."""
+    """Return the pattern that finds a claim in a text; `...` in a claim skips up to 400 characters. `other`: a pattern
+    for the content of every slot, instead of the number or the verdict that is bound."""
     pieces, number, gap = list[str](), 0, 0
     for n, piece in enumerate(SLOT.split(template)):
         if n % 2:

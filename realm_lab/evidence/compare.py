@@ -1,7 +1,7 @@
-"""`realm-lab compare`: two or more runs, or cells of studies, against the first.
+"""`realm-lab compare`: compares runs, or cells of studies, with the first one.
 
-The sides are the cells of a temporary study, so its report is an ordinary one. Cells are
-paired seed by seed. A run against a run is one pair, whatever their seeds: it is about these two models only.
+The sides become the cells of a temporary study, whose report is written. Cells are paired seed by seed. Single runs
+are one pair, whatever their seeds, and the result holds only for these models.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from realm_lab.records.parameters import is_system_option
 from realm_lab.records.run import Run, read_run, run_paths
 from realm_lab.records.study import DEFAULT, Studies, StudyCell, StudyRecord
 
-NAME_CHARACTERS = 80  # of the page's folder; longer ones are cut and get a digest
-PLAIN_WIDTH = 160  # columns without a terminal
+NAME_CHARACTERS = 80  # of the name of the page's folder; a longer name is cut and gets a digest
+PLAIN_WIDTH = 160  # columns of output that goes to no terminal
 SHOWN = 4  # names in an error
 
 
 class Side(NamedTuple):
-    """One of several things to compare. `name` is how it can be typed again, `runs` are folders by seed."""
+    """Runs that are one side of a comparison. `name`: their name on the command line; `runs`: their folders."""
 
     name: str
     runs: tuple[str, ...]
 
 
 def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is_json: bool) -> None:
-    """Write the report and its page into `out`/NAME (default: ROOT/reports/compare), and print it. UserError:
-    fewer than two sides, an unknown or ambiguous one, or a run that cannot be read."""
+    """Write the report and its page into `out`/NAME (default: ROOT/reports/compare), and print the report. UserError:
+    fewer than two sides, an unknown or ambiguous side, or a run that cannot be read."""
     sides = find_sides(studies, texts)
     study = load_sides(studies.runs, sides)
     name = "-vs-".join(side.name.replace("/", ".") for side in sides)
@@ -69,7 +69,7 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
 
 
 def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
-    """The sides as the cells of a study, the first one its baseline."""
+    """Read the runs of the sides as a study: each side is a cell, and the first one the baseline."""
     titles = _titles(sides)
     cells: list[StudyCell] = []
     members: list[Run] = []
@@ -82,7 +82,7 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         first = next(iter(records.values()))
         mine = parameters_of(first)
         base = base or mine
-        is_alike = not cells or first.system == cells[0].system  # else their options differ
+        is_alike = not cells or first.system == cells[0].system  # options of two systems differ
         # the changes of a side are all its differences from the first: a comparison declares nothing
         names = [key for key in sorted(differing_parameters(base, mine)) if is_alike or not is_system_option(key)]
         changes = {key: mine.get(key) for key in names}
@@ -93,7 +93,7 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     if len(members) == len(sides):  # a run against a run: one pair, whatever their seeds
         members = [replace(member, seed=members[0].seed) for member in members]
     everything = tuple(sorted({member.seed for member in members}))
-    own = tuple(metric for metric in METRICS.values() if metric.choice is not None)  # of the studies of the sides
+    own = tuple(metric for metric in METRICS.values() if metric.choice is not None)  # the custom metrics
     design = StudyRecord("compare", "", titles[0], tuple(cells), everything, tuple(members), own_metrics=own)
     study = load_runs(runs, design)
     for title in alone:
@@ -110,8 +110,8 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         study.problems.append(f"Different commits computed the sides. {commits_line(study)}")
     names = [name for name in METRICS if one_name(name) == name]
     measured = [name for name in names if name in study.results and study.results[name].notna().any()]
-    # nobody declared what matters: the usual metrics and those that a study of a side computes from predictions are
-    # tested, the others only shown, where two sides have them
+    # No study declares the metrics of a comparison. The usual metrics and the custom ones of the sides' studies are
+    # tested; other metrics are exploratory, if at least two sides have them.
     usual = (*DEFAULT_METRICS, *(metric.name for metric in own))
     declared = tuple(name for name in usual if name in measured) or tuple(measured[:1])
     known_to = {name: study.results.dropna(subset=[name])["cell"].nunique() for name in measured}
@@ -120,15 +120,15 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
 
 
 def _titles(sides: Sequence[Side]) -> list[str]:
-    """Names without the run's key, or without the study's name, wherever they stay different."""
+    """Return the names of the sides without the key of a run or the name of a study, if the short name is unique."""
     short = [side.name.partition("/")[2] or side.name.rpartition("-")[0] for side in sides]
     counts = Counter(short)
     return [name if counts[name] == 1 else side.name for name, side in zip(short, sides, strict=True)]
 
 
 def find_sides(studies: Studies, texts: Sequence[str]) -> list[Side]:
-    """Every side, in the order given. UserError: fewer than two, one that is unknown or ambiguous, or the same runs
-    twice."""
+    """Return the sides in the given order. UserError: fewer than two, an unknown or ambiguous one, or two sides with
+    the same runs."""
     if len(texts) < 2:
         example = "realm-lab compare default/warm_start default/realm"
         raise UserError(f"compare: name two runs or more, for example `{example}`")

@@ -1,15 +1,15 @@
-"""runs/ledger.jsonl: plans, looks, changes and findings in the order of time; each line hashes the one before.
+"""runs/ledger.jsonl: plans, tuning, looks and verdicts in the order of time; a line has the hash of the line before.
 
 A line is an object with `before` (SHA-256 of the line before, "" in the first), `at`, `kind` and `study`:
 
     plan      before the first run, and after each change: the design, with digests of the study's file and of the code.
-              Keys of runs hold parameters and digests of data. `changes`: differences from the plan before.
-    tuning    the choice for each cell, by how many trials; the plan after it has the runs that follow from it
+              A run's key covers its parameters and data. `changes`: the differences from the plan before.
+    tuning    the values chosen for each cell, and the number of trials; the next plan has the runs with these values
     look      a report of new results: how many runs were complete, and the digest of results.csv
-    verdict   the findings, if they are not those of the verdict before
+    verdict   the findings, if they differ from the verdict before
 
-A line that was edited or deleted breaks the chain at the next one. The last lines are protected by the files that they
-describe: the study's record, its file, its results, and the hash of its plan in its report.
+A line that was edited or deleted breaks the chain at the next line. The last lines are protected by the files that they
+describe: the study's record, its YAML file, its results, and its report with the hash of the plan.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Deviation(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The first line of the ledger that does not hold, or that the disk contradicts; 0: no line is at fault."""
+    """A line of the ledger that breaks the chain, or that files on the disk contradict."""
 
     line: int
     study: str
@@ -63,20 +63,20 @@ class Problem(NamedTuple):
 
 
 def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> None:
-    """Add the plan of a study, if it is not the one that was noted last. `complete`: runs of it, or of the plan before,
-    that have results."""
+    """Add the plan of a study, unless it equals the last plan noted. `complete`: how many runs of these two plans have
+    results."""
     with exclusive(runs / NAME) as ledger:
-        assert ledger is not None  # we waited
+        assert ledger is not None  # `exclusive` waits for the lock
         lines = _whole_lines(ledger, runs / NAME)
         last = _last(lines, record.name, "plan")
         reader = code_reader(runs)
-        code = digest(reader.reached(package_modules()))  # comments aside
+        code = digest(reader.reached(package_modules()))  # without comments
         reader.save()
         plan = _design(record) | {"file": digest_text(file), "code": code}
         if last and {name: last.fields.get(name) for name in plan} == plan:
             return
         if last and "tune" in plan and plan["tune"] == last.fields.get("tune") and not record.runs:
-            return  # trials again, by other code: their choice will show a change
+            return  # trials of other code: the plan is noted once they have chosen
         choice, tuned = _choice(record), _last(lines, record.name, "tuning")
         if choice and (tuned is None or tuned.fields["choice"] != choice):
             trials = sum(len(cell["trials"]) for cell in record.tuning["cells"].values())
@@ -86,13 +86,14 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
 
 
 def findings_of(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The finding of each comparison in summary.json, as a verdict notes them."""
+    """Return metric -> cell -> finding of a summary.json, as the line of a verdict has them."""
     found = summary["comparisons"].items()
     return {metric: {cell: one["finding"] for cell, one in cells.items()} for metric, cells in found}
 
 
 def note_look(runs: Path, study: str, results: Path, complete: int, findings: Mapping[str, Any]) -> None:
-    """Add a look at new results of a planned study, and its verdict if that is new; nothing without a complete run."""
+    """Add a look if a planned study has new results, and a verdict if it has new findings; nothing without a complete
+    run."""
     if not complete or not (runs / NAME).exists():
         return
     with exclusive(runs / NAME) as ledger:
@@ -109,9 +110,9 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
 
 
 def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
-    """Return the report's fields about the plan: line and hash of the last one before any result, or of the first one
-    if runs had results already, how many had, and every deviation since; None if no plan was noted. A plan that was
-    noted before tuning had chosen its runs could not know their results, so one with runs is preferred."""
+    """Return the fields of a report about the plan; None if no plan was noted. The plan is the last one before any
+    result, or else the first one. `complete`: runs that had results when it was noted. `deviations`: all changes after
+    results were seen. Plans with runs are preferred to plans noted before tuning chose the runs."""
     path = runs / NAME
     lines = [line for line in read_ledger(path) if line.fields["study"] == study] if path.exists() else []
     plans = [line for line in lines if line.fields["kind"] == "plan"]
@@ -135,8 +136,8 @@ def last_look(runs: Path, study: str) -> Line | None:
 
 
 def deviations(lines: list[Line]) -> list[Deviation]:
-    """Return deviations in the lines of one study: every change after the first look, or after runs that a plan found
-    complete. A plan that was replaced before any look, and before another run was complete, does not count."""
+    """Return the deviations of one study from its lines: changes after the first look, or by a plan that was noted when
+    runs were complete. A plan that was replaced before any look or further complete run does not count."""
     looks = [line.number for line in lines if line.fields["kind"] == "look"]
     kept: list[Line] = []
     last: Line | None = None
@@ -164,10 +165,10 @@ def read_ledger(path: Path) -> list[Line]:
 
 
 def verify(root: Path) -> tuple[list[Line], list[Problem]]:
-    """Return the ledger's lines, and its faults, the first of each study; needs no network.
+    """Return the ledger's lines and its faults; needs no network.
 
-    The chain comes first: nothing after a broken line can be trusted. Then every study: its record, its file, its
-    results and its report must agree with the last lines of the ledger.
+    The chain comes first: nothing after a broken line can be trusted, so it is the only fault. Otherwise the record,
+    the YAML file, the results and the report of every study must agree with its last lines in the ledger.
     """
     path = root / "runs" / NAME
     lines = read_ledger(path)
@@ -182,7 +183,7 @@ def verify(root: Path) -> tuple[list[Line], list[Problem]]:
 
 
 def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Problem]:
-    """Return differences between the disk and the last lines of a study."""
+    """Yield differences between the disk and the last lines of a study, and removals after results were seen."""
     runs, mine = root / "runs", [line for line in lines if line.fields["study"] == study]
     plan, look = _last(mine, study, "plan"), _last(mine, study, "look")
     if plan is None:
@@ -225,13 +226,12 @@ def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Probl
 
 
 def digest_text(path: Path) -> str:
-    """Return the SHA-256 of a text file as hex. Git may write its line ends as those of the system, so they do not
-    count."""
+    """Return the SHA-256 of a text file as hex, with CRLF counted as LF, since Git may convert line ends."""
     return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
 def _design(record: StudyRecord) -> dict[str, Any]:
-    """Return the promises of a plan."""
+    """Return the design of a study as a plan notes it: baseline, metrics, rules, tuning, and the keys of runs."""
     keys: dict[str, dict[str, str]] = {}
     for run in record.runs:
         keys.setdefault(run.cell, {})[str(run.seed)] = run.run_key
@@ -253,8 +253,8 @@ def _choice(record: StudyRecord) -> dict[str, Any]:
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str]]:
-    """[change, name] of seeds, cells and the rest of the design. Seeds that a rule of the design adds are no change,
-    nor are the runs that follow from a planned tuning."""
+    """Return [change, name] for each seed, cell and other field that differs between two plans. Seeds that a rule of
+    the design adds are no change, and neither are the runs that a planned tuning chose."""
     old, new = before["runs"], now["runs"]
     if before.get("tune") and before.get("tune") == now.get("tune") and not (old and new):
         old = new
@@ -295,7 +295,7 @@ def _whole_lines(ledger: IO[str], path: Path) -> list[Line]:
 
 
 def _parsed(text: str, path: Path) -> list[Line]:
-    """Parse the lines; the text after the last newline is not one yet."""
+    """Parse the lines; text after the last newline is an unfinished line, and left out."""
     return [_line_of(line, number, path) for number, line in enumerate(text.split("\n")[:-1], 1)]
 
 

@@ -1,6 +1,6 @@
 """Runs of any program as a table, compared with a baseline: the family of tests, its gaps, and Markdown.
 
-The digits are the same as in realm_lab's reports: each metric times each cell is one family, as in a study.
+The numbers are the same as in realm_lab's reports: all metrics times all cells are one family, as in a study.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Gap(StrEnum):
 
 
 class Decision(StrEnum):
-    """The answer of a gate."""
+    """The answer to "are the variants worse than the baseline?"."""
 
     NOT_WORSE = "not worse"  # significantly better, or equivalent
     WORSE = "worse"
@@ -88,7 +88,7 @@ class CellAnswer(NamedTuple):
 
     @property
     def decision(self) -> Decision:
-        """UNDECIDED unless the pairs show more. Runs that failed or stopped early show no cell to be as good."""
+        """UNDECIDED unless the pairs show more. A cell with runs that failed or stopped early is never NOT_WORSE."""
         found = self.finding
         if not found or not (found.is_significant or found.kind is Kind.EQUIVALENT):
             return Decision.UNDECIDED
@@ -111,7 +111,7 @@ class MetricAnswer(NamedTuple):
 
     metric: Metric
     cells: list[CellAnswer]
-    last_step: float | None  # of all runs
+    last_step: float | None  # the largest of all runs
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Answer:
 
     @property
     def decision(self) -> Decision:
-        """WORSE if any cell is in any metric, NOT_WORSE if all are."""
+        """WORSE if any cell is WORSE in any metric, NOT_WORSE if all cells are in all metrics; without the control."""
         found = {cell.decision for one in self.metrics for cell in one.cells[1:] if cell.cell != self.control}
         if Decision.WORSE in found:
             return Decision.WORSE
@@ -166,7 +166,7 @@ class Answer:
         return " ".join(lines) + "\n\n" + self.markdown()
 
     def markdown(self, *, is_brief: bool = False) -> str:
-        """A section for each metric: a sentence, a table, if `is_brief` without details, and the runs left out."""
+        """A section for each metric: a sentence, a table, and the runs left out. `is_brief`: tables without details."""
         lines: list[str] = []
         for one in self.metrics:
             base, *others = one.cells
@@ -346,8 +346,8 @@ def _is_control(found: Finding | None) -> bool:
 def _compare(
     cell: Mapping[Any, float], baseline: Mapping[Any, float], clusters: Mapping[Any, str] | None
 ) -> Comparison | None:
-    """Compare by pair or by cluster. The value of a cluster is the sum over its pairs, in units that make the mean over
-    clusters the mean over pairs."""
+    """Compare by pair or by cluster. The value of a cluster is the sum over its pairs, scaled so that the mean over the
+    clusters equals the mean over the pairs."""
     if clusters is None:
         return compare(cell, baseline)
     shared = cell.keys() & baseline.keys()
@@ -363,7 +363,7 @@ def _compare(
 
 
 def plain(text: str) -> str:
-    """Text whose characters have no meaning in Markdown."""
+    """Escape the characters of a text that have a meaning in Markdown."""
     return re.sub(r"([\\`*<\[\]|])", r"\\\1", " ".join(text.split()))
 
 
@@ -376,13 +376,13 @@ def _finite(values: Mapping[Any, float | None]) -> dict[Any, float]:
 
 
 def _metric(name: str, table: Mapping[str, Mapping[Any, float | None]], better: Better) -> Metric:
-    """Return realm_lab's metric of that name if all values are within its bounds (another's f1 may be a percentage),
-    else one without bounds, and with a direction only if it is given. Its digits resolve the median deviation from the
-    median: one diverged run hides no difference."""
+    """Return realm_lab's metric of that name if all values are within its bounds (an f1 may be a percentage), else a
+    metric without bounds, with the direction `better`. Its digits resolve the median deviation from the median, so
+    that one diverged run hides no difference."""
     values = [value for cells in table.values() for value in cells.values() if value is not None]
     middle = statistics.median(values) if values else 0.0
     spread = statistics.median([abs(value - middle) for value in values if value != middle] or [0.0])
-    place = -math.floor(math.log10(spread)) if spread else None  # of the first digit of the spread
+    place = -math.floor(math.log10(spread)) if spread else None  # decimal of the spread's first digit
     known = METRICS.get(name)
     if known and all((known.low is None or known.low <= v) and (known.high is None or v <= known.high) for v in values):
         return replace(known, digits=max(known.digits, place or 0), better=better or known.better)

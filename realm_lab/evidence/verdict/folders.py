@@ -1,7 +1,7 @@
 """Runs that are folders: Hydra's jobs, and folders with TensorBoard's event files.
 
-A run may have several parts with results: result files, and folders below it with event files, such as Keras' `train`
-and `validation`. They belong to one run; `--part` chooses among those that have the same metric.
+A run may have several parts with results: result files, and folders below the run with event files, such as Keras'
+`train` and `validation`. If several parts have the same metric, `--part` chooses one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ INTERPOLATION = re.compile(r"\$\{(\.*)([\w-]+(?:\.[\w-]+)*)\}")
 
 
 def tensorboard_runs(path: Path, depth: int | None) -> list[Row]:
-    """Runs of folders with event files. depth: folders in the name of a run, and those below are its parts; None: each
-    folder with event files is a run."""
+    """Read runs from folders with event files. depth: number of folders in the name of a run; folders below are its
+    parts. None: each folder with event files is a run."""
     runs: dict[str, dict[str, dict[str, Logged]]] = {}
     for folder in _event_folders(path):
         names = folder.relative_to(path).parts
@@ -41,8 +41,8 @@ def hydra_runs(path: Path, jobs: list[Path]) -> list[Row]:
 
 
 def _parts(job: Path, unread: list[UserError]) -> Iterator[tuple[str, dict[str, Logged]]]:
-    """Yield (name, last values) of each part of a job; JSON files without objects are none. Faults of files go to
-    `unread`: another file may have the metric."""
+    """Yield (name, last values) of each part of a job; JSON files of anything but objects are no parts. Faults of files
+    are added to `unread`, since another file may have the metric."""
     for file in sorted([*job.glob("*.json"), *job.glob("*.csv")]):
         try:
             is_json = file.suffix == ".json"
@@ -70,7 +70,7 @@ def _event_folders(path: Path) -> list[Path]:
 
 
 def _scalars(folder: Path) -> dict[str, Logged]:
-    """The value at the largest step of each scalar of the event files of one folder, of equal steps the last one."""
+    """Return the value at the largest step of each scalar in the event files of a folder; the last of equal steps."""
     found: dict[str, Logged] = {}
     for file in sorted(folder.glob(EVENTS)):
         for tag, (step, value) in last_scalars(file).items():
@@ -92,11 +92,11 @@ def _configuration(job: Path) -> dict[str, Any]:
 
 
 def _filled(value: Any, config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Fill in the interpolations that the configuration itself answers: `${model.name}`, and `${.name}` relative to
-    the value. Others, such as `${now:%H}`, stay."""
+    """Fill in interpolations with values of the configuration: `${model.name}`, and `${.name}` relative to the value.
+    Other interpolations, such as `${now:%H}`, stay."""
     if isinstance(value, Mapping):
         return {name: _filled(one, config, (*path, str(name))) for name, one in value.items()}
-    for _ in range(10 if isinstance(value, str) else 0):  # an answer may have interpolations itself, or itself in it
+    for _ in range(10 if isinstance(value, str) else 0):  # an answer may contain interpolations, even itself
         found = INTERPOLATION.search(value)
         if found is None:
             break

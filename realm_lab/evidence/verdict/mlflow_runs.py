@@ -25,8 +25,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 
 def foreign_runs(uri: str) -> dict[str, list[dict[str, Any]]]:
-    """experiment -> its runs, each with name, status, parameters, the last values of its metrics and `has_children`, of
-    any store. UserError: it cannot be read."""
+    """Read any store: experiment -> its runs, each with name, status, parameters, the last values of its metrics and
+    `has_children`. UserError: the store cannot be read."""
     if not is_server(uri) and not uri.startswith("file:"):
         check_database(uri)
     try:

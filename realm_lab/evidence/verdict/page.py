@@ -1,7 +1,7 @@
-"""A verdict as one static page: a CSV is dropped there and judged in the browser, with the digits of `verdict`.
+"""One static page that judges a CSV in the browser, with the same digits as `realm-lab verdict`.
 
 The tests are in `evidence/report/templates/verdict.js`. Words, bounds and levels that are defined in Python are put
-into the page, with the state of the generator and the simulated part of the power, so that both draw and count alike.
+into the page, with the state of the generator and the simulated part of the power, so that page and Python agree.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from realm_lab.evidence.verdict import answer, runs, status, tables
 from realm_lab.records.files import write_text
 from realm_lab.records.metrics import FLOOR, METRICS
 
-MOST_DIFFERENCES = 4000  # that the page judges: some seconds
+MOST_DIFFERENCES = 4000  # that the page judges, which takes some seconds
 
 
 def write_page(path: Path) -> None:
-    """Write the page."""
+    """Write the page to a file."""
     text = json.dumps(_constants(), ensure_ascii=False).replace("<", "\\u003c")
     write_text(path, page("verdict.html.j2", "verdict.js", title="A verdict on your runs", constants=Markup(text)))
 

@@ -18,14 +18,14 @@ SAME = 1e-6  # relative: event files have single precision
 
 
 class LeftOut(NamedTuple):
-    """A run that is none of those that are compared."""
+    """A run that is not compared, and the reason."""
 
     run: str
     why: str
 
 
 def clusters_of(runs: Mapping[tuple[str, Any], Row], column: str) -> dict[Any, str]:
-    """Pair -> its cluster. UserError: it has none, or another in another cell."""
+    """Return pair -> its cluster. UserError: a pair has no cluster, or two of its runs have different ones."""
     found: dict[Any, str] = {}
     for (_, pair), row in runs.items():
         name = row.setting(column)
@@ -40,8 +40,8 @@ def clusters_of(runs: Mapping[tuple[str, Any], Row], column: str) -> dict[Any, s
 def runs_of(
     rows: Rows, metrics: Sequence[str], cell: str, pair: str, state: str
 ) -> tuple[dict[tuple[str, Any], Row], tuple[LeftOut, ...]]:
-    """(cell, pair) -> its run, and the runs that are left out. If several have the same cell and pair, the one that
-    finished counts."""
+    """Return (cell, pair) -> its run, and the runs left out. If several runs have the same cell and pair, the one that
+    finished counts. UserError: two of them finished, or a run has no cell or pair."""
     left_out = [LeftOut(row.where, row.left_out) for row in rows if row.left_out]
     named: list[Row] = []
     for row in (row for row in rows if not row.left_out):
@@ -83,8 +83,8 @@ def _counts(row: Row, metrics: Sequence[str], state: str) -> bool:
 
 
 def check_parts(rows: Rows, metric: str) -> None:
-    """UserError: parts of a run have other values of the metric, or runs have it in other parts. Parts with other
-    digits in their names, such as times, are the same part."""
+    """Check that the parts of a run agree in the metric, and that runs have it in the same parts, else UserError. Parts
+    whose names differ only in digits, such as times, are the same part."""
     common: set[str] | None = None
     first: tuple[Row, str] | None = None
     for row in rows:
@@ -104,7 +104,7 @@ def check_parts(rows: Rows, metric: str) -> None:
 
 
 def values_of(runs: Mapping[tuple[str, Any], Row], cell: str, metric: str, state: str) -> dict[Any, float | None]:
-    """pair -> value of one cell; None if the run has no finite one, or did not finish."""
+    """Return pair -> value of one cell; None if the run has no finite value, or did not finish."""
     found: dict[Any, float | None] = {}
     for (name, pair), row in runs.items():
         if name == cell:
@@ -147,7 +147,7 @@ def _agree(one: float | None, other: float | None) -> bool:
 
 
 def raise_unread(row: Row) -> None:
-    """UserError: a value is missing, and a file that may have it could not be read."""
+    """Raise a UserError if a file of the run, which may have the missing value, could not be read."""
     if row.unread:
         raise row.unread[0]
 
@@ -165,7 +165,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int:
-    """The exact whole number of "3", "3.0" or 3.0, also beyond the digits of a float; ValueError for others."""
+    """Read "3", "3.0" or 3.0 as a whole number, exactly even beyond the digits of a float; ValueError for others."""
     found = Decimal(str(value).strip())
     if found != found.to_integral_value():
         raise ValueError(value)

@@ -17,9 +17,9 @@ from realm_lab.errors import UserError, needs, suggestion
 from realm_lab.evidence.verdict.folders import hydra_runs, tensorboard_runs
 from realm_lab.evidence.verdict.tables import Logged, Row, flat, read_csv, read_json
 
-NAMES = ("run", "Name", "name", "run_name")  # of a run
+NAMES = ("run", "Name", "name", "run_name")  # columns with the name of a run
 STORES = ("sqlite:", "postgresql", "mysql", "mssql", "http://", "https://", "databricks")
-NO_NUMBERS = ("NaN", "Infinity", "-Infinity")  # texts of Trackio
+NO_NUMBERS = ("NaN", "Infinity", "-Infinity")  # as Trackio writes them, as text
 
 
 def read_runs(source: str, pattern: str = "", experiment: str = "", part: str = "") -> list[Row]:
@@ -50,7 +50,7 @@ def read_runs(source: str, pattern: str = "", experiment: str = "", part: str = 
 
 
 def _folder(path: Path, experiment: str, pattern: str) -> list[Row]:
-    """MLflow's files, Hydra's jobs, or folders with TensorBoard events."""
+    """Read a folder: MLflow's files, Hydra's jobs, folders with TensorBoard events, or one database."""
     if any(path.glob("*/meta.yaml")):
         return _mlflow(path.absolute().as_uri(), experiment)
     jobs = sorted(folder.parent for folder in path.rglob(".hydra") if folder.is_dir())
@@ -116,13 +116,13 @@ def _mlflow(uri: str, experiment: str) -> list[Row]:
             has_children=run["has_children"],
         )
         for run in found[name]
-        for is_done in (run["status"] == "FINISHED",)  # a state of MLflow, whatever columns mean
+        for is_done in (run["status"] == "FINISHED",)  # MLflow's state, whatever --state names
     ]
 
 
 def _named(rows: list[Row], pattern: str, path: Path) -> list[Row]:
-    """Add the columns that the names of runs contain, and mark runs of other names. If a run is a folder below `path`,
-    a column takes no `/`."""
+    """Add the columns that the names of runs contain, and mark runs with other names as left out. If a run is a folder
+    below `path`, no column contains a `/`."""
     parts = re.split(r"\{(\w+)\}", pattern)
     if len(parts) == 1:
         raise UserError(f"--name {pattern}: no column in braces", remedy="for example --name '{variant}/seed_{seed}'")
@@ -143,7 +143,7 @@ def _named(rows: list[Row], pattern: str, path: Path) -> list[Row]:
 
 
 def _of_part(rows: list[Row], part: str) -> list[Row]:
-    """Only what a part of each run has. UserError: no run has this part."""
+    """Keep only the metrics of one part of each run. UserError: no run has this part."""
     known = dict.fromkeys(one for row in rows for parts in row.logged.values() for one in parts)
     if part not in known:
         raise UserError(f"--part: no run has '{part}'", remedy=suggestion(part, known))

@@ -18,7 +18,7 @@ NOT_DONE = frozenset(
 
 
 def check_states(rows: Rows, column: str) -> None:
-    """UserError: the column of states has a word that is no known state."""
+    """Raise a UserError if the column of states has a word that is no known state."""
     for row in rows:
         if (word := _word(row, column)) not in BLANK and _is_done(word) is None:
             problem = f"{row.where}: {column} is '{row.setting(column)}', and no known state of a run"

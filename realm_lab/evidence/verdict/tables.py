@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from realm_lab.errors import UserError
 
 SETTINGS, RESULTS = ("config", "params", "parameters"), ("summary", "metrics")
-NESTED = (*SETTINGS, *RESULTS)  # their fields keep their own names
-STEPS = ("step", "global_step", "_step", "iteration", "epoch")  # columns of a log, the first that it has
+NESTED = (*SETTINGS, *RESULTS)  # columns whose fields keep their names, without a prefix
+STEPS = ("step", "global_step", "_step", "iteration", "epoch")  # columns of steps; the first that a log has counts
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+(?:[eE][+-]?\d+)?\s*")
 
 
@@ -27,7 +27,7 @@ class Logged(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One run: its columns, and the file and line or the name to find it by.
+    """One run: its columns, and its source `where`: file and line, or name.
 
     logged: metric -> part -> value, of a run that keeps settings and results separately. A part is a file or folder of
     the run, "" for a run in a database. left_out: the reason why the run is none of those that are compared.
@@ -60,8 +60,8 @@ Rows = Sequence[Row]
 
 
 def last_values(records: Sequence[Mapping[str, Any]]) -> dict[str, Logged]:
-    """The value at the largest step of each column of a log, of equal steps the last one. A blank cell is no value: a
-    log may have training and validation in separate lines. Without a column of steps, lines are steps."""
+    """Return the value at the largest step of each column of a log; the last one of equal steps. A blank cell is no
+    value, since a log may have training and validation in separate lines. Without a column of steps, lines count."""
     name = next((name for name in STEPS if any(name in record for record in records)), None)
     found: dict[str, Logged] = {}
     step = 0.0
@@ -78,8 +78,8 @@ def last_values(records: Sequence[Mapping[str, Any]]) -> dict[str, Logged]:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """A row a run, separated by commas, semicolons or tabs. If semicolons separate, numbers may have a decimal
-    comma."""
+    """Read a CSV with a row for each run, separated by commas, semicolons or tabs. With semicolons, numbers may have a
+    decimal comma."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -109,7 +109,7 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def read_json(path: Path) -> list[Row]:
-    """A list of objects, or an object a line."""
+    """Read a JSON file: a list with an object for each run, or one object on each line."""
     records = json_records(path)
     if not all(isinstance(record, dict) for record in records):
         raise UserError("not a list of runs", path=path, remedy="write an object for each run")
@@ -149,8 +149,8 @@ def rows_of(frame: Any) -> list[Row]:
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a nested record: names joined by dots; fields of `config` or `summary` keep their own name. W&B's
-    `{"value": ...}` is its value."""
+    """Return the columns of a nested record, with names joined by dots; fields of NESTED, such as `config`, keep their
+    names. W&B's `{"value": ...}` is read as the value."""
     found: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, Mapping) and {"value"} <= value.keys() <= {"value", "desc"}:
@@ -171,7 +171,7 @@ def _row(record: Mapping[str, Any], where: str) -> Row:
 
 
 def _literal(text: str) -> Any:
-    """Parse a value that a CSV file has as the text of a Python literal, as exports of W&B have; other text stays."""
+    """Parse a text that is a Python literal, as in exports of W&B; other text stays."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

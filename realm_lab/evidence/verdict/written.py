@@ -1,4 +1,4 @@
-"""A verdict as files: Markdown, LaTeX, JSON and a figure, as those of our reports."""
+"""A verdict as files: Markdown, LaTeX, JSON and figures, like those of realm_lab's reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from realm_lab.records.study import StudyCell
 
 
 def write(answer: Answer, folder: Path) -> list[Path]:
-    """verdict.md, verdict.tex and verdict.json, figures of the differences as PNG, PDF and SVG; their paths."""
+    """Write verdict.md, .tex and .json, and figures of the differences as PNG, PDF and SVG; returns their paths."""
     texts = {
         "verdict.md": answer.markdown(),
         "verdict.tex": "\n".join(
