@@ -20,7 +20,7 @@ GENERAL_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes
 
 
 def check(path: Path) -> None:
-    """Raise a UserError for neither a GGUF file nor a folder with a model that transformers could open, with a
+    """Raise a UserError unless `path` is a GGUF file, or a folder with a model that transformers could open and a
     tokenizer that fits it. No weight is read."""
     needed = [path] if path.suffix == ".gguf" else [path / "config.json", *weight_files(path)]
     for one in needed:
@@ -41,14 +41,14 @@ def check(path: Path) -> None:
         raise UserError(problem, "copy the tokenizer and the model of one version", path=tokenizer)
     config = path / "tokenizer_config.json"
     named = (read_object(one) for one in (path / "special_tokens_map.json", config) if one.is_file())
-    given = {name: value for each in named for name, value in each.items()}  # the second one wins, with a null as well
+    given = {name: value for each in named for name, value in each.items()}  # the second file wins, even with null
     if given.get("tokenizer_class") in GENERAL_TOKENIZERS and not (given.get("bos_token") or given.get("eos_token")):
         raise UserError(*NO_FIRST_TOKEN, path=config)
 
 
 @functools.cache
 def largest_token(path: Path, content: str) -> int:
-    """Return the largest id of a tokenizer.json. `content`: the digest of the file."""
+    """Return the largest id of a tokenizer.json. `content`: the digest of the file, for the cache."""
     state = read_object(path)
     vocabulary, added = (state.get("model") or {}).get("vocab") or {}, state.get("added_tokens") or []
     ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))  # Unigram has a list
@@ -65,7 +65,7 @@ def positions(path: Path) -> int | None:
 
 
 def _of_text(folder: Path) -> dict[str, Any]:
-    """Return config.json of a causal language model, or its part on text."""
+    """Return the config.json of a causal language model, or the part of it that describes the text model."""
     config = read_object(folder / "config.json")
     inner = config.get("text_config")
     return inner if isinstance(inner, dict) else config
@@ -81,7 +81,7 @@ def check_positions(path: Path, passage_length: int, sentence_length: int) -> No
 
 def digest_of(path: Path) -> str:
     """Return the digest of a causal language model: of a GGUF file, or of the relevant files of a folder. UserError:
-    there is none."""
+    `check` refuses the model."""
     try:
         check(path)
     except UserError as error:

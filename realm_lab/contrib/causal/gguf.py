@@ -1,4 +1,4 @@
-"""Check a GGUF file by its header: names, types and positions of everything in it, but no weight."""
+"""Check a GGUF file by its header: the names, types and positions of all values and tensors; no weight is read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import IO
 from realm_lab.errors import UserError
 
 VERSIONS = (2, 3)
-BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of a value of each type
+BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # type -> bytes of a value
 STRING, ARRAY = 8, 9
 MOST_DIMENSIONS = 4
 
 
 @functools.cache
 def check_gguf(path: Path, content: str) -> None:
-    """Raise a UserError if a file is not GGUF, or ends within its header. `content`: its digest."""
+    """Raise a UserError if a file is not GGUF, or ends within its header or before its last tensor. `content`: the
+    digest of the file, for the cache."""
     with open(path, "rb") as file:
         header = _Header(file, path.stat().st_size)
         try:

@@ -49,12 +49,12 @@ PAIR = np.dtype([("sentence", "<u8"), ("passage", "<u8"), ("log_prob", "<f4"), (
 READ_AT_ONCE = 128  # pairs between two writes to the disk
 SPARED = 10 * 2**30  # bytes of the disk that stored states leave free
 
-Pair = tuple[int, int]  # the hashes of a masked sentence, and of the text of a passage, "" for none
+Pair = tuple[int, int]  # hashes of a masked sentence and of a passage's text, "" for the null document
 Asked = tuple[str, Spans]  # a text with its answer, and the characters of the answer
 
 
 class Found(NamedTuple):
-    """Entry of a table for a pair."""
+    """The entry of a pair in a table."""
 
     log_prob: float  # log p(y|z,x), nats
     is_likeliest: bool  # true if each token of the answer is the most likely one after those before it
@@ -62,7 +62,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """Inputs that make two tables the same; not the device."""
+    """Inputs that the numbers of a table depend on; the device is left out."""
 
     checkpoint: str  # digest of its files
     form: str
@@ -77,7 +77,7 @@ class Identity:
 
 
 class Likelihoods:
-    """A table in a folder of the store. Reading is free; every addition holds a lock for as long as it is written."""
+    """A table in a folder of the store. Reading takes no lock; an addition holds a lock while it is written."""
 
     def __init__(self, store: Path, identity: Identity, accepts_other_code: bool = False):
         self._folder = store / identity.key[:KEY_LENGTH]
@@ -125,7 +125,7 @@ class Likelihoods:
 
 
 def _of_other_code(store: Path, identity: Identity) -> Path | None:
-    """Return a table that differs only in the code."""
+    """Return the folder of a table that only differs in the code that made it; None if there is none."""
     for path in sorted(store.glob("*/identity.json")):
         if replace(Identity(**read_json(path)), code=identity.code) == identity:
             return path.parent
@@ -157,7 +157,7 @@ class States:
 
 
 class CausalReader(FrozenReader):
-    """A causal language model with the passages that it reads; it replaces a Reader with a CandidateReader.
+    """A causal language model with the passages that it reads, used in place of a Reader and its CandidateReader.
 
     log p(y|z,x) is looked up in the table. Missing entries are read by the model, which is loaded only then. UserError:
     a sentence without its text.

@@ -101,7 +101,7 @@ class CausalModel:
                 remedy = "copy the file again, or name another model"
                 raise UserError(f"'{name}' has NaN or infinite values", remedy, path=checkpoint)
         self._model = model.eval().requires_grad_(False)
-        if precision != "float32":  # the last product, whose 8 bits would move a logit near 10 by up to .03 nats
+        if precision != "float32":  # the last product: in bfloat16 a logit near 10 would be off by up to .03
             head = copy.deepcopy(model.get_output_embeddings()).float()
             head.register_forward_pre_hook(lambda module, given: (given[0].float(),))
             model.set_output_embeddings(head)
@@ -115,8 +115,8 @@ class CausalModel:
 
     @cached_property
     def continues(self) -> bool:
-        """True if it can go on from the keys and values of a start: it is on a CPU, takes positions, and every layer
-        keeps those of all tokens. (On a GPU moving them was not measured.)"""
+        """True if the model can continue from stored keys and values: it is on a CPU, takes position ids, and every
+        layer keeps the keys and values of all tokens. (Moving them to a GPU was not measured.)"""
         from transformers.cache_utils import DynamicCache, DynamicLayer
 
         if self._device.type != "cpu" or "position_ids" not in inspect.signature(self._model.forward).parameters:
@@ -127,7 +127,7 @@ class CausalModel:
 
     @torch.inference_mode()
     def begin(self, texts: Sequence[str]) -> list[Begun]:
-        """Read texts that prompts start with."""
+        """Read texts that prompts start with, and return the model's states of them."""
         tokens = [self._tokenizer(text)["input_ids"] for text in texts]
         begun: dict[int, Begun] = {}
         for group in _groups([len(ids) for ids in tokens]):
@@ -201,7 +201,8 @@ class CausalModel:
 
 
 def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the numbers of prompts that are read together: of like length, padded to TOKENS_AT_ONCE at most."""
+    """Yield the numbers of prompts that are read together: of similar length, with at most TOKENS_AT_ONCE tokens after
+    padding, or a single prompt."""
     group: list[int] = []
     for number in sorted(range(len(lengths)), key=lengths.__getitem__):
         if group and (len(group) + 1) * lengths[number] > TOKENS_AT_ONCE:
@@ -218,8 +219,8 @@ def _padded(ids: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _shared(start: Begun | None, ids: list[int], scored: list[int]) -> int:
-    """Count the tokens of a start that a prompt starts with. The last one before the answer is read again, since the
-    answer is predicted from it."""
+    """Count the leading tokens of a prompt that its start has read already. The last token before the answer is read
+    again, since the answer is predicted from it."""
     if start is None:
         return 0
     pairs = zip(start.ids_C.tolist(), ids[: scored[0] - 1], strict=False)
@@ -227,7 +228,7 @@ def _shared(start: Begun | None, ids: list[int], scored: list[int]) -> int:
 
 
 def _continued(starts: Sequence[Begun | None], befores: Sequence[int], length: int) -> dict[str, Any]:
-    """Settings of a model to read `length` more tokens of each prompt after its start."""
+    """Return the arguments of a model to read `length` more tokens of each prompt after its start."""
     from transformers.cache_utils import DynamicCache
 
     longest = max(befores)
@@ -252,7 +253,7 @@ def _continued(starts: Sequence[Begun | None], befores: Sequence[int], length: i
 
 
 def opened_as(checkpoint: Path) -> dict[str, Any]:
-    """Settings for transformers to open a folder or GGUF file."""
+    """Return the arguments of transformers to open a folder or a GGUF file."""
     if checkpoint.suffix != ".gguf":
         return {"pretrained_model_name_or_path": str(checkpoint), "local_files_only": True}
     return {"pretrained_model_name_or_path": str(checkpoint.parent), "gguf_file": checkpoint.name}

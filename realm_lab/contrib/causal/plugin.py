@@ -23,7 +23,7 @@ class Causal(FrozenModel):
 
     @staticmethod
     def reader(context: Context, passages: Passages) -> CausalReader:
-        """Return it as a reader of these passages."""
+        """Return the model that the parameters name, as a reader of these passages."""
         from realm_lab.contrib.causal.likelihoods import causal_reader
 
         return causal_reader(context, passages)
