@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAMED = 10  # ids that a message names; --json has them all
 INSTEAD = ("predictions", "corpus", "run_file")  # options that replace the stage
-ONLY_WITH = {  # option -> those of them that it is for
+ONLY_WITH = {  # option -> the options of INSTEAD that it belongs to
     "questions": ("predictions", "corpus"),
     "json": ("predictions", "corpus"),
     "corpus_old": ("corpus",),

@@ -80,7 +80,7 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     check_name(name, "--name")
     for group in update.clozes:
         check_name(group, "--cloze")
-    _ = context.corpus  # a run that has none is refused before it is recorded
+    _ = context.corpus  # refuses a run without a prepared corpus before the run is recorded
     folder = context.runs / record_run(context.runs, run).name / "corpus_updates" / name
     corpora = {side: _knowledge(context, update, side, folder) for side in ("old", "new")}
     results: dict[str, Any] = {
@@ -204,8 +204,8 @@ def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) 
 
 
 def cloze_summary(old: Sequence[ClozeReading], new: Sequence[ClozeReading]) -> dict[str, Any]:
-    """Return means with each corpus, and of new minus old with the paired `deltas`. Likelihoods in nats per answer. If
-    all items name their evidence, the share of those with evidence among the candidates is one more."""
+    """Return the means with each corpus, and the mean of new minus old with its paired `deltas`. Likelihoods are nats
+    per answer. If all items name their evidence, the share with evidence among the candidates is one more measure."""
     values = {"old": _values(old), "new": _values(new)}
     pieces = sum(reading.wordpieces for reading in old)
     deltas = {name: values["new"][name] - values["old"][name] for name in values["old"]}

@@ -46,7 +46,7 @@ RUN = re.compile(r"\S+\s+\S+\s+\S+\s+\d+\s+\S+\s+\S.*")  # query, Q0, document, 
 
 
 class Given(NamedTuple):
-    """The different predictions for one question: answers, and lists of passages (ids, "" for none, and texts)."""
+    """The distinct predictions for one question: answers, and lists of passages as (id or "", text)."""
 
     answers: set[str]
     passages: set[tuple[tuple[str, str], ...]]
@@ -85,15 +85,15 @@ def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
 
 
 def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:
-    """Compute exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`;
-    of questions that name their evidence evidence@k of the passages' ids; of questions with judged documents the
-    measures of trec_eval (`graded_scores`), and no answers are needed.
+    """Compute exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`.
+    Questions that name their evidence get evidence@k of the passages' ids. Questions with judged documents get the
+    measures of trec_eval (`graded_scores`), and need no answers.
 
-    Wrong, and named by id in the result: a question without a prediction (`missing`); one without an answer or without
-    passages in a file that has both (`without_answer`, `without_passages`); and one with two that differ
-    (`contradictory`). Left out, and named: questions without a scorable reference (`unscorable`), predictions for no
-    question (`surplus`), and retrieved documents that are the judged question itself (`itself`, as BEIR does).
-    UserError: there is nothing to score.
+    Counted as wrong, and listed by id in the result: a question without a prediction (`missing`); one without an answer
+    or without passages in a file that has both (`without_answer`, `without_passages`); and one with two different
+    predictions (`contradictory`). Left out, and listed: questions without a scorable reference (`unscorable`),
+    predictions for no question (`surplus`), and retrieved documents that are the judged question itself (`itself`, as
+    in BEIR). UserError: there is nothing to score.
     """
     given, surplus = _matched(path, questions)
     if not any(found.answers or found.passages for found in given):
@@ -149,7 +149,7 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
 
 
 def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[Given], list[str]]:
-    """Return the predictions for each question, matched by its id, else by its text; and those for none."""
+    """Return the predictions for each question, matched by its id, else by its text, and the ids of all others."""
     rows: dict[tuple[str, str], list[int]] = {}
     for row, question in enumerate(questions):
         for key in (("id", question.id), ("question", question.question)):
@@ -194,8 +194,8 @@ def _records(path: Path) -> Iterator[Record]:
 
 
 def _of_run(file: InputFile) -> Iterator[Record]:
-    """Yield a record for each query of a TREC run: its documents by their scores, in the order of trec_eval. It has the
-    scores as float32, and of equal ones the last name first."""
+    """Yield a record for each query of a TREC run, with its documents in the order of trec_eval: by the scores as
+    float32, and for equal scores the last name first."""
     found: dict[str, list[tuple[np.float32, str]]] = {}
     for number, line in read_lines(file.path):
         row = line.split()
@@ -229,7 +229,7 @@ def _single(given: set[T]) -> T | None:
 
 
 def _graded(passages: tuple[tuple[str, str], ...] | None, question: Question) -> dict[str, float]:
-    """Return the scores of passages by their ids; the passages of a judged document (ID/N) are it."""
+    """Return the scores of passages by their ids; a passage (ID/N) of a judged document counts as the document."""
     grades = dict(question.judged)
     known = {*grades, own := own_document(question.id, grades)}
     names = dict.fromkeys(_known(name, known) for name, _ in passages or ())
@@ -243,8 +243,8 @@ def _holds_itself(found: Given, question: Question) -> bool:
 
 
 def _known(name: str, known: Container[str]) -> str:
-    """Return the one of the known names that an id means: itself, the document of a passage (ID/N), or the same with
-    blanks as `--run-file` writes them (%20)."""
+    """Return the known name that an id means: the id, or the document of a passage (ID/N), even if blanks are %20, as
+    `--run-file` writes them. Without a known name: the document of the id, or the id."""
     plain = unquote(name)
     forms = name, document_of(name), plain, document_of(plain)
     return next((form for form in forms if form in known), document_of(name) or name)

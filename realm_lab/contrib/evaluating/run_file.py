@@ -13,7 +13,7 @@ from realm_lab.engine.systems.context import Context
 from realm_lab.errors import UserError
 from realm_lab.records.files import atomic_write
 
-DEPTH = 100  # passages of a question, as many as papers on open-domain questions count
+DEPTH = 100  # passages per question; papers on open-domain questions count no more
 
 
 def write_run_file(context: Context, path: Path) -> int:
