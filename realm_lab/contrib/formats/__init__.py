@@ -3,5 +3,5 @@
 The core reads plain text, SQuAD, pictures, and JSON or Parquet records of texts and of questions.
 """
 
-# From the general to the special: of the formats that match, the one registered last reads a file.
+# From the general to the special: if several formats match a file, the one registered last reads it.
 from realm_lab.contrib.formats import questions, relevance, swapped, tables, texts, trec  # noqa: F401

@@ -26,7 +26,7 @@ from realm_lab.engine.corpus.text_files import plain_name, read_text
 
 
 def _level_question(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """Its easy and its hard questions share their ids."""
+    """Yield a question of TimeQA with its level in the id, since easy and hard questions share ids."""
     for question in open_question(record, dropped):
         yield question._replace(id=f"{question.id}?{record.field('level', str)}")
 
@@ -36,7 +36,7 @@ def _web_question(record: Record, dropped: Dropped) -> Iterator[Question]:
 
 
 def _trivia_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
-    """One JSON object, as its authors distribute it. The test files have no answers."""
+    """Read TriviaQA as one JSON object, as its authors distribute it. The test files have no answers."""
     remedy = "expected TriviaQA: {Data: [{Question, QuestionId, Answer: {Aliases: [texts]}}]}"
     whole = Record(file, 0, parse(read_text(file.path), file.path), remedy, dropped)
     for record in whole.within("Data"):

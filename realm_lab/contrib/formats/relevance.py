@@ -18,7 +18,7 @@ from realm_lab.engine.corpus.readers.squad import readable_title
 from realm_lab.engine.corpus.records import Document, Question
 
 POSITIVES, NEGATIVES = "positive_ctxs", ("hard_negative_ctxs", "negative_ctxs")
-PASSAGE_IDS = ("passage_id", "psg_id", "id")  # of DPR's passages, in files of several ages
+PASSAGE_IDS = ("passage_id", "psg_id", "id")  # of DPR's passages, in different versions of its files
 LONGEST_ANSWER = 5  # tokens of an answer of Natural Questions in the open-domain task (Lee et al. 2019)
 _TAG = re.compile(r"</?[A-Za-z][^ ]*>")
 
@@ -118,7 +118,7 @@ def _wikipedia_title(record: Record) -> str:
 
 
 def _nq_page(record: Record, dropped: Dropped) -> Iterator[Document]:
-    """A page without its HTML tags; cells of a table are on one line, everything else has a line."""
+    """A page without its HTML tags; the cells of a table row share a line, any other element has a separate line."""
     title, lines = _wikipedia_title(record), [""]
     for token in record.field("document_text", str).split(" "):
         if not _TAG.fullmatch(token):

@@ -21,7 +21,7 @@ def _both_versions(record: Record, dropped: Dropped) -> Iterator[Document]:
 
 
 def _swapped_questions(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """Read both kinds; `answers_updated` has the answers in the later version, the same if nothing was changed."""
+    """Yield the questions with a swapped answer, and the unchanged ones, whose `answers_updated` equals `answers`."""
     document = _paragraph_id(record)
     for item in record.within("swapped"):
         old, new = item.field("old_answer", str), item.field("new_answer", str)

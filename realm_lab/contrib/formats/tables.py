@@ -31,14 +31,14 @@ def is_header(names: Sequence[str]) -> bool:
 def table_records(
     file: InputFile, remedy: str, dropped: Dropped, known: Callable[[Sequence[str]], bool] = is_header
 ) -> Iterator[Record]:
-    """The rows, whose columns may be quoted as in CSV, by the names in the header; without one: question, answer.
-    `known`: true for the names of a header."""
+    """Yield the rows as records with the names in the header; without a header: question, answer. Columns may be quoted
+    as in CSV. `known`: true for the names of a header."""
     path = file.path
     csv.field_size_limit(MAX_LINE_MB * MEGABYTE)  # a quote without its end would read all the rest
     _, first = next(read_lines(path))
     delimiter, header = _delimiter(first), _header(first, known)
     names = header or ["question", "answer"]
-    if not header and delimiter != "\t":  # columns of any file with commas: none is taken for a question
+    if not header and delimiter != "\t":  # any file with commas could be read as questions
         raise UserError("no such header", remedy, path=path, line=1)
     rows = csv.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
     line = 1
@@ -97,7 +97,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _trec_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
-    """id, type, question, pattern. A tab further on belongs to the pattern (the line of question 462 has one)."""
+    """Read lines of id, type, question and pattern. Further tabs belong to the pattern, as in question 462."""
     for number, line in read_lines(file.path):
         if not line.strip():
             continue

@@ -29,7 +29,7 @@ def _heading(line: str) -> tuple[int, str]:
 
 
 def _wikitext(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    """An article each, a paragraph a line; headings of sections are left out."""
+    """Yield a document for each article, with a line for each paragraph; headings of sections are left out."""
     title, first = "", 0
     lines: list[str] = []
 
@@ -85,7 +85,7 @@ def _has_limits(path: Path, fields: dict[str, Any]) -> bool:
 
 
 def _extracted(record: Record, dropped: Dropped) -> Iterator[Document]:
-    """WikiExtractor escapes HTML, and older versions repeat the title above the text."""
+    """Undo WikiExtractor's escapes of HTML, and remove the title that its older versions repeat above the text."""
     title, text = html.unescape(record.text("title")).strip(), html.unescape(record.field("text", str))
     identity = record.identity()
     yield Document(identity, title, text.removeprefix(f"{title}\n\n" if title else ""), title or identity)

@@ -1,6 +1,6 @@
 """Judged relevance as TREC writes it: qrels of BEIR folders and of MS MARCO, with their queries; MS MARCO's collection.
 
-A file of judgements is one of questions: those that it judges, with the texts of a file next to it.
+A file of judgements is read as the questions that it judges; their texts come from a file next to it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def _is_collection(path: Path, head: str) -> bool:
 
 
 def is_qrels(path: Path, head: str) -> bool:
-    """Recognise BEIR's header, TREC's columns by the name of the file or its folder, or by the second one, 0 or Q0."""
+    """Recognise BEIR's header, or TREC's columns if the file or its folder has a name of qrels, or the second column is
+    0 or Q0."""
     first = head.split("\n", 1)[0]
     found = _TREC.fullmatch(first.strip())
     is_named = "qrels" in plain_name(path) or path.parent.name == QRELS_FOLDER
