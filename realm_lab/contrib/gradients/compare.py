@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from realm_lab.contrib import candidate_sources, objectives  # noqa: F401  # they register what is compared
+from realm_lab.contrib import candidate_sources, objectives  # noqa: F401  # they register the estimates
 from realm_lab.contrib.gradients.exact import Estimate, ExactGradient, Quality, drawn_from, scores_of, top_k
 from realm_lab.engine.core.seeding import numpy_generator
 from realm_lab.engine.corpus.vocabulary import wordpieces_by_id
@@ -49,8 +49,8 @@ def compare_gradients(
     note: Callable[[str], None] = lambda text: None,
 ) -> Gradients:
     """Compare estimates at the weights after `stage`, for the first `count` sentences of training. A random estimate
-    has `draws` draws; `ks` are numbers of candidates, the null document included. UserError: the run was not trained so
-    far, or a causal language model reads."""
+    has `draws` draws; `ks` are numbers of candidates, the null document included. UserError: the run has no such stage,
+    or a causal language model as its reader."""
     params, device = context.params, context.device
     if stage not in context.run.stages:
         raise UserError(f"--stage {stage}: a {context.run.system} run has {', '.join(context.run.stages)}")

@@ -32,7 +32,7 @@ from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
 
 PASSAGES_AT_ONCE = 256  # read for a sentence, or carried back to the weights
-Find = Callable[[int], np.ndarray]  # draw -> rows of each sentence, [S, K], NULL and ABSENT included
+Find = Callable[[int], np.ndarray]  # number of the draw -> rows of each sentence, [S, K], with NULL and ABSENT
 
 
 class Scores(NamedTuple):
@@ -109,7 +109,7 @@ def exact(scores: Scores) -> Tensor:
 
 
 def in_scores(scores: Scores, rows_SK: np.ndarray, objective: Objective, log_reader_SC: Tensor | None = None) -> Tensor:
-    """Return the gradient of an objective over the candidates `rows_SK` in the score of every passage, [S, C]."""
+    """Return the gradient of an objective over the candidates `rows_SK` with respect to all scores f(x,z), [S, C]."""
     absent_SK = torch.from_numpy(rows_SK == ABSENT)
     column_SK = torch.from_numpy(np.where(rows_SK == ABSENT, NULL, rows_SK) + 1)
     read_SC = scores.log_reader_SC if log_reader_SC is None else log_reader_SC
@@ -122,7 +122,7 @@ def in_scores(scores: Scores, rows_SK: np.ndarray, objective: Objective, log_rea
 
 def top_k(scores: Scores, k: int, null: bool, found_SN: Tensor | None = None) -> np.ndarray:
     """Return the best k candidates of each sentence, [S, k], the null document one of them if `null`. `found_SN`:
-    scores of another index, which finds them."""
+    scores from another index that rank the passages instead."""
     score_SN = scores.score_SC[:, 1:] if found_SN is None else found_SN
     score_SN = score_SN.masked_fill(scores.score_SC[:, 1:] <= NO_SCORE, NO_SCORE)
     best = score_SN.sort(dim=1, descending=True, stable=True)
