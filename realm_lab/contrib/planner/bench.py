@@ -38,7 +38,7 @@ class Speeds(NamedTuple):
 
     embed_operations: float  # a second
     train_operations: float  # a second
-    update_seconds: float  # of a step, for the optimisers
+    update_seconds: float  # of the optimisers' update in a step
     search_row_query_seconds: float  # of scoring a row of the index for one query of a batch
 
 
@@ -70,7 +70,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read a file; a missing or a foreign one is a UserError with the remedy."""
+    """Read a file. UserError: it is missing, or no calibration."""
     if not path.exists():
         raise UserError(
             "this machine has not been measured", f"{REMEDY}, or plan for a device: --device H100", path=path
@@ -82,7 +82,7 @@ def model_identity(params: Params, vocabulary_size: int) -> dict[str, Any]:
     """Return the model and its settings: a measurement counts only if they are equal."""
     params = without_checkpoint(params)
     shape = encoder_shape(params, vocabulary_size)._asdict()
-    del shape["config"]  # a checkpoint's
+    del shape["config"]  # the configuration of a checkpoint
     return {
         **shape,
         **embedder_shape(params)._asdict(),
@@ -126,7 +126,7 @@ def show_calibration(calibration: Calibration, path: Path) -> None:
 
 
 def _sequences(length: float, budget: int, device: torch.device) -> Batch:
-    """Return random wordpieces: as many sequences as go through an encoder at once."""
+    """Return as many sequences of random wordpieces as an encoder reads at once."""
     size = max(1, round(length))
     tokens_BL = torch.randint(5, 100, (max(1, budget // size), size), generator=torch.Generator().manual_seed(0))
     return Batch(tokens_BL, torch.zeros_like(tokens_BL), torch.ones_like(tokens_BL, dtype=torch.bool)).to(device)

@@ -32,7 +32,7 @@ OF_TABLE = ["search reads memory at the table's bandwidth; no fixed time in a st
 
 
 class Request(NamedTuple):
-    """Settings besides the parameters; None: as the prepared corpus, this machine, or not planned."""
+    """Settings besides the parameters; None: the prepared corpus's, this machine, or no cost."""
 
     passages: int | None = None
     device: str | None = None
@@ -55,7 +55,7 @@ class Seconds(NamedTuple):
     """Durations that a plan is made of."""
 
     step: float
-    step_search: float  # of it, searching
+    step_search: float  # of the search in a step
     build: float  # of a new index, by the builders
     inline: float  # of a refresh by the trainers themselves
 
@@ -69,7 +69,7 @@ class Freshness(NamedTuple):
     age_mean: float
     age_highest: int
     age_mean_seconds: float
-    share_of_time: float  # in which trainers do not train
+    share_of_time: float  # in which trainers refresh instead of training
     hours: float  # of the whole pre-training
     devices: int
     device_hours: float
@@ -141,7 +141,7 @@ def _measured(params: Params, root: Path, text: Text) -> Source:
 
 
 def _from_table(device: Device, params: Params, request: Request, work: Workload) -> Source:
-    """Return a share of the device's peak, and its bandwidth for work that only reads."""
+    """Return speeds that are a share of the device's peak; a search also reads the index at its bandwidth."""
     precision, share = params.model.precision, EFFICIENCY
     speed = share * device.operations(precision)
     scoring = share * (device.matrix_operations["bfloat16"] or device.operations("float32"))
@@ -181,7 +181,7 @@ def freshness(steps: int, interval_steps: int, times: Seconds, request: Request,
 
 def stage_hours(params: Params, work: Workload, speeds: Speeds, passages: int) -> dict[str, float]:
     """Return device hours of each stage of a run except preparing, which needs no device, and pre-training (0 here).
-    The forward pass of training counts three times, for the backward pass."""
+    A step of training counts as three forward passes, two of them for the backward pass."""
     joined, query = (float(encoder_operations(work.shape, np.array(length))) for length in (work.joined, work.query))
     reader, embedder = params.warm_start.reader, params.warm_start.embedder
     tuning, measured = params.finetune, params.evaluate
@@ -196,7 +196,7 @@ def stage_hours(params: Params, work: Workload, speeds: Speeds, passages: int) -
     reading = tuning.candidates * joined * 3
     finetune = training(tuning.steps, tuning.batch_size, reading + query * (3 if tuning.train_query_tower else 1))
     finetune += passages * tuning.steps * tuning.batch_size * speeds.search_row_query_seconds
-    finetune += passages * work.passage_operations / speeds.embed_operations  # its index, which evaluation has as well
+    finetune += passages * work.passage_operations / speeds.embed_operations  # its index, which evaluation uses too
     read = 2 * measured.cloze_sentences * (params.pretrain.candidates + 1)  # before and after pre-training
     read += (measured.questions or 1000) * tuning.candidates
     evaluate = read * joined / speeds.embed_operations
@@ -264,4 +264,4 @@ _FRESHNESS: dict[str, Callable[[Freshness], str]] = {
     "devices": lambda way: f"{way.devices}",
     "device time": lambda way: _device_time(way.device_hours),
 }
-"""Rows of the table of both ways."""
+"""Rows of the table that compares the two ways of refreshing."""

@@ -80,7 +80,7 @@ def read_text(params: Params, root: Path) -> Text:
 
 
 def workload(params: Params, text: Text) -> Workload:
-    """Count everything for the parameters' model on such text."""
+    """Return the workload of the parameters' model on text of these lengths."""
     params = without_checkpoint(params)
     shape, settings, corpus = encoder_shape(params, text.vocabulary_size), params.pretrain, params.corpus
     passage = min(corpus.passage_length, text.title + text.body + SPECIALS)
@@ -108,7 +108,7 @@ def workload(params: Params, text: Text) -> Workload:
 
 
 def count_parameters(params: Params, shape: EncoderShape) -> tuple[int, int, int]:
-    """Count the numbers of reader and embedder, and how many of both are trained, on models made without memory."""
+    """Count the parameters of reader and embedder, and how many of both are trained; the models take no memory."""
     settings = params.pretrain
     with torch.device("meta"):
         reader = Reader(shape, params.finetune.span_hidden_size)
