@@ -46,11 +46,11 @@ class BilingualWorld(ToyWorld):
         return [*first, *(piece.translate(LETTERS) for piece in pieces)]
 
     def translated(self, text: str) -> str:
-        """A text in the second language."""
+        """Translate a text into the second language."""
         return self._translated(Sentence(text, ())).text
 
     def _translated(self, sentence: Sentence) -> Sentence:
-        """A sentence in the second language; each of its spans is one word."""
+        """Translate a sentence into the second language; each of its spans is one word."""
         words = sentence.text.split(" ")
         backwards: list[int] = []
         first = 0
@@ -89,7 +89,7 @@ class BilingualWorld(ToyWorld):
         return self._of_knowledge(first, second), restated
 
     def _of_knowledge(self, first: list[Item], second: list[Item]) -> list[Item]:
-        """Return an entity's passages that are in Z, of the two languages."""
+        """Return those of an entity's passages, given in the first and in the second language, that are in Z."""
         return {"first": first, "second": second, "both": first + second}[self._language]
 
     def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
@@ -100,7 +100,7 @@ class BilingualWorld(ToyWorld):
             yield question._replace(question=self.translated(question.question)), new, gold
 
     def articles(self, count: int) -> Iterator[Article]:
-        """Return articles, each in one of the languages: nothing before pre-training shows translations."""
+        """Return articles, each in one of the languages, so that nothing before pre-training shows translations."""
         rng = numpy_generator(self.seed, "article-languages")
         for sentence, restated, other in super().articles(count):
             if rng.random() < 0.5:
@@ -118,7 +118,7 @@ class BilingualSource(ToySource):
 
     @classmethod
     def identity(cls, corpus: Corpus, options: WorldOptions, seed: int) -> dict[str, Any]:
-        """Return the inputs of the toy world. UserError: X is Z, and so not in another language."""
+        """Return the inputs of the toy world. UserError: X is Z, and so cannot be in another language."""
         refuse_same(corpus)
         return of_toy(super().identity(corpus, options, seed))
 

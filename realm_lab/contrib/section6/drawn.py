@@ -43,7 +43,7 @@ GLYPHS = dict(
 
 
 class DrawnWorld(TripleWorld):
-    """The world of some options and a seed whose facts are drawn: triples in another world."""
+    """The world of some options and a seed, with a picture of each fact that TripleWorld has as a triple."""
 
     def __init__(self, options: DrawnOptions, seed: int):
         super().__init__(options, seed, "both" if options.pictures == "captioned" else "all")
@@ -61,7 +61,7 @@ class DrawnWorld(TripleWorld):
         return "" if form == PICTURE else super().title(entity, form)
 
     def bodies(self, entity: int, version: int = 0) -> tuple[list[list[Sentence]], list[Sentence]]:
-        """Return the passages of the other world; for each picture only the fact, as the text that is drawn."""
+        """Return the passages of TripleWorld; a passage with a picture has only its fact, as the text that is drawn."""
         bodies, restated = super().bodies(entity, version)
         rng = numpy_generator(self.seed, "shuffled-pictures", entity, version)
         facts_of = self.facts(entity)
@@ -103,14 +103,15 @@ class DrawnSource(ToySource):
         return of_toy(super().identity(corpus, options, seed))
 
     def parts(self, texts: Sequence[str]) -> list[list[list[int]]]:
-        """The wordpieces of each text, or, of one that is drawn, the patches of each row of its picture."""
+        """Return the wordpieces of each text; for a text that is drawn, the patches of each row of its picture."""
         drawn = {text: self._painter.rows(text) for text in texts if MARK in text}
         written = iter(super().parts([text for text in texts if text not in drawn]))
         return [drawn[text] if text in drawn else next(written) for text in texts]
 
 
 class Painter:
-    """Draws triples of a world, each always alike; `patches` are all that there are, uint8 [patches, PATCH_VALUES]."""
+    """Draws triples of a world, the same triple always alike. `patches`: all possible ones, uint8 [patches,
+    PATCH_VALUES]."""
 
     def __init__(self, world: DrawnWorld, first_id: int):
         self._pieces, self._first_id, self._seed = world.pieces_per_name, first_id, world.seed
@@ -140,7 +141,7 @@ class Painter:
         return [ids[at : at + self._pieces] for at in range(0, len(ids), self._pieces)]
 
     def _written(self, name: str) -> list[int]:
-        """The first way of each piece, with blanks behind them; a piece is three letters, or two digits of a year."""
+        """The first way of each piece of a name, then blanks; a piece is three letters, or two digits of a year."""
         width = 2 if name.isdigit() else 3
         pieces = [self._places[name[at : at + width]] for at in range(0, len(name), width)]
         return [*pieces, *[self._blank] * (self._pieces - len(pieces))]

@@ -1,6 +1,6 @@
 """Triples: N-Triples (the W3C's lines of RDF), and tables under a header. The triples of a subject are a document.
 
-A document has consecutive lines of a subject: sort a file by subject first.
+A document is made of consecutive lines with the same subject: sort a file by subject first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class _Named(NamedTuple):
 
 
 def _n_triples(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    """Return names: labels (English if there is one) or the end of an IRI; labels themselves are not triples."""
+    """Read N-Triples with names in place of IRIs: a label (English if possible), or the end of the IRI. Labels
+    themselves are left out."""
     labels: dict[str, str] = {}
     for triple in _lines(file.path):
         is_better = triple.language.partition("-")[0] == "en" or triple.subject not in labels
@@ -110,7 +111,7 @@ def _readable(iri: str) -> str:
 
 
 def _table(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    """Unquoted, under the header subject, relation (or predicate), object."""
+    """Read an unquoted table under the header subject, relation (or predicate), object."""
 
     def found() -> Iterator[_Named]:
         for number, line in read_lines(file.path):
@@ -128,7 +129,7 @@ def _table(file: InputFile, dropped: Dropped) -> Iterator[Document]:
 
 
 def _documents(file: InputFile, found: Iterable[_Named], dropped: Dropped) -> Iterator[Document]:
-    """Neighbouring triples of one subject together, a line each."""
+    """Yield a document for neighbouring triples of one subject, with a line for each triple."""
     for _, triples in groupby(found, key=lambda triple: triple.identity):
         rows = list(triples)
         subject = rows[0].subject

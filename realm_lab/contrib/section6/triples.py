@@ -18,18 +18,19 @@ from realm_lab.engine.worlds.settings import WorldOptions
 from realm_lab.engine.worlds.source import ToySource
 from realm_lab.engine.worlds.world import ToyWorld
 
-# Share of filler articles, news and others alike: a reader that sees less text does not learn to copy, and one that
-# copies from any triple or picture, whatever its relation, makes every wrong one worse than none.
+# Share of filler articles, of news wordings and of others, whose passages are triples. With a larger share the reader
+# sees too little text to learn to copy. A reader that copies from any triple or picture, whatever its relation, makes
+# each wrong one worse than no passage.
 TRIPLE_SHARE = 0.4
 
 
 def wording(relation: Relation) -> str:
-    """The wording of a knowledge base."""
+    """Return the wording of a relation in a triple."""
     return f"{{s}} | {relation.name} | {{o}} ."
 
 
 class TripleWorld(ToyWorld):
-    """The world of some options and a seed."""
+    """The world of some options and a seed, with facts as triples."""
 
     def __init__(self, options: WorldOptions, seed: int, triples: str, triple_cards: bool = False):
         super().__init__(options, seed)
@@ -82,7 +83,7 @@ class TripleWorld(ToyWorld):
     def structured(
         self, kind: str, subject: str, value: str, relation: Relation, another: Relation
     ) -> Structured | None:
-        """Return, for TRIPLE_SHARE of the articles, two triples, or two cards: with the fact, and with all others."""
+        """Return, for TRIPLE_SHARE of the articles, triples of this fact and another, or cards with and without it."""
         rng = self._articles_rng
         if self._triples == "none" or rng.random() >= TRIPLE_SHARE:
             return None
@@ -92,7 +93,7 @@ class TripleWorld(ToyWorld):
         return Structured(cards[0], cards[1], True)
 
     def _throw_away_card(self, subject: str, kind: str, known: dict[str, str], rng: np.random.Generator) -> str:
-        """Return a card with drawn values except the known ones; empty for ""."""
+        """Return a card with drawn values, except for relations in `known`; a relation known as "" is left out."""
         names = map(self.name, self.throw_away(rng, FACTS))
         drawn = {r: year(rng) if r.value == "year" else name for r, name in zip(RELATIONS[kind], names, strict=True)}
         worded = [(wording(relation), known.get(relation.name, value)) for relation, value in drawn.items()]
@@ -121,5 +122,5 @@ class TripleSource(ToySource):
 
 
 def of_toy(identity: dict[str, Any]) -> dict[str, Any]:
-    """The identity of a world that was an option of source toy: the keys of runs of that time stay."""
+    """Return the identity as it was when this world was an option of source toy, so that keys of runs stay the same."""
     return identity | {"corpus": {"source": "toy"} | identity["corpus"]}
