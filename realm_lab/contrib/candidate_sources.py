@@ -20,7 +20,7 @@ from realm_lab.engine.retrieval.candidate_sources import (
 from realm_lab.engine.retrieval.rows import ABSENT
 from realm_lab.errors import UserError
 
-SPARE = 64  # random rows beyond four times those wanted: some may be forbidden
+SPARE = 64  # random rows that are drawn besides four times those wanted, since some may be forbidden
 Rows = Annotated[int, Field(ge=0, le=1000)]
 
 
@@ -70,7 +70,7 @@ class Shares(Section):
 
 @register_candidate_source("mixed")
 def mixed(search: PassageSearch, batch: QueryBatch, options: Shares) -> np.ndarray:
-    """Passages of several sources, in this order; one that a source repeats is replaced by its next."""
+    """Passages of several sources, in this order. A passage that is already there is replaced by its source's next."""
     found_BK = np.empty((len(search.queries), 0), np.int64)
     for name, count in options:
         more = search._replace(wanted=found_BK.shape[1] + count)

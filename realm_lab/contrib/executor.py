@@ -53,20 +53,20 @@ class ExecutorLauncher(RemoteLauncher):
             self._executor = self._made()
         try:
             self._futures[task.name] = self._executor.submit(do_file, str(file))
-        except BrokenExecutor as error:  # since it was asked last
+        except BrokenExecutor as error:  # it broke after its last task was submitted
             self._futures[task.name] = Future()
             self._futures[task.name].set_exception(error)
         return type(self._executor).__name__
 
     def ended(self) -> Iterator[tuple[str, Outcome]]:
-        """Yield tasks whose future is done. An exception is the executor's: `do_file` returns errors."""
+        """Yield tasks whose future is done. An exception comes from the executor, since `do_file` returns errors."""
         for name, future in [*self._futures.items()]:
             if future.done():
                 del self._futures[name]
                 yield name, self._outcome(future)
 
     def close(self) -> None:
-        """Stop what runs after a checkpoint, and end the executor."""
+        """Stop running tasks after a checkpoint, and shut the executor down."""
         super().close()
         if self._executor is not None:
             self._executor.shutdown()
@@ -80,7 +80,7 @@ class ExecutorLauncher(RemoteLauncher):
             return Outcome(LOST_CODE, f"{type(error).__name__}: {' '.join(str(error).split())}")
 
     def _made(self) -> Executor:
-        """Call the factory. UserError: it fails, or returns something else."""
+        """Call the factory. UserError: the factory fails, or returns no executor."""
         with calling(FACTORY, self._factory, self._factory):
             made = own_code(FACTORY, self._factory)()
         if not callable(getattr(made, "submit", None)):

@@ -51,7 +51,7 @@ class HyperQueueLauncher(RemoteLauncher):
         self._asked = 0.0
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """UserError: the package is missing, or no server answers."""
+        """Connect to the server. UserError: the package is missing, or no server answers."""
         with needs(f"launcher '{self.name}'", "hyperqueue", "hyperqueue"):
             from hyperqueue import Client
         with self._asking():
@@ -71,7 +71,7 @@ class HyperQueueLauncher(RemoteLauncher):
             stdout=None,
             stderr=None,
             resources=ResourceRequest(cpus=cpus, resources=further),
-            crash_limit=1,  # it is started again here, with a file that the processes of before do not know
+            crash_limit=1,  # HyperQueue does not restart it: this launcher does, with a new task file
         )
         with self._asking():
             self._jobs[task.name] = self._client.submit(job)
@@ -89,7 +89,7 @@ class HyperQueueLauncher(RemoteLauncher):
             yield name, Outcome(LOST_CODE, reason)
 
     def _lost(self) -> dict[str, str]:
-        """Return task -> reason for jobs that ended badly. Those that noted their end did so before."""
+        """Return task -> reason for failed jobs. Some may have noted their end before they failed."""
         now = time.monotonic()
         if not self._jobs or self._client is None or now - self._asked < ASK_SECONDS:
             return {}
@@ -101,7 +101,7 @@ class HyperQueueLauncher(RemoteLauncher):
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """UserError: the server does not answer inside, and is not asked again."""
+        """Turn any error inside the block into a UserError: the server does not answer. It is not asked again."""
         try:
             yield
         except Exception as error:  # the package has no class for it

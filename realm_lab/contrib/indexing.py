@@ -63,7 +63,7 @@ def build(context: Context, stage: str | None) -> Embeddings:
 
 
 def fields_of(found: Embeddings) -> dict[str, Any]:
-    """Return its folder and digests, the number of passages and of numbers of each, and its size."""
+    """Return the folder, digests and size of an entry, its number of passages, and the dimension of their vectors."""
     identity = found.identity
     fields = {"folder": found.folder, "key": found.key, "corpus": identity.corpus_digest}
     fields |= {"embedder": identity.tower_digest, "precision": identity.precision, "passages": len(found)}

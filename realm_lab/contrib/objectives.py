@@ -114,9 +114,9 @@ def reinforce(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Draws) -> Te
 def jsa(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Draws) -> Tensor:
     """log p(z|x) + log p(y|z,x) at a passage drawn from p(z|y,x) (joint stochastic approximation: Ou & Song 2020).
 
-    The passage is the last state of a Metropolis chain whose proposals are the draws from p(z|x), so that one with
-    p(y|z,x) is accepted at the rate p(y|z,x) / p(y|z',x) of the present one. In the limit of many draws the gradient
-    has the mean of that of Eq. 1; after a single one it is a passage of p(z|x).
+    The passage is the last state of a Metropolis chain whose proposals z are the draws from p(z|x). A proposal replaces
+    the state z' with the probability p(y|z,x) / p(y|z',x), at most 1. With many draws the mean of the gradient tends to
+    Eq. 1's gradient; with one draw, the passage is simply drawn from p(z|x).
     """
     import torch
 

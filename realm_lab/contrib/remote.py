@@ -27,7 +27,7 @@ from realm_lab.records.state import Cause, Reason, StageState
 LAST_CHARACTERS = 2000  # of the errors of a task file: no more than a pipe takes
 LOOK_SECONDS = 2.0  # between two looks for a task file
 QUEUE_SECONDS = 10.0  # in which a task that was started elsewhere may take its lease
-MOST_LOSSES = 5  # of a task whose processes elsewhere are gone
+MOST_LOSSES = 5  # times that a task is started again after its process elsewhere was gone
 
 
 class RemoteLauncher(Launcher):
@@ -43,13 +43,13 @@ class RemoteLauncher(Launcher):
         self._losses: Counter[str] = Counter()
 
     def start(self, task: Task, file: Path) -> str:
-        """Start `python -m realm_lab.contrib.remote FILE` somewhere and return at once; the id of its job. That process
-        stops after a checkpoint when the file is removed."""
+        """Start `python -m realm_lab.contrib.remote FILE` somewhere, and return the id of its job without waiting. That
+        process stops after a checkpoint when the file is removed."""
         raise NotImplementedError
 
     def ended(self) -> Iterable[tuple[str, Outcome]]:
         """Yield the name of each started task whose process has ended, once, with its exit code and standard error. The
-        code LOST_CODE: the process is gone, and the task is started again. Here: as the process itself wrote it."""
+        code LOST_CODE: the process is gone, and the task is started again. Default: read what the process noted."""
         folder = self._tasks_folder
         there = set(os.listdir(folder)) if self._files else set()
         for name, file in [*self._files.items()]:
@@ -64,7 +64,7 @@ class RemoteLauncher(Launcher):
             write_json(file, task_file(task.job(self._root), task.ranks, task.runs(self._root), self._log(task)))
             self._files[task.name] = file
             self.states[task.name] = StageState("RUNNING", self.start(task, file))
-        # Such a task waits for its last process in any sweep, and not only if the sweep waits for others.
+        # As QUEUED, a task that is started again is waited for by any sweep, even one that does not wait for others.
         again = {name for name, count in self._losses.items() if count and self.states[name].state == "PENDING"}
         return {name: state._replace(state="QUEUED") if name in again else state for name, state in self.states.items()}
 
@@ -89,7 +89,7 @@ class RemoteLauncher(Launcher):
             file = self._files.pop(name, None)
             if file is None:
                 continue  # it was cancelled in its queue
-            is_lost = file.exists() and (outcome.code == LOST_CODE or outcome.was_stopped)  # not by `cancel`
+            is_lost = file.exists() and (outcome.code == LOST_CODE or outcome.was_stopped)  # `cancel` removes the file
             for left in (file, end_of(file)):
                 left.unlink(missing_ok=True)
             self._losses[name] += is_lost

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from realm_lab.engine.systems.context import Context
 
-HOST = "127.0.0.1"  # no password, so no other machine
+HOST = "127.0.0.1"  # there is no password, so no other machine may connect
 LONGEST_BODY = 1_000_000  # bytes of a request
 LONGEST_QUESTION = 10_000  # characters
 MOST_PASSAGES = 1000  # of one question
@@ -140,7 +140,7 @@ def _opened(options: argparse.Namespace) -> tuple[str, Context]:
         from realm_lab.engine.systems.context import open_run
 
         context = open_run(params, options.root, None, "bm25_reader")
-        context.corpus  # noqa: B018  it is there
+        context.corpus  # noqa: B018  fails unless the corpus is prepared
         return BM25, context
     if options.params:
         raise UserError(f"'{options.name}' is a run with its parameters; leave out --params")
@@ -151,8 +151,8 @@ def _opened(options: argparse.Namespace) -> tuple[str, Context]:
 
 
 def http_app(service: Service) -> FastAPI:
-    """POST /ask and POST /retrieve with JSON. A mistake is status 422, a body that is too long 413; with `error` and
-    `remedy`."""
+    """Return an app for POST /ask and POST /retrieve with JSON. A wrong request gets status 422, a body that is too
+    long 413; both with `error` and `remedy`."""
     with needs("`realm-lab serve`", "fastapi", "serve"):
         from fastapi import Body, FastAPI, HTTPException, Request
         from fastapi.exceptions import RequestValidationError
@@ -160,7 +160,7 @@ def http_app(service: Service) -> FastAPI:
         from fastapi.responses import JSONResponse
 
     app = FastAPI(title="realm_lab", description=f"The run {service.name}.")
-    # A page of another site, whose name its owner lets point here, cannot ask.
+    # Against DNS rebinding: a page of another site whose name points to 127.0.0.1 cannot ask.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
 
     def ask(
@@ -219,13 +219,13 @@ def http_app(service: Service) -> FastAPI:
 
 
 def mcp_server(service: Service) -> MCPServer[Any]:
-    """The tools `ask` and `retrieve`. A mistake is an error of the tool, with its remedy."""
+    """Return a server of the tools `ask` and `retrieve`. A wrong request is an error of the tool, with its remedy."""
     with needs("`realm-lab serve --mcp`", "mcp", "serve"):
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
 
     def named(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        """The function with the one exception whose text the server passes on."""
+        """Raise a function's UserErrors as ToolError, the one exception whose text the server passes on."""
 
         @functools.wraps(function)
         def tool(*given: Any, **fields: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from realm_lab.errors import UserError
 
 OVERLAP = 64  # wordpieces that neighbouring windows share
 TEXTS_TOGETHER = 32
-LONGEST = 512  # wordpieces, where a model knows no bound
+LONGEST = 512  # wordpieces of a window, at most
 DATE = "date"
 _DATE_LABELS = ("DATE", "TIME")  # of taggers with more labels than CoNLL-2003
 
@@ -58,7 +58,7 @@ def read_tagger(options: TaggerFolder) -> ModelTagger:
     how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         model = AutoModelForTokenClassification.from_pretrained(folder, use_safetensors=True, **how).eval()
-        # "[MASK]" in a text is the text that it is
+        # split_special_tokens: "[MASK]" in a text is plain text
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, split_special_tokens=True, **how)
     except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]

@@ -1,7 +1,7 @@
 """TFRecord files of salient_span_wikipedia, as TensorFlow Datasets keeps them, without TensorFlow.
 
-A file is a row of: length (8 bytes), a checksum of it (4, not read), a tf.train.Example, a checksum (4, not read). Of
-protocol buffers only what an Example has is decoded: lists of bytes and of integers, by the name of a feature.
+A file repeats: length (8 bytes), its checksum (4, not read), a tf.train.Example, its checksum (4, not read). Only the
+parts of protocol buffers that an Example has are decoded: lists of bytes and of integers, by the name of a feature.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.protobuf import fields, whole_number
 
 REMEDY = "expected TFDS's salient_span_wikipedia: title, text, spans/start, spans/limit, spans/type"
-# in the files of REALM's authors, which TFDS converts
+# feature of TFDS -> feature in the files of REALM's authors, which TFDS converts
 AUTHORS = {"spans/start": "span_byte_start", "spans/limit": "span_byte_limit", "spans/type": "span_type"}
 Features = dict[str, list[Any]]
 

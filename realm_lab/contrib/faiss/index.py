@@ -1,4 +1,4 @@
-"""Proposals of approximate search by FAISS, inner product: the only file that imports faiss."""
+"""Approximate search by inner product with FAISS, which proposes rows. Only this file imports faiss."""
 
 # Shapes: N passages, T training rows, B queries, F fetched, D embedding size
 
@@ -31,7 +31,7 @@ FACTORY = {
 }  # as faiss.index_factory reads it
 OVERFETCH = {"faiss_flat": 2, "ivf_flat": 2, "ivf_pq": 16, "hnsw": 2, "sq8": 4}
 ADDED_ROWS = 1 << 16  # given to FAISS at once
-ROWS_A_LIST = 39  # FAISS asks for as many training rows a centroid, and uses at most 256
+ROWS_A_LIST = 39  # training rows that FAISS asks for per centroid; it uses at most 256
 
 
 def with_defaults(kind: str, options: Mapping[str, int], total: int, size: int) -> dict[str, int]:

@@ -21,7 +21,7 @@ from realm_lab.engine.systems.registry import Retrieved
 from realm_lab.errors import UserError
 from realm_lab.records.files import atomic_write
 
-DEPTH = 100  # passages of a question that are looked at, at least (DPR's)
+DEPTH = 100  # fewest retrieved passages of a question that are looked at (as in DPR)
 QUESTIONS_AT_ONCE = 256
 POSITIVE_SCORE = 1000  # of passages that annotators chose, in DPR's files
 
