@@ -64,7 +64,7 @@ MEANINGS = {
 
 
 def to_number(text: str) -> tuple[float, int]:
-    """The number that a text has, and its decimals: `79 %` is (0.79, 2), `eight` is (8, 0), `5e-2` is (0.05, 2)."""
+    """Return (number, its decimals) of a text: `79 %` is (0.79, 2), `eight` is (8, 0), `5e-2` is (0.05, 2)."""
     if text.casefold() in WORDS_OF_NUMBERS:
         return WORDS_OF_NUMBERS.index(text.casefold()), 0
     digits = text.casefold().replace("−", "-").replace(",", "").rstrip("%x ")
@@ -214,7 +214,7 @@ class BoundResults:
 
     @functools.cache  # noqa: B019
     def _reported(self, study: str) -> list[tuple[str, float]]:
-        """Return (query, value): means of the declared metrics, their findings, then all other means."""
+        """Return (query, value) of a study: means of the declared metrics, their findings, then all other means."""
         report, findings = self.study(study)
         record, results = report.record, report.results
         means = results.groupby("cell")[metric_columns(results)].mean()

@@ -78,8 +78,8 @@ class Problem(NamedTuple):
 
     path: str
     line: int
-    says: str  # the text
-    found: str  # the result
+    says: str  # the words of the text
+    found: str  # the result that contradicts them, or the fault
     remedy: str
 
 
@@ -149,7 +149,7 @@ def _unlisted(bound_to: Iterable[str], source: Path, results: BoundResults) -> I
 
 
 def _sections(text: str) -> list[tuple[str, int, int]]:
-    """Heading, start and end of each section, up to the next heading of any level."""
+    """Return (heading, start, end) of each section; a section ends at the next heading of any level."""
     headings = [*re.finditer(r"^#+ +(.*)$", _blanked(text, MARKDOWN_REST[:1]), re.MULTILINE)]  # not in code
     ends = [*(one.start() for one in headings[1:]), len(text)]
     return [(one[1].strip(), one.start(), end) for one, end in zip(headings, ends, strict=True)]
@@ -382,7 +382,7 @@ def _plain_latex(text: str) -> str:
 
 
 def _parts(content: str) -> tuple[str, str | None]:
-    """The query and the words of `{QUERY}` or `{WORDS = QUERY}`."""
+    """Return (query, words) of `{WORDS = QUERY}`, and (query, None) of `{QUERY}`."""
     words, is_verdict, query = content.partition(" = ")
     return (query.strip(), words.strip()) if is_verdict else (content.strip(), None)
 

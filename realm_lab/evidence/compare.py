@@ -31,7 +31,7 @@ from realm_lab.records.study import DEFAULT, Studies, StudyCell, StudyRecord
 
 NAME_CHARACTERS = 80  # of the name of the page's folder; a longer name is cut and gets a digest
 PLAIN_WIDTH = 160  # columns of output that goes to no terminal
-SHOWN = 4  # names in an error
+SHOWN = 4  # names that an error lists
 
 
 class Side(NamedTuple):

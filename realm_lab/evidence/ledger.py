@@ -76,7 +76,7 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         if last and {name: last.fields.get(name) for name in plan} == plan:
             return
         if last and "tune" in plan and plan["tune"] == last.fields.get("tune") and not record.runs:
-            return  # trials of other code: the plan is noted once they have chosen
+            return  # new trials by other code: the plan is noted after they have chosen
         choice, tuned = _choice(record), _last(lines, record.name, "tuning")
         if choice and (tuned is None or tuned.fields["choice"] != choice):
             trials = sum(len(cell["trials"]) for cell in record.tuning["cells"].values())
@@ -157,7 +157,7 @@ def deviations(lines: list[Line]) -> list[Deviation]:
 
 
 def read_ledger(path: Path) -> list[Line]:
-    """Read every line, unverified. UserError: there is none, or a line is not an object of the ledger."""
+    """Read every line, unverified. UserError: there is no ledger, or a line is not one of its objects."""
     try:
         return _parsed(path.read_text(encoding="utf-8"), path)
     except FileNotFoundError:
@@ -246,7 +246,7 @@ def _design(record: StudyRecord) -> dict[str, Any]:
 
 
 def _choice(record: StudyRecord) -> dict[str, Any]:
-    """Return the values that tuning chose for each cell; empty before."""
+    """Return the values that tuning chose for each cell; empty before it has chosen."""
     cells = record.tuning.get("cells", {})
     chosen = {name: one["trials"][one["chosen"]] for name, one in cells.items() if one["chosen"] is not None}
     return {name: {"values": trial["values"], "by_seed": trial["by_seed"]} for name, trial in chosen.items()}

@@ -232,7 +232,7 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
 
 
 def is_tested(name: str, first: str, delta: Mapping[str, float]) -> bool:
-    """True if a declared metric is in the family of the study: any that is no cost, the `first` metric, and those in
+    """True if a declared metric is in the study's family of tests: if it is no cost, or the `first` metric, or in
     `delta`, metric -> the largest difference that does not matter."""
     return metric_of(name).source != "run" or name == first or name in delta
 

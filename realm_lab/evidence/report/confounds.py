@@ -51,7 +51,7 @@ def curve_notes(study: StudyFrames) -> list[str]:
         path = run.folder("pretrain").path / "config.yaml" if "pretrain" in run.stages else None
         if path is None or not path.is_file():
             continue
-        try:  # a text that is equal for all seeds of a cell is parsed once
+        try:  # equal for all seeds of a cell, and then parsed only once
             params = parse_yaml(path.read_text(encoding="utf-8").partition("\nparams:\n")[2], path)
         except (UserError, OSError, UnicodeDecodeError) as error:
             study.problems.append(relative(error, path.parents[2]))
@@ -83,7 +83,7 @@ def rounding_notes(study: StudyFrames) -> Iterator[str]:
     for _, env in environments:
         found = {name: env.get(key) for name, key in MACHINE.items()} | (env.get("packages") or {})
         for name, value in found.items():
-            if value and name != "realm_lab":  # whose code has separate notes
+            if value and name != "realm_lab":  # notes on its code are separate
                 made_with[name].add(str(value))
     for name, values in made_with.items():
         if len(values) > 1:

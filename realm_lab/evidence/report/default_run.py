@@ -42,7 +42,7 @@ def write_default_outputs(study: StudyFrames, reports: Path) -> None:
 
 
 def metrics_of(record: StudyRecord, results: pd.DataFrame, presets: Sequence[str]) -> dict[str, Any]:
-    """Return {cell or group: {metric: mean over its seeds, "seeds": {seed: {metric: value}}}}; groups are SHARED."""
+    """Return preset, seeds and runs, and for each cell and group {metric: mean, "seeds": {seed: {metric: value}}}."""
     found: dict[str, Any] = {
         "preset": ", ".join(presets),
         "seeds": list(record.seeds),
@@ -67,7 +67,7 @@ def headline(found: dict[str, Any]) -> dict[str, Any]:
         group: {short: round(values[name], 4) for name, short in HEADLINE.items() if name in values}
         for group, values in groups.items()
     }
-    table.get("warm_start", {}).pop("utility", None)  # the value before pre-training
+    table.get("warm_start", {}).pop("utility", None)  # its value is from before pre-training
     if update := found.get("corpus_update"):
         table["follows"] = round(update["follows"], 4)
     return table

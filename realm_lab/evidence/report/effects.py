@@ -15,8 +15,7 @@ from realm_lab.records.study import StudyRecord
 
 
 class AxisEffect(NamedTuple):
-    """A point of an axis compared with the baseline's point, averaged over the points of the other axes with runs of
-    both."""
+    """A point of an axis compared with the baseline's point, averaged over the points of other axes that have both."""
 
     axis: str
     point: str

@@ -90,7 +90,7 @@ class Sketch(NamedTuple):
 
     @property
     def entry(self) -> dict[str, str]:
-        """Return its fields in summary.json and the templates."""
+        """The fields of the figure in summary.json and in templates."""
         return {"name": self.name, "caption": self.caption, "alt": self.alt}
 
 

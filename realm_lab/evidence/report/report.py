@@ -1,6 +1,6 @@
 """Writes reports/NAME, the report of a study. The same runs give the same bytes.
 
-    results.csv     a row for each run            summary.json    the findings, and data that is only in the runs
+    results.csv     a row for each run            summary.json    the findings, and further data from the runs
     curves.csv      curves of the figure          examples.json   single questions, for the pages
     report.md       the report, rendered from these files (rendered.py), as are most of figures/*.png
     report.html     report.md with the examples, one page: of the default run, and with `--html`

@@ -1,4 +1,4 @@
-"""The data of a report: results.csv, curves.csv, and data that is only in the runs, in summary.json.
+"""The data of a report: results.csv, curves.csv, and further data from the runs in summary.json.
 
 `collect` in all_sections.py reads the runs once. Everything else in the report is computed from this data, so that a
 committed report can be rendered again, byte for byte, without its runs.

@@ -47,15 +47,15 @@ class Finding(NamedTuple):
     comparison: Comparison
     metric: Metric
     tests: int  # in the family
-    corrected_p: float  # of a difference
+    corrected_p: float  # of a difference, corrected over the family
     bound: float | None  # the largest difference that does not matter, as the study declares; None: not declared
-    equivalence_p: float | None  # corrected
+    equivalence_p: float | None  # corrected over the family; None: no bound, or too few seeds
     is_exploratory: bool  # in a family separate from the study's
     span: float  # the largest possible difference
     is_refused: bool = False  # a second arm of the baseline's code differs from it, or was not tested
     false_alarms: float | None = None  # of only this test, with the skewness of its differences; None: too few seeds
-    per_example: Interval | None = None  # bootstrap over clusters of questions: other questions, these very models
-    seeds_and_questions: Interval | None = None  # other seeds and other questions
+    per_example: Interval | None = None  # for other questions and these very models: bootstrap over clusters
+    seeds_and_questions: Interval | None = None  # for other seeds and other questions
 
     @property
     def seeds(self) -> int:

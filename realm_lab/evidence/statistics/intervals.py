@@ -2,8 +2,8 @@
 
 References: Student (1908), The probable error of a mean; Davison & Hinkley (1997), Bootstrap methods, section 3.8, for
 clusters; Searle, Casella & McCulloch (1992), Variance components, chapter 4, for crossed effects; Satterthwaite (1946),
-An approximate distribution of estimates of variance components. Owen (2007), The pigeonhole bootstrap, is the
-alternative for both. With six seeds it covers 92 % if the seeds vary most, and 99 % if they share no questions.
+An approximate distribution of estimates of variance components. Owen (2007), The pigeonhole bootstrap, is an
+alternative for crossed effects: with six seeds it covers 92 % if the seeds vary most, 99 % if they share no questions.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def per_example_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> Interval
     """Paired bootstrap over clusters of questions: other questions, but these very trained models.
 
     blocks: for each seed, cluster -> the differences in score of its questions. Questions of one article are alike, so
-    an article is drawn with all of its questions, and one that several seeds have is drawn in all of them. The mean is
-    taken over the questions drawn, then over the seeds. It does not apply to other seeds. Too few clusters: infinite.
+    an article is drawn with all of its questions, in all seeds that have it. The mean is taken over the drawn
+    questions, then over the seeds. The interval does not apply to other seeds. Too few clusters: infinite.
     """
     if not blocks or min(map(len, blocks)) < FEWEST_CLUSTERS:
         return Interval(-math.inf, math.inf)
@@ -91,16 +91,16 @@ def seeds_and_questions_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> 
     """Interval of the mean difference for other seeds and other questions; `blocks` as in `per_example_interval`.
 
     Seeds and clusters of questions are crossed random effects. The spread of the seeds' means has the variance between
-    seeds and the noise of single answers. It lacks the variance that all seeds share, of the choice of questions: the
-    covariance of two seeds' means, from the clusters that both have. Student's t, with Satterthwaite's degrees of
-    freedom; without shared questions it is `t_interval`. Fewer than three seeds or too few clusters: infinite.
+    seeds and the noise of single answers. It lacks the variance of the choice of questions, which all seeds share. This
+    is the covariance of two seeds' means, from the clusters that both have. Student's t, with Satterthwaite's degrees
+    of freedom; without shared questions it is `t_interval`. Fewer than three seeds or too few clusters: infinite.
     """
     if len(blocks) < FEWEST_FOR_SPREAD or min(map(len, blocks)) < FEWEST_CLUSTERS:
         return Interval(-math.inf, math.inf)
     sums, sizes = _by_cluster(blocks)
     clusters, seeds = sums.shape
     means = sums.sum(0) / sizes.sum(0)
-    parts = (sums - means * sizes) / sizes.sum(0)  # of each cluster in the error of a seed's mean
+    parts = (sums - means * sizes) / sizes.sum(0)  # part of each cluster in the error of a seed's mean
     over_seeds = means.var(ddof=1) / seeds
     scale = clusters / (clusters - 1) / seeds
     over_questions = scale * np.square(parts.sum(1)).sum() / seeds

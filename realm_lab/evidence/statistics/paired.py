@@ -35,8 +35,8 @@ class Comparison(NamedTuple):
     mean: float
     interval: Interval
     p: float  # exact sign-flip test, two-sided, of only this comparison
-    smallest_p: float  # that any data could have given with this many seeds
-    means: tuple[float, ...]  # over these seeds: of the cell, of the baseline
+    smallest_p: float  # the smallest p that any data of this many seeds can give
+    means: tuple[float, ...]  # of the cell and of the baseline, over these seeds
 
     @property
     def by_seed(self) -> dict[int, float]:
@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
 
 
 def compare(cell: Mapping[int, float], baseline: Mapping[int, float]) -> Comparison | None:
-    """Paired deltas cell - baseline by seed; None where they share no seed."""
+    """Compare a cell with the baseline by the paired deltas cell - baseline; None if they share no seed."""
     seeds = tuple(sorted(cell.keys() & baseline.keys()))
     if not seeds:
         return None
@@ -79,7 +79,7 @@ def step_down_max_t(tests: Sequence[Mapping[int, float]]) -> list[float]:
     scaled = deltas / np.where(lengths, lengths, 1.0)
     statistics = np.concatenate([np.abs(block @ scaled) for block in sign_blocks(len(seeds))])  # [signs, tests]
     order = np.argsort(statistics[0])
-    largest = np.maximum.accumulate(statistics[:, order], axis=1)  # of a test and all smaller ones
+    largest = np.maximum.accumulate(statistics[:, order], axis=1)  # over a test and all with smaller observed ones
     shares = (largest >= statistics[0, order] - TIED).mean(0)
     corrected = np.empty(len(tests))
     corrected[order] = np.maximum.accumulate(shares[::-1])[::-1]

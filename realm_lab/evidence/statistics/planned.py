@@ -1,8 +1,8 @@
 """Power before any run: the differences that a study will detect, from the paired differences of earlier runs.
 
 Studies without any effect are simulated, with the skewness and the correlations of the earlier differences, as for
-calibration. Then one comparison at a time moves, up in one half of the studies and down in the other. The test is that
-of the report: sign flips, corrected for the family, once or at each look of a rule. The other comparisons stay without
+calibration. Then one comparison at a time gets an effect, up in half of the studies and down in the others. The test is
+the report's: sign flips, corrected for the family, once or at each look of a rule. The other comparisons stay without
 an effect and take all seeds, and a study in which one of them has a larger statistic counts as finding nothing. The
 spread is known from a few seeds only, so power is averaged over its uncertainty, as in `power`.
 
@@ -38,7 +38,7 @@ class Detectable(NamedTuple):
     """The smallest true difference that is found with 80 % power."""
 
     difference: float
-    seeds: float  # that are taken on average at this difference
+    seeds: float  # the mean number of seeds that are taken at this difference
 
 
 def detectable_differences(

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     """One run: its columns, and its source `where`: file and line, or name.
 
     logged: metric -> part -> value, of a run that keeps settings and results separately. A part is a file or folder of
-    the run, "" for a run in a database. left_out: the reason why the run is none of those that are compared.
+    the run, "" for a run in a database. left_out: the reason why the run is not compared.
     unread: the faults of its result files.
     """
 

@@ -22,8 +22,8 @@ SINGLE = 4  # bytes
 
 
 def last_scalars(path: Path) -> dict[str, tuple[int, float]]:
-    """tag -> its largest step and the value there, the last one that was written for it. A frame that a killed run did
-    not finish ends the file. UserError: no event file."""
+    """Return tag -> (its largest step, the value written last for this step). A frame that a killed run did not finish
+    ends the file. UserError: no event file."""
     found: dict[str, tuple[int, float]] = {}
     data, place = path.read_bytes(), 0
     while place + HEAD <= len(data):

@@ -25,8 +25,7 @@ where neither collapsed. That difference is for runs that do not collapse, and n
 
     @functools.cached_property
     def found(self) -> dict[str, Collapse]:
-        """Cell -> its collapses compared with the baseline, and the first metric where neither collapsed; empty if no
-        run of the study collapsed."""
+        """Cell -> its collapses, and the first metric without them, against the baseline; empty if no run collapsed."""
         known = self.report.results[self.report.results["status"] == "COMPLETE"]
         if not self.report.compared or not known["collapsed"].any():
             return {}

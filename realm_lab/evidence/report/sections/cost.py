@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from realm_lab.evidence.report.report_data import Report
 
-FEWEST = 4  # cells in a figure of cost: fewer are read in the table
+FEWEST = 4  # cells in a figure of cost; for fewer the table is enough
 COSTS = (  # value of a run, its title, its scale, its digits
     ("device_hours", "device hours", 1.0, 3),
     ("training_teraflop", "10¹² operations", 1.0, 2),

@@ -1,4 +1,4 @@
-"""Curves over pre-training: the figure that curves.csv has the data of."""
+"""Curves over pre-training: the figure of the data in curves.csv."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def even_ages(found: pd.DataFrame) -> pd.DataFrame:
     for cell, ages in found[found["metric"] == AGE].groupby("cell", sort=False):
         ages = ages.sort_values("step")
         widths = np.diff(ages["step"], prepend=0)
-        mean = np.average(ages["mean"], weights=widths) if widths.any() else 0.0  # half of the steps between refreshes
+        mean = np.average(ages["mean"], weights=widths) if widths.any() else 0.0  # half of a refresh interval
         evaluated = found[(found["cell"] == cell) & found["metric"].isin(EVALUATED)]["step"]
         ends = np.intersect1d(evaluated, ages["step"])
         if 2 * mean + 1 < 2 * np.median(widths) and len(ends) > 1:

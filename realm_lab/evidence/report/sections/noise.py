@@ -22,7 +22,7 @@ class Sources(NamedTuple):
     """The sources of the variance of a metric: the world, each axis and the rest."""
 
     metric: Metric
-    seeds: int  # with a run of every cell
+    seeds: int  # those with a run of every cell
     components: dict[str, Component]
 
 

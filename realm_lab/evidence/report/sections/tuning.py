@@ -40,7 +40,7 @@ class TunedCell:
 
 
 def tuning_metric(record: StudyRecord) -> Metric:
-    """The metric of the choice."""
+    """The metric that decides which trial is chosen."""
     name = record.tuning["metric"]
     return CURVES.get(name) or metric(name)
 
