@@ -1,6 +1,6 @@
 """The launcher `hyperqueue`: thousands of short runs inside a few allocations, by a server of HyperQueue.
 
-The server and its workers are started with its program `hq`; the package `hyperqueue` submits tasks to it.
+HyperQueue's program `hq` starts the server and its workers; the package `hyperqueue` submits tasks to the server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training objectives of other papers: functions of log p(z|x) and log p(y|z,x) as in engine/models/objectives.py.
 
 EMDR2 and Atlas have a reader of all passages at once, p(y|x,Z), independent of p(z|x); a reader of one passage at a
-time uses `set_log_likelihood` instead. They score passages without dropout, realm_lab by the one forward pass of
+time uses `set_log_likelihood` instead. Both papers score passages without dropout, realm_lab in the one forward pass of
 training. Attention distillation (Izacard & Grave 2021) needs a decoder: system fid has it (`retriever: distilled`).
 """
 
@@ -43,7 +43,8 @@ def emdr2(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     """log p(y|x,Z) + log sum_z sg(p(y|z,x)) p(z|x) (EMDR2; Sachan et al. 2021, "End-to-End Training of ...").
 
     The first term trains only the reader, the second only the retriever: sg detaches the reader. At equal weights the
-    retriever's gradient equals that of `marginal`; the reader's weighs passages by p(y|z,x), there by p(y|z,x) p(z|x).
+    retriever's gradient equals that of `marginal`. The reader's gradient weighs passages by p(y|z,x), and in `marginal`
+    by p(y|z,x) p(z|x).
     """
     retriever_B = marginal(log_prior_BK, log_reader_BK.detach())
     return set_log_likelihood(log_prior_BK.detach(), log_reader_BK) + retriever_B
@@ -54,7 +55,7 @@ def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, options
     """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ~ p(y|z,x)^(1/temperature) (PDist; Izacard et al. 2022, Atlas).
 
     The first term trains only the reader, the second only the retriever: t is detached. With a reader that does not
-    train it is REPLUG's LSR (Shi et al. 2023, temperature beta). It uses the likelihood of the whole answer, as in the
+    train it is REPLUG's LSR (Shi et al. 2023, temperature beta). t uses the likelihood of the whole answer, as in the
     papers; Atlas's code takes the mean over its tokens, and the mean of the KL's terms instead of their sum.
     """
     reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)

@@ -69,8 +69,8 @@ class RemoteLauncher(Launcher):
         return {name: state._replace(state="QUEUED") if name in again else state for name, state in self.states.items()}
 
     def cancel(self, names: Collection[str]) -> None:
-        """Drop waiting tasks, and wait until started ones have stopped after a checkpoint. One that no process works on
-        is still in a queue: it finds no file when its turn comes."""
+        """Drop waiting tasks, and wait until started ones have stopped after a checkpoint. A started task without a
+        process is still in a queue: it finds no file when its turn comes."""
         super().cancel(names)
         asked = {name for name in self._files if name in names}
         for name in asked:
@@ -108,8 +108,8 @@ def task_file(job: Mapping[str, Any], ranks: int, stages: Iterable[StageRun], lo
 
 
 def do_file(path: str) -> tuple[int, str]:
-    """Do the work of a task file here until it ends, or the file is removed: then until it has written a checkpoint.
-    Returns the exit code and standard error, as an Outcome has them."""
+    """Do the work of a task file here until it ends; if the file is removed, stop after a checkpoint. Returns the exit
+    code and standard error, as an Outcome has them."""
     file = Path(path)
     try:
         given = read_json(file)

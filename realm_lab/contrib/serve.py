@@ -61,7 +61,7 @@ class Service:
 
     def retrieve_batch(self, queries: list[str], topk: int, return_scores: bool) -> dict[str, Any]:
         """Return `result`, a list of documents for each query, each with its score if they are asked for. `contents` is
-        the title, a new line and the body. A language model wrote the queries: one without a word finds nothing."""
+        the title, a new line and the body. A query without a word, as language models may write it, finds nothing."""
         from realm_lab.api import retrieve
 
         _check_count("topk", topk)

@@ -17,8 +17,7 @@ MOST_DIMENSIONS = 4
 
 @functools.cache
 def check_gguf(path: Path, content: str) -> None:
-    """Raise a UserError if a file is not GGUF, or ends within its header or before its last tensor. `content`: the
-    digest of the file, for the cache."""
+    """Raise a UserError if a file is not GGUF, or ends before its last tensor. `content`: its digest, for the cache."""
     with open(path, "rb") as file:
         header = _Header(file, path.stat().st_size)
         try:

@@ -159,8 +159,8 @@ class States:
 class CausalReader(FrozenReader):
     """A causal language model with the passages that it reads, used in place of a Reader and its CandidateReader.
 
-    log p(y|z,x) is looked up in the table. Missing entries are read by the model, which is loaded only then. UserError:
-    a sentence without its text.
+    log p(y|z,x) is looked up in the table. Missing entries are read by the model, which is loaded only then. Sentences
+    need their `text`.
     """
 
     def __init__(

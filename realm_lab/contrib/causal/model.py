@@ -89,7 +89,7 @@ class CausalModel:
 
                 given["quantization_config"] = GgufConfig(dequantize=True)  # the same numbers whatever is installed
             model = AutoModelForCausalLM.from_pretrained(dtype=PRECISIONS[precision], **given)
-        except Exception as error:  # the file may be of anyone, and the libraries raise anything
+        except Exception as error:  # any file may be named, and the libraries raise any exception
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"no causal language model that transformers opens ({reason})", path=checkpoint) from None
         if not self._tokenizer.is_fast:

@@ -71,8 +71,8 @@ def read_references(path: Path) -> list[Question]:
 
 
 def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
-    """Drop blank references; return the questions, and the ids of those all of whose references normalise to nothing,
-    which `prepare` leaves out too."""
+    """Return the questions without blank references, and the ids of questions that are left out, as in `prepare`: all
+    references, or all updated ones, normalise to nothing."""
     kept, unscorable = [], []
     for question in questions:
         both = question.answers, question.answers_updated or question.answers

@@ -50,7 +50,7 @@ def _trivia_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
 
 
 def _trivia_question(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """The test questions have no answers: the value is "<unk>", without aliases."""
+    """Yield a question of TriviaQA on the Hub. Test questions have no answers, but the value "<unk>" and no aliases."""
     given = record.inside("answer", record.field("answer", dict))
     answers = given.text("value"), *given.texts("aliases")
     if answers == ("<unk>",):

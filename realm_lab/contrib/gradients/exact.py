@@ -2,8 +2,8 @@
 
 At fixed weights, log p(y|x) = log sum_z p(y|z,x) p(z|x) over every passage and the null document has the gradient
 r(z) = p(z|y,x) - p(z|x) in the score f(x,z) (Guu et al. 2020, Appendix A). An estimate considers fewer passages, or
-maximises another objective: its r(z) is 0 elsewhere. Either is carried to the query vectors, g(x) = sum_z r(z)
-Embed_doc(z), and to all weights of the retriever, sum_x sum_z r(z) grad f(x,z).
+maximises another objective; its r(z) is 0 for other passages. From r(z) follow the gradients in the query vectors,
+g(x) = sum_z r(z) Embed_doc(z), and in all weights of the retriever, sum_x sum_z r(z) grad f(x,z).
 """
 
 # Shapes: S sentences, N passages, C = N + 1 columns with the null document first, K candidates, R draws, D embedding
@@ -51,12 +51,12 @@ class Estimate(NamedTuple):
     rows: Find
     objective: Objective = marginal
     draws: int = 1  # more than 1: it is random
-    log_reader_SC: Tensor | None = None  # in place of the reader's: a reward
+    log_reader_SC: Tensor | None = None  # of a reward, in place of the reader's
 
 
 class Quality(NamedTuple):
-    """Distance of an estimate from the exact gradient. Squares are means over the sentences, as shares of the exact
-    gradient's: bias of the mean over the draws, variance around it, error = bias + variance."""
+    """Distance of an estimate from the exact gradient. Bias of the mean over the draws, variance around this mean, and
+    error = bias + variance are squares, as shares of the exact gradient's square."""
 
     name: str
     cosine: float  # of the query vectors' gradients of all sentences together, mean over the draws

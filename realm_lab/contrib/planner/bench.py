@@ -36,8 +36,8 @@ SEARCH_ROWS = 1 << 18
 class Speeds(NamedTuple):
     """Rates of a device per second, and durations in seconds."""
 
-    embed_operations: float  # a second
-    train_operations: float  # a second
+    embed_operations: float  # per second
+    train_operations: float  # per second
     update_seconds: float  # of the optimisers' update in a step
     search_row_query_seconds: float  # of scoring a row of the index for one query of a batch
 

@@ -17,7 +17,7 @@ class Device(NamedTuple):
     name: str
     matrix_operations: dict[str, float | None]
     memory_bytes: float
-    bandwidth_bytes: float  # a second
+    bandwidth_bytes: float  # per second
     source: str
 
     def operations(self, precision: str) -> float:

@@ -172,7 +172,7 @@ def freshness(steps: int, interval_steps: int, times: Seconds, request: Request,
     refresh, stop = (times.build, 0.0) if beside else (times.inline, times.inline)
     devices = request.trainers + (request.builders if beside else 0)
     mean = late + (every - 1) / 2
-    hours = (steps * times.step + max(0, steps - 1) // every * stop + times.inline) / HOUR  # and the first index
+    hours = (steps * times.step + max(0, steps - 1) // every * stop + times.inline) / HOUR  # with the first index
     share = stop / (stop + every * times.step) if every < steps else 0.0
     cost = None if request.price is None else request.price * hours * devices
     ages = (late, mean, late + every - 1, mean * times.step)

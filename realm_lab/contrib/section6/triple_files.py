@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from realm_lab.contrib import formats  # noqa: F401  # first: its tables are more general
+from realm_lab.contrib import formats  # noqa: F401  # registered first, since its tables are more general
 from realm_lab.engine.corpus.readers.inputs import InputFile
 from realm_lab.engine.corpus.readers.registry import Dropped, register_reader
 from realm_lab.engine.corpus.readers.squad import readable_title
@@ -38,8 +38,8 @@ class _Triple(NamedTuple):
     number: int
     subject: str | None
     relation: str
-    iri: str | None  # the object, if it is one
-    literal: str | None  # else
+    iri: str | None  # the object, if it is an IRI
+    literal: str | None  # the object, if it is a literal
     language: str  # of the literal
 
 
