@@ -70,7 +70,7 @@ class PlainReading:
         size = rows_nD.shape[1]
         low, high = rows_nD.aminmax()
         largest = float(torch.maximum(-low, high))
-        check_numbers(start, largest, self._largest, size)
+        check_numbers(largest, self._largest, size)
         score_nB = multiply(rows_nD.float(), self._query_DB, score_nB)
         small = UNDERFLOW * size * (1 + largest + self._largest)
         error_B = self._sums * self._norm_B * (largest * size**0.5) + small

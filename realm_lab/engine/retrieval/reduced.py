@@ -69,7 +69,7 @@ class ReducedCopy:
         for start in range(0, total, GROUP_ROWS):
             part = slice(start, start + GROUP_ROWS)
             exact_nD = embeddings_ND[part].double() - self.centre_D
-            check_numbers(start, float(exact_nD.norm(dim=1).max()), 0.0, 1)
+            check_numbers(float(exact_nD.norm(dim=1).max()), 0.0, 1)
             if kind == torch.int8:
                 blocks_gSD = functional.pad(exact_nD, (0, 0, 0, -len(exact_nD) % block)).view(-1, block, size)
                 stored_gSD, unit_g = as_bytes(blocks_gSD)
@@ -107,7 +107,7 @@ class ReducedReading:
         groups = slice(start // GROUP_ROWS, -(-end // GROUP_ROWS))
         lost, norm = max(copy.lost_C[groups]), max(copy.norm_C[groups])
         true_norm = norm + lost + copy.centre_norm  # an upper bound
-        check_numbers(start, true_norm, self._largest, size)
+        check_numbers(true_norm, self._largest, size)
         error_B = self._norm_B * lost + (self._lost_B + SUM_ERROR * size * (self._norm_B + self._lost_B)) * norm
         error_B += SUM_ERROR * self._norm_B * true_norm  # the rounding of true scores and of the shift
         error_B += UNDERFLOW * size * (1 + self._largest + norm)

@@ -94,12 +94,12 @@ def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:
     return query_BD.detach()
 
 
-def check_numbers(start: int, largest: float, largest_query: float, size: int) -> None:
-    """Refuse rows from `start` on, with numbers up to `largest`, that are not finite, or whose scores would not be."""
+def check_numbers(largest: float, largest_query: float, size: int) -> None:
+    """Refuse rows with numbers up to `largest` that are not finite, or whose scores would not be."""
     if not largest < torch.inf:
         raise UserError(
-            f"the index holds numbers that are not finite, in passages {start} and following: the training had "
-            "diverged when it was built; lower the learning rates and build it again"
+            "the index holds numbers that are not finite: the training had diverged when it was built; lower the "
+            "learning rates and build it again"
         )
     if largest * largest_query * size > LARGEST_SCORE:
         raise UserError(
