@@ -103,7 +103,7 @@ def found_rows_read_before_they_are_there(patches: pytest.MonkeyPatch) -> None:
 def moments_loaded_to_the_host(patches: pytest.MonkeyPatch) -> None:
     def load(optimiser: ScheduledAdamW, tensors: dict[str, Tensor]) -> None:
         original(optimiser, tensors)
-        moments = optimiser._adamw.state
+        moments = optimiser._moments
         for parameter, parts in moments.items():
             moments[parameter] = {part: value.cpu() for part, value in parts.items()}
 

@@ -24,6 +24,7 @@ from realm_lab.engine.models.inputs import Batch
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.exact import ExactSearch
 from realm_lab.engine.training.flops import encoder_operations
+from realm_lab.engine.training.optimiser import ScheduledAdamW
 from realm_lab.errors import UserError
 from realm_lab.records.files import write_json
 from realm_lab.records.validation import read_record
@@ -164,10 +165,10 @@ def _training(params: Params, work: Workload, device: torch.device) -> tuple[flo
     seconds = _median_seconds(read, device)
     lengths = np.full(batch.tokens_BL.shape[0], batch.tokens_BL.shape[1])
     operations = 3.0 * encoder_operations(work.shape, lengths).sum()
-    adamw = torch.optim.AdamW(reader.parameters(), fused=True)
+    optimiser = ScheduledAdamW("reader", reader, params.pretrain.reader, 1, set())
     for parameter in reader.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    update = _median_seconds(adamw.step, device)
+    update = _median_seconds(lambda: optimiser.step(0), device)
     return operations / seconds, update * work.trained_parameters / work.reader_parameters
 
 

@@ -180,7 +180,7 @@ class FinetuneTask(ModelsTask):
                 (-objective).backward()
             sums_3 += torch.stack(parts).detach()
         if leaf_BD.grad is not None:
-            query_BD.backward(leaf_BD.grad)
+            (query_BD * leaf_BD.grad).sum().backward()
         return tuple(sums_3.tolist())
 
     def _objectives(self, found: Found, query_BD: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from realm_lab.engine.core.process import ranks, sum_over_ranks_, to_device
 from realm_lab.engine.models.embedder import Embedder
@@ -52,17 +53,13 @@ class ScheduledAdamW:
         self.named = {key: value for key, value in module.named_parameters() if key not in frozen}
         decayed = [value for value in self.named.values() if value.ndim > 1]
         plain = [value for value in self.named.values() if value.ndim <= 1]
-        self._adamw = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
-            lr=settings.learning_rate,
-            betas=(BETA1, self._recipe.beta2),
-            eps=EPSILON,
-            fused=True,
-        )
+        self._groups = (decayed, WEIGHT_DECAY), (plain, 0.0)
+        self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        self._adamw.zero_grad(set_to_none=True)
+        for parameter in self.named.values():
+            parameter.grad = None
 
     def step(self, step: int) -> dict[str, float]:
         """Clip and update; returns the learning rate used and the gradient norm before clipping.
@@ -70,31 +67,49 @@ class ScheduledAdamW:
         If the norm is not finite nothing is updated: the caller checks the returned norm.
         """
         rate = self._settings.learning_rate * learning_rate_factor(step, self._total_steps, self._settings)
-        for group in self._adamw.param_groups:
-            group["lr"] = rate
         norm = float(nn.utils.clip_grad_norm_(self.named.values(), CLIP_NORM))
         if math.isfinite(norm):
-            if not self._recipe.bias_correction:
-                self._skip_bias_correction()
-            self._adamw.step()
+            for parameters, decay in self._groups:
+                self._update({one: one.grad for one in parameters if one.grad is not None}, rate, decay)
         return {f"learning_rate_{self.name}": rate, f"gradient_norm_{self.name}": norm}
 
-    def _skip_bias_correction(self) -> None:
-        """Disable Adam's bias correction, as BERT does: 1 - beta^t is exactly 1 after infinitely many steps."""
-        for parameter in self.named.values():
-            if parameter.grad is not None and not self._adamw.state[parameter]:
-                self._adamw.state[parameter] = {
-                    "step": torch.tensor(torch.inf, device=parameter.device),
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
+    @torch.no_grad()
+    def _update(self, gradients: dict[nn.Parameter, Tensor], rate: float, decay: float) -> None:
+        """Update these parameters as torch.optim.AdamW does. That class would import the compiler of torch first, which
+        takes as long as torch itself."""
+        for parameter in gradients.keys() - self._moments.keys():
+            self._moments[parameter] = self._first_moments(parameter)
+        moments = [self._moments[parameter] for parameter in gradients]
+        if gradients:
+            adamw(
+                [*gradients],
+                [*gradients.values()],
+                [one["exp_avg"] for one in moments],
+                [one["exp_avg_sq"] for one in moments],
+                [],
+                [one["step"] for one in moments],
+                fused=True,
+                amsgrad=False,
+                beta1=BETA1,
+                beta2=self._recipe.beta2,
+                lr=rate,
+                weight_decay=decay,
+                eps=EPSILON,
+                maximize=False,
+            )
+
+    def _first_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return zeros, and the number of steps for the bias correction, which BERT's optimiser lacks: 1 - beta^t is
+        exactly 1 after infinitely many steps."""
+        steps = torch.tensor(0.0 if self._recipe.bias_correction else torch.inf, device=parameter.device)
+        return {"step": steps, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
     def state(self) -> dict[str, Tensor]:
         """Return Adam's moments and step counts by parameter name, for a checkpoint."""
         return {
             f"{self.name}.{key}.{part}": value
             for key, parameter in self.named.items()
-            for part, value in self._adamw.state.get(parameter, {}).items()
+            for part, value in self._moments.get(parameter, {}).items()
         }
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
@@ -103,7 +118,7 @@ class ScheduledAdamW:
             prefix = f"{self.name}.{key}."
             parts = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
             if parts:
-                self._adamw.state[parameter] = {
+                self._moments[parameter] = {
                     part: value.to(parameter.device, copy=True) for part, value in parts.items()
                 }
 
