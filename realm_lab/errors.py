@@ -142,8 +142,8 @@ def install_line(extra: str) -> str:
 
 @contextmanager
 def needs(what: str, package: str, extra: str = "") -> Iterator[None]:
-    """Import inside it a package that only `what` needs. UserError: the package is not installed. `extra`: the extra
-    that installs it."""
+    """Enclose the import of a package that only `what` needs. UserError: the package is not installed. `extra`: the
+    extra of realm_lab that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:

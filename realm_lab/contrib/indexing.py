@@ -51,7 +51,8 @@ def _run_index(options: argparse.Namespace) -> None:
 
 
 def build(context: Context, stage: str | None) -> Embeddings:
-    """Embed the knowledge corpus with the models of a finished stage (the last before fine-tuning), unless done."""
+    """Return the embeddings of the knowledge corpus by the embedder of a finished stage (None: the last before
+    fine-tuning), from the store or computed now."""
     from realm_lab.engine.systems.registry import system_of
 
     chosen = stage.replace("-", "_") if stage else context.trained()

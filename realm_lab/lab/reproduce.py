@@ -127,7 +127,7 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
     parameters = Path(root) / "params.yaml"
     if not is_quick and parameters.is_file():
         write_text(folder / "params.yaml", parameters.read_text(encoding="utf-8"))
-    given = [path for path in Path(root).glob("models/*") if not any(path.glob("*/manifest.json"))]  # no stage's
+    given = [path for path in Path(root).glob("models/*") if not any(path.glob("*/manifest.json"))]  # a user's
     for path in (Path(root) / "data" / "raw", *given):
         inputs = folder / path.relative_to(root)
         if path.is_dir() and not inputs.exists():

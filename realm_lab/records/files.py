@@ -166,7 +166,8 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_output(path: Path, inputs: Iterable[Path]) -> None:
-    """Raise a UserError if an existing output file is one of the inputs, or lies in a folder of the inputs."""
+    """Raise a UserError if an existing output file is one of the inputs, or lies inside an input that is
+    a folder."""
     path = Path(path)
     for other in map(Path, inputs) if path.exists() else ():
         if other.exists() and (path.samefile(other) or other.resolve() in path.resolve().parents):

@@ -108,7 +108,8 @@ def _ask_run(options: argparse.Namespace) -> None:
 
 
 def _score_file(options: argparse.Namespace) -> None:
-    """Print the scores of a file of predictions; unscored or problematic items go to stderr."""
+    """Print the scores of a file of predictions. Unscored or problematic items go to stderr; with --json all
+    is one object on stdout."""
     from realm_lab.contrib.evaluating.predictions import read_references, score_predictions
 
     questions = read_references(options.questions) if options.questions else _prepared_questions(options)

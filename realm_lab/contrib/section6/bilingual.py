@@ -100,7 +100,7 @@ class BilingualWorld(ToyWorld):
             yield question._replace(question=self.translated(question.question)), new, gold
 
     def articles(self, count: int) -> Iterator[Article]:
-        """Return articles, each in one of the languages, so that nothing before pre-training shows translations."""
+        """Return filler articles, each in one language, so that none has a sentence next to its translation."""
         rng = numpy_generator(self.seed, "article-languages")
         for sentence, restated, other in super().articles(count):
             if rng.random() < 0.5:

@@ -32,7 +32,7 @@ class BilingualOptions(WorldOptions):
 
 
 class DrawnOptions(WorldOptions):
-    """The toy world with images as knowledge: Z draws facts without a word (model.pictures reads them)."""
+    """The toy world with pictures of facts as passages of Z, most without text; needs model.pictures."""
 
     pictures: Literal["facts", "captioned", "shuffled"] = "facts"
     """Each fact as an image in place of its sentence; `captioned`: an image and a sentence, a passage each; `shuffled`:

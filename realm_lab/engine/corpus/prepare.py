@@ -24,7 +24,7 @@ from realm_lab.records.digests import write_last
 from realm_lab.records.files import DiskFull, atomic_directory, digest, digest_file
 
 FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is reused
-PASSAGE_WORDPIECES = "wordpieces of passages"  # a count that only sources of texts have
+PASSAGE_WORDPIECES = "wordpieces of passages"  # a name in Manifest.counts; only text sources count them
 
 
 def corpus_inputs(params: Params, seed: int) -> dict[str, Any]:

@@ -147,9 +147,10 @@ def measure_support(
     origins: np.ndarray,
     supporting: Sequence[Sequence[int]],
 ) -> Support | None:
-    """Read masked sentences with a passage that supports the answer, one of `supporting`, and with other passages, each
-    as the retriever finds them first. The others contain the masked wordpieces if and only if that passage does, so
-    that these words never make the difference."""
+    """Compare log p(y|z,x) of masked sentences with a passage that supports the answer (the first of `supporting` that
+    the retriever finds, else the first listed) and with the first WITHOUT other passages that it finds. These contain
+    the masked wordpieces if and only if that passage does, so that the words never make the difference. None: no
+    sentence has such passages."""
     rows_BK = np.full((len(masked), 1 + WITHOUT), ABSENT, np.int64)
     has_words_B, is_candidate_B = np.zeros((2, len(masked)), bool)
     bodies = retriever.passages.bodies

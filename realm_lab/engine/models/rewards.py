@@ -1,9 +1,9 @@
 """Rewards: p(y|z,x) in pre-training without a reader.
 
 A reward is a pure function (request) -> bool [K], true for the passages that it rewards: p(y|z,x) is 1 for these, and
-near 0 for other passages and the null document. Nothing is read, so a reward is a control for reading: `containment`
-needs only the words. A reward is registered here under a name, or `pretrain.reward` names custom code,
-`package.module:function`, with its options, such as experiments/evidence.py.
+near 0 for other passages and the null document. No passage is read, so training with a reward shows what the reader
+adds: `containment` only looks for the masked wordpieces. A reward is registered here under a name, or
+`pretrain.reward` names custom code, `package.module:function`, with its options, such as experiments/evidence.py.
 """
 
 # Shapes: K passages

@@ -135,8 +135,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
-    """Raise a UserError if a folder has no readable model. Only config.json, the names of the weight files and their
-    headers are read. `names`: other values of the parameter, for the remedy."""
+    """Raise a UserError if a folder has no model of a supported kind. Only config.json, the names of weight files and
+    their headers are read. `names`: values that may be given instead of a folder, for the remedy."""
     config = folder / "config.json"
     for path in (config, *weight_files(folder)):
         if not path.is_file() and (pickled := folder / "pytorch_model.bin").is_file():

@@ -1,8 +1,8 @@
 """params.yaml -> Params: presets, overrides, and errors that name the line.
 
 The types (parameters.py) hold the paper's values. A preset (presets/NAME.yaml) overrides some of them, and each
-line of params.yaml that is not empty overrides the preset. A package of plug-ins has the options of its systems in
-a built-in preset (presets/NAME.yaml, in the folder of its plug-in module).
+key of params.yaml that has a value overrides the preset. A package of plug-ins may add options of its systems to the
+built-in preset NAME, by a file presets/NAME.yaml in the folder of its plug-in module.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ FOLDER = content("weights")
 class Section(BaseModel):
     """A group of parameters: frozen; an unknown name is an error."""
 
-    # An infinity has no JSON and so no run_key.
+    # allow_inf_nan: JSON has neither infinity nor NaN, and the run_key is a digest of JSON
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     _reader: tuple[str, str] = ("", "")  # of a view: the stage that reads it, and the section's name with a dot

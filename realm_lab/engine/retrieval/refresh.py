@@ -32,7 +32,7 @@ class Progress(NamedTuple):
 
     step: int
     under_way: int  # refreshes that were asked for and are not searched yet
-    overlap: Callable[[], float]  # measures the share of the fresh top k that the index finds; embeds a few passages
+    overlap: Callable[[], float]  # estimates the index's share of the top k by current weights, not too low
 
 
 class RefreshPolicy(Protocol):
