@@ -40,7 +40,7 @@ def _count(self: FlopCount, func: Any, types: Any, args: Any = (), kwargs: Any =
 
 
 # Not in the class, where torch would wrap it: the wrapper imports the compiler, which takes as long as torch itself.
-FlopCount.__torch_dispatch__ = _count  # type: ignore[method-assign]
+FlopCount.__torch_dispatch__ = _count  # type: ignore[assignment, method-assign]
 
 
 @contextmanager
