@@ -45,11 +45,11 @@ def run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int 
 def undrawn() -> Iterator[None]:
     """Inside, the figures of a report are empty files: to draw them takes as long as the whole tiny line. The tests of
     reporting draw, and so do all processes that tests start."""
-    from realm_lab.evidence.report import rendered
+    from realm_lab.evidence.report import report_files
     from realm_lab.evidence.report.figures import Drawing
 
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(rendered, "draw", lambda sketch, **how: Drawing(sketch.name, {"png": b""}))
+        patches.setattr(report_files, "draw", lambda sketch, **how: Drawing(sketch.name, {"png": b""}))
         yield
 
 

@@ -20,9 +20,9 @@ from realm_lab.errors import UserError, suggestion
 from realm_lab.evidence.report.code_notes import commit_of, commits_line
 from realm_lab.evidence.report.confounds import differing_parameters, parameters_of
 from realm_lab.evidence.report.frames import StudyFrames, load_runs
-from realm_lab.evidence.report.rendered import terminal_text
 from realm_lab.evidence.report.report import write_page, write_report
 from realm_lab.evidence.report.report_data import DEFAULT_METRICS
+from realm_lab.evidence.report.report_files import terminal_text
 from realm_lab.records.files import digest
 from realm_lab.records.metrics import METRICS, one_name
 from realm_lab.records.parameters import is_system_option

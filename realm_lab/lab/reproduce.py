@@ -43,8 +43,8 @@ def reproduce(
     """Print the comparison unless `is_silent`; returns 1 if a number is off or a run failed, else 0, and the fields of
     each study. UserError: no such report or cell; a new run without the name of a cell."""
     from realm_lab.evidence.report.frames import load_runs
-    from realm_lab.evidence.report.rendered import stale
     from realm_lab.evidence.report.report_data import load_report
+    from realm_lab.evidence.report.report_files import stale
     from realm_lab.evidence.reproduce import compare_runs, expected_folder
 
     studies = studies_of(root)

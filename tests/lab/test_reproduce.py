@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.evidence.report.rendered import stale
 from realm_lab.evidence.report.report import write_study_report
 from realm_lab.evidence.report.report_data import load_report
+from realm_lab.evidence.report.report_files import stale
 from realm_lab.evidence.reproduce import compare_runs, in_words
 from realm_lab.lab.study import Study, cells_of, read_study_file
 from realm_lab.records.files import write_json

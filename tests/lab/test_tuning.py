@@ -15,7 +15,7 @@ from realm_lab.cli import main
 from realm_lab.engine.params.load import flatten
 from realm_lab.engine.systems.identity import open_stage
 from realm_lab.evidence.ledger import verify
-from realm_lab.evidence.report.rendered import stale
+from realm_lab.evidence.report.report_files import stale
 from realm_lab.lab.housekeeping import unneeded
 from realm_lab.lab.plan import plan_study
 from realm_lab.lab.reproduce import _take_choices

@@ -2,7 +2,7 @@
 
     results.csv     a row for each run            summary.json    the findings, and further data from the runs
     curves.csv      curves of the figure          examples.json   single questions, for the pages
-    report.md       the report, rendered from these files (rendered.py), as are most of figures/*.png
+    report.md       the report, rendered from these files (report_files.py), as are most of figures/*.png
     report.html     report.md with the examples, one page: of the default run, and with `--html`
     tables/*.tex    LaTeX tables, with figures/*.pdf and *.svg only with `--paper`
 
@@ -30,8 +30,8 @@ from realm_lab.evidence.report.frames import (
     results_text,
 )
 from realm_lab.evidence.report.index import write_index
-from realm_lab.evidence.report.rendered import render_again, write_rendered
 from realm_lab.evidence.report.rendering import html, page, title_of
+from realm_lab.evidence.report.report_files import render_again, write_files
 from realm_lab.evidence.report.sections.more_figures import own_figures
 from realm_lab.evidence.report.tables import coverage
 from realm_lab.records.files import read_json, write_json, write_text
@@ -170,4 +170,4 @@ def write_report(
         write_text(folder / "curves.csv", results_text(report.curves))
     if explorer:
         write_json(folder / "examples.json", explorer_data(study))
-    return write_rendered(folder, report, [drawing for _, drawing in own], paper=paper)
+    return write_files(folder, report, [drawing for _, drawing in own], paper=paper)

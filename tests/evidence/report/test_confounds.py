@@ -16,8 +16,8 @@ from realm_lab.evidence.report.confounds import (
     rounding_notes,
 )
 from realm_lab.evidence.report.frames import load_study
-from realm_lab.evidence.report.rendered import render_again, stale
 from realm_lab.evidence.report.report import write_study_report
+from realm_lab.evidence.report.report_files import render_again, stale
 from realm_lab.records.files import read_json
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyRecord, write_study_record

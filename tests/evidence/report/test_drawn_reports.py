@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from realm_lab.evidence.report.frames import StudyFrames
-from realm_lab.evidence.report.rendered import stale
+from realm_lab.evidence.report.report_files import stale
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.records.files import read_json
 from realm_lab.records.plugins import Choice

@@ -8,8 +8,8 @@ from typing import Any
 
 from realm_lab.evidence.report.figures import Sketch, draw, history_figure
 from realm_lab.evidence.report.frames import frame, results_text
-from realm_lab.evidence.report.rendered import tidy, write_figures
 from realm_lab.evidence.report.rendering import render_piece
+from realm_lab.evidence.report.report_files import tidy, write_figures
 from realm_lab.evidence.statistics.wording import NOTHING, number
 from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.records.metrics import CURVES, metric

@@ -28,7 +28,7 @@ from realm_lab.records.study import DEFAULT
 MOST_DIFFERENCES = 5  # of a file, that `stale` lists
 
 
-def write_rendered(folder: Path, report: Report, own: Sequence[Drawing] = (), *, paper: bool = False) -> dict[str, Any]:
+def write_files(folder: Path, report: Report, own: Sequence[Drawing] = (), *, paper: bool = False) -> dict[str, Any]:
     """Write the files of a report, with the custom figures `own`; returns the content of summary.json."""
     sections = sections_of(report)
     summary = summary_of(report, sections)
@@ -45,7 +45,7 @@ def write_rendered(folder: Path, report: Report, own: Sequence[Drawing] = (), *,
 def render_again(folder: Path) -> None:
     """Write a report again from its data. UserError: the report is broken."""
     report = load_report(folder)
-    write_rendered(folder, report, paper=(folder / "tables" / "all.tex").is_file())
+    write_files(folder, report, paper=(folder / "tables" / "all.tex").is_file())
     for name, text in _of_default(folder, report).items():
         write_text(folder / name, text)
 
