@@ -14,7 +14,7 @@ from realm_lab.records.files import read_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MISSING = ("dvc", "faiss", "mlflow", "optuna", "sqlalchemy", "submitit")  # the packages of the extras
-COMPILER = ("torch._dynamo", "sympy")  # torch's own, which takes a second to import: a run does so only to compile
+COMPILER = ("torch._dynamo", "sympy")  # torch's own, which takes a second to import: a plain run does not
 STUDY = "question: What?\npreset: smoke\nseeds: [0]\nbaseline: one\ncells: {one: {}}\n"
 
 
