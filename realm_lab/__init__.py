@@ -65,7 +65,7 @@ _PUBLIC = {
     "register_metric": "records.metrics",
     "register_objective": "engine.models.objectives",
     "register_reward": "engine.models.rewards",
-    "register_refresh": "engine.retrieval.refresh",
+    "register_refresh": "engine.retrieval.refresh_policies",
     "register_search": "engine.retrieval.backends",
     "register_reader": "engine.corpus.readers.registry",
     "register_seed_rule": "lab.rules.seeds",

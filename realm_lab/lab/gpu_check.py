@@ -26,7 +26,7 @@ from realm_lab.engine.core.process import autocast, pick_device
 from realm_lab.engine.params.load import load
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.exact import ExactSearch
-from realm_lab.engine.retrieval.refresh import Interval, Progress
+from realm_lab.engine.retrieval.refresh_policies import Interval, Progress
 from realm_lab.engine.systems.identity import open_stage, plan_run
 from realm_lab.errors import UserError
 from realm_lab.lab.worker import run_stage

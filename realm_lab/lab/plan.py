@@ -15,7 +15,7 @@ from realm_lab.engine.masking import check_masking
 from realm_lab.engine.params.changes import phases
 from realm_lab.engine.params.load import beyond_preset, flatten, laid_over, parameter_errors, resolve, setting
 from realm_lab.engine.params.parameters import Params
-from realm_lab.engine.retrieval.refresh import check_refresh
+from realm_lab.engine.retrieval.refresh_policies import check_refresh
 from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, plan_run, plan_runs
 from realm_lab.engine.systems.registry import system_of, with_options
 from realm_lab.errors import UserError

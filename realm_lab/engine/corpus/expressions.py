@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import regex
@@ -16,14 +17,22 @@ _ASCII = {r"\p{Lu}": "A-Z", r"\p{Ll}": "a-z", r"\p{L}": "A-Za-z", r"\p{M}": "", 
 
 
 class Expression:
-    """One expression, compiled for any text and for plain ASCII. Classes of Unicode may be used only inside brackets,
-    and look-behinds need a fixed width, as in `re`."""
+    """One expression, for any text and for plain ASCII; each form is compiled when it is first used. Classes of Unicode
+    may be used only inside brackets, and look-behinds need a fixed width, as in `re`."""
 
     def __init__(self, pattern: str):
-        self._any, plain = regex.compile(pattern), pattern
+        self._pattern = pattern
+
+    @cached_property
+    def _any(self) -> regex.Pattern[str]:
+        return regex.compile(self._pattern)
+
+    @cached_property
+    def _plain(self) -> re.Pattern[str]:
+        plain = self._pattern
         for unicode, ascii_only in _ASCII.items():
             plain = plain.replace(unicode, ascii_only)
-        self._plain = re.compile(plain, re.ASCII)
+        return re.compile(plain, re.ASCII)
 
     def of(self, text: str) -> Any:
         """The compiled expression for a text."""

@@ -40,7 +40,7 @@ PARTS = {
     "corpus.source": "realm_lab.engine.corpus.sources:CORPUS_SOURCES",
     "corpus.tagger": "realm_lab.engine.corpus.sources:TAGGERS",
     "pretrain.masking": "realm_lab.engine.masking:MASKING_SCHEMES",
-    "pretrain.refresh.policy": "realm_lab.engine.retrieval.refresh:REFRESH_POLICIES",
+    "pretrain.refresh.policy": "realm_lab.engine.retrieval.refresh_policies:REFRESH_POLICIES",
     "pretrain.search.backend": "realm_lab.engine.retrieval.backends:SEARCH_BACKENDS",
     "pretrain.candidate_source": "realm_lab.engine.retrieval.candidate_sources:CANDIDATE_SOURCES",
     "pretrain.objective": "realm_lab.engine.models.objectives:OBJECTIVES",

@@ -36,7 +36,7 @@ from realm_lab.engine.training.flops import passage_operations
 from realm_lab.engine.training.optimiser import TrainedModels
 from realm_lab.engine.training.probes import ReaderProbe, StalenessProbe
 from realm_lab.engine.training.query_stream import QueryStream, place_null
-from realm_lab.engine.training.refreshing import RefreshedIndex
+from realm_lab.engine.training.refreshed_index import RefreshedIndex
 from realm_lab.engine.training.watch import CollapseWatch, candidate_health, health_means, quantities
 from realm_lab.records.run import Flag
 

@@ -12,10 +12,10 @@ import torch
 from realm_lab.engine.params.sections import Refresh
 from realm_lab.engine.retrieval.candidates import CandidatePolicy
 from realm_lab.engine.retrieval.index_map import fitted
-from realm_lab.engine.retrieval.refresh import Mapped, Progress
+from realm_lab.engine.retrieval.refresh_policies import Mapped, Progress
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.training.probes import StalenessProbe
-from realm_lab.engine.training.refreshing import RefreshedIndex
+from realm_lab.engine.training.refreshed_index import RefreshedIndex
 from tests.tiny_system import TinySystem
 
 K = 8

@@ -1,4 +1,4 @@
-"""Refresh policies as plain decisions; how late they come into use is in tests/engine/training/test_refreshing.py."""
+"""Refresh policies as plain decisions; when their indexes come into use is tested in training/test_refreshed_index.py."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from realm_lab.engine.params.sections import Refresh
-from realm_lab.engine.retrieval.refresh import Progress, check_refresh, refresh_policy
+from realm_lab.engine.retrieval.refresh_policies import Progress, check_refresh, refresh_policy
 from tests.factories.errors import refused
 
 STEPS = 60

@@ -10,7 +10,7 @@ steps, before the next. A policy is registered under a name, or `pretrain.refres
         def wants_refresh(self, now: Progress) -> bool:
             return now.step >= self._first and now.step.bit_count() == 1
 A policy without options takes only the settings (records/plugins.py).
-The delay until a new index is used (`delay_steps`) is the same for every policy: training/refreshing.py.
+The delay until a new index is used (`delay_steps`) is the same for every policy: training/refreshed_index.py.
 """
 
 from __future__ import annotations

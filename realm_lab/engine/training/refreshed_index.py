@@ -17,7 +17,7 @@ from realm_lab.engine.core.process import on_first_rank
 from realm_lab.engine.models.embedder import Embedder
 from realm_lab.engine.params.sections import Refresh
 from realm_lab.engine.retrieval.index_map import fitted
-from realm_lab.engine.retrieval.refresh import Mapped, Progress, refresh_policy
+from realm_lab.engine.retrieval.refresh_policies import Mapped, Progress, refresh_policy
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.search import IndexGeneration
 from realm_lab.engine.retrieval.staleness import Drift
