@@ -35,7 +35,7 @@ def processor() -> str:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device = CPU) -> float:
-    """Measure wall-clock seconds of one call, to the end of the work that it started on the device."""
+    """Return the wall-clock seconds of one call, including the work that it started on the device."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     started = time.perf_counter()

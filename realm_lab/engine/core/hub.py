@@ -21,7 +21,7 @@ def is_dataset(name: Path | str) -> bool:
 
 
 def dataset(name: Path | str) -> Path:
-    """Fetch hf-dataset://ORG/NAME[@REVISION][/PATH] and return the local file or folder. UserError: there is none."""
+    """Fetch hf-dataset://ORG/NAME[@REVISION][/PATH] and return the local file or folder. UserError: not found."""
     found = _NAME.fullmatch(str(name))
     if not found:
         raise UserError("no such name", "expected hf-dataset://ORG/NAME, @REVISION and /PATH are optional", path=name)

@@ -1,6 +1,6 @@
 """Let a rank ask other ranks questions at any time; threads of the asked ranks answer.
 
-An exchange of process.py needs all ranks at once. Here a rank may ask while other ranks compute, or wait for it in
+The exchanges of process.py need all ranks at once. Here a rank may ask while others compute, or wait for it in
 `on_first_rank`. Messages are tensors in the format of safetensors, never pickles. The connections, over IPv4 or IPv6,
 are made once and need a key that the ranks share.
 """
@@ -32,7 +32,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.launched import launched
 
 Message = dict[str, Tensor]
-ERROR = "error"  # name of a tensor with the bytes of a text
+ERROR = "error"  # name of the tensor with the text of an error, as bytes
 
 
 class Peers:
@@ -89,7 +89,7 @@ class Peers:
                     answer = self._answer(question)
                 except UserError as error:
                     answer = {ERROR: torch.tensor(list(str(error).encode()), dtype=torch.uint8)}
-                except BaseException as error:  # closes the connection; the asking rank reports this error
+                except BaseException as error:  # the connection closes; the asking rank reports this error
                     announce_failure(error)
                     raise
                 connection.send_bytes(save({name: value.cpu().contiguous() for name, value in answer.items()}))

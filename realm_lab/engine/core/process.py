@@ -42,7 +42,7 @@ class RankLost(UserError):
 
 
 class Ranks(NamedTuple):
-    """Number of this process, and of all processes that share the run."""
+    """Number of this process, and how many processes share the run."""
 
     rank: int
     size: int
@@ -105,8 +105,8 @@ def to_device(values: Tensor | np.ndarray, device: torch.device) -> Tensor:
 
 
 def limit_threads(threads: int) -> None:
-    """Use `threads` cores in this process. 0: as many as torch chooses, but no more than the process may use,
-    unless OMP_NUM_THREADS is set."""
+    """Use `threads` cores in this process. 0: as many as torch chooses; if OMP_NUM_THREADS is not set, no more than the
+    process may use."""
     if not threads and "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > cores():
         threads = cores()
     if threads:
@@ -120,14 +120,14 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 
 def shared_casts(device: torch.device) -> AbstractContextManager[object]:
-    """Keep torch's cache of cast weights: each trained weight is cast once for all `autocast` blocks inside. Torch
-    forgets its casts when the outermost block ends. This block casts nothing itself."""
+    """Cast each trained weight only once for all `autocast` blocks inside, as torch keeps its casts until the outermost
+    block ends. This block casts nothing itself."""
     return torch.autocast(device.type, torch.bfloat16, enabled=False)
 
 
 def connect(device: torch.device) -> None:
-    """Connect to the other ranks, if there are any: by gloo for tensors on the CPU, by torch's backend of the device
-    for others (NCCL for CUDA). UserError: the ranks did not meet."""
+    """Connect to the other ranks, if there are any: by gloo for tensors on the CPU, and by torch's backend of the
+    device for tensors on it (NCCL for CUDA). UserError: the ranks did not meet."""
     group = launched()
     if group.size == 1 or dist.is_initialized():
         return
@@ -237,7 +237,7 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 def any_rank(flag: bool) -> bool:
-    """Return true on every rank if it is true on one."""
+    """Return true on every rank if `flag` is true on any rank."""
     return summed(float(flag))[0] > 0
 
 
@@ -295,7 +295,7 @@ def announce_failure(error: BaseException) -> None:
     kept, since it causes the later ones."""
     if isinstance(error, RankLost):
         return
-    with suppress(RuntimeError):  # the rank with the store is gone, and no rank can read it
+    with suppress(RuntimeError):  # the rank with the store is gone, so no rank could read the error
         if _Group.store is not None:
             _Group.store.compare_set("failure", "", f"rank {launched().rank}: {_line(error)}")
 
@@ -329,7 +329,7 @@ class StopRequest:
 
 @contextmanager
 def stop_signals_noted() -> Iterator[StopRequest]:
-    """Only note stop signals inside the block, so that work can stop at a point to resume from."""
+    """Note stop signals inside the block instead of ending at once, so that work can save its state first."""
     request = StopRequest()
     before = {number: signal.signal(number, request.note) for number in STOP_SIGNALS}
     try:

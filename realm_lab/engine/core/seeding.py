@@ -28,7 +28,7 @@ def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
 
 
 class EpochOrder:
-    """Item numbers of an endless sequence of shuffled epochs, addressed by position."""
+    """An endless sequence of item numbers in shuffled epochs, addressed by position."""
 
     def __init__(self, count: int, seed: int, *names: str | int):
         self._count, self._seed, self._names = count, seed, names

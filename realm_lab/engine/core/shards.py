@@ -14,8 +14,8 @@ REMEDY = "delete the folder, it is built again when it is needed"
 
 
 def write_once(path: Path, value: Any) -> None:
-    """Write a JSON file unless it is there. Only one of a machine's processes writes it: on some shared file systems a
-    file that is replaced while another process opens it seems to be gone."""
+    """Write a JSON file unless it is there. Only one of a machine's processes writes it: on some shared file systems, a
+    process that opens a file while another replaces it finds no file."""
     if not path.exists():
         with exclusive(path.with_suffix(".lock")):
             if not path.exists():
@@ -23,8 +23,8 @@ def write_once(path: Path, value: Any) -> None:
 
 
 def in_shards(folder: Path, count: int, write: Callable[[int], None]) -> None:
-    """Write the shards of a folder, each by one of the processes that work on it at the same time. All return when all
-    shards are written."""
+    """Write the shards of a folder, each in one of the processes that call this at the same time. Every process returns
+    when all shards are written."""
     for wait in (False, True):  # first the shards that are free, then wait for the others
         for number in range(count):
             with exclusive(folder / f"shard-{number:05d}.lock", wait) as lock:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from realm_lab.engine.params.sections import Section
 from realm_lab.records.validation import Contradiction, validation_line
 
-Settings = TypeVar("Settings", bound=Section)  # those of pre-training
+Settings = TypeVar("Settings", bound=Section)  # the settings of pre-training
 # Parameters of pre-training that have one value for all steps.
 ALL_STEPS = (
     "steps",
@@ -42,7 +42,7 @@ def checked_changes(section: type[Section], changes: Mapping[int, Mapping[str, A
 
 
 def phases(settings: Settings) -> dict[int, Settings]:
-    """Return step -> the settings from that step on, for step 0 and each step at which one changes. Changes at the last
+    """Return step -> the settings from that step on, for step 0 and each step with a change. Changes at the last
     step or later are left out. Contradiction: the settings of a step do not fit each other."""
     given: Any = settings
     found = {0: settings.model_copy(update={"changes": {}})}
@@ -63,7 +63,7 @@ def phases(settings: Settings) -> dict[int, Settings]:
 
 
 def _section(section: Any, name: str) -> Any:
-    """Return the type of a section in a section; None for a parameter."""
+    """Return the type of the section `name` inside `section`; None if it is a parameter."""
     kind = section.model_fields[name].annotation if name in section.model_fields else None
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
@@ -76,7 +76,7 @@ def _names(section: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _dotted(section: Any, given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value), also for values that are nested in sections."""
+    """Yield (dotted name, value) of each parameter in `given`, which may nest values in sections."""
     for name, value in given.items():
         inner = _section(section, name)
         if inner and isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Checkpoints that parameters name: models of the Hugging Face Hub, and the sizes that model.checkpoint sets.
+"""Fetch, check and digest the checkpoints that parameters name, folders or models of the Hugging Face Hub.
 
-The sizes are read from its config.json before anything runs.
+The sizes of model.checkpoint are read from its config.json before anything runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZES = {
 }
 DISTILBERT_SIZES = {"hidden_size": "dim", "layers": "n_layers", "heads": "n_heads", "intermediate_size": "hidden_dim"}
 OF_ROBERTA = ("roberta", "xlm-roberta")
-# model_type of config.json that is read -> its name; realm: released REALM weights
+# supported model_type of config.json -> its name; realm: released REALM weights
 MODEL_TYPES = {
     "bert": "BERT",
     "realm": "REALM",
@@ -39,7 +39,7 @@ GELUS = ("gelu", "gelu_new")
 # model_type -> field of config.json -> its values that are supported, the first by default
 SUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
     "bert": {"hidden_act": GELUS, "position_embedding_type": ("absolute",), "type_vocab_size": (2,)},
-    "distilbert": {"activation": GELUS},  # of the masked-word head; RoBERTa's and ELECTRA's have only GELU
+    "distilbert": {"activation": GELUS},  # of the masked-word head; the heads of RoBERTa and ELECTRA have only GELU
     "modernbert": {"classifier_activation": GELUS},
 }
 CONVERT = (
@@ -107,7 +107,7 @@ def _fetched(name: str) -> str:
 
 
 def check_config(config: Mapping[str, Any], path: Path) -> None:
-    """Raise a UserError if `config` (config.json at `path`) is of a family, or has a setting, that is not supported.
+    """Raise a UserError if the model type or a setting of `config` (config.json at `path`) is not supported.
 
     The oldest BERT folders name no model type, and some not even an architecture.
     """
@@ -186,7 +186,7 @@ def open_weights(path: Path, framework: str) -> Iterator[Any]:
 
 
 def check_bert(folder: Path, system: str) -> None:
-    """Raise a UserError if a folder holds no BERT, which `system` needs because it is built from BERT's layers."""
+    """Raise a UserError if a folder holds no BERT. `system` needs one, since it is built from BERT's layers."""
     kind = read_object(folder / "config.json").get("model_type")
     if kind not in OF_BERT:
         problem = (
@@ -236,8 +236,8 @@ def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -
 
 
 def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the sizes of model.checkpoint to flat parameters, if it is a folder and `given` (params.yaml with the
-    overrides, no preset) does not set them. UserError: `given` has another size than the folder."""
+    """Add the sizes of model.checkpoint to flat parameters, if it is a folder. UserError: `given` (params.yaml with the
+    overrides, without the preset) has another size than the folder."""
     folder = local(values.get("model.checkpoint"))
     path = Path(folder) / "config.json" if isinstance(folder, str) else None
     config = read_json(path) if path is not None and path.is_file() else None

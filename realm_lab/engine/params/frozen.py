@@ -20,7 +20,7 @@ class FrozenModel:
 
     @staticmethod
     def check_positions(path: Path, passage_length: int, sentence_length: int) -> None:
-        """Raise a UserError if the model was made for fewer tokens than a prompt has wordpieces."""
+        """Raise a UserError if the model has fewer positions than a prompt has wordpieces."""
         raise NotImplementedError
 
     @staticmethod
@@ -30,7 +30,7 @@ class FrozenModel:
 
     @staticmethod
     def reader(context: Any, passages: Any) -> Any:
-        """Return the model as a `FrozenReader` (models/candidate_reader.py) of passages, in a Context."""
+        """Return the model that the parameters of `context` name, as a `FrozenReader` (models/candidate_reader.py)."""
         raise NotImplementedError
 
 

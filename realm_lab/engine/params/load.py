@@ -34,7 +34,7 @@ PRESET_FOLDER = Path(__file__).parent / "presets"
 def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None = None) -> Params:
     """Read `path` on top of its preset, then `overrides` (dotted key -> value), and validate.
 
-    UserError: one line naming the key, the nearest valid one, and the line of the file, or the override.
+    UserError: one line with the key, the nearest valid key, and the line of the file, or the override.
     """
     values = read_values(path, overrides)
     with parameter_errors(values):
@@ -44,16 +44,16 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
 def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Merge `path` with its preset and `overrides` (dotted key -> value), which may name the preset.
 
-    Returns flat values (dotted key -> value), not validated yet. Each value has the file or flag and the line where it
-    was written, except for built-in presets. A missing file counts as empty if the preset is among the overrides. Empty
-    lines of the file are left to the preset.
+    Returns flat values (dotted key -> value), not validated yet. Each value carries the file or flag and the line where
+    it was written, unless it comes from a built-in preset. A missing file counts as empty if the preset is among the
+    overrides. The preset sets each key that has no value in the file.
     """
     path, flags = Path(path), from_flags(overrides or {})
     document = written({}, path) if flags.get("preset") and not path.exists() else read_yaml(path)
     _check_names(document)
     given = laid_over({key: value for key, value in flatten(document).items() if value is not None}, flags)
     given.setdefault("preset", written("toy", path))
-    name = like(str(given["preset"]), reach(given, "preset"))  # true and false carry no line, but their name does
+    name = like(str(given["preset"]), reach(given, "preset"))  # true and false carry no line, but their key does
     values = laid_over(preset_values(name), given)
     with parameter_errors(values):
         listed = values.get("plugins")
@@ -76,8 +76,8 @@ def from_flags(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def setting(values: Mapping[str, Any], *names: str) -> str | None:
-    """Return the dotted key that was set last of those in `names`, else of those that contain or are in one of `names`;
-    None if a built-in preset has chosen all."""
+    """Return the key in `names` that was set last. If none was set, return the last of the set keys that contain one of
+    `names` or lie in it; None if a built-in preset has chosen all values."""
     keys = [key for key in values if isinstance(key, Written)]
     near = [key for key in keys if any(name and is_same_or_inside(name, key) for name in names)]
     return next(reversed([key for key in near if key in names] or near), None)
@@ -85,9 +85,9 @@ def setting(values: Mapping[str, Any], *names: str) -> str | None:
 
 @contextmanager
 def parameter_errors(values: Mapping[str, Any], source: Any = None, prefix: str = "") -> Iterator[None]:
-    """Give an error raised inside the block the line where its parameter was set in flat `values`, else the line of the
-    written value `source` (default: the preset). A contradiction also shows the values that a preset chose. `prefix` is
-    for errors in the file of `source`."""
+    """Add a line to an error raised inside the block: the line where flat `values` set its parameter, else that of the
+    written value `source` (default: the preset). A contradiction also shows the values that a preset chose. `prefix`
+    starts the text of errors in the file of `source`."""
     try:
         yield
         return
@@ -110,14 +110,14 @@ def parameter_errors(values: Mapping[str, Any], source: Any = None, prefix: str 
 
 
 def _chosen(values: Mapping[str, Any], names: Iterable[str]) -> str:
-    """The values of parameters that a built-in preset has chosen, in brackets; "" without any."""
+    """Return in brackets the values of `names` that a built-in preset has chosen; "" if there are none."""
     chosen = [name for name in names if name in values and setting(values, name) is None]
     notes = ", ".join(f"{name} is {show(values[name])}" for name in chosen)
     return f" (in preset '{values['preset']}', {notes})" if notes else ""
 
 
 def part_of(key: str) -> str | None:
-    """Return PARAMETER of the key PARAMETER.OPTION if it names a plug-in, which checks its options; else None."""
+    """Return PARAMETER of a key PARAMETER.OPTION if PARAMETER names a plug-in, which checks the option; else None."""
     above = key.rpartition(".")[0]
     return above if is_part(above) else None
 
@@ -138,8 +138,8 @@ def is_known(key: str) -> bool:
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two sets of flat values; those `above` win and come last. A plug-in that `above` names loses its options
-    `below`."""
+    """Merge two sets of flat values; those `above` win and come last. If `above` names the plug-in of a parameter, its
+    options in `below` are dropped."""
     return {key: value for key, value in below.items() if not {key, part_of(key)} & above.keys()} | dict(above)
 
 
@@ -149,7 +149,7 @@ def resolve(flat: Mapping[str, Any]) -> Params:
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest flat values into sections; a value for a whole section overrides any in it."""
+    """Nest flat values into sections; a value for a whole section replaces the values inside it."""
     values: dict[str, Any] = {}
     for key in sorted(flat, key=lambda key: -key.count(".")):
         *parents, name = key.split(".")
@@ -167,15 +167,16 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_options(value: Any, options: Mapping[str, Any] | None) -> Any:
-    """Add options to a plug-in as it is written; other values stay unchanged, for their type to refuse."""
+    """Add options to a plug-in, written as a name or a mapping; validation refuses any other value later."""
     if not options or not isinstance(value, str | dict):
         return value
     return ({"name": value} if isinstance(value, str) else value) | dict(options)
 
 
 def preset_values(name: Any) -> dict[str, Any]:
-    """Return the changes of preset `name` relative to the paper's defaults, flat: a built-in one, presets/NAME.yaml of
-    the working folder, or the path of a file. UserError: there is none, or it has an unknown parameter."""
+    """Return the flat values that preset `name` changes in the paper's defaults. `name`: a built-in preset, NAME of
+    presets/NAME.yaml in the working folder, or the path of a file. UserError: no such preset, or an unknown
+    parameter."""
     if name in PRESETS:
         return dict(_preset_values(name))
     path = Path(name) if str(name).endswith(".yaml") else OWN_PRESETS / f"{name}.yaml"
@@ -193,7 +194,7 @@ def preset_values(name: Any) -> dict[str, Any]:
 
 @functools.cache  # the files belong to installed packages
 def _preset_values(name: str) -> dict[str, Any]:
-    values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # without lines, since it has no errors
+    values = copy.deepcopy(flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml")))  # without lines: it has no errors
     base = values.get("preset")  # the preset that this one changes
     found = dict(_preset_values(base)) if base else {}
     for path in files_of_plugins(f"presets/{name}.yaml"):

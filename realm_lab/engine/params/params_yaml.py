@@ -32,7 +32,7 @@ FILE_HEAD = """\
 # preset. A comment has the values of the presets toy · smoke · real · paper, or the one of all, and the meaning. Add a
 # line for any other parameter of docs/parameters.md. (`make pages` renews this file and keeps what you fill in.)
 """
-# Parameters that are seldom changed: params.yaml has a line for one if it is given a value.
+# Parameters that are seldom changed: params.yaml has lines only for those that have a value in it.
 SELDOM = frozenset(
     """
     corpus.files.dev_split corpus.files.drop_pages model.intermediate_size model.projection
@@ -59,7 +59,7 @@ def values_of_presets() -> dict[str, dict[str, str]]:
 
 
 def _with_parts(params: Params) -> dict[str, Any]:
-    """Flat parameters, each plug-in with its options as it is written."""
+    """Return flat parameters; the value of a plug-in includes its options, as in params.yaml."""
     parts: dict[str, Any] = {name: params for name in parameter_fields() if is_part(name)}
     return flatten(params) | {
         name: functools.reduce(getattr, name.split("."), all_).plain() for name, all_ in parts.items()
@@ -67,7 +67,7 @@ def _with_parts(params: Params) -> dict[str, Any]:
 
 
 def render_params_yaml(filled: Mapping[str, Any]) -> str:
-    """The text of params.yaml: its parameters with their values in `filled` (dotted keys), if any, and the presets'."""
+    """Return the text of params.yaml: parameters with their values in `filled` (dotted keys), if any, and comments."""
     filled = {**filled, **_whole(filled)}
     lines = [f"{FILE_HEAD}preset: {filled.get('preset') or 'toy'}  # {' · '.join(PRESETS)}"]
     wanted = [key for key in parameter_fields() if filled.get(key) is not None or key not in SELDOM]
@@ -110,7 +110,7 @@ def _spread(key: str) -> str:
 
 
 def _whole(filled: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values given in parts by `filled`: options of systems and of plug-ins."""
+    """Return the system options and the plug-ins of `filled`, each joined to one value from its separate keys."""
     found = {OPTIONS: nested(filled).get(OPTIONS)}
     for part in (name for name in parameter_fields() if is_part(name)):
         options = {key.rpartition(".")[2]: value for key, value in filled.items() if part_of(key) == part}

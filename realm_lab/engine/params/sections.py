@@ -69,8 +69,8 @@ class Section(BaseModel):
     _reader: tuple[str, str] = ("", "")  # of a view: the stage that reads it, and the section's name with a dot
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse to read a parameter that the stage of a view does not declare; pydantic calls this for a missing
-        attribute only."""
+        """Refuse to read a parameter that the stage of a view does not declare; Python calls this method only for a
+        missing attribute."""
         if name in type(self).model_fields:
             stage, section = self._reader
             raise UserError(
